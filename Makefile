@@ -1,6 +1,6 @@
 # make demo   the whole graph, for real, on this machine
 # make test   everything that is checked
-# make quick  the tests of less than a second each, while you work
+# make quick  the unit tests of less than a second each, while you work
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
 # make faults kills, full disks, damaged files and hostile requests, every training on a pretended GPU; ends with a table
 # make docs   the documentation as a site, in build/docs
@@ -45,12 +45,12 @@ test: setup lint
 # What took a second and is not marked `slow` is listed at the end.
 quick: setup
 	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -q -n 2 --no-loadscope-reorder -m "not slow" \
-		--ignore tests/e2e --ignore tests/faults --durations 20 --durations-min 1 tests
+		--durations 20 --durations-min 1 tests/unit
 
 # The table goes to this file; docs/reference/reliability.md explains it.
 FAULTS ?= .paco/faults.md
 faults: setup
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults tests/cuda tests/grpo/test_grpo_compiled.py --faults=$(FAULTS)
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults tests/contract/cuda tests/unit/grpo/test_compiled.py --faults=$(FAULTS)
 
 gpu: setup
 	@python -m speed.gpu

@@ -29,13 +29,7 @@ from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
-from speed.reward_common import ROOT
-
-sys.path.append(str(ROOT / "tests" / "support"))  # where the small models and the toy trainer are
-
-import grpo_toys
-import tiny
-import tiny_pipelines
+from tests.support import grpo_toys, tiny, tiny_pipelines
 
 CASES: dict[str, tuple[str, Callable[[Path], Path], str | None]] = {
     "flux": ("flux", tiny.tiny_flux, None),

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from project_copy import smoke_project
+
+from tests.support.project_copy import smoke_project
 
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 TRACER = Path(__file__).parent / "traced"  # its sitecustomize records what stages read

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from listeners import watched
 from safetensors.torch import load_file
+
+from tests.support.listeners import watched
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

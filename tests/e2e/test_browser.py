@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from chromium import chromium
-from dagster_page import PATIENCE, Ui, answers, until
-from ranks import free_port
 
 from dagster_dvc import DvcProject
 from pipelines.links import links
+from tests.support.chromium import chromium
+from tests.support.dagster_page import PATIENCE, Ui, answers, until
+from tests.support.ranks import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]

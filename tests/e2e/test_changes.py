@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import graphs
 import pytest
 import yaml
-from conftest import Dvc, changed_stages
 
 from dagster_dvc import DvcProject
 from dvc_project.lockfile import Lock
 from dvc_project.state import ProjectState
 from paco_core.runtime.code import closure
 from pipelines.defs.translator import PacoTranslator
+from tests.e2e.conftest import Dvc, changed_stages
+from tests.support import dvc_graphs as graphs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import run_dvc
 from PIL import Image
-from project_copy import copy_project
 
 from paco_core.io.shards import INDEX, encode_png, write_shard
+from tests.e2e.conftest import run_dvc
+from tests.support.project_copy import copy_project
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

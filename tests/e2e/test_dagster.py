@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import dagster as dg
-import graphs
 import pytest
 import yaml
 
 from dagster_dvc import DvcProject
 from pipelines.defs.translator import PacoTranslator
+from tests.support import dvc_graphs as graphs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

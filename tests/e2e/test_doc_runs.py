@@ -1,7 +1,7 @@
 """The commands of README.md, the tutorial and the how-to pages, run in a project that has run.
 
-Blocks that another test runs, or none, say so on the line above (`tests/project/test_doc_commands.py`). The others run
-here, page by page, in a copy of the smoke project, where every stage is up to date.
+Blocks that another test runs, or none, say so on the line above (`tests/contract/project/test_doc_commands.py`). The
+others run here, page by page, in a copy of the smoke project, where every stage is up to date.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from doc_commands import SHELL, blocks, pages_of
+
+from tests.support import REPOSITORY
+from tests.support.doc_commands import SHELL, blocks, pages_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-REPOSITORY = Path(__file__).resolve().parents[2]
 TO_RUN = [
     page
     for page in pages_of(REPOSITORY, "tutorial", "how-to")

@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from chromium import chromium
-from conftest import changed_stages
+
+from tests.e2e.conftest import changed_stages
+from tests.support.chromium import chromium
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]

@@ -12,10 +12,11 @@ from typing import Any
 import mlflow
 import psutil
 import pytest
-from waiting import until
 
 from paco_core.cli.compare import compare
 from paco_core.runtime.tracking import unsent
+from tests.support import REPOSITORY
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 GRAPH = """
@@ -43,7 +44,7 @@ def world(project: Path, repository: Path) -> Iterator[Path]:
 
 
 def environment() -> dict[str, str]:
-    code = Path(__file__).resolve().parents[2]
+    code = REPOSITORY
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(code), "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false"}
 

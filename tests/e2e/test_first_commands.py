@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from project_copy import copy_project
-from ranks import free_port
-from waiting import until
 
 from pipelines.instance import settings
+from tests.support.project_copy import copy_project
+from tests.support.ranks import free_port
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 BIN = Path(sys.executable).parent

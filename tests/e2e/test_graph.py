@@ -17,13 +17,13 @@ from pathlib import Path
 import mlflow
 import pytest
 import yaml
-from conftest import changed_stages
 
 from paco_core.io.file_locks import is_held
 from paco_core.io.files import folder_digest
 from paco_core.operations.audit import audit
 from paco_core.runtime.checkpoints import stage_folder
 from paco_core.runtime.stage_lock import lock_file
+from tests.e2e.conftest import changed_stages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]

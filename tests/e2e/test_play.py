@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from chromium import chromium
 from PIL import Image
 
 from paco_core.io import local_page
 from paco_core.io.shards import encode_png
+from tests.support.chromium import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import run_dvc
 
 from dvc_project.lockfile import Lock
 from paco_core.benchmarks.tables import read_tables
 from paco_core.cli.annotate import AnnotateOptions, _store, open_queue
 from paco_core.config import profiles
 from paco_core.data.annotation import answer_file
+from tests.e2e.conftest import run_dvc
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 PROFILE = """

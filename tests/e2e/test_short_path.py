@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import run_dvc
-from project_copy import copy_project
-from small_profiles import use
 
 from paco_core.config import profiles
 from paco_core.data.prompts.prompts import imported, make_prompts
@@ -23,10 +20,14 @@ from paco_core.io.skipped import skipped
 from paco_core.planning.preflight import check_project
 from paco_core.reward_model.golden import read_golden
 from paco_core.stages import declared
+from tests.e2e.conftest import run_dvc
+from tests.support import REPOSITORY
+from tests.support.project_copy import copy_project
+from tests.support.small_profiles import use
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "one-gpu.md"
+PAGE = REPOSITORY / "docs" / "how-to" / "one-gpu.md"
 PROMPTS = "data/external/mine.jsonl"
 TARGETS = ("policies@flux_t2is", "t2is", "report")
 #: What stands in for a GPU and for weights of a hub; the graph and its sources stay those of the profile one_gpu.

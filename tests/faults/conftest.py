@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent.parent
-
-from verdicts import Ledger  # noqa: E402
+from tests.faults.verdicts import Ledger
 
 RECORDS = ".jsonl"  # beside the table: one line a verdict
 
@@ -33,7 +31,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     target = _target(config)
     if target is None:
         return
-    from table import markdown
+    from tests.faults.table import markdown
 
     text = markdown(Ledger(target.with_suffix(RECORDS)).verdicts())
     target.write_text(text, encoding="utf-8")
@@ -56,7 +54,7 @@ def tries(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
 @pytest.fixture(scope="session")
 def bare(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that nothing ran in."""
-    import micro
+    from tests.faults import micro
 
     return micro.prepare(tmp_path_factory.mktemp("bare") / "project", repository, mlflow_template)
 
@@ -64,9 +62,8 @@ def bare(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="session")
 def finished(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project after every stage, none of them disturbed; copy what a fault would change."""
-    import micro
-
     from paco_core.serving.servers import endpoint
+    from tests.faults import micro
 
     micro.preload()
     root = micro.prepare(tmp_path_factory.mktemp("finished") / "project", repository, mlflow_template)

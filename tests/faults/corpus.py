@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 from PIL import Image
-from readers import KEYS, SIZES
 from ruamel.yaml import YAML
 
 from dvc_project.hashing import Workspace
@@ -24,6 +23,7 @@ from paco_core.runtime.tracking.journal import RunJournal
 from paco_core.serving.cache import ScoreCache
 from paco_core.training.checkpoint import Checkpoint
 from paco_core.training.checkpoint import save as save_policy
+from tests.faults.readers import KEYS, SIZES
 
 
 def make(finished: Path, root: Path) -> Path:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import forked
-from verdicts import Outcome
-
 from dvc_project.errors import DvcProjectError
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
+from tests.faults import forked
+from tests.faults.verdicts import Outcome
 
 Breach = tuple[Outcome, str] | None
 LIMIT_S = 10.0  # for reading one small file

@@ -14,7 +14,8 @@ from urllib.parse import quote, urlsplit
 import hypothesis
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
-from verdicts import RAW, Outcome
+
+from tests.faults.verdicts import RAW, Outcome
 
 Breach = tuple[Outcome, str] | None
 PATIENCE_S = 20.0

@@ -8,9 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
-import forked
 from ruamel.yaml import YAML
-from stage_modules import imported_by
 
 from paco_core import stages
 from paco_core.cli.commands import main
@@ -18,6 +16,8 @@ from paco_core.config import profiles
 from paco_core.io.files import folder_digest
 from paco_core.io.paths import DATA, METRICS, in_round
 from paco_core.runtime import tracking
+from tests.faults import forked
+from tests.support.stage_modules import imported_by
 
 #: Below the profile ``smoke``: half a second to a few seconds a stage on one core.
 CHANGES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from verdicts import BROKEN, Verdict
+from tests.faults.verdicts import BROKEN, Verdict
 
 HEAD = ["What was done", "Where", "Tried", *(outcome.capitalize() for outcome in BROKEN)]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import corpus
-import damage
 import pandas as pd
 import pytest
-from readers import Kind, kinds
 from ruamel.yaml import YAML
-from verdicts import Ledger
+
+from tests.faults import corpus, damage
+from tests.faults.readers import Kind, kinds
+from tests.faults.verdicts import Ledger
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
 pytestmark = pytest.mark.thorough

@@ -5,13 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import corpus
-import damage
-import forked
 import pytest
-from verdicts import Ledger, Outcome, unclear
 
 from paco_core.cli.commands import main
+from tests.faults import corpus, damage, forked
+from tests.faults.verdicts import Ledger, Outcome, unclear
 
 Breach = tuple[Outcome, str] | None
 pytestmark = pytest.mark.thorough
@@ -64,7 +62,7 @@ def told(root: Path, verb: tuple[str, ...], log: Path, damaged: Path) -> Breach:
     """A damaged file stops the verb with its name; a verb that can do without it may go on."""
 
     def act() -> None:
-        import micro
+        from tests.faults import micro
 
         micro.quiet_tracking()
         main(list(verb))

@@ -11,14 +11,15 @@ import threading
 import time
 from pathlib import Path
 
-import children
-import hostile
 import pytest
 from PIL import Image
-from serving_fakes import NAME
-from test_serving_app import GOOD, request, url_of
-from test_serving_faults import memory
-from verdicts import Ledger
+
+from tests.faults import hostile
+from tests.faults.verdicts import Ledger
+from tests.support import children
+from tests.support.serving_fakes import NAME
+from tests.unit.serving.test_app import GOOD, request, url_of
+from tests.unit.serving.test_faults import memory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 GROWTH = 1_200 << 20  # bytes; one picture of the largest size accepted is 48 MiB
@@ -26,7 +27,7 @@ HEALTH_S = 5.0
 REQUESTS, SIDE = 20, 4096
 SERVER = """
 import sys, time, uvicorn
-from serving_fakes import FakeModel, build_app, fake_server
+from tests.support.serving_fakes import FakeModel, build_app, fake_server
 class Slow(FakeModel):
     def __call__(self, asks):
         time.sleep(0.2)

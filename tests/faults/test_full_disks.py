@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import disks
-import forked
-import graphs
-import micro
 import pytest
-from test_killed_stages import figures_of, start_afresh
-from verdicts import Ledger, Outcome, unclear
 
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, NotStored
 from paco_core.data.llm.journal import Journal
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal
 from paco_core.serving.cache import ScoreCache
+from tests.faults import disks, forked, micro
+from tests.faults.test_killed_stages import figures_of, start_afresh
+from tests.faults.verdicts import Ledger, Outcome, unclear
+from tests.support import dvc_graphs as graphs
 
 Breach = tuple[Outcome, str] | None
 FULL = ("No space left", "no space left", "disk is full", "disk I/O error", "full")
@@ -216,7 +214,7 @@ def _is_full(error: BaseException) -> bool:
 @pytest.mark.thorough
 def test_dvc(disk: disks.Disk, tmp_path: Path, ledger: Ledger) -> None:
     """The cache of DVC, and dvc.lock."""
-    from test_killed_dvc import content, repro
+    from tests.faults.test_killed_dvc import content, repro
 
     whole = graphs.make_chain(tmp_path / "whole")
     assert forked.run(repro, whole).code == 0
@@ -241,9 +239,8 @@ def test_dvc(disk: disks.Disk, tmp_path: Path, ledger: Ledger) -> None:
 @pytest.mark.thorough
 def test_the_store_of_mlflow(disk: disks.Disk, mlflow_template: Path, tmp_path: Path, ledger: Ledger) -> None:
     """Figures wait in the project while MLflow's own disk is full."""
-    from test_killed_tracking import STEPS, miscounted, write
-
     from paco_core.runtime.tracking import send_left_over
+    from tests.faults.test_killed_tracking import STEPS, miscounted, write
 
     rng = random.Random("full mlflow")
     with ledger.row("full disk", "store of MLflow") as row:

@@ -10,9 +10,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import uvicorn
-from annotation_world import make_world, open_study
-from serving_fakes import FakeModel, fake_server
-from verdicts import Ledger
 
 from paco_core.cli import play
 from paco_core.data.annotation import server as annotation
@@ -21,6 +18,9 @@ from paco_core.serving.engines.transformers_app import build_app
 from paco_core.serving.servers.gateway import Gateway
 from paco_core.serving.servers.gateway import build_app as build_gateway
 from pipelines.webserver import __main__ as webserver
+from tests.faults.verdicts import Ledger
+from tests.support.annotation_world import make_world, open_study
+from tests.support.serving_fakes import FakeModel, fake_server
 
 LIMIT_S = 30.0
 HEAD = b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -6,18 +6,18 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import hostile
 import pytest
 import schemathesis
-from annotation_world import body_for, make_world, open_study
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
-from serving_fakes import listening
-from test_hostile_requests import case_reply
-from verdicts import Ledger
 
 from paco_core.data.annotation.queue import AnnotationQueue
 from paco_core.data.annotation.server import create_app
+from tests.faults import hostile
+from tests.faults.test_hostile_requests import case_reply
+from tests.faults.verdicts import Ledger
+from tests.support.annotation_world import body_for, make_world, open_study
+from tests.support.serving_fakes import listening
 
 Breach = hostile.Breach
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hostile
 import numpy
 import pytest
 from hypothesis import strategies as st
-from loopback import Loopback, Quiet
-from serving_fakes import NAME, completion, queries, reply, silence
-from verdicts import Ledger
 
 from paco_core.io.files import DataError
 from paco_core.reward_model.yes_probability import NO, YES, Score
 from paco_core.serving.client import RewardClient
 from paco_core.serving.errors import ServingError
 from paco_core.serving.transport import Patience
+from tests.faults import hostile
+from tests.faults.verdicts import Ledger
+from tests.support.loopback import Loopback, Quiet
+from tests.support.serving_fakes import NAME, completion, queries, reply, silence
 
 Breach = hostile.Breach
 LIMIT_S = 2.0  # the client's own limit for one answer; what takes longer than twice that counts as a hang

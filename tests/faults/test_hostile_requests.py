@@ -10,16 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import hostile
 import pytest
 import schemathesis
-import tiny_vlm
 from fastapi import FastAPI
 from hypothesis import strategies as st
 from PIL import Image
-from serving_fakes import NAME, listening
-from test_serving_app import GOOD, request, url_of
-from verdicts import Ledger
 
 from paco_core.io.files import write_json
 from paco_core.io.shards import encode_png
@@ -31,6 +26,11 @@ from paco_core.serving.protocol import ChatRequest
 from paco_core.serving.servers.gateway import Gateway, routes
 from paco_core.serving.servers.gateway import build_app as build_gateway
 from paco_core.serving.servers.registry import Registry, ServerRecord
+from tests.faults import hostile
+from tests.faults.verdicts import Ledger
+from tests.support import tiny_vlm
+from tests.support.serving_fakes import NAME, listening
+from tests.unit.serving.test_app import GOOD, request, url_of
 
 CHAT = "/v1/chat/completions"
 PIXELS = (3136, 3136)

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import dagster as dg
-import forked
-import graphs
 import pytest
-from verdicts import Ledger, Outcome
 
 from dagster_dvc import DvcProject
+from tests.faults import forked
+from tests.faults.verdicts import Ledger, Outcome
+from tests.support import dvc_graphs as graphs
 
 Breach = tuple[Outcome, str] | None
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(500)]

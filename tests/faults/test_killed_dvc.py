@@ -13,16 +13,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked
-import graphs
 import pytest
 from ruamel.yaml import YAML
-from verdicts import Ledger, Outcome
 
 from pipelines.repro import reproduce
+from tests.faults import forked
+from tests.faults.verdicts import Ledger, Outcome
+from tests.support import REPOSITORY
+from tests.support import dvc_graphs as graphs
 
 Breach = tuple[Outcome, str] | None
-REPOSITORY = Path(__file__).resolve().parents[2]
 LEFT = re.compile(r"\.[\w-]{22}\.tmp")
 OUTS = {"chain": ["a.out", "b.out", "c.out"], "fan": ["tiles", "shiny", "strips", "top"]}
 

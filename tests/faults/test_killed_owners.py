@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import graphs
 import psutil
 import pytest
-from test_ui import FAKE
-from verdicts import Ledger
-from waiting import free_port
+
+from tests.faults.verdicts import Ledger
+from tests.support import dvc_graphs as graphs
+from tests.support.waiting import free_port
+from tests.unit.pipelines.test_ui import FAKE
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 GRACE_S = 15.0

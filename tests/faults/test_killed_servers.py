@@ -9,18 +9,18 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
 import pytest
-from serving_fakes import FakeModel, queries, served, true_score
-from test_serving_faults import diary, model, server_of, up, written  # noqa: F401  (fixtures)
-from verdicts import Ledger, Outcome
-from waiting import until
 
 from paco_core.reward_model.yes_probability import Score
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.serving.servers.registry import Registry
+from tests.faults import forked
+from tests.faults.verdicts import Ledger, Outcome
+from tests.support.serving_fakes import FakeModel, queries, served, true_score
+from tests.support.waiting import until
+from tests.unit.serving.test_faults import diary, model, server_of, up, written  # noqa: F401  (fixtures)
 
 Breach = tuple[Outcome, str] | None
 LIMIT_S = 120.0

@@ -9,14 +9,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
-import micro
 import pytest
-from verdicts import Ledger, Outcome
 
 from paco_core.io.files import folder_digest
 from paco_core.io.paths import in_round
 from paco_core.runtime.tracking.journal import DamagedJournal, journals
+from tests.faults import forked, micro
+from tests.faults.verdicts import Ledger, Outcome
 
 Breach = tuple[Outcome, str] | None
 #: Moments a stage is killed at, by what a run of it takes.

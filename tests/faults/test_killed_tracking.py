@@ -12,18 +12,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
-import micro
 import mlflow
 import pytest
-from loopback import Loopback, Quiet
 from PIL import Image
-from serving_fakes import silence
-from verdicts import Ledger, Outcome
-from waiting import until
 
 from paco_core.runtime.tracking import open_run, send_left_over
 from paco_core.runtime.tracking.journal import RunJournal, journals
+from tests.faults import forked, micro
+from tests.faults.verdicts import Ledger, Outcome
+from tests.support.loopback import Loopback, Quiet
+from tests.support.serving_fakes import silence
+from tests.support.waiting import until
 
 Breach = tuple[Outcome, str] | None
 STEPS = 25
@@ -173,7 +172,7 @@ def test_the_server(
     tmp_path: Path, project_root: Path, mlflow_template: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real MLflow server, killed three times while a real sender sends to it."""
-    from test_mlflow_outage import Server
+    from tests.e2e.test_mlflow_outage import Server
 
     folder = tmp_path / "server"
     folder.mkdir()

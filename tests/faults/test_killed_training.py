@@ -11,15 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import forked
-import micro
 import psutil
 import pytest
-import ranks
-from grpo_toys import figures, recipe, trainer
-from verdicts import Ledger, Outcome
 
 from paco_core.io.files import folder_digest
+from tests.faults import forked, micro
+from tests.faults.verdicts import Ledger, Outcome
+from tests.support import ranks
+from tests.support.grpo_toys import figures, recipe, trainer
 
 Breach = tuple[Outcome, str] | None
 LIMIT_S = 90.0  # the other rank may wait for a collective call

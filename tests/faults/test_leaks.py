@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from safetensors.numpy import save
-from verdicts import Ledger
 
 from paco_core.io import secret_search
 from paco_core.operations.publish import upload_of
+from tests.faults.verdicts import Ledger
 
 CARD = "---\nlicense: apache-2.0\n---\n\n# A card\n"
 DATA_CARD = CARD.replace("---\n\n", "configs: []\n---\n\n")

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
 import psutil
-from verdicts import Ledger
 
 from paco_core.io.file_locks import hold, is_held
 from paco_core.serving.servers import supervisor
+from tests.faults import forked
+from tests.faults.verdicts import Ledger
 
 WORKERS, SECONDS = 6, 3.0
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny_vlm
-from tiny import tiny_flux
-from verdicts import Ledger, unclear
 
 from paco_core.cli.commands import main
+from tests.faults.verdicts import Ledger, unclear
+from tests.support import tiny_vlm
+from tests.support.tiny import tiny_flux
 
 HUGE = 2**20
 PAINT = ("paint", "a bear", "--panels", "one", "two", "three", "four", "--size", "64", "--seeds", "1", "--steps", "1")

@@ -9,13 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import disks
-import forked
-import others
 import pytest
-from verdicts import RAW, Ledger, Outcome, unclear
 
 from paco_core.cli.commands import main
+from tests.faults import disks, forked, others
+from tests.faults.verdicts import RAW, Ledger, Outcome, unclear
 
 Breach = tuple[Outcome, str] | None
 #: What writes into a project.

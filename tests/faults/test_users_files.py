@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from verdicts import Ledger, Outcome, unclear
 
 from paco_core.cli.arguments import parser
 from paco_core.cli.commands import main
+from tests.faults.verdicts import Ledger, Outcome, unclear
 
 KIND = "something of the user's in the way"
 Breach = tuple[Outcome, str] | None

@@ -22,8 +22,8 @@ from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.pairs.rankings import instances
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.shards import encode_png, write_shard
+from tests.support import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
 STORE = "answers/people.sqlite"  # as params.yaml names it
 

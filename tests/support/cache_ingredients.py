@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpo_toys
-import reward_tiny
 from PIL import Image
 
 from paco_core.benchmarks.answers_cache import reckoning
@@ -42,8 +40,9 @@ from paco_core.serving.cache import question_key
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers.endpoint import fingerprint as served_fingerprint
 from paco_core.serving.servers.endpoint import recipe, served_name
+from tests.support import REPOSITORY, grpo_toys, reward_tiny
 
-PARAMS = load(Path(__file__).parents[2] / "params.yaml")
+PARAMS = load(REPOSITORY / "params.yaml")
 CHAT = ChatParams(base_url="http://127.0.0.1:1/v1", model="one", api_key_env=None)
 REWARD = RewardParams.model_validate(reward_tiny.PARAMS)
 PAIRS = reward_tiny.pairs(4)

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from loopback import Loopback, Quiet
-
 from paco_core.config.params import ChatParams
+from tests.support.loopback import Loopback, Quiet
 
 
 @dataclass(frozen=True)

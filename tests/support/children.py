@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import REPOSITORY
+
 PATH = os.pathsep.join(
     [
-        str(ROOT),
+        str(REPOSITORY),
         *(
-            str(ROOT / folder)
-            for folder in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"][
+            str(REPOSITORY / folder)
+            for folder in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"][
                 "pythonpath"
             ]
         ),

@@ -12,10 +12,10 @@ import tomllib
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.support import REPOSITORY
+
 #: Of every system, or of a service's own installation: that they are there, and their options, is not checked.
 SYSTEM = {"cd", "cp", "createdb", "curl", "echo", "export", "git", "hf", "jq", "mkdir", "source", "unzip", "xdg-open"}
 #: Written for the reader to fill in; the rest of the line is checked.

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from fixture_edits import write_gedit
 from PIL import Image
 
 from paco_core.benchmarks import consistency_rank, edit_reward, paired_changes
@@ -28,6 +27,7 @@ from paco_core.storybook.drawing import draw, tile
 from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
 from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
+from tests.support.fixture_edits import write_gedit
 
 SEEDS = (0, 1, 2, 3)
 EDITORS = ("kontext_edit", "qwen_edit")  # of params.yaml

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-USER, PASSWORD = "paco", "a-password"  # noqa: S105: of a server that lives as long as a test
+USER, PASSWORD = "paco", "a-password"  # of a server that lives as long as a test
 
 
 PROGRAMS = ("initdb", "postgres", "pg_isready", "psql")

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import provenance_world as world
 import pytest
 
 from paco_core.io.check_report import CheckReport
 from paco_core.operations import promote as command
 from paco_core.operations.promotion.measuring import Measured
+from tests.support import provenance_world as world
 
 NAME = "flux_t2is"
 POLICY = f"data/policies/{NAME}"

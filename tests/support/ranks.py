@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal
 
-from waiting import free_port
+from tests.support.waiting import free_port
 
 DEADLINE_S = 240
 

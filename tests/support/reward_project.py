@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import reward_tiny
-import tiny_vlm
 
 from paco_core.io import paths
 from paco_core.io.shards import encode_png, write_shard
+from tests.support import reward_tiny, tiny_vlm
 
 
 def fill(root: Path) -> None:

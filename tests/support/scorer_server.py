@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from loopback import Loopback, Quiet
-
 from paco_core.config.params import HttpScorer
+from tests.support.loopback import Loopback, Quiet
 
 #: The samples of a request and its number -> status and the JSON that is answered; None hangs up.
 Answer = Callable[[list[dict[str, Any]], int], "tuple[int, Any] | None"]

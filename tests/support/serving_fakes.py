@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import children
 import uvicorn
-from loopback import Loopback, Quiet
 from PIL import Image, ImageStat
 
 from paco_core.io.connections import Punctual
@@ -24,6 +22,8 @@ from paco_core.serving.engines import Launch
 from paco_core.serving.engines.answering import Ask, ModelAnswer, TokenLogprob
 from paco_core.serving.engines.transformers_app import ModelServer, build_app
 from paco_core.serving.engines.usage import Usage
+from tests.support import children
+from tests.support.loopback import Loopback, Quiet
 
 NAME = "paco-reward@0123456789ab"
 
@@ -203,7 +203,7 @@ def fake_launch(mode: str) -> Callable[..., Launch]:
 SCORER = """
 import socket, sys, time
 import uvicorn
-from serving_fakes import FakeModel, build_app, fake_server
+from tests.support.serving_fakes import FakeModel, build_app, fake_server
 name, descriptor, diary = sys.argv[1:]
 
 class Diarist(FakeModel):

@@ -69,8 +69,9 @@ def qwen_image(folder: Path) -> Path:
         QwenImagePipeline,
         QwenImageTransformer2DModel,
     )
-    from tiny_vlm import build
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+
+    from tests.support.tiny_vlm import build
 
     encoder = build(folder.parent / "encoder")
     vae = AutoencoderKLQwenImage(
@@ -134,9 +135,9 @@ def flux2_klein(folder: Path, *, distilled: bool = False, gain: float = 3.0, **t
         Flux2KleinPipeline,
         Flux2Transformer2DModel,
     )
-    from tiny_vlm import SENTENCES
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    from tests.support.tiny_vlm import SENTENCES
     from zoo.vlm import build_tokenizer
 
     tokenizer = build_tokenizer(SENTENCES)

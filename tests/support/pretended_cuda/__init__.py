@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pretended_cuda.machine import COUNT
+from tests.support import REPOSITORY
+from tests.support.pretended_cuda.machine import COUNT
 
 HERE = Path(__file__).resolve().parent
 
@@ -24,9 +25,9 @@ def install() -> ExitStack:
     import torch
     from torch.utils._device import _device_constructors
 
-    from pretended_cuda import answers, collectives, copies, draws, operations
-    from pretended_cuda.machine import MACHINE
-    from pretended_cuda.patching import Patches
+    from tests.support.pretended_cuda import answers, collectives, copies, draws, operations
+    from tests.support.pretended_cuda.machine import MACHINE
+    from tests.support.pretended_cuda.patching import Patches
 
     with ExitStack() as stack:
         patches = stack.enter_context(Patches())
@@ -43,7 +44,7 @@ def install() -> ExitStack:
 @contextmanager
 def pretended(gpus: int = 2) -> Iterator[None]:
     """Within, this process has so many GPUs; nothing of CUDA has been used yet."""
-    from pretended_cuda.machine import MACHINE
+    from tests.support.pretended_cuda.machine import MACHINE
 
     MACHINE.forget()
     MACHINE.count = gpus
@@ -56,6 +57,6 @@ def environment(gpus: int = 2) -> dict[str, str]:
     before = os.environ.get("PYTHONPATH")
     return {
         COUNT: str(gpus),
-        "PYTHONPATH": os.pathsep.join([str(HERE / "process"), str(HERE.parent), *([before] if before else [])]),
+        "PYTHONPATH": os.pathsep.join([str(HERE / "process"), *([before] if before else []), str(REPOSITORY)]),
         "PATH": os.pathsep.join([str(HERE / "tools"), str(Path(sys.executable).parent), os.environ["PATH"]]),
     }

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.accelerator
 
-from pretended_cuda import draws, labels
-from pretended_cuda.machine import MACHINE, MEMORY, uuid
-from pretended_cuda.patching import Patches
+from tests.support.pretended_cuda import draws, labels
+from tests.support.pretended_cuda.machine import MACHINE, MEMORY, uuid
+from tests.support.pretended_cuda.patching import Patches
 
 
 def _number(device: Any = None) -> int:

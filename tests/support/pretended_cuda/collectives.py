@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pretended_cuda import labels
-from pretended_cuda.patching import Patches
+from tests.support.pretended_cuda import labels
+from tests.support.pretended_cuda.patching import Patches
 
 #: What gloo does with tensors on a GPU.
 GLOO_ON_GPUS = {"allreduce_", "broadcast_", "barrier"}

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils._device import DeviceContext
 
-from pretended_cuda import labels
-from pretended_cuda.patching import Patches
+from tests.support.pretended_cuda import labels
+from tests.support.pretended_cuda.patching import Patches
 
 _TO, _NUMPY, _ARRAY = torch.Tensor.to, torch.Tensor.numpy, torch.Tensor.__array__
 _CLONE = torch.UntypedStorage.clone
@@ -28,7 +28,7 @@ class _Moved(torch.autograd.Function):
 
 
 def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    from pretended_cuda.operations import silent
+    from tests.support.pretended_cuda.operations import silent
 
     with silent():
         made = _TO(tensor, device) if device.type == "meta" else tensor.clone()

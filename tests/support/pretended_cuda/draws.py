@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from pretended_cuda import labels
-from pretended_cuda.patching import Patches
+from tests.support.pretended_cuda import labels
+from tests.support.pretended_cuda.patching import Patches
 
 _Generator = torch._C.Generator
 _lock = threading.RLock()
@@ -63,7 +63,7 @@ def of(gpu: int, kwargs: dict[str, Any]) -> Iterator[None]:
     if kwargs.get("generator") is not None:
         yield
         return
-    from pretended_cuda.operations import silent
+    from tests.support.pretended_cuda.operations import silent
 
     with _lock, silent():
         before = torch.default_generator.get_state()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pretended_cuda.machine import MACHINE
+from tests.support.pretended_cuda.machine import MACHINE
 
 C_DEVICE = torch._C.TensorBase.device  # type: ignore[attr-defined]
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretended_cuda import collectives, draws, labels
-from pretended_cuda.machine import MACHINE
-from pretended_cuda.patching import Patches
+from tests.support.pretended_cuda import collectives, draws, labels
+from tests.support.pretended_cuda.machine import MACHINE
+from tests.support.pretended_cuda.patching import Patches
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 #: Copies from one device to another.

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretended_cuda import copies, labels, operations
-from pretended_cuda.patching import Patches
+from tests.support.pretended_cuda import copies, labels, operations
+from tests.support.pretended_cuda.patching import Patches
 
 #: Operations whose result has a size, or is a number, that only the GPU knows.
 ASKING = {"_local_scalar_dense", "nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim"}

@@ -17,7 +17,7 @@ class _Torch(importlib.abc.MetaPathFinder):
         def and_pretend(module):  # type: ignore[no-untyped-def]
             sys.meta_path.remove(self)
             execute(module)
-            import pretended_cuda
+            from tests.support import pretended_cuda
 
             pretended_cuda.FOREVER = pretended_cuda.install()
 

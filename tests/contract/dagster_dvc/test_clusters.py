@@ -1,0 +1,280 @@
+"""Stages on Slurm and as pods, with stand-ins for Slurm's commands and for the Kubernetes API."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
+from dagster_dvc.kubernetes import KubernetesDvcResource
+from dagster_dvc.slurm import SlurmDvcResource
+from tests.contract.dagster_dvc.test_stopping import GRAPH, STAGE, _gone, _locked, _number, _until
+from tests.support import REPOSITORY
+from tests.support import dvc_graphs as graphs
+
+pytestmark = pytest.mark.slow
+
+#: A queue of one node: a job is a process of this machine. The jobs that ran, their options and signals stay readable.
+SLURM = {
+    "sbatch": """
+for last; do
+  case "$last" in
+    --output=*) out="${last#*=}" ;;
+    --error=*) err="${last#*=}" ;;
+    --partition=nowhere) echo "sbatch: error: invalid partition specified: nowhere" >&2; exit 1 ;;
+  esac
+done
+echo "$@" >> "$HOME_OF_SLURM/submitted"
+setsid bash "$last" > "$out" 2> "$err" < /dev/null &
+echo $! > "$HOME_OF_SLURM/17"
+echo "17;cluster"
+""",
+    "squeue": """
+case "$*" in *--jobs=17*) ;; *) exit 2 ;; esac
+state=$(cut -d')' -f2 "/proc/$(cat "$HOME_OF_SLURM/17")/stat" 2>/dev/null | cut -c2)
+if [ -z "$state" ] || [ "$state" = Z ]; then
+  echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1
+fi
+echo RUNNING
+""",
+    "scancel": """
+echo "$@" >> "$HOME_OF_SLURM/cancelled"
+job=$(cat "$HOME_OF_SLURM/17")
+case "$*" in *--signal=TERM*) kill -TERM "$job" ;; *) kill -KILL "-$job" 2>/dev/null ;; esac
+exit 0
+""",
+    "sacct": "echo '  OUT_OF_ME+      0:125 '",
+}
+REPORTS = """
+import os, pathlib
+from dagster_pipes import open_dagster_pipes
+pathlib.Path("a.out").write_text("made")
+print("the stage speaks")
+with open_dagster_pipes() as pipes:
+    pipes.report_asset_materialization(metadata={"rows": 7})
+"""
+ONE = """
+stages:
+  a:
+    cmd: python stage.py
+    deps: [stage.py]
+    outs: [a.out]
+    meta: {dagster: {pool: gpu}}
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands on the path; their notes lie in the folder that this returns."""
+    home, commands = tmp_path / "slurm", tmp_path / "bin"
+    home.mkdir()
+    commands.mkdir()
+    for name, text in SLURM.items():
+        (commands / name).write_text(f"#!/bin/bash\nHOME_OF_SLURM={home}\n{text}")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    return home
+
+
+def materialise(root: Path, resource: DvcResource, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    assets = build_dvc_assets(DvcProject(root))
+    return dg.materialize(assets, resources={"dvc": resource}, instance=instance, raise_on_error=False)
+
+
+def outcome(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (event,) = result.get_asset_materialization_events()
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    (event,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
+    return str(event.step_failure_data.user_failure_data.description)
+
+
+def test_a_stage_runs_as_a_slurm_job_with_the_options_of_its_pool(tmp_path: Path, slurm: Path, capfd: Any) -> None:
+    root = graphs.make(tmp_path / "project", ONE, stage__py=REPORTS)
+    resource = SlurmDvcResource(
+        project_dir=str(root), options=["--time=2:00"], pools={"gpu": ["--gres=gpu:1"]}, setup="export A=1",
+        poll_seconds=0.1,
+    )  # fmt: skip
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = outcome(materialise(root, resource, instance))
+        second = outcome(materialise(root, resource, instance))
+    assert (first["dvc/outcome"], first["rows"]) == ("executed", 7), "Pipes reaches the stage through the job"
+    assert second["dvc/outcome"] == "unchanged"
+    assert "the stage speaks" in capfd.readouterr().out
+    submitted = (slurm / "submitted").read_text().splitlines()
+    assert len(submitted) == 1, "no job waits in the queue for a stage that is up to date"
+    assert "--time=2:00 --gres=gpu:1" in submitted[0] and "--signal=B:TERM@28" in submitted[0]
+    assert "--job-name=dvc-a" in submitted[0]
+
+
+def test_what_slurm_refuses_or_ends_and_what_fails_is_told(tmp_path: Path, slurm: Path) -> None:
+    root = graphs.make(tmp_path / "project", ONE, stage__py="import sys; sys.exit('no luck today')")
+    with dg.DagsterInstance.ephemeral() as instance:
+        refused = SlurmDvcResource(project_dir=str(root), options=["--partition=nowhere"])
+        assert "Slurm accepted no job (sbatch: error: invalid partition" in failure(
+            materialise(root, refused, instance)
+        )
+        resource = SlurmDvcResource(project_dir=str(root), poll_seconds=0.05)
+        assert "no luck today" in failure(materialise(root, resource, instance))
+        (root / "stage.py").write_text("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
+        killer = SlurmDvcResource(project_dir=str(root), poll_seconds=0.05, setup=f"kill -KILL $$  # {root}")
+        assert "Slurm ended job 17: OUT_OF_ME+ 0:125" in failure(materialise(root, killer, instance))
+
+
+@pytest.mark.parametrize("how", ["obedient", "stubborn"])
+def test_a_terminated_run_cancels_its_job_which_tidies_up(tmp_path: Path, slurm: Path, how: str) -> None:
+    root = graphs.make(tmp_path / "project", GRAPH.format(how=how), stage__py=STAGE)
+    code = f"""
+import sys
+import dagster as dg
+from dagster_dvc import DvcProject, build_dvc_assets
+from dagster_dvc.slurm import SlurmDvcResource
+project = DvcProject({str(root)!r})
+resource = SlurmDvcResource(project_dir={str(root)!r}, poll_seconds=0.05, grace_seconds=2)
+dg.materialize(build_dvc_assets(project), resources={{"dvc": resource}}, raise_on_error=False)
+"""
+    step = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    stage = _number(root / "pid")
+    assert _locked(root)
+    step.send_signal(signal.SIGINT)
+    _, said = step.communicate(timeout=120)
+    assert "--batch --signal=TERM 17" in (slurm / "cancelled").read_text()
+    _until(lambda: _gone(stage))
+    assert not (root / "half").exists() and (root / "kept").read_text() == "a checkpoint"
+    assert _locked(root) == {} and not (root / "dvc.lock").exists()
+    assert "removed the half-written half" in said, "the job's own words come home"
+
+
+# --- pods -------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """What the API answers for a pod's log: lines with their times, to the end of the process."""
+
+    def __init__(self, path: Path, process: "subprocess.Popen[bytes]") -> None:
+        self.path, self.process = path, process
+
+    @property
+    def data(self) -> bytes:
+        return self.path.read_bytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.process.wait()
+        for number, line in enumerate(self.path.read_bytes().splitlines()):
+            yield b"2026-11-21T02:17:%02d.%06dZ " % (number // 60 % 60, number) + line + b"\n"
+
+
+class Cluster:
+    """The part of ``CoreV1Api`` that a pod's life needs; a container is a process of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bodies: list[Any] = []
+        self.deleted: list[str] = []
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def create_namespaced_pod(self, namespace: str, body: Any) -> None:
+        self.namespace = namespace
+        self.bodies.append(body)
+        container = body.spec.containers[0]
+        given = {entry.name: entry.value for entry in container.env}
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **given}
+        self.log = self.folder / f"log-{len(self.bodies)}"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                container.command, cwd=container.working_dir, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def list_namespaced_pod(self, namespace: str, field_selector: str) -> Any:
+        assert self.process is not None
+        code = self.process.poll()
+        over = None if code is None else SimpleNamespace(exit_code=code, message=None)
+        state = SimpleNamespace(running=True if code is None else None, waiting=None, terminated=over)
+        status = SimpleNamespace(name="stage", ready=True, state=state)
+        spec = SimpleNamespace(containers=[SimpleNamespace(name="stage")], init_containers=None)
+        pod = SimpleNamespace(
+            status=SimpleNamespace(init_container_statuses=None, container_statuses=[status]), spec=spec
+        )
+        return SimpleNamespace(items=[pod])
+
+    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Log:
+        assert self.process is not None
+        return Log(self.log, self.process)
+
+    def delete_namespaced_pod(self, name: str, namespace: str) -> None:
+        assert self.process is not None and namespace == self.namespace
+        self.deleted.append(name)
+        self.process.send_signal(signal.SIGTERM)  # as the kubelet does, with the grace to follow
+        self.process.wait(60)
+
+
+@pytest.fixture
+def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    pytest.importorskip("dagster_k8s", reason="stages as pods need the extra paco-rl[kubernetes]")
+    from dagster_k8s import PipesK8sClient
+    from dagster_k8s.client import DagsterKubernetesClient
+
+    cluster = Cluster(tmp_path)
+    client = DagsterKubernetesClient(None, cluster, lambda _line: None, time.sleep, time.time)
+    monkeypatch.setattr(DagsterKubernetesClient, "production_client", staticmethod(lambda: client))
+    monkeypatch.setattr(PipesK8sClient, "_load_k8s_config", lambda _self: None)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    return cluster
+
+
+def kubernetes(root: Path, **changes: Any) -> KubernetesDvcResource:
+    given: dict[str, Any] = {
+        "image": "paco:1", "folder": str(root), "namespace": "ml", "python": sys.executable, "poll_seconds": 0.05,
+    }  # fmt: skip
+    return KubernetesDvcResource(project_dir=str(root), **{**given, **changes})
+
+
+def test_a_stage_runs_as_a_pod_with_what_its_pool_needs(tmp_path: Path, pods: Cluster) -> None:
+    root = graphs.make(tmp_path / "project", ONE, stage__py=REPORTS)
+    volume = {"name": "project", "persistent_volume_claim": {"claim_name": "paco"}}
+    mounted = [{"name": "project", "mount_path": str(root)}]
+    resource = kubernetes(
+        root,
+        pod_spec={"volumes": [volume], "containers": [{"name": "stage", "volume_mounts": mounted}]},
+        pools={"gpu": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = outcome(materialise(root, resource, instance))
+        second = outcome(materialise(root, resource, instance))
+    assert (first["dvc/outcome"], first["rows"]) == ("executed", 7), "Pipes' messages come through the pod's log"
+    assert second["dvc/outcome"] == "unchanged"
+    body = pods.bodies[0]
+    container = body.spec.containers[0]
+    assert container.image == "paco:1" and container.working_dir == str(root)
+    assert container.resources.limits == {"nvidia.com/gpu": "1"}
+    assert body.spec.volumes[0].persistent_volume_claim.claim_name == "paco"
+    assert body.spec.termination_grace_period_seconds == 28 and pods.namespace == "ml"
+    assert len(pods.deleted) == 1, "no pod is left behind, and none started for a stage that is up to date"
+
+
+def test_a_pod_that_fails_tells_the_end_of_its_log(tmp_path: Path, pods: Cluster) -> None:
+    root = graphs.make(tmp_path / "project", ONE, stage__py="import sys; sys.exit('no luck today')")
+    with dg.DagsterInstance.ephemeral() as instance:
+        text = failure(materialise(root, kubernetes(root), instance))
+    assert "the pod of a failed" in text and "no luck today" in text and len(pods.deleted) == 1
+
+
+def test_a_deleted_pod_tidies_up_before_it_goes(tmp_path: Path, pods: Cluster) -> None:
+    root = graphs.make(tmp_path / "project", GRAPH.format(how="obedient"), stage__py=STAGE)
+    command = [sys.executable, "-m", "dagster_dvc.remote", "--stage", "a", "--", sys.executable, "-m", "dvc", "repro"]
+    container = SimpleNamespace(env=[], command=command, working_dir=str(root))
+    pods.create_namespaced_pod("ml", SimpleNamespace(spec=SimpleNamespace(containers=[container])))
+    stage = _number(root / "pid")
+    pods.delete_namespaced_pod("pod", "ml")
+    assert pods.process is not None and pods.process.returncode == 143 and _gone(stage)
+    assert not (root / "half").exists() and (root / "kept").exists() and _locked(root) == {}

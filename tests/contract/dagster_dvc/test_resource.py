@@ -1,0 +1,269 @@
+"""Materialising through the real DVC: outcomes, versions, Pipes, failures, and stops."""
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, dvc_asset
+from dagster_dvc.process import Completed, run_group
+from dagster_dvc.resource import FAILURE_CHARACTERS, _failure
+from tests.support import dvc_graphs as graphs
+
+REPORTS = """
+import os, pathlib
+from dagster_pipes import open_dagster_pipes
+pathlib.Path("a.out").write_text("made")
+with open_dagster_pipes() as pipes:
+    pipes.report_asset_materialization(metadata={"rows": 7})
+"""
+
+
+def _materialise(root: Path, *names: str, instance: dg.DagsterInstance, partition: str | None = None) -> list:
+    defs = graphs.definitions(root)
+    result = dg.materialize(
+        [asset for asset in defs.assets or [] if asset.key.to_user_string() in names],
+        resources=defs.resources, instance=instance, partition_key=partition,
+    )  # fmt: skip
+    return [event.materialization for event in result.get_asset_materialization_events()]
+
+
+@pytest.mark.slow
+def test_dvc_is_started_only_where_a_stage_may_run(tmp_path: Path) -> None:
+    """A graph that is up to date took a start of DVC a stage."""
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    no_dvc = {"dvc": DvcResource(project_dir=str(root), executable=[sys.executable, "-c", "raise SystemExit(9)"])}
+
+    def asked(**tags: str) -> str:
+        defs = graphs.definitions(root)
+        chosen = [asset for asset in defs.assets or [] if asset.key.to_user_string() == "a"]
+        done = dg.materialize(chosen, resources=no_dvc, instance=instance, raise_on_error=False, tags=tags)
+        if not done.success:
+            return "DVC"
+        (made,) = [event.materialization for event in done.get_asset_materialization_events()]
+        return str(made.metadata["dvc/outcome"].value)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert asked() == "DVC", "it never ran"
+        _materialise(root, "a", instance=instance)
+        assert asked() == "unchanged"
+        assert asked(**{"dvc/force": "true"}) == "DVC"
+        noted = root / ".dvc/tmp/rwlock"
+        noted.parent.mkdir(parents=True, exist_ok=True)
+        noted.write_text(json.dumps({"write": {str(root / "a.out"): {"pid": os.getpid(), "cmd": "dvc repro a"}}}))
+        assert asked() == "DVC", "a process writes it now"
+        noted.write_text("{}")
+        (root / "a.out").unlink()
+        assert asked() == "DVC"
+        (root / "a.out").write_text("other")
+        assert asked() == "DVC"
+
+
+@pytest.mark.slow
+def test_executed_unchanged_restored(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    with dg.DagsterInstance.ephemeral() as instance:
+        outcomes, versions, seconds, saved = [], [], [], []
+        for text in ("hello", "hello", "bye", "hello"):
+            (root / "params.yaml").write_text(f"a: {{text: {text}}}\n")
+            (made,) = _materialise(root, "a", instance=instance)
+            outcomes.append(made.metadata["dvc/outcome"].value)
+            versions.append(made.tags["dagster/data_version"])
+            seconds.append(made.metadata["dvc/seconds"].value)
+            saved.append(made.metadata["dvc/saved_seconds"].value if "dvc/saved_seconds" in made.metadata else None)
+            entry = DvcProject(root).lock()["a"]
+            assert versions[-1] == entry.outs["a.out"]
+            assert made.tags["dvc/lock_digest"] == entry.digest
+    assert outcomes == ["executed", "unchanged", "executed", "restored"]
+    assert versions[0] == versions[1] == versions[3] != versions[2]
+    assert (saved[0], saved[2]) == (None, None), "a run saves nothing"
+    assert saved[1] == pytest.approx(max(0, seconds[0] - seconds[1]), abs=0.02)
+    assert saved[3] == pytest.approx(max(0, seconds[0] - seconds[3]), abs=0.02)
+    assert (root / "a.out").read_text() == "hello"
+
+
+@pytest.mark.slow
+def test_a_silent_stage_is_no_fault(tmp_path: Path) -> None:
+    """Restored, unchanged, and a command that knows no Pipes: none of them leaves a warning."""
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for text in ("hello", "bye", "hello", "hello"):
+            (root / "params.yaml").write_text(f"a: {{text: {text}}}\n")
+            _materialise(root, "a", instance=instance)
+        outcomes = ["executed", "executed", "restored", "unchanged"]
+        logs = [entry for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
+    said = " ".join(entry.message for entry in logs)
+    assert all(said.count(f"a: {word} in") == outcomes.count(word) for word in set(outcomes))
+    assert [entry.message for entry in logs if entry.level >= logging.WARNING] == []
+
+
+def test_a_stage_that_dies_while_it_talks_is_warned_of(tmp_path: Path) -> None:
+    code = """
+import os, pathlib
+from dagster_pipes import open_dagster_pipes
+pipes = open_dagster_pipes()
+pipes.log.info("begun")
+pathlib.Path("a.out").write_text("made")
+os._exit(0)
+"""
+    root = graphs.make(tmp_path, "stages: {a: {cmd: python talks.py, outs: [a.out]}}", talks__py=code)
+    with dg.DagsterInstance.ephemeral() as instance:
+        _materialise(root, "a", instance=instance)
+        (run,) = instance.get_runs()
+        warned = [e.message for e in instance.all_logs(run.run_id) if e.level == logging.WARNING]
+    assert warned == ["the stage ended before it had sent all its messages; some may be lost"]
+
+
+@pytest.mark.slow
+def test_the_stage_reports_through_pipes_and_a_partition_is_one_item(tmp_path: Path) -> None:
+    graph = """
+stages:
+  a:
+    matrix: {n: [x, y], m: ["1", "2"]}
+    cmd: python report.py ${item.n} ${item.m}
+    deps: [report.py]
+    outs: ["out/${item.m}${item.n}"]
+"""
+    code = REPORTS.replace(
+        'pathlib.Path("a.out").write_text("made")',
+        "import sys\nn, m = sys.argv[1:]\n"
+        'os.makedirs("out", exist_ok=True)\npathlib.Path(f"out/{m}{n}").write_text("z")',
+    )
+    root = graphs.make(tmp_path, graph, report__py=code)
+    with dg.DagsterInstance.ephemeral() as instance:
+        key = dg.MultiPartitionKey({"n": "y", "m": "1"})
+        (made,) = _materialise(root, "a", instance=instance, partition=key)
+    assert made.metadata["rows"].value == 7 and made.metadata["dvc/outcome"].value == "executed"
+    assert made.partition == key
+    assert sorted(p.name for p in (root / "out").iterdir() if p.name != ".gitignore") == ["1y"]
+
+
+@pytest.mark.slow
+def test_a_version_keeps_what_its_run_said_and_a_cold_instance_asks_the_translator(tmp_path: Path) -> None:
+    root = graphs.make(
+        tmp_path, "stages: {a: {cmd: python report.py, deps: [report.py], outs: [a.out]}}", report__py=REPORTS
+    )
+
+    class Known(DagsterDvcTranslator):
+        def get_usual_seconds(self, project, stage):  # type: ignore[no-untyped-def]
+            return 1000.0
+
+    @dvc_asset("a", project=DvcProject(root), translator=Known())
+    def a(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult:
+        return dvc.reproduce(context, Known()).result()
+
+    def made(instance: dg.DagsterInstance) -> dg.AssetMaterialization:
+        done = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
+        (event,) = done.get_asset_materialization_events()
+        return event.materialization
+
+    with dg.DagsterInstance.ephemeral() as warm:
+        assert made(warm).metadata["dvc/outcome"].value == "executed"
+        again = made(warm)
+        assert (again.metadata["dvc/outcome"].value, again.metadata["rows"].value) == ("unchanged", 7)
+        assert again.metadata["dvc/saved_seconds"].value < 1000 - 100, "by the run that Dagster saw"
+    with dg.DagsterInstance.ephemeral() as cold:
+        again = made(cold)
+        assert "rows" not in again.metadata and again.metadata["dvc/saved_seconds"].value > 900
+
+
+TALKS = """
+import pathlib, time
+from dagster_pipes import open_dagster_pipes
+with open_dagster_pipes() as pipes:
+    pipes.log.info("grids: 1/2 pictures, 0.5 pictures/s, 0:02 left")
+    deadline = time.monotonic() + 240
+    while not pathlib.Path("seen").exists():
+        assert time.monotonic() < deadline, "nobody saw the line while the stage ran"
+        time.sleep(0.05)
+    pathlib.Path("a.out").write_text("made")
+"""
+
+
+@pytest.mark.slow
+def test_progress_shows_in_the_run_log_while_the_stage_runs(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, "stages: {a: {cmd: python talks.py, outs: [a.out]}}", talks__py=TALKS)
+    over = threading.Event()
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def watch() -> None:
+            while not over.is_set():
+                for run in instance.get_runs():
+                    if any("1/2 pictures" in entry.message for entry in instance.all_logs(run.run_id)):
+                        (root / "seen").write_text("")
+                        return
+                time.sleep(0.05)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            assert _materialise(root, "a", instance=instance)
+        finally:
+            over.set()
+            watcher.join()
+
+
+def test_failure_shows_the_end_of_stderr_and_is_capped(tmp_path: Path) -> None:
+    graph = "stages: {a: {cmd: python bad.py, outs: [a.out]}}"
+    bad = "import sys\nsys.stderr.write('x' * 9000 + '\\n')\nsys.exit('the last word')\n"
+    root = graphs.make(tmp_path, graph, bad__py=bad)
+    defs = graphs.definitions(root)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(
+            list(defs.assets or []), resources=defs.resources, instance=instance, raise_on_error=False
+        )
+        (event,) = [e for e in result.all_events if e.is_step_failure]
+        text = event.step_failure_data.user_failure_data.description
+    assert text.startswith("stage a failed (dvc ended with")
+    assert "the last word" in text and len(text) <= FAILURE_CHARACTERS
+
+
+def test_a_stage_that_runs_elsewhere_is_reported_as_busy(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    holder = {"pid": os.getpid(), "cmd": "dvc repro a"}
+    lock = {"write": {str(root / "a.out"): holder}, "read": {}}
+    (root / ".dvc" / "tmp" / "rwlock").write_text(json.dumps(lock))
+    defs = graphs.definitions(root)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(
+            list(defs.assets or [])[:1], resources=defs.resources, instance=instance, raise_on_error=False
+        )
+        (event,) = [e for e in result.all_events if e.is_step_failure]
+        text = event.step_failure_data.user_failure_data.description
+    assert text.startswith("stage a is busy") and f"PID {os.getpid()}" in text
+
+
+def test_long_failures_keep_head_and_tail() -> None:
+    stage = type("S", (), {"name": "a"})()
+    text = _failure(stage, Completed(1, "", "é" * 20000 + "end", 1.0)).description or ""
+    assert len(text) == FAILURE_CHARACTERS and text.endswith("end") and text.startswith("stage a failed")
+
+
+@pytest.mark.slow
+def test_record_takes_what_lies_on_disk(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    (root / "a.out").write_text("made on a cluster")
+
+    @dvc_asset("a", project=DvcProject(root))
+    def a(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult:
+        return dvc.record(context).result(where="cluster")
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
+        (made,) = [e.materialization for e in result.get_asset_materialization_events()]
+    assert made.metadata["where"].value == "cluster"
+    assert made.tags["dagster/data_version"] == DvcProject(root).lock()["a"].outs["a.out"]
+    assert (root / "a.out").read_text() == "made on a cluster"
+
+
+def test_output_is_forwarded_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; print('said'); sys.stderr.write('warned\\n')"
+    done = run_group([sys.executable, "-c", code], tmp_path, dict(os.environ), 1)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "said\n", "warned\n")
+    assert "said" in capsys.readouterr().out

@@ -1,0 +1,208 @@
+"""After one tick Dagster's stale marks are `dvc status`'s changed stages; a second tick reports nothing."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor, build_in_sync_checks
+from dagster_dvc.sensor import mirror_lock
+from tests.support import dvc_graphs as graphs
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_chain_through_its_life(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert graphs.agree(root, instance) == {"a", "b", "c"}
+        graphs.dvc(root, "repro", "-q")
+        assert graphs.agree(root, instance) == set()
+        (root / "params.yaml").write_text("a: {text: bye}\n")
+        assert graphs.agree(root, instance) == {"a"}
+        graphs.dvc(root, "repro", "-q", "--single-item", "a")
+        assert graphs.agree(root, instance) == {"b"}
+        # A run in Dagster after a run in the terminal.
+        defs = graphs.definitions(root)
+        dg.materialize(list(defs.assets or []), resources=defs.resources, selection='key:"b"', instance=instance)
+        assert graphs.agree(root, instance) == {"c"}
+        (root / "params.yaml").write_text("a: {text: hello}\n")
+        assert graphs.agree(root, instance) == {"a", "c"}
+    with dg.DagsterInstance.ephemeral() as cold:
+        assert graphs.agree(root, cold) == {"a", "c"}
+
+
+def test_a_rerun_with_an_equal_result_does_not_stay_stale(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    graphs.dvc(root, "repro", "-q")
+    with dg.DagsterInstance.ephemeral() as instance:
+        graphs.agree(root, instance)
+        (root / "put.py").write_text(graphs.PUT + "# the same result\n")
+        assert graphs.agree(root, instance) == {"a", "b", "c"}
+        graphs.dvc(root, "repro", "-q")
+        assert graphs.agree(root, instance) == set()
+
+
+def test_items_that_differ_and_folders_that_gather_them(tmp_path: Path) -> None:
+    root = graphs.make_items(tmp_path)
+    graphs.dvc(root, "repro", "-q")
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert graphs.agree(root, instance) == {"clock"}
+        text = (root / "params.yaml").read_text()
+        (root / "params.yaml").write_text(text.replace("a: 1e-3", "a: 2e-3"))
+        assert graphs.agree(root, instance) == {"clock", "shard@a"}
+        (root / "params.yaml").write_text(text.replace("shards: [a, 2", "shards: [a, b, 2").replace("{a:", "{b: 0, a:"))
+        graphs.dvc(root, "repro", "-q", "--single-item", "shard@b")
+        trained = {s.name for s in DvcProject(root).groups["train"].stages}
+        assert graphs.agree(root, instance) == {"clock", *trained}
+        graphs.dvc(root, "repro", "-q", "--single-item", "train@small-1")
+        assert graphs.agree(root, instance) == {"clock", *trained} - {"train@small-1"}
+    with dg.DagsterInstance.ephemeral() as cold:
+        assert graphs.agree(root, cold) == {"clock", *trained} - {"train@small-1"}
+
+
+def test_one_of_two_outs_changes_only_its_reader(tmp_path: Path) -> None:
+    graph = """
+stages:
+  a:
+    cmd: python put.py x ${a.x} && python put.py y ${a.y}
+    deps: [put.py]
+    params: [a]
+    outs: [x, y]
+  reads_x: {cmd: python put.py rx x, deps: [x], outs: [rx]}
+  reads_y: {cmd: python put.py ry y, deps: [y], outs: [ry]}
+"""
+    root = graphs.make(tmp_path, graph, "a: {x: 1, y: 1}\n")
+    graphs.dvc(root, "repro", "-q")
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert graphs.agree(root, instance) == set()
+        (root / "params.yaml").write_text("a: {x: 2, y: 1}\n")
+        graphs.dvc(root, "repro", "-q", "--single-item", "a")
+        assert graphs.agree(root, instance) == {"reads_x"}
+
+
+def test_no_lock_no_event(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert graphs.tick(root, instance)[1] == "Dagster and dvc.lock agree"
+        assert instance.get_latest_materialization_event(dg.AssetKey("a")) is None
+
+
+CHECKED = """
+stages:
+  a:
+    cmd: python put.py a.out ${a.text} && python put.py a.json "{}"
+    deps: [put.py]
+    params: [a]
+    outs: [a.out]
+    metrics: [a.json: {cache: false}]
+"""
+
+
+def checked(root: Path, asked: list[str]) -> dg.RepositoryDefinition:
+    """The assets of a project, with a check that passes, one that blocks and fails, and one that is broken."""
+
+    @dg.asset_check(asset="a", description="Says what it saw")
+    def sees(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        asked.append("sees")
+        assert context.instance.get_latest_materialization_event(dg.AssetKey("a")) is not None
+        return dg.AssetCheckResult(passed=True, metadata={"text": (root / "a.out").read_text()})
+
+    @dg.asset_check(asset="a", blocking=True)
+    def refuses() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False, description="no", severity=dg.AssetCheckSeverity.WARN)
+
+    @dg.asset_check(asset="a")
+    def broken() -> dg.AssetCheckResult:
+        raise ValueError("lost")
+
+    project = DvcProject(root)
+    return dg.Definitions(
+        assets=build_dvc_assets(project),
+        asset_checks=[sees, refuses, broken, *build_in_sync_checks(project)],
+        resources={"dvc": DvcResource(project_dir=str(root))},
+    ).get_repository_def()
+
+
+def results(instance: dg.DagsterInstance, repository: dg.RepositoryDefinition) -> dict[str, dg.AssetCheckEvaluation]:
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+        list(repository.asset_graph.asset_check_keys)
+    )
+    made = [record.event.asset_check_evaluation for record in found.values() if record.event is not None]
+    return {one.check_name: one for one in made if one is not None}
+
+
+def test_a_mirrored_version_has_its_check_results(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, CHECKED)
+    asked: list[str] = []
+    repository = checked(root, asked)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert mirror_lock(DvcProject(root), instance, repository) == [] and asked == [], "nothing to look at yet"
+        graphs.dvc(root, "repro", "-q")
+        lines = mirror_lock(DvcProject(root), instance, repository)
+        assert set(lines[1:]) == {
+            "a: sees passed", "a: refuses failed", "a: broken failed", "a: in_sync_with_dvc passed",
+        }  # fmt: skip
+        said = results(instance, repository)
+        assert said["sees"].passed and said["sees"].metadata["text"].value == "hello"
+        assert not said["refuses"].passed and said["refuses"].blocking and said["refuses"].description == "no"
+        assert said["refuses"].severity is dg.AssetCheckSeverity.WARN
+        assert "lost" in (said["broken"].description or "")
+        target = said["sees"].target_materialization_data
+        event = instance.fetch_materializations(dg.AssetKey("a"), limit=1).records[0]
+        assert target is not None and target.storage_id == event.storage_id
+        assert mirror_lock(DvcProject(root), instance, repository) == [] and asked == ["sees"], "each is asked once"
+        (root / "params.yaml").write_text("a: {text: bye}\n")
+        mirror_lock(DvcProject(root), instance, repository)
+        assert not results(instance, repository)["in_sync_with_dvc"].passed
+        # A run in Dagster asks them itself.
+        done = repository.get_implicit_global_asset_job_def().execute_in_process(
+            instance=instance, raise_on_error=False
+        )
+        assert len(done.get_asset_check_evaluations()) == 3 and asked == ["sees"] * 2
+        assert mirror_lock(DvcProject(root), instance, repository) == []
+
+
+def test_a_run_under_way_asks_its_checks_itself(tmp_path: Path) -> None:
+    """Dagster shows the evaluation that was planned or reported last, so one more would hide the run's."""
+    root = graphs.make(tmp_path, CHECKED)
+    graphs.dvc(root, "repro", "-q")
+    asked: list[str] = []
+    repository = checked(root, asked)
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = repository.get_implicit_global_asset_job_def()
+        run = instance.create_run_for_job(job)
+        planned = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+            list(repository.asset_graph.asset_check_keys)
+        )
+        assert len(planned) == 4, "it planned every check"
+        assert mirror_lock(DvcProject(root), instance, repository) == ["a: unknown to Dagster"] and asked == []
+        instance.report_run_canceled(run)
+        assert len(mirror_lock(DvcProject(root), instance, repository)) == 4 and asked == ["sees"]
+
+
+def test_a_version_whose_data_come_later_is_looked_at_then(tmp_path: Path) -> None:
+    """`git pull` brings `dvc.lock` and the figures, `dvc pull` the data, and the mirror may look in between."""
+    root = graphs.make(tmp_path, CHECKED)
+    graphs.dvc(root, "repro", "-q")
+    away = tmp_path / "away"
+    (root / "a.out").rename(away)
+    repository = checked(root, [])
+    with dg.DagsterInstance.ephemeral() as instance:
+        lines = mirror_lock(DvcProject(root), instance, repository)
+        assert lines == ["a: unknown to Dagster", "a: in_sync_with_dvc failed"]
+        (only,) = results(instance, repository).values()
+        assert only.description == "a: a.out is missing", "no check looks at what is not there"
+        assert mirror_lock(DvcProject(root), instance, repository) == []
+        away.rename(root / "a.out")
+        assert mirror_lock(DvcProject(root), instance, repository)[0] == "a: its outs are there now"
+        assert results(instance, repository)["sees"].passed
+        event = instance.get_latest_materialization_event(dg.AssetKey("a"))
+        assert event is not None and event.asset_materialization is not None
+        assert event.asset_materialization.metadata["dvc/files"].value == 1
+        assert mirror_lock(DvcProject(root), instance, repository) == []
+
+
+def test_the_mirror_is_on_by_default(tmp_path: Path) -> None:
+    sensor = build_dvc_lock_sensor(DvcProject(graphs.make(tmp_path, graphs.CHAIN)))
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING

@@ -1,0 +1,157 @@
+"""A stopped run leaves no process, no half-written out and no lock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dagster_dvc import DvcProject
+from dagster_dvc.process import Completed, end_group, run_group
+from dagster_dvc.tidying import release_dead_locks, remove_half_written
+from tests.support import REPOSITORY, waiting
+from tests.support import dvc_graphs as graphs
+
+FAMILY = """
+import pathlib, signal, subprocess, sys, time
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    child = subprocess.Popen([sys.executable, __file__, "child"])
+    pathlib.Path("child.pid").write_text(str(child.pid))
+print("up", flush=True)
+time.sleep(600)
+"""
+STAGE = """
+import os, pathlib, signal, sys, time
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path("half").mkdir(exist_ok=True)
+pathlib.Path("half/a").write_text("the first of two")
+pathlib.Path("kept").write_text("a checkpoint")
+pathlib.Path("pid").write_text(str(os.getpid()))
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+pathlib.Path("half/b").write_text("the second")
+"""
+GRAPH = """
+stages:
+  a:
+    cmd: python stage.py {how}
+    outs: [half, kept: {{persist: true}}]
+"""
+# A step as Dagster's executor starts it: a process of its own that gets SIGINT when its run is terminated.
+STEP = """
+import sys
+import dagster as dg
+sys.path.append({here!r})
+from tests.support import dvc_graphs as graphs
+from pathlib import Path
+defs = graphs.definitions(Path({root!r}))
+dg.materialize(list(defs.assets), resources=defs.resources, raise_on_error=False)
+"""
+
+
+_until = partial(waiting.until, seconds=120)
+
+
+def _number(path: Path) -> int:
+    _until(lambda: path.is_file() and path.read_text())
+    return int(path.read_text())
+
+
+def _gone(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def _locked(root: Path) -> object:
+    path = root / ".dvc" / "tmp" / "rwlock"
+    lock = json.loads(path.read_text()) if path.is_file() else {}
+    return {kind: paths for kind, paths in lock.items() if paths}
+
+
+def test_stopping_a_group_ends_children_that_ignore_signals(tmp_path: Path) -> None:
+    (tmp_path / "family.py").write_text(FAMILY)
+    parent = subprocess.Popen(
+        [sys.executable, "family.py"], cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    assert [parent.stdout.readline(), parent.stdout.readline()] == [b"up\n", b"up\n"]  # both handle signals now
+    child = _number(tmp_path / "child.pid")
+    end_group(parent, grace_seconds=0.2)
+    assert parent.returncode is not None
+    _until(lambda: _gone(child))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["obedient", "stubborn"])
+def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
+    root = graphs.make(tmp_path / "project", GRAPH.format(how=how), stage__py=STAGE)
+    code = STEP.format(here=str(REPOSITORY), root=str(root))
+    step = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    stage = _number(root / "pid")
+    assert _locked(root), "DVC holds the out while its stage runs"
+    step.send_signal(signal.SIGINT)
+    _, said = step.communicate(timeout=120)
+    assert _gone(stage)
+    assert not (root / "half").exists() and (root / "kept").read_text() == "a checkpoint"
+    assert _locked(root) == {} and not (root / "dvc.lock").exists()
+    assert "removed the half-written half" in said
+    assert ("released DVC's lock" in said) is (how == "stubborn"), "an obedient stage lets DVC tidy up itself"
+    (root / "go").write_text("")
+    graphs.dvc(root, "repro", "-q")
+    assert sorted(p.name for p in (root / "half").iterdir()) == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_a_killed_dvc_takes_its_stage_along(tmp_path: Path) -> None:
+    """The kernel may kill DVC alone, for memory; its stage must not go on unseen."""
+    root = graphs.make(tmp_path, GRAPH.format(how="obedient"), stage__py=STAGE)
+    (root / "stage.py").write_text(STAGE.replace("while not", "os.kill(os.getpgrp(), signal.SIGKILL)\nwhile not", 1))
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ended: list[Completed] = []
+    done = run_group([sys.executable, "-m", "dvc", "repro", "a"], root, env, 5, ended.append)
+    assert done.returncode == -signal.SIGKILL and ended
+    _until(lambda: _gone(_number(root / "pid")))
+    assert _locked(root) and release_dead_locks(root) and _locked(root) == {}
+
+
+def test_only_locks_of_dead_processes_are_released(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    alive, dead = ({"pid": pid, "cmd": "dvc repro"} for pid in (os.getpid(), ended.pid))
+    path = root / ".dvc" / "tmp" / "rwlock"
+    path.write_text(json.dumps({"write": {"/a": alive, "/b": dead}, "read": {"/c": [dead, alive], "/d": [dead]}}))
+    assert release_dead_locks(root) == [ended.pid]
+    assert _locked(root) == {"write": {"/a": alive}, "read": {"/c": [alive]}}
+    assert release_dead_locks(root) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"write": 3}', '{"write": {"/a": {}}}'])
+def test_a_lock_file_that_dvc_did_not_write_is_left_alone(tmp_path: Path, text: str) -> None:
+    path = graphs.make(tmp_path, graphs.CHAIN) / ".dvc" / "tmp" / "rwlock"
+    path.write_text(text)
+    assert release_dead_locks(tmp_path) == [] and path.read_text() == text
+
+
+def test_what_the_lock_file_records_is_no_half(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    graphs.dvc(root, "repro", "-q", "a")
+    project = DvcProject(root)
+    assert remove_half_written(project, project.stages["a"]) == []
+    (root / "a.out").write_text("hel")
+    assert remove_half_written(project, project.stages["a"]) == ["a.out"]
+    assert remove_half_written(project, project.stages["a"]) == []

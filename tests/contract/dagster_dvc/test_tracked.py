@@ -1,0 +1,134 @@
+"""Data that ``.dvc`` files track, and entries under ``artifacts``, in Dagster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from dagster_dvc import DvcProject, DvcProjectError, DvcResource, build_dvc_assets, build_dvc_lock_sensor
+from dagster_dvc.assets import build_dvc_sources
+from dagster_dvc.translator import DagsterDvcTranslator
+from tests.support import dvc_graphs as graphs
+
+GRAPH = """
+artifacts:
+  table: {path: data/table, type: data, labels: [rows], desc: "The table of ${word}"}
+stages:
+  table:
+    cmd: python put.py data/table data/raw/people.csv
+    deps: [put.py, data/raw]
+    outs: [data/table]
+  other: {cmd: python put.py loose free, outs: [loose]}
+"""
+PEOPLE = dg.AssetKey(["data", "raw", "people_csv"])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project whose one source was added with the real ``dvc add``."""
+    made = graphs.make(tmp_path, GRAPH, "word: people\n")
+    (made / "data/raw").mkdir(parents=True)
+    (made / "data/raw/people.csv").write_text("ann\n")
+    graphs.dvc(made, "add", "-q", "data/raw/people.csv")
+    return made
+
+
+def definitions(root: Path) -> dg.Definitions:
+    project = DvcProject(root)
+    return dg.Definitions(
+        assets=[*build_dvc_assets(project), *build_dvc_sources(project)],
+        sensors=[build_dvc_lock_sensor(project)],
+        resources={"dvc": DvcResource(project_dir=str(root))},
+    )
+
+
+def tick(root: Path, instance: dg.DagsterInstance) -> tuple[dg.Definitions, str]:
+    defs = definitions(root)
+    repository = defs.get_repository_def()
+    context = dg.build_sensor_context(instance=instance, repository_def=repository)
+    return defs, repository.get_sensor_def("dvc_lock").evaluate_tick(context).skip_message or ""
+
+
+def test_an_added_file_is_an_external_asset_that_stages_read(root: Path) -> None:
+    graph = definitions(root).get_repository_def().asset_graph
+    assert graph.get(PEOPLE).is_external and not graph.get(PEOPLE).is_executable
+    assert graph.get(dg.AssetKey("table")).parent_keys == {PEOPLE}
+    assert not graph.get(dg.AssetKey("other")).parent_keys
+    assert graph.get(PEOPLE).metadata["dvc/file"] == "data/raw/people.csv.dvc"
+
+
+@pytest.mark.slow
+def test_the_sensor_reports_each_version_once_and_marks_agree_with_dvc(root: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        graphs.dvc(root, "repro", "-q")
+        project = DvcProject(root)
+        defs, said = tick(root, instance)
+        assert "data/raw/people.csv: unknown to Dagster" in said
+        assert graphs.stale(defs, instance, project) == set() == graphs.changed(root, project)
+        assert tick(root, instance)[1] == "Dagster and dvc.lock agree"
+
+        before = instance.get_latest_materialization_event(PEOPLE)
+        (root / "data/raw/people.csv").write_text("ann\nbob\n")
+        graphs.dvc(root, "add", "-q", "data/raw/people.csv")
+        defs, said = tick(root, instance)
+        assert "data/raw/people.csv: data/raw/people.csv.dvc has another version" in said
+        after = instance.get_latest_materialization_event(PEOPLE)
+        assert before and after and before.asset_materialization and after.asset_materialization
+        assert before.asset_materialization.tags != after.asset_materialization.tags
+        assert after.asset_materialization.metadata["dvc/bytes"].value == 8
+        assert graphs.stale(defs, instance, project) == {"table"} == graphs.changed(root, project)
+        assert tick(root, instance)[1] == "Dagster and dvc.lock agree"
+
+        dg.materialize(list(defs.assets or []), resources=defs.resources, selection='key:"table"', instance=instance)
+        assert tick(root, instance)[1] == "Dagster and dvc.lock agree"
+        assert graphs.stale(defs, instance, project) == set() == graphs.changed(root, project)
+
+
+def test_files_that_dvc_ignores_are_no_assets(root: Path) -> None:
+    (root / "old").mkdir()
+    (root / "data/raw/people.csv.dvc").rename(root / "old/people.csv.dvc")
+    assert [out.path for out in DvcProject(root).tracked] == ["old/people.csv"]
+    (root / ".dvcignore").write_text("old\n")
+    assert DvcProject(root).tracked == ()
+
+
+@pytest.mark.slow
+def test_an_import_names_its_origin_and_a_file_may_choose_its_key(root: Path) -> None:
+    (root / "elsewhere.csv").write_text("eve\n")
+    graphs.dvc(root, "import-url", "-q", "elsewhere.csv", "copy.csv")
+    file = root / "copy.csv.dvc"
+    file.write_text(file.read_text() + "desc: From the neighbours\nmeta: {dagster: {key: shop/rows, group: raw}}\n")
+    project = DvcProject(root)
+    found = next(out for out in project.tracked if out.path == "copy.csv")
+    spec = DagsterDvcTranslator().get_tracked_spec(project, found)
+    assert (spec.key, spec.group_name, spec.description) == (
+        dg.AssetKey(["shop", "rows"]), "raw", "From the neighbours",
+    )  # fmt: skip
+    assert spec.metadata["dvc/imported_from"] == "elsewhere.csv"
+
+
+@pytest.mark.parametrize("text", ["- a\n", "outs: {}\n", "outs: [a]\n"])
+def test_a_malformed_file_is_named(root: Path, text: str) -> None:
+    (root / "bad.dvc").write_text(text)
+    with pytest.raises(DvcProjectError, match=r"bad\.dvc"):
+        _ = DvcProject(root).tracked
+
+
+def test_artifacts_are_shown_on_the_assets_that_hold_them(root: Path) -> None:
+    specs = {spec.key.to_user_string(): spec for assets in build_dvc_assets(DvcProject(root)) for spec in assets.specs}
+    shown = specs["table"].metadata["dvc/artifacts"]
+    assert isinstance(shown, dg.MarkdownMetadataValue)
+    assert shown.value == "- **table**, data, rows, The table of people"
+    assert "dvc/artifacts" not in specs["other"].metadata
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [("[a]", "expected a mapping"), ("{a: {type: model}}", "path is missing"), ("{a: {path: x, labels: y}}", "labels")],
+)
+def test_a_malformed_artifact_is_named(tmp_path: Path, section: str, message: str) -> None:
+    root = graphs.make(tmp_path, f"artifacts: {section}\nstages: {{}}\n")
+    with pytest.raises(DvcProjectError, match=rf"dvc\.yaml: artifacts.*{message}"):
+        _ = DvcProject(root).artifacts

@@ -1,0 +1,129 @@
+"""The scripts that measure the reward and the GPU, at a tiny size: what they claim to compare is what they run."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.pretended_cuda import pretended
+
+
+@pytest.fixture
+def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    monkeypatch.syspath_prepend(str(repository))
+    return importlib.import_module("speed.reward_training"), importlib.import_module("speed.reward_scoring")
+
+
+def test_training_is_measured_with_and_without_either_trick(scripts: tuple[ModuleType, ModuleType]) -> None:
+    training, _ = scripts
+    tiny = ["--model", "tiny", "--batch", "2", "--steps", "1", "--pictures", "4", "--peak-tflops", "1"]
+    args = training.parser().parse_args(tiny)
+    for variant in (training.VARIANTS[0], training.VARIANTS[3]):
+        row = training.measure(args, variant)
+        assert row["pairs/s"] > 0 and row["peak GB"] > 0 and 0 < row["MFU"] < 1 and row["head"] == variant["head"]
+
+
+def test_scoring_is_measured(scripts: tuple[ModuleType, ModuleType]) -> None:
+    _, scoring = scripts
+    args = scoring.parser().parse_args(["--model", "tiny", "--pairs", "4", "--pictures", "4"])
+    row = scoring.measure(args, {"batch": 2})
+    assert row["new pictures, pairs/s"] > 0 and row["known pictures, pairs/s"] > 0
+
+
+@pytest.fixture
+def gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(repository))
+    return importlib.import_module("speed.gpu")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_line_of_the_gpu_suite_runs_with_small_weights(
+    gpu: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu.main(["--tiny", "--device", "cpu", "--engine", "transformers"])
+    tables = capsys.readouterr().out
+    phases = ["rollout", "trained pass", "decoding", "evaluation"]
+    trained = [line for line in tables.splitlines() if line.startswith("| flux | ")]
+    assert [line.split(" | ")[1] for line in trained] == ["ppo", "nft"] and all("| yes |" in line for line in trained)
+    rows = [line for line in tables.splitlines() if "| 64 |" in line]
+    epochs = [line for line in rows if line.startswith("| data/zoo/")]
+    assert len(epochs) == len(gpu.EPOCHS) and all(re.search(r" \| 16 \| 1[2-6] \| ", line) for line in epochs)
+    found = [tuple(line.split(" | "))[0:3:2] for line in rows if line not in epochs]
+    assert found == [(f"| {policy}", phase) for policy in gpu.POLICIES for phase in phases]
+    assert "| merge |" in tables and "| serving, transformers |" in tables and "pairs/s" in tables
+
+
+def test_without_a_gpu_the_suite_is_skipped_and_says_how_to_try_it(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    gpu.main([])
+    assert capsys.readouterr().out.startswith("skipped: PyTorch finds no CUDA GPU here; `python -m speed.gpu --tiny")
+
+
+def test_figures_are_put_between_the_marks_of_the_page(gpu: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "gpu.md"
+    page.write_text(gpu.PAGE.read_text())
+    before, after = (page.read_text().partition(mark)[place] for mark, place in ((gpu.BEGIN, 0), (gpu.END, 2)))
+    for figures in ("| first |", "| second |"):
+        gpu.write(page, figures)
+        assert page.read_text() == f"{before}{gpu.BEGIN}\n\n{figures}\n\n{gpu.END}{after}"
+    page.write_text("no marks")
+    with pytest.raises(SystemExit, match="the marks"):
+        gpu.write(page, "")
+
+
+def test_a_training_that_fails_is_a_row_of_its_own(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = importlib.import_module("speed.gpu_trainer")
+    model = trainer.CASES["flux"][1](tmp_path / "model")
+    monkeypatch.setattr(trainer.Darkness, "__call__", lambda reward, batch: [float("nan")] * len(batch.whole))
+    row = trainer.measure("flux", model, "ppo", "float32", "cpu", tmp_path)
+    assert row["case"] == "flux" and row["error"].startswith("DataError: ") and "seconds" not in row
+
+
+@pytest.fixture
+def gpu_epoch(gpu: ModuleType) -> ModuleType:
+    return importlib.import_module("speed.gpu_epoch")
+
+
+@pytest.mark.slow
+def test_an_epoch_of_the_trainer_is_measured_part_by_part(gpu_epoch: ModuleType, repository: Path) -> None:
+    with pretended():
+        row = gpu_epoch.measure("flux_t2is", "klein_storybook", "cuda", repository)
+    assert "error" not in row, row
+    parts = [row[f"{part} s"] for part in ("sample", "decode", "optimise", "evaluate")]
+    assert 12 <= row["trained"] <= row["pictures"] == 16 and row["ratio gap"] < 1e-4 and row["plan GB"] > 0
+    assert all(seconds > 0 for seconds in parts) and sum(parts) < row["all s"]
+
+
+def test_a_gpu_that_is_too_small_for_an_epoch_is_a_row_with_the_planned_number(
+    gpu: ModuleType, gpu_epoch: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_epoch, "free_gb", lambda _device: 8.0)
+    for name, profile, _ in gpu.EPOCHS:
+        row = gpu_epoch.measure(name, profile, "cuda", repository)
+        assert row["error"] == f"skipped: {row['plan GB']:.1f} GB by the plan, 8.0 GB are free on this GPU"
+        assert row["plan GB"] > 8 and "sample s" not in row
+
+
+def test_a_timed_call_within_another_is_part_of_that_one(gpu_epoch: ModuleType) -> None:
+    class Work:
+        def outer(self) -> str:
+            return self.inner()
+
+        def inner(self) -> str:
+            return "done"
+
+    clock = gpu_epoch.Clock("cpu")
+    with clock.timed(Work, "outer"), clock.timed(Work, "inner"):
+        assert Work().outer() == Work().inner() == "done"
+    assert {name: len(calls) for name, calls in clock.seconds.items()} == {"outer": 1, "inner": 1}
+    Work().inner()
+    assert len(clock.seconds["inner"]) == 1

@@ -1,0 +1,215 @@
+"""`paco_core.Judge`: the numbers of the graph and of `paco score`, from pictures in any form, here or on a server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paco_core import Judge
+from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+from paco_core.cli import main
+from paco_core.config.params import load
+from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.records import PromptRecord
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.io.shards import encode_png
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.consistency import Consistency
+from paco_core.serving.errors import ServingError
+from tests.support import reward_tiny, tiny_vlm
+from tests.support.reward_project import fill, fill_benchmark
+from tests.support.serving_fakes import FakeModel, Scripted, panel, reply, served, true_score
+
+pytestmark = pytest.mark.slow
+
+THEME = "the same style"
+
+
+@pytest.fixture
+def folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a reward model, and four pictures beside it."""
+    tiny_vlm.build(project / paths.REWARD_MERGED)
+    for number in range(4):
+        reward_tiny.picture(number).save(project / f"{number}.png")
+    monkeypatch.chdir(project)
+    return project
+
+
+def pictures(folder: Path) -> list[str]:
+    return [str(folder / f"{number}.png") for number in range(4)]
+
+
+def test_nothing_is_imported_before_it_is_named() -> None:
+    code = (
+        "import sys, paco_core; assert not {'torch', 'numpy', 'PIL'} & set(sys.modules); "
+        "assert 'Judge' in dir(paco_core); from paco_core import Judge; assert 'diffusers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    import paco_core
+
+    with pytest.raises(AttributeError, match="has no attribute 'Jury'"):
+        paco_core.Jury  # noqa: B018
+
+
+def test_the_judge_and_the_command_score_alike(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, *_ = given = pictures(folder)
+    judge = Judge()
+    main(["score", first, second, "--theme", THEME, "--reasons", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert judge.score(first, second, theme=THEME) == said["score"]
+    assert judge.explain(first, second, theme=THEME) == said["reasons"]
+    main(["score", *given, "--json"])
+    said = json.loads(capsys.readouterr().out)
+    matrix = judge.matrix(given)
+    np.testing.assert_array_equal(matrix, np.array(said["scores"], dtype=float))
+    assert judge.consistency(given) == said["mean"] and matrix.shape == (4, 4)
+    assert np.isnan(np.diag(matrix)).all() and (matrix[1, 3] == matrix[3, 1] == judge.score(given[1], given[3]))
+
+
+def test_a_set_gets_the_reward_of_the_trainings(folder: Path) -> None:
+    record = PromptRecord(
+        idx="a", prompt="a", height=32, width=32, layout="2x2", theme=THEME, category="", task_name="", criteria={}
+    )
+    images = [Image.open(name) for name in pictures(folder)]
+    reward = Consistency(Scorer.configured(folder / paths.REWARD_MERGED, load(folder / "params.yaml").reward))
+    assert Judge().consistency(images, theme=THEME) == pytest.approx(reward(RewardBatch([record], [images]))[0], abs=0)
+
+
+def test_candidates_are_ranked_by_the_scores_of_the_benchmark(folder: Path) -> None:
+    fill(folder)
+    fill_benchmark(folder)
+    reward, panels = load(folder / "params.yaml").reward, PanelStore.below(folder / paths.GRIDS)
+    instances = bench.read_instances(folder / paths.PAIRS / "benchmark.parquet", 6, 0)
+    with remembering(folder / "scores.sqlite") as kept:
+        asked = reward_scorer(folder / paths.REWARD_MERGED, reward, kept)
+        judgement = bench.judge_pairs("reward", asked, instances, panels, template="theme")
+    judge = Judge()
+    for instance, expected in zip(instances, judgement.scores, strict=True):
+        candidates = [panels.panel(name) for name in instance.candidates]
+        found = judge.rank(panels.panel(instance.reference), candidates, theme=instance.theme)
+        assert {one.candidate: one.score for one in found} == dict(enumerate(expected))
+        assert [one.score for one in found] == sorted(expected, reverse=True)
+
+
+def test_a_picture_is_the_same_in_any_form(folder: Path) -> None:
+    first, second, *_ = pictures(folder)
+    image = Image.open(first)
+    forms = [
+        Path(first), Path(first).read_bytes(), image, np.asarray(image), np.asarray(image) / 255.0,
+        np.dstack([np.asarray(image), np.full(image.size, 255, np.uint8)]),
+    ]  # fmt: skip
+    judge = Judge()
+    scores = judge.score(forms, [second] * len(forms))
+    assert scores.shape == (6,) and set(scores) == {judge.score(first, second)}
+    grey = Image.new("L", (32, 32), 90)
+    assert judge.score(np.full((32, 32), 90, np.uint8), second) == judge.score(grey, second)
+    for wrong, message in (
+        (np.zeros((3, 32, 32), np.uint8), r"picture: an array of shape \(3, 32, 32\), expected \(height, width\)"),
+        (np.full((32, 32, 3), 255.0), r"picture: an array of float64 from 255 to 255, expected 0 to 1; scale it"),
+        (np.full((32, 32), math.nan), "expected 0 to 1"),
+        (np.zeros((32, 32), np.int64), "an array of int64, expected uint8"),
+        (np.zeros((1, 1000), np.uint8), "1000 x 1 pixels: its longer side is more than 200 times"),
+        ("none.png", "none.png: no such picture"),
+        (b"", "picture: zero bytes"),
+        (7, "expected a picture that Pillow opened or made, not int"),
+    ):
+        with pytest.raises(DataError, match=message):
+            judge.score(wrong, second)  # type: ignore[arg-type]
+
+
+def test_lists_are_asked_pair_by_pair_each_with_its_theme(folder: Path) -> None:
+    first, second, third, _ = pictures(folder)
+    judge = Judge()
+    found = judge.score([first, first], [second, third], theme=[THEME, None])
+    assert list(found) == [judge.score(first, second, theme=THEME), judge.score(first, third)]
+    assert judge.explain([first], (second,)) == [judge.explain(first, second)]
+    with pytest.raises(DataError, match="2 first and 1 second pictures"):
+        judge.score([first, first], [second])
+    with pytest.raises(DataError, match=r"or two lists of pictures; rank\(\) compares one with several"):
+        judge.score(first, [second])  # type: ignore[call-overload]
+    with pytest.raises(DataError, match="1 themes for 2 pairs"):
+        judge.score([first, first], [second, second], theme=[THEME])
+    with pytest.raises(DataError, match="1 picture: consistency needs two or more"):
+        judge.matrix([first])
+
+
+def test_what_cannot_be_scored_is_nan_with_a_warning_and_ranked_last(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, third, _ = pictures(folder)
+    judge = Judge()
+    tag = "<|image_pad|>"
+    with caplog.at_level(logging.WARNING):
+        assert math.isnan(judge.score(first, second, theme=tag))
+    assert "1 of 1 pairs have no score" in caplog.text and tag in caplog.text
+    lines = judge.scores([(first, second), (first, third)], theme=[tag, None])
+    assert lines[0].failed and not lines[1].failed
+    assert [math.isnan(one.score) for one in judge.rank(first, [second, third], theme=tag)] == [True, True]
+
+
+def test_models_that_are_none_are_named(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for model, message in (
+        ("./none", "model './none': no such folder"),
+        (Path("none"), "none: no model there; give its folder, or as a string its name on the hub"),
+        ("rewrd", "rewrd: no folder in .*, and a model on the hub is named OWNER/NAME"),
+        ("nobody/reward", "nobody/reward: not, or not wholly, in the cache"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Judge(model)
+    with pytest.raises(DataError, match="device 'cuda': PyTorch finds no GPU here"):
+        Judge(device="cuda")
+    with pytest.raises(DataError, match="chooses a model of a server; give its address"):
+        Judge(served="a")
+    monkeypatch.chdir(tmp_path_factory.mktemp("outside"))
+    with pytest.raises(DataError, match="lies in no paco project, whose reward could be taken; name another one"):
+        Judge()
+    first, second, *_ = pictures(folder)
+    elsewhere = Judge(folder / paths.REWARD_MERGED, device="cpu")
+    query = PairQuery(Image.open(first), Image.open(second), render("plain"))
+    (expected,) = Scorer(folder / paths.REWARD_MERGED).score([query])
+    assert elsewhere.score(first, second) == expected.value
+    assert Judge(project=folder).score(first, second) > 0
+
+
+def test_a_server_is_asked_by_its_address() -> None:
+    images = [panel(number) for number in range(3)]
+    files = [encode_png(image) for image in images]
+    model = FakeModel()
+    with served(model) as (url, _), Judge(url) as judge:
+        found = judge.matrix(files, theme="a cat")
+        asked = [
+            true_score(PairQuery(first, second, render("theme", theme="a cat")))
+            for first, second in combinations(images, 2)
+        ]
+        assert found[np.triu_indices(3, 1)] == pytest.approx(asked)
+        assert judge.explain(files[0], files[1]) == "Yes" and model.asks[-1].max_tokens == 128
+        assert math.isnan(judge.score(files[0], files[1], theme="mute"))
+        with pytest.raises(DataError, match="a server has a device and a number format of its own"):
+            Judge(url, device="cpu")
+        with pytest.raises(ServingError, match="but 'another' is requested"):
+            Judge(url, served="another")
+    with pytest.raises(ServingError, match="no reward model answers there"):
+        Judge(url)
+
+
+def test_of_several_models_of_a_server_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scripted([reply(200, b"")]) as server:
+        monkeypatch.setattr("paco_core.serving.client.served_models", lambda _url: ["one", "two"])
+        with pytest.raises(ServingError, match="serves one, two; choose one with served="):
+            Judge(server.url)

@@ -1,0 +1,71 @@
+"""`paco_core.Painter`: the pictures of `paco paint` and `paco edit`, from a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paco_core import Painter
+from paco_core.cli import main
+from paco_core.io.files import DataError
+from tests.support.small_project import adapter, lay_out
+
+PANELS = [
+    f"a {size} red cat {place}, flat style." for size in ("small", "big") for place in ("at night", "in the snow")
+]
+
+
+@pytest.fixture
+def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return lay_out(repository, tmp_path)
+
+
+@pytest.mark.slow
+def test_sets_are_those_of_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter(project)
+    with Painter("flux_t2is") as painter:
+        found = painter.paint("a red cat", PANELS, seeds=2, size=64, steps=1, compare=True)
+    assert [(one.when, one.seed) for one in found] == [("before", 0), ("before", 1), ("after", 0), ("after", 1)]
+    assert [part.size for part in found[0].panels] == [(32, 32)] * 4 and found[0].lost is None
+    quick = ["--seeds", "2", "--size", "64", "--steps", "1", "--compare", "--out", "out"]
+    main(["paint", "a red cat", "--panels", *PANELS, *quick])
+    for one in found:
+        file = project / "out" / f"{'base' if one.when == 'before' else 'flux_t2is'}-{one.seed}.png"
+        assert np.array_equal(np.asarray(Image.open(file)), np.asarray(one.image))
+    with Painter("flux_t2is") as painter:
+        (alone,) = painter.paint("a red cat", PANELS, seeds=[1], size=64, steps=1)
+    assert np.array_equal(np.asarray(alone.image), np.asarray(found[3].image))
+
+
+def test_a_picture_in_any_form_is_edited(project: Path) -> None:
+    image = Image.new("RGB", (64, 64), "red")
+    image.save(project / "cat.png")
+    painter = Painter("base")
+    (by_file,) = painter.edit("cat.png", "Make the cat blue.", seeds=1, steps=1)
+    (by_array,) = painter.edit(np.asarray(image), "Make the cat blue.", seeds=1, steps=1)
+    assert by_file.image.size == (64, 64) and by_file.image.tobytes() == by_array.image.tobytes()
+
+
+def test_what_cannot_be_painted_is_an_error_before_a_model_is_loaded(project: Path, tmp_path: Path) -> None:
+    for name, message in (
+        ("flux_t2is", "not trained yet; run `dvc repro policies@flux_t2is`"),
+        ("kontext_edit", "not trained yet; run `dvc repro policies@kontext_edit`"),
+        ("nobody", "'nobody' is no policy for sets: choose base, flux_t2is"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Painter(name)
+    painter = Painter("base")
+    for call, message in (
+        (lambda: painter.paint("a red cat"), "give a prompt that marks its panels"),
+        (lambda: painter.paint("a red cat", PANELS, seeds=0), "seeds=0: expected one or more"),
+        (lambda: painter.edit("none.png", "Make it blue."), "none.png: no such picture"),
+        (lambda: painter.edit([], "Make it blue."), "no picture was given"),
+        (lambda: painter.edit([Image.new("RGB", (64, 64))] * 2, "Mix."), "flux_kontext changes one reference picture"),
+    ):
+        with pytest.raises(DataError, match=message):
+            call()
+    assert not painter._loaded

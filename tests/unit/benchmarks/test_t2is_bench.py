@@ -1,0 +1,406 @@
+"""T2IS-Bench: its questions, its averages, its files, predictors elsewhere, and sets painted elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from paco_core.benchmarks.endpoint_judge import EndpointJudge
+from paco_core.benchmarks.t2is_bench.aesthetics import Aesthetics
+from paco_core.benchmarks.t2is_bench.alignment import AlignmentWithTexts
+from paco_core.benchmarks.t2is_bench.consistency import ConsistencyByCriteria
+from paco_core.benchmarks.t2is_bench.predictor import Predictor
+from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere, write_painted
+from paco_core.benchmarks.t2is_bench.summary import by_layout, figures
+from paco_core.benchmarks.t2is_bench.tables import tables
+from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
+from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
+from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams, PredictorParams
+from paco_core.data.llm.chat_connection import ChatError
+from paco_core.data.records.records import PromptRecord
+from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
+from paco_core.painting.painted import AFTER, BEFORE, SEPARATELY, Painted
+from paco_core.painting.separate_panels import paint_separately, panel_records
+from paco_core.policies.flux import FluxPolicy
+from paco_core.reward_model.yes_probability import PairQuery, PictureQuery, Query, Score
+from paco_core.rewards.base import RewardBatch
+from paco_core.storybook.prompts import storybook_prompts
+from tests.support.chat_server import ChatServer, Raw
+from tests.support.fixture_project import records_of
+from tests.support.tiny import TEXT_LENGTH, tiny_flux
+
+RECORDS = records_of(storybook_prompts(3, 0))
+CRITERIA = {"Identity": ["same animal", "same colour"], "Style": ["same style"]}
+
+
+def greys(*shades: int) -> list[Image.Image]:
+    return [Image.new("RGB", (8, 8), (shade,) * 3) for shade in shades]
+
+
+def shade(image: Image.Image) -> int:
+    return int(image.getpixel((0, 0))[0])  # type: ignore[index, arg-type]
+
+
+class Judge:
+    """Scores by a function of the pictures' shades and the question; remembers what it was asked."""
+
+    def __init__(self, answer: Callable[[list[int], str], float]) -> None:
+        self.answer = answer
+        self.asked: list[Query] = []
+
+    def score(self, queries: Sequence[Query]) -> list[Score]:
+        self.asked += queries
+        values = [self.answer([shade(picture) for picture in q.pictures], q.instruction) for q in queries]
+        return [Score(v, "no answer") if math.isnan(v) else Score(v) for v in values]
+
+
+def test_consistency_is_the_mean_over_pairs_then_criteria() -> None:
+    weights = {"same animal": 1.0, "same colour": 0.5, "same style": 0.25}
+
+    def answer(shades: list[int], text: str) -> float:
+        return next(w for name, w in weights.items() if name in text) * abs(shades[0] - shades[1]) / 100
+
+    judge = Judge(answer)
+    measure = ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "published")
+    found = measure.measure(RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)]))
+    distance = np.mean([abs(a - b) / 100 for a, b in combinations((0, 10, 30, 60), 2)])
+    assert found["identity"] == pytest.approx([0.75 * distance]) and found["style"] == pytest.approx([0.25 * distance])
+    assert np.isnan(found["logic"]).all() and measure.count(RECORDS[0]) == len(judge.asked) == 18
+    first = judge.asked[0]
+    assert isinstance(first, PairQuery) and (shade(first.first), shade(first.second)) == (0, 10)
+    assert first.instruction == "Do images meet the following criteria? same animal Please answer Yes or No."
+    assert first.first.size == (504, 504)  # 512, as Qwen's preprocessing rounds it
+
+
+def test_in_the_words_of_the_rl_panels_stay_as_they_are() -> None:
+    judge = Judge(lambda _shades, _text: 0.5)
+    ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "rl").measure(
+        RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)])
+    )
+    assert judge.asked[0].instruction.endswith("Please answer Yes or No first, then provide detailed reasons.")
+    assert judge.asked[0].pictures[0].size == (8, 8)
+
+
+def test_a_failed_question_makes_its_dimension_unknown_and_not_zero() -> None:
+    judge = Judge(lambda shades, text: math.nan if "colour" in text and shades == [30, 60] else 0.5)
+    measure = ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "rl")
+    found = measure.measure(RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)]))
+    assert np.isnan(found["identity"]).all() and found["style"] == pytest.approx([0.5])
+    assert measure.causes == {"no answer": 1}
+
+
+def test_alignment_is_the_mean_over_texts_then_panels() -> None:
+    texts = [{"Entity": ["a", "b"], "Attribute": ["c"]}, {"Entity": ["d"]}, {"Entity": ["e"]}, {"Entity": ["f"]}]
+    values = {"a": 0.2, "b": 0.4, "c": 0.9, "d": 0.5, "e": 0.6, "f": 0.7}
+    judge = Judge(lambda _shades, text: values[text])
+    measure = AlignmentWithTexts(judge, Questions(panels={RECORDS[0].idx: texts}), "text")
+    found = measure.measure(RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)]))
+    assert found["entity"] == pytest.approx([(0.3 + 0.5 + 0.6 + 0.7) / 4]) and found["attribute"] == pytest.approx(
+        [0.9]
+    )
+    assert np.isnan(found["relation"]).all() and measure.count(RECORDS[0]) == 6
+    asked = Judge(lambda _shades, _text: 1.0)
+    AlignmentWithTexts(asked, Questions(panels={RECORDS[0].idx: texts}), "published").measure(
+        RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)])
+    )
+    assert asked.asked[0].instruction == 'Does this figure show "a"? Please answer yes or no.'
+    assert isinstance(asked.asked[0], PictureQuery)
+
+
+def sets(**columns: Sequence[float]) -> pd.DataFrame:
+    count = len(next(iter(columns.values())))
+    return pd.DataFrame({"prompt_id": [f"p{n}" for n in range(count)], "panels": [4] * count} | columns)
+
+
+def test_the_average_weighs_the_three_parts() -> None:
+    table = sets(
+        aesthetics=[0.5, 0.5], entity=[0.8, 0.8], attribute=[0.6, 0.6], relation=[0.7, 0.7],
+        identity=[0.4, 0.6], style=[0.9, 0.9], logic=[math.nan, 0.3],
+    )  # fmt: skip
+    found = figures(table, resamples=200)
+    assert found["alignment"].mean == pytest.approx(0.7)
+    assert found["logic"].mean == pytest.approx(0.3) and found["logic"].missing == 1  # a set without it is left out
+    assert found["consistency"].mean == pytest.approx((0.5 + 0.9 + 0.3) / 3)
+    assert found["average"].mean == pytest.approx(0.2 * 0.5 + 0.3 * 0.7 + 0.5 * (0.5 + 0.9 + 0.3) / 3)
+    assert found["identity"].low <= 0.5 <= found["identity"].high and found["average"].groups == 2
+
+
+def test_panels_weigh_alike_in_alignment_and_sets_in_consistency() -> None:
+    table = sets(entity=[1.0, 0.0], identity=[1.0, 0.0]).assign(panels=[6, 2])
+    found = figures(table, resamples=50)
+    assert found["entity"].mean == pytest.approx(0.75) and found["identity"].mean == pytest.approx(0.5)
+    assert "average" not in found and "aesthetics" not in found
+
+
+def test_sets_of_several_layouts_have_rows_of_each() -> None:
+    table = sets(identity=[0.2, 0.4, 0.9, 1.0]).assign(method=["before", "after"] * 2, prompt_id=["a", "a", "b", "b"])
+    found = by_layout(table, {"a": "2x2", "b": "1x3"}, resamples=50)
+    means = {(layout, m): row["identity"].mean for layout, rows in found.items() for m, row in rows.items()}
+    assert means == pytest.approx(
+        {("2x2", "before"): 0.2, ("2x2", "after"): 0.4, ("1x3", "before"): 0.9, ("1x3", "after"): 1.0}
+    )
+    assert by_layout(table, {"a": "2x2", "b": "2x2"}) == {}
+    whole = {m: figures(rows, resamples=50) for m, rows in table.groupby("method")}
+    *before, last = tables(whole, {}, [], found)
+    assert last.title == "T2IS-Bench by layout" and last.detail and len(last.head) == len(last.rows[0])
+    assert [row[:2] for row in last.rows] == [["before", "2x2"], ["after", "2x2"], ["before", "1x3"], ["after", "1x3"]]
+    assert tables(whole, {}, [], {}) == before
+
+
+def test_intervals_are_over_prompts() -> None:
+    """Four pictures of one prompt are one case: the interval is wider than over eight free ones."""
+    values = [0.2] * 4 + [0.8] * 4
+    together = figures(sets(identity=values).assign(prompt_id=["a"] * 4 + ["b"] * 4), resamples=500)["identity"]
+    apart = figures(sets(identity=values), resamples=500)["identity"]
+    assert together.high - together.low > apart.high - apart.low and together.mean == apart.mean == pytest.approx(0.5)
+
+
+def public(tmp_path: Path) -> tuple[Path, Path]:
+    """The two files as they are published, of one case with four panels."""
+    criteria = {
+        "0001_0003": {"Style": [{"Palette": "one palette"}], "Identity": [{"Face": "one face", "Hat": "one hat"}]}
+    }
+    panel = {"Entity": ["a child"], "Attribute": ["the child is small"], "Relation": ["the child is on grass"]}
+    alignment = {"0001_0003": {f"sub_{n}": panel for n in range(4)}}
+    (tmp_path / "prompt_consistency.json").write_text(json.dumps(criteria))
+    (tmp_path / "prompt_alignment.json").write_text(json.dumps(alignment))
+    return tmp_path / "prompt_consistency.json", tmp_path / "prompt_alignment.json"
+
+
+def test_the_published_files_are_read_as_they_are(tmp_path: Path) -> None:
+    consistency, alignment = public(tmp_path)
+    questions = Questions(read_criteria(consistency, rejected := Rejected()), read_panels(alignment, rejected))
+    assert not rejected
+    record = PromptRecord.model_validate({**RECORDS[0].model_dump(), "original_idx": "0001_0003"})
+    found = questions.of(record)
+    assert found.criteria == {"Style": ["one palette"], "Identity": ["one face", "one hat"]}
+    assert (
+        found.panels is not None and len(found.panels) == 4 and found.panels[3]["Relation"] == ["the child is on grass"]
+    )
+    with pytest.raises(DataError, match=f"no case '{RECORDS[1].idx}', of record .*it has 1 cases, such as 0001_0003"):
+        questions.of(RECORDS[1])
+    wide = PromptRecord.model_validate({**record.model_dump(), "layout": "1x3"})
+    with pytest.raises(DataError, match="describes 4 panels, the layout 1x3"):
+        questions.of(wide)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "expected the layout"),
+        ("{}", "none of its 0 cases"),
+        ('{"1": {"Style": [{"Palette": 3}]}}', "case 1: record: Style.0.Palette"),
+        ('{"1": {"Style": ', "not valid JSON"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "c.json").write_text(content)
+    with pytest.raises(DataError, match=said) as raised:
+        read_criteria(tmp_path / "c.json", Rejected())
+    assert "c.json" in str(raised.value)
+
+
+def test_cases_that_are_damaged_or_missing_are_left_out(tmp_path: Path) -> None:
+    cases = {record.idx: {"Style": [{"Palette": "the same colours"}]} for record in RECORDS[:-1]}
+    cases[RECORDS[0].idx] = {"Style": "the same colours"}  # type: ignore[assignment]
+    (tmp_path / "c.json").write_text(json.dumps(cases))
+    questions = Questions(read_criteria(tmp_path / "c.json", rejected := Rejected()))
+    assert [r.idx for r in questions.known(RECORDS, rejected)] == [r.idx for r in RECORDS[1:-1]]
+    assert rejected.figures() == {"rejected.record": 1, "rejected.text": 2}
+    with pytest.raises(DataError, match="no painted set can be judged, e.g. "):
+        questions.known(RECORDS[:1], Rejected())
+
+
+def test_without_files_the_criteria_of_a_record_are_asked() -> None:
+    assert Questions().of(RECORDS[0]).criteria.keys() == {"Identity", "Style", "Logic"}
+    with pytest.raises(DataError, match=r"needs t2is_bench\.texts"):
+        AlignmentWithTexts(Judge(lambda *_: 0.5), Questions(), "published").count(RECORDS[0])
+
+
+def test_public_records_have_questions(repository: Path) -> None:
+    file = repository.parent / "shared/data/t2is/prompts.jsonl"
+    if not file.is_file():
+        pytest.skip("the public prompts are not there")
+    records = [PromptRecord.model_validate_json(line) for line in file.read_text().splitlines()]
+    measure = ConsistencyByCriteria(Judge(lambda *_: 0.5), Questions(), "published")
+    counts = [measure.count(record) for record in records]
+    assert len(counts) == 298 and min(counts) > 0
+
+
+PACKAGES = {
+    "t2v_metrics": """
+class VQAScore:
+    def __init__(self, model, device):
+        print("loading", model, device)
+        self.model = model
+    def __call__(self, images, texts):
+        from PIL import Image
+        shade = Image.open(images[0]).getpixel((0, 0))[0]
+        return [[shade / 100 + len(text) / 1000 for text in texts]]
+""",
+    "aesthetic_predictor_v2_5": """
+import torch
+class Model:
+    def to(self, device): return self
+    def __call__(self, pixels):
+        class Found: logits = pixels.mean() * 10
+        return Found
+class Batch:
+    def __init__(self, pixels): self.pixel_values = pixels
+def convert_v2_5_from_siglip(low_cpu_mem_usage, encoder_model_name=None):
+    import numpy as np
+    def prepare(images, return_tensors):
+        return Batch(torch.tensor(np.asarray(images), dtype=torch.float32) / 255)
+    return Model(), prepare
+""",
+}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> str:
+    """An interpreter with stand-ins of both packages, as another environment has the real ones."""
+    for name, code in PACKAGES.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.slow
+def test_predictors_run_in_an_environment_of_their_own(environment: str) -> None:
+    given = PredictorParams(python=environment, device="cpu")
+    predictor = Predictor(vqascore, given, "t2v-metrics")
+    texts = [{"Entity": ["a", "bb"]}] * 4
+    measure = AlignmentWithTexts(predictor, Questions(panels={RECORDS[0].idx: texts}), "text")
+    found = measure.measure(RewardBatch(RECORDS[:1], [greys(10, 20, 30, 40)]))
+    assert found["entity"] == pytest.approx([0.25 + 0.0015])
+    predictor.close()
+    predictor = Predictor(aesthetics, given, "aesthetic-predictor-v2-5")
+    found = Aesthetics(predictor).measure(RewardBatch(RECORDS[:1], [greys(51, 51, 102, 102)]))
+    assert found["aesthetics"] == pytest.approx([0.3], abs=1e-3)
+    predictor.close()
+
+
+def test_a_score_out_of_bounds_is_none(environment: str) -> None:
+    predictor = Predictor(vqascore, PredictorParams(python=environment, device="cpu"), "t2v-metrics")
+    score = predictor.score([PictureQuery(greys(200)[0], "x")])[0]
+    predictor.close()
+    assert score.failed and "not in [0, 1]" in str(score.cause)
+
+
+def test_a_missing_environment_says_what_it_needs(tmp_path: Path) -> None:
+    nowhere = Predictor(vqascore, PredictorParams(python=str(tmp_path / "none"), device="cpu"), "t2v-metrics")
+    with pytest.raises(DataError, match="make an environment with t2v-metrics and name its python"):
+        nowhere.score([PictureQuery(greys(1)[0], "x")])
+    nowhere.close()
+    bare = Predictor(vqascore, PredictorParams(python=sys.executable, device="cpu"), "t2v-metrics")
+    with pytest.raises(DataError, match="No module named 't2v_metrics'"):
+        bare.score([PictureQuery(greys(1)[0], "x")])
+    bare.close()
+
+
+def logprobs(**tokens: float) -> Raw:
+    listed = [{"token": token, "logprob": value} for token, value in tokens.items()]
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Yes"},
+        "logprobs": {"content": [{"top_logprobs": listed}]},
+    }
+    return Raw(body=json.dumps({"model": "judge-2026-11", "choices": [choice]}).encode())
+
+
+def test_any_endpoint_with_log_probabilities_judges() -> None:
+    def answer(body: dict[str, Any], _number: int) -> Raw:
+        return logprobs(Yes=math.log(0.6), No=math.log(0.2), yes=math.log(0.1))
+
+    with ChatServer(answer) as server:
+        found = EndpointJudge(server.params()).score([PairQuery(*greys(1, 2), "q"), PictureQuery(greys(3)[0], "r")])
+        first, second = (body["messages"][0]["content"] for body in server.bodies[:2])
+    assert [score.value for score in found] == pytest.approx([7 / 9, 7 / 9])
+    assert {len(first), len(second)} == {2, 3} and server.bodies[0]["top_logprobs"] == 20
+
+
+def test_an_endpoint_without_log_probabilities_gives_no_score() -> None:
+    with ChatServer(lambda _body, _number: Raw(body=b'{"choices": [{"message": {"content": "Yes"}}]}')) as server:
+        score = EndpointJudge(server.params()).score([PictureQuery(greys(3)[0], "r")])[0]
+    assert score.failed and score.cause == "the answer lacks log-probabilities"
+
+
+def test_an_endpoint_that_serves_nothing_ends_the_run() -> None:
+    with (
+        ChatServer(lambda _body, _number: Raw(status=503)) as server,
+        pytest.raises(ChatError, match="8 questions in a row"),
+    ):
+        EndpointJudge(server.params(retries=0)).score([PictureQuery(greys(3)[0], str(n)) for n in range(20)])
+
+
+def painted(when: str, side: int = 8) -> list[Painted]:
+    return [
+        Painted("flux", side, when, record, seed, Image.new("RGB", (side, side), (40 * number, seed, 0)))
+        for number, record in enumerate(RECORDS)
+        for seed in (0, 1)
+    ]
+
+
+def test_painted_sets_come_back_as_they_were(tmp_path: Path) -> None:
+    write_painted(tmp_path, [*painted(AFTER), *painted(BEFORE), *painted(SEPARATELY, 16)])
+    records = read_records(tmp_path, 2)
+    found = painted_sets(tmp_path, records)
+    assert [record.idx for record in records] == [record.idx for record in RECORDS[:2]]
+    assert list(dict.fromkeys(s.method for s in found)) == ["flux.px16.separately", "flux.px8.before", "flux.px8.after"]
+    assert len(found) == 12 and found[0].label == "flux at 16 px, before training, one picture at a time"
+    assert {panel.size for s in found for panel in s.panels()} == {(4, 4), (8, 8)}
+
+
+def test_sets_painted_elsewhere_join_by_case_and_number(tmp_path: Path) -> None:
+    for number, grey in enumerate(greys(4, 5, 6, 7), start=1):
+        grey.save(tmp_path / f"{RECORDS[0].idx}_{number:04d}.png")
+    greys(1)[0].save(tmp_path / f"{RECORDS[1].idx}_0001.jpg")
+    (tmp_path / "notes.txt").write_text("x")
+    found = sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())
+    assert [shade(panel) for panel in found[0].panels()] == [4, 5, 6, 7] and found[0].method == "AutoT2IS"
+    assert rejected.rows[0][1] == "set: 1 pictures, its layout 2x2 has 4" and len(rejected) == 2
+    assert rejected.rows[0][0] == f"{tmp_path}: case {RECORDS[1].idx}"
+    (tmp_path / f"{RECORDS[1].idx}_0001.jpg").unlink()
+    for number, grey in enumerate(greys(4, 5, 6, 7), start=1):
+        grey.resize((8 * number, 8)).save(tmp_path / f"{RECORDS[1].idx}_{number:04d}.png")
+        grey.save(tmp_path / f"{RECORDS[2].idx}_{number:04d}.png")
+    cut = tmp_path / f"{RECORDS[2].idx}_0004.png"
+    Image.effect_noise((8, 8), 50).convert("RGB").save(cut)
+    cut.write_bytes(cut.read_bytes()[:-40])
+    assert len(sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())) == 1
+    assert "one set has the sizes 8x8, 16x8, 24x8, 32x8" in rejected.rows[0][1]
+    assert "0004.png: not a readable picture" in rejected.rows[1][1]
+    with pytest.raises(DataError, match="no whole set of pictures"):
+        sets_elsewhere("AutoT2IS", tmp_path, RECORDS[1:], Rejected())
+
+
+def test_panels_are_painted_one_at_a_time_and_shown_as_a_grid(tmp_path: Path) -> None:
+    texts = [panel.prompt for panel in panel_records(RECORDS[0])]
+    assert len(set(texts)) == 4 and all(text.startswith("All images show") for text in texts)
+    policy = FluxPolicy.load(str(tiny_flux(tmp_path)), "cpu", "float32")
+    recipe: Any = type("Recipe", (), {"eval_sizes": [16], "guidance": 3.5, "max_sequence_length": TEXT_LENGTH})
+    done: list[int] = []
+    found = paint_separately(policy, "flux", recipe, RECORDS[:2], seeds=[0, 1], steps=1, advance=done.append)
+    assert [(p.record.idx, p.seed) for p in found] == [(r.idx, s) for r in RECORDS[:2] for s in (0, 1)]
+    assert sum(done) == 16 and {p.image.size for p in found} == {(32, 32)}
+    assert found[0].panels[0].tobytes() != found[0].panels[1].tobytes()
+
+
+@pytest.mark.parametrize("given", [{}, {"model": "a/b", "vqascore": {"python": "python"}}])
+def test_a_part_has_one_judge(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="name one of model, endpoint"):
+        AlignmentParams.model_validate(given)
+    assert JudgeParams(model="a/b").wording == "published"

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+from paco_core.cli import commands as cli
+from paco_core.cli.tour import tour
+from paco_core.config import profiles
+from paco_core.config.params import ParamsError
+from paco_core.io import figures_text, paths
+from paco_core.io.files import DataError, write_json, write_jsonl
+from paco_core.operations.publish import upload_of
+from paco_core.planning import preflight
+from paco_core.stages import declared
+from tests.support.dataset_world import records
+
+pytestmark = pytest.mark.slow
+
+
+def paco(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "paco_core", *args], cwd=cwd, capture_output=True, text=True)
+
+
+def test_help_imports_no_heavy_library() -> None:
+    code = """
+import sys
+from paco_core.cli import commands as cli
+try:
+    cli.main(["--help"])
+except SystemExit:
+    pass
+heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas", "pydantic"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_bad_parameters_end_with_one_clear_line(project: Path) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("learning_rate", "learnin_rate", 1))
+    done = paco("run", "prompts", cwd=project)
+    assert done.returncode == 1
+    assert "unknown key" in done.stderr and "did you mean 'learning_rate'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_stage_lists_the_known_ones(project: Path) -> None:
+    done = paco("run", "promts", cwd=project)
+    assert done.returncode == 1 and "no stage 'promts'; did you mean 'prompts'? stages: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pairs", "--item", "3"], "stage pairs has no items: run it without --item 3"),
+        (["grids"], "stage grids needs --item; items (dvc.yaml): 0, 1"),
+        (["grids", "--item", "7"], "stage grids has no item '7'; items (dvc.yaml): 0, 1"),
+        (
+            ["policies", "--item", "flux"],
+            "stage policies has no item 'flux'; items (dvc.yaml): flux_t2is, kontext_edit",
+        ),
+    ],
+)
+def test_an_item_that_a_stage_does_not_have_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(project)
+    with pytest.raises(SystemExit):
+        cli.main(["run", *arguments])
+    assert said in capsys.readouterr().err and not (project / "data").exists()
+
+
+@pytest.mark.parametrize("action", ["build", "check"])
+def test_an_unknown_member_of_the_zoo_lists_the_known_ones(project: Path, action: str) -> None:
+    done = paco("zoo", action, "nope", cwd=project)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "paco zoo: the zoo has no member 'nope'; choose among " in done.stderr and "flux_kontext" in done.stderr
+
+
+def test_a_member_that_learns_from_another_asks_for_it(project: Path) -> None:
+    done = paco("zoo", "build", "flux_kontext", cwd=project)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "data/zoo/flux: missing, and other models are trained with it; run `paco zoo build flux`" in done.stderr
+
+
+def test_a_full_disk_is_said_plainly(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device", "data/x")
+
+    monkeypatch.setattr("paco_core.stages.run_stage", full)
+    with pytest.raises(SystemExit):
+        cli.main(["run", "prompts"])
+    assert "data/x: no space left on the disk; free some space and run the same command" in capsys.readouterr().err
+
+
+def test_the_check_names_missing_models_and_little_memory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "memory_gb", lambda: 0.5)
+    report = preflight.check_project(project, declared(project))
+    assert not report.passed
+    assert any("grids.model: folder data/zoo/flux is missing" in problem for problem in report.problems)
+    assert any(problem.startswith("memory: 0.5 GB") for problem in report.problems)
+
+
+def test_before_a_run_the_tour_and_a_push_say_what_makes_it(project: Path) -> None:
+    with pytest.raises(DataError, match=r"report\.json: no such file; run `make demo` or `dvc repro`"):
+        tour(project)
+    with pytest.raises(DataError, match=r"flux_t2is: nothing is there to push; `dvc repro` makes the models"):
+        upload_of(project, "flux_t2is")
+
+
+def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
+    short = "kontext_edit.px64.gold_editing"
+    found = {"rank_accuracy": 0.83, f"{short}.before": 0.25, f"{short}.after": 0.5}
+    found |= {f"{short}.change": 0.25, f"{short}.change_low": 0.125, f"{short}.change_high": 0.375}
+    write_json(tmp_path / paths.metrics_file("report"), found)
+    lines = [" ".join(line.split()) for line in tour(tmp_path).splitlines()]
+    assert lines[1:3] == ["rank_accuracy 0.83", f"{short} 0.25 -> 0.5 (+0.250, 95% interval +0.125 to +0.375)"]
+    assert any(line.startswith("file:///") for line in lines)
+
+
+def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
+    few = {"pairs": 3, "margin.worst": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
+    assert figures_text.line(few, "m.json") == "pairs 3, margin.worst 1.526e-05, tau nan, loss.before 2"
+    ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_p": 0.5}
+    many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
+    line = figures_text.line(many, "m.json")
+    assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000), 1 0.5 -> 0.25 ")
+    assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000); 2 more in m.json")
+    nan = float("nan")
+    assert figures_text.as_text(
+        {f"0.{end}": v for end, v in {**ends, "change_low": nan, "change_high": nan}.items()}
+    ) == {"0": "0.5 -> 0.25 (-0.250)"}, "of a single prompt"
+    assert figures_text.as_text({"0.before": nan, "0.after": 0.5, "0.change": nan}) == {"0": "nan -> 0.5"}
+
+
+def test_the_check_prices_every_stage(project: Path) -> None:
+    text = preflight.check_project(project, declared(project)).text()
+    for stage in ("prompts", "grids", "reward_lora", "policies@flux_t2is", "policies@kontext_edit", "report"):
+        assert f"  {stage}" in text
+    assert "optimiser steps" in text and "in all about" in text
+
+
+def test_the_check_looks_at_a_profile_that_is_not_in_use(project: Path) -> None:
+    before = (project / "params.yaml").read_bytes()
+    done = paco("check", "--profile", "paper", cwd=project)
+    assert done.returncode == 1 and done.stdout.startswith("profile paper: what each stage would do")
+    assert (project / "params.yaml").read_bytes() == before
+    done = paco("check", "--profile", "papr", cwd=project)
+    assert done.returncode == 1 and "no profile 'papr' in profiles/; did you mean 'paper'? available: " in done.stderr
+
+
+def test_the_check_remarks_on_outs_that_are_lost(project: Path) -> None:
+    lost = {"cmd": "python -m paco_core run pairs", "outs": [{"path": "data/pairs", "hash": "md5", "md5": "0.dir"}]}
+    (project / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"pairs": lost}}))
+    (told,) = [r for r in preflight.check_project(project, declared(project)).remarks if r.startswith("data/pairs: ")]
+    assert "recorded in dvc.lock, but not here; `dvc checkout data/pairs`" in told and "`dvc repro pairs`" in told
+
+
+def test_the_check_passes_on_this_project(repository: Path) -> None:
+    problems = preflight.check_project(repository, declared(repository)).problems
+    assert not [p for p in problems if not p.startswith(("disk", "memory"))]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"count": 1_000_000}, "prompts.count=1000000: the storybook has "),
+        ({"layout": "9x9"}, "prompts.layout=9x9: "),
+    ],
+)
+def test_the_check_knows_what_the_storybook_cannot_write(project: Path, change: dict[str, Any], expected: str) -> None:
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    tree["prompts"].update(change)
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    assert any(problem.startswith(expected) for problem in preflight.check_project(project, declared(project)).problems)
+
+
+def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles.use(project, "paper")
+    monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
+    told = "prompts.endpoint: the environment variable DEEPSEEK_API_KEY holds no key for https://api.deepseek.com"
+    assert told in preflight.check_project(project, declared(project)).problems
+    lost = "edit_prompts.file: data/external/edit_prompts.jsonl is missing; put the file there or name another"
+    assert lost in preflight.check_project(project, declared(project)).problems
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "k")
+    assert told not in preflight.check_project(project, declared(project)).problems
+
+
+def changed(project: Path, key: str, value: object) -> list[str]:
+    """Problems that the check finds in the project when one key of its parameters has another value."""
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
+    section = tree
+    for part in path:
+        section = section[part]
+    section[last] = value
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    return preflight.check_project(project, declared(project)).problems
+
+
+def test_the_check_refuses_a_misspelt_reward_before_anything_is_trained(project: Path) -> None:
+    terms = {"consistencyy": {"weight": 1.0}}
+    with pytest.raises(ParamsError, match="flux_t2is.rewards: reward 'consistencyy' is unknown; did you mean 'consis"):
+        changed(project, "policies.recipes.flux_t2is.rewards.terms", terms)
+
+
+def test_the_check_refuses_a_reward_of_other_pictures_and_one_that_only_evaluates(project: Path) -> None:
+    told = changed(project, "policies.recipes.kontext_edit.rewards.terms", {"clip_i": {"weight": 1.0}})
+    assert any("kontext_edit.rewards: reward clip_i does not fit this policy" in one for one in told)
+    asked = {"terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}}, "aggregator": "rank"}
+    told = changed(project, "policies.recipes.flux_t2is.test_rewards", {**asked, "advantage_std": "group"})
+    assert any("flux_t2is.test_rewards: 'no_such:thing': module 'no_such' cannot be" in one for one in told)
+
+
+def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> None:
+    """The script `paco` starts elsewhere than `python -m paco_core`, which the stages are started with."""
+    (project / "my_own_rewards.py").write_text("def red(batch):\n    return [0.0] * len(batch)\n")
+    mine = {"red": {"weight": 1.0, "reward": "my_own_rewards:red"}}
+    changed(project, "policies.recipes.flux_t2is.rewards.terms", mine)
+    script = "import sys; sys.path.remove(''); from paco_core.cli.commands import main; main(['check'])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True)
+    assert "problem: grids.model" in done.stdout and "my_own_rewards" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        (
+            "edits.painters.1.model",
+            "data/zoo/nope",
+            "what came with the project returns by `git checkout -- data/zoo/nope`",
+        ),
+        ("cot_labels.model", "data/zoo/nope", "what came with the project returns by `git checkout -- data/zoo/nope`"),
+        ("policies.recipes.flux_t2is.start", "./lora", "put the adapter there or name another"),
+        ("pairs.keep_out", "data/external/bench", "put the benchmark there or name another"),
+        ("pairs.imported", "data/external/pairs", "make it with `paco dataset import` or name another"),
+        ("consistency_rank.dreamsim", "data/external/sim", "put the converted weights there or name another"),
+    ],
+)
+def test_the_check_names_every_folder_that_is_missing(project: Path, key: str, value: str, remedy: str) -> None:
+    assert f"{key}: folder {value} is missing; {remedy}" in changed(project, key, value)
+    (project / value).mkdir(parents=True)
+    assert not [
+        problem
+        for problem in preflight.check_project(project, declared(project)).problems
+        if problem.startswith(f"{key}: folder {value} is missing")
+    ]
+
+
+def test_the_check_says_what_is_a_file_and_what_a_folder(project: Path) -> None:
+    (project / "data/external/rows.jsonl").mkdir(parents=True)
+    (project / "data/external/pairs").write_text("")
+    told = changed(project, "pairs.imported", "data/external/pairs")
+    told += changed(project, "edit_prompts.file", "data/external/rows.jsonl")
+    told += changed(project, "grids.model", "data/external/pairs")
+    assert "pairs.imported: data/external/pairs is a file, expected a folder; make it with" in "\n".join(told)
+    assert "edit_prompts.file: data/external/rows.jsonl is a folder, expected a file; put the" in "\n".join(told)
+    assert "grids.model: data/external/pairs is a file, expected a folder; put the model" in "\n".join(told)
+
+
+def test_the_check_reads_imported_prompts(project: Path) -> None:
+    (project / "data/external").mkdir(parents=True)
+    rows = [record.model_dump() for record in records(2)]
+    write_jsonl(project / "data/external/prompts.jsonl", [rows[0], {**rows[1], "idx": "../../outside"}])
+    changed(project, "prompts.source", "data/external/prompts.jsonl")
+    (told,) = [one for one in changed(project, "prompts.engine", "import") if one.startswith("prompts.source: ")]
+    assert "1 left out, e.g. " in told and ":2: record: idx: " in told and "'../../outside' cannot be an id" in told
+
+
+@pytest.mark.parametrize("stage", ["annotations", "cot_labels"])
+def test_the_check_asks_for_the_recogniser_where_it_is_used(project: Path, stage: str) -> None:
+    assert f"{stage}.model: null; name the recogniser's folder" in changed(project, f"{stage}.model", None)
+
+
+def test_the_check_loads_no_heavy_library(project: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from paco_core.planning.preflight import check_project
+from paco_core.stages import declared
+from paco_core.stages import declared
+check_project(Path.cwd(), declared(Path.cwd()))
+heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=project, check=True, capture_output=True)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that lies in no project."""
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["check", "status", "champions", "sync", "tables", "graph", "tour", "params", "code", "paint x", "play",
+     "run prompts", "checkpoints list", "serve status", "annotate status", "provenance data/pairs", "fetch reward out"],
+)  # fmt: skip
+def test_outside_a_project_nothing_is_written_and_one_line_says_why(
+    nowhere: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(verb.split())
+    assert ended.value.code == 1 and "lies in no paco project" in capsys.readouterr().err
+    assert list(nowhere.iterdir()) == []
+
+
+def test_a_model_scores_outside_a_project(repository: Path, nowhere: Path) -> None:
+    for number, colour in enumerate(("red", "blue")):
+        Image.new("RGB", (56, 56), colour).save(nowhere / f"{number}.png")
+    done = paco("score", "0.png", "1.png", "--model", str(repository / "data/zoo/qwen2_5_vl"), cwd=nowhere)
+    assert done.returncode == 0 and 0 <= float(done.stdout) <= 1, done.stderr
+    assert {path.name for path in nowhere.iterdir()} == {"0.png", "1.png"}
+    done = paco("doctor", cwd=nowhere)
+    assert done.returncode == 0 and "parameters: " in done.stdout
+    assert {path.name for path in nowhere.iterdir()} == {"0.png", "1.png"}

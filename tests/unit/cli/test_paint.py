@@ -1,0 +1,138 @@
+"""`paco paint` and `paco edit` in a project with the embedded models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from paco_core.cli import main
+from paco_core.config.params import load
+from paco_core.io.contact_sheet import GAP, LINE, READABLE
+from paco_core.io.files import DataError
+from paco_core.operations.asked import set_record
+from paco_core.operations.paint import load_policy
+from paco_core.operations.painters import painter
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from tests.support.small_project import adapter, lay_out
+
+PANELS = [
+    f"a {size} red cat {place}, flat style." for size in ("small", "big") for place in ("at night", "in the snow")
+]
+
+
+@pytest.fixture
+def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return lay_out(repository, tmp_path)
+
+
+def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter(project)
+    main(
+        [
+            "paint",
+            "a red cat",
+            "--panels",
+            *PANELS,
+            "--seeds",
+            "2",
+            "--steps",
+            "2",
+            "--size",
+            "64",
+            "--compare",
+            "--json",
+        ]
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["by"], row["seed"]) for row in found["pictures"]] == [
+        ("base", 0), ("base", 1), ("flux_t2is", 0), ("flux_t2is", 1),
+    ]  # fmt: skip
+    pictures = [Image.open(row["file"]) for row in found["pictures"]]
+    assert {picture.size for picture in pictures} == {(64, 64)} and len({p.tobytes() for p in pictures}) == 4
+    sheet = Image.open(found["sheet"])
+    assert sheet.width == 2 * (READABLE + GAP) - GAP
+    assert sheet.height > 2 * (READABLE + 2 * LINE) + GAP, "captions below each picture, the prompt above all"
+    assert all(row["score"] is None for row in found["pictures"])  # there is no reward model yet
+
+
+@pytest.mark.slow
+def test_panels_are_as_large_as_those_of_two_by_two(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for count, size in ((2, (64, 32)), (3, (96, 32)), (6, (96, 64))):
+        panels = ["--panels", *["at night"] * count]
+        quick = ["--policy", "base", "--seeds", "1", "--steps", "1", "--size", "64", "--out", "out"]
+        main(["paint", "a red cat", *panels, *quick])
+        assert Image.open(project / "out/base-0.png").size == size
+
+
+def test_equal_seeds_paint_equal_pictures(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = []
+    for _ in range(2):
+        main(
+            [
+                "paint",
+                "a red cat",
+                "--panels",
+                *PANELS,
+                "--policy",
+                "base",
+                "--seeds",
+                "1",
+                "--steps",
+                "1",
+                "--out",
+                "out",
+            ]
+        )
+        once.append((project / "out/base-0.png").read_bytes())
+    assert once[0] == once[1] and "no scores: there is no reward model yet" in capsys.readouterr().out
+
+
+def test_a_picture_is_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (64, 64), "red").save(project / "cat.png")
+    main(["edit", "cat.png", "Make the cat blue.", "--policy", "base", "--seeds", "1", "--steps", "1", "--out", "out"])
+    assert Image.open(project / "out/base-0.png").size == (64, 64)
+    assert "editing reward –" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as raised:
+        main(["edit", "cat.png", "cat.png", "Mix them.", "--policy", "base"])
+    assert raised.value.code != 0 and "flux_kontext changes one reference picture" in capsys.readouterr().err
+
+
+def test_painters_by_name(project: Path) -> None:
+    params, folder = load(project / "params.yaml"), adapter(project)
+    assert painter(project, params, None, SETS).adapter == folder
+    assert painter(project, params, "base", EDITS).adapter is None
+    assert painter(project, params, str(folder), SETS).adapter == folder
+    with pytest.raises(DataError, match="not trained yet; run `dvc repro policies@kontext_edit`"):
+        painter(project, params, "kontext_edit", EDITS)
+    with pytest.raises(DataError, match="'kontext_edit' is no policy for sets: choose base, flux_t2is"):
+        painter(project, params, "kontext_edit", SETS)
+    with pytest.raises(DataError, match="the aliases are champion, challenger"):
+        painter(project, params, "flux_t2is@best", SETS)
+
+
+def test_prompts_need_panels() -> None:
+    with pytest.raises(DataError, match="give a prompt that marks its panels"):
+        set_record("a red cat", [], 64)
+    with pytest.raises(DataError, match="give a prompt that marks its panels"):
+        set_record("Two cats. [LEFT]: a cat [RIGHT]: a cat", ["a", "b"], 64)
+    three = set_record("a red cat", ["one", "two", "three"], 64)
+    assert (three.layout, three.theme) == ("1x3", "a red cat") and "[MIDDLE]: two" in three.prompt
+    assert (three.height, three.width) == (64, 192)
+    marked = set_record(three.prompt, [], 64)
+    assert marked.prompt == three.prompt and marked.theme == "a red cat"
+
+
+def test_a_lora_from_elsewhere_is_a_folder_a_file_or_of_a_hub(project: Path) -> None:
+    params, file = load(project / "params.yaml"), project / "loras" / "style.v1.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(b"cut off")
+    for given, name in ((file, "style.v1"), (file.parent, "loras"), ("org/lora", "lora")):
+        by = painter(project, params, str(given), SETS)
+        assert (by.name, by.adapter) == (name, given)
+    with pytest.raises(DataError, match=r"style.v1.safetensors: cannot be read"):
+        load_policy(project, painter(project, params, str(file), SETS))

@@ -1,0 +1,102 @@
+"""`paco status` and `paco doctor`: what stands, why not, and what an issue needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from paco_core.cli import commands as cli
+from paco_core.cli import doctor, status
+from tests.support import provenance_world as world
+
+POLICY, SHARDS = "policies@flux_t2is", ["grids@0", "grids@1"]
+
+
+def states(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {line.stage: (line.state, line.why) for line in status.status(root).stages}
+
+
+@pytest.fixture
+def root(project: Path) -> Path:
+    """A project whose five stages are up to date."""
+    return world.make(project)
+
+
+def test_each_stage_is_up_to_date_or_says_why_not(root: Path) -> None:
+    assert set(states(root).values()) == {("up to date", ())}
+    text = (root / "params.yaml").read_text()
+    (root / "params.yaml").write_text(text.replace("lr: 1.0e-05", "lr: 2.0e-05"))
+    found = states(root)
+    assert [found[shard][0] for shard in SHARDS] == ["out of date"] * 2 and "grids" in found["grids@0"][1][0]
+    assert found["pairs"] == ("waits", ("for grids@0, grids@1",)) and found[POLICY] == ("waits", ("for pairs",))
+    assert found["prompts"] == ("up to date", ())
+
+
+def test_what_another_version_was_made_from_is_out_of_date(root: Path) -> None:
+    (root / "data/pairs/train.parquet").write_text("other pairs")
+    world.record(root, {"pairs": world.OUTS["pairs"]})
+    assert states(root)[POLICY] == ("out of date", ("pairs changed",))
+
+
+def test_stages_that_never_ran_and_one_that_runs(root: Path) -> None:
+    (root / "dvc.lock").unlink()
+    noted = root / ".dvc/tmp/rwlock"
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    writes = {"data/prompts": os.getpid(), "data/pairs": 2**22 + 1}  # no process has that number
+    noted.write_text(json.dumps({"write": {str(root / path): {"pid": pid} for path, pid in writes.items()}}))
+    found = states(root)
+    assert found["prompts"] == ("running", (f"process {os.getpid()}",))
+    assert found["grids@0"] == ("never run", ("waits for prompts",)) and found["pairs"][0] == "never run"
+    noted.write_text('{"write": {"data/pr')
+    assert states(root)["prompts"] == ("never run", ()), "half a file of DVC's names nobody"
+
+
+def test_status_is_printed_for_people_and_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["status"])
+    said = capsys.readouterr().out
+    assert "5 of 5 stages are up to date" in said and "nothing is registered" in said and "no reward model" in said
+    cli.main(["status", "--json"])
+    tree = json.loads(capsys.readouterr().out)
+    assert tree["up_to_date"] == 5 and tree["stages"][0] == {"stage": "prompts", "state": "up to date", "why": []}
+
+
+def test_a_store_that_nobody_made_is_not_made_by_looking(root: Path) -> None:
+    (root / "mlflow.db").unlink()
+    assert status.status(root).champions == "nothing is registered" and not (root / "mlflow.db").exists()
+
+
+def test_a_registry_that_does_not_answer_spares_the_rest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "mlflow.db").write_bytes(b"no database" * 100)
+    found = status.status(root)
+    assert found.champions.startswith("unknown: the registry does not answer") and found.current == 5
+
+
+@pytest.mark.slow
+def test_the_doctor_names_versions_and_hides_keys(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACO_API_KEY", "sk-0123456789abcdefghij")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://user:hidden@host/runs")
+    monkeypatch.setattr(Path, "home", lambda: project.parent)
+    lines = dict(line.split(": ", 1) for line in doctor.report(project).splitlines())
+    assert "torch 2" in lines["packages"] and "mlflow 3" in lines["packages"] and lines["python"].startswith("3.")
+    assert lines["project"].startswith("~/") and "policies flux_t2is" in lines["parameters"]
+    assert "sk-0123456789" not in str(lines) and "hidden" not in str(lines) and "PACO_API_KEY=" in lines["variables"]
+    (project / "params.yaml").write_text("world: [")
+    assert "params.yaml" in dict(line.split(": ", 1) for line in doctor.report(project).splitlines())["parameters"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_a_shell_completes_verbs_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["completion", shell])
+    assert {"provenance", "verify", "doctor"} <= set(re.findall(r"[a-z]+", capsys.readouterr().out))
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"paco {version('paco-rl')}\n"

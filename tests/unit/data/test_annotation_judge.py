@@ -1,0 +1,164 @@
+"""A vision language model as judge: both orders, what it may not answer, and an endpoint that ends."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from paco_core.config.params import AnnotationsParams, ParamsError, parse
+from paco_core.data.annotation.judge import questions
+from paco_core.data.annotation.sources import annotate, workload
+from paco_core.data.annotation.votes import RankingTask, Votes
+from paco_core.data.llm.chat_connection import ChatError
+from paco_core.data.records.panels import PanelStore
+from tests.support.annotation_world import make_world
+from tests.support.chat_server import ChatServer, Raw, completion
+
+
+def colours(body: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """The colour of each picture in a request; panels of the world are of one colour each."""
+    parts = next(m["content"] for m in body["messages"] if m["role"] == "user")
+    urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+    return [Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).getpixel((0, 0)) for url in urls]  # type: ignore[misc]
+
+
+def alike(first: tuple[int, int, int], second: tuple[int, int, int]) -> int:
+    """The true score: panels of one position have the same red."""
+    return 10 - abs(first[0] - second[0]) // 60 * 3
+
+
+def run(root: Path, server: ChatServer, judge: str, **changes: Any) -> Votes:
+    import pandas as pd
+
+    table = pd.read_parquet(root / "data/rankings/instances.parquet")
+    params = AnnotationsParams(source="judge", judge=judge, endpoint=server.params(**changes))  # type: ignore[arg-type]
+    return annotate(RankingTask(table, PanelStore.below(root / "data/grids"), params, root))
+
+
+def truth(root: Path) -> dict[str, list[float]]:
+    """Instance -> the true score of each candidate: by panel position alone."""
+    import pandas as pd
+
+    table = pd.read_parquet(root / "data/rankings/instances.parquet")
+    return {
+        str(row["instance_id"]): [
+            (10 - 3 * abs(int(row["reference"][-1]) - int(ref[-1]))) / 10 for ref in row["candidates"]
+        ]
+        for row in table.to_dict("records")
+    }
+
+
+@pytest.mark.slow
+def test_pairs_are_scored_in_both_orders_and_asked_once(tmp_path: Path) -> None:
+    table = make_world(tmp_path, prompts=1, seeds=3)  # 24 instances
+
+    def answer(body: dict[str, Any], _n: int) -> Raw:
+        first, second = colours(body)
+        # A judge that likes the second picture better: by the same amount in both orders, which cancels out.
+        bias = 1 if first[1] < second[1] else -1
+        return completion({"score": min(10, max(0, alike(first, second) + bias))})
+
+    with ChatServer(answer) as server:
+        found = run(tmp_path, server, "pairwise")
+        asked = len(server.bodies)
+        again = run(tmp_path, server, "pairwise")
+    assert asked == questions(table, "pairwise") == 96 == workload(table, AnnotationsParams(
+        source="judge", endpoint=server.params()))[0]  # fmt: skip
+    assert len(server.bodies) == asked and again.rankings == found.rankings, "the journal remembers"
+    assert again.counts["remembered_answers"] == 96 and again.counts["requests"] == 0
+    expected = truth(tmp_path)
+    assert len(found.rankings) == 24 and found.counts["unscored_instances"] == 0
+    for vote in found.rankings:
+        best = max(range(4), key=lambda n: expected[vote.instance_id][n])
+        assert vote.ranking[0] == best and vote.annotator == "writer"
+        for n in (n for n in range(4) if expected[vote.instance_id][n] < 1):
+            assert vote.scores[n] == pytest.approx(expected[vote.instance_id][n])
+        assert vote.tied == (len(set(vote.scores)) < 4)
+    assert 0 < found.counts["order_gap"] <= 0.2
+
+
+def test_a_list_is_judged_in_two_orders(tmp_path: Path) -> None:
+    table = make_world(tmp_path, prompts=1, seeds=2)  # 8 instances
+
+    def answer(body: dict[str, Any], _n: int) -> Raw:
+        reference, *candidates = colours(body)
+        numbers = sorted(range(4), key=lambda n: -alike(reference, candidates[n]))
+        return completion({"ranking": [n + 1 for n in numbers]})
+
+    with ChatServer(answer) as server:
+        found = run(tmp_path, server, "listwise")
+        assert len(server.bodies) == 16 == questions(table, "listwise")
+    expected = truth(tmp_path)
+    assert len(found.rankings) == 8
+    for vote in found.rankings:
+        scores = [expected[vote.instance_id][n] for n in vote.ranking]
+        assert scores == sorted(scores, reverse=True)
+        assert vote.tied == (len(set(scores)) < 4), "candidates of equal merit fall as they stand, so both orders tie"
+
+
+def test_a_judge_that_only_follows_the_order_ranks_nothing(tmp_path: Path) -> None:
+    make_world(tmp_path, prompts=1, seeds=2)
+
+    with (
+        ChatServer(lambda body, n: completion({"ranking": [1, 2, 3, 4]})) as server,
+        pytest.raises(Exception, match="gave no ranking at all"),
+    ):
+        run(tmp_path, server, "listwise")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("judge", "bad", "cause"),
+    [
+        ("pairwise", {"score": 11}, "score_out_of_range"),
+        ("pairwise", "five", "no_json"),
+        ("listwise", {"ranking": [1, 1, 2, 3]}, "no_ranking"),
+        ("listwise", {"ranking": [1, 2, 3]}, "no_ranking"),
+    ],
+)
+def test_a_bad_answer_is_asked_again_and_counted(tmp_path: Path, judge: str, bad: Any, cause: str) -> None:
+    make_world(tmp_path, prompts=1, seeds=2)
+    good = {"score": 5} if judge == "pairwise" else {"ranking": [2, 1, 3, 4]}
+    stubborn: set[str] = set()
+
+    def answer(body: dict[str, Any], _n: int) -> Raw:
+        """Wrong at first everywhere, and for ever on the question that came first."""
+        pictures = json.dumps(body["messages"][1])
+        if not stubborn:
+            stubborn.add(pictures)
+        return completion(good if len(body["messages"]) > 2 and pictures not in stubborn else bad)
+
+    with ChatServer(answer) as server:
+        found = run(tmp_path, server, judge, in_flight=1)
+    affected = 8 - len(found.rankings)
+    assert found.counts["unscored_instances"] == affected and 1 <= affected <= 2
+    assert found.counts[f"rejected.{cause}"] == found.counts["requests"] // 2 + 1
+
+
+def test_a_run_that_the_endpoint_ended_goes_on_where_it_was(tmp_path: Path) -> None:
+    make_world(tmp_path, prompts=1, seeds=2)
+
+    def answer(body: dict[str, Any], n: int) -> Raw:
+        return completion({"score": 5}) if n < 10 else Raw(500)
+
+    with ChatServer(answer) as server, pytest.raises(ChatError, match="run again"):
+        run(tmp_path, server, "pairwise", retries=0)
+    with ChatServer(lambda body, n: completion({"score": 5})) as server:
+        found = run(tmp_path, server, "pairwise")
+        assert len(server.bodies) == 32 - 10
+    assert len(found.rankings) == 8 and all(vote.tied and vote.all_tied for vote in found.rankings)
+
+
+def test_a_judge_needs_an_endpoint(repository: Path) -> None:
+    import yaml
+
+    tree = yaml.safe_load((repository / "params.yaml").read_text())
+    tree["annotations"]["source"] = "judge"
+    with pytest.raises(ParamsError, match="source 'judge' needs endpoint"):
+        parse(tree)

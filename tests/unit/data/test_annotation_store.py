@@ -1,0 +1,280 @@
+"""The store of people's answers, who is given what, and what an annotator sees."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+from unittest.mock import Mock
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paco_core.config.params import AnnotationsParams, load
+from paco_core.data import checks
+from paco_core.data.annotation import answer_file, assignment
+from paco_core.data.annotation.people import from_answers, votes
+from paco_core.data.annotation.queue import AnnotationQueue, Last
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, NotStored, StaleAnswer
+from paco_core.data.annotation.votes import RankingTask
+from paco_core.io.files import DataError
+from paco_core.runtime.context import StageContext
+from paco_core.stages import annotations
+from tests.support.annotation_world import make_world, open_study
+from tests.support.dataset_world import quick
+
+
+def ranked(revision: int = 1, ranking: tuple[int, ...] = (1, 0), **changes: object) -> AnnotatorAnswer:
+    given = {"annotator": "annotator-1", "instance_id": "i", "revision": revision, "verdict": "ranked",
+             "ranking": ranking, "shown": (0, 1), "seconds": 2.0}  # fmt: skip
+    return AnnotatorAnswer(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AnswerStore:
+    made = AnswerStore(tmp_path / "answers.sqlite", create=True)
+    made.recruit(2)
+    return made
+
+
+def test_an_answer_is_stored_once_and_a_change_is_a_further_revision(store: AnswerStore) -> None:
+    assert store.record(ranked())
+    assert not store.record(ranked())  # the page asks again when the confirmation got lost
+    with pytest.raises(StaleAnswer, match="revision 1 is already stored with a different answer"):
+        store.record(ranked(ranking=(0, 1)))
+    with pytest.raises(StaleAnswer, match="revision 2 is missing before"):
+        store.record(ranked(revision=3))
+    assert store.record(ranked(2, None, verdict="withdrawn")) and store.record(ranked(3, (0, 1)))
+    assert [answer.ranking for answer in store.every()] == [(1, 0), None, (0, 1)]
+    assert [answer.revision for answer in store.latest()] == [3]
+    again = AnswerStore(store.path)
+    assert again.latest() == store.latest() and again.annotators() == store.annotators()
+
+
+def test_the_database_itself_refuses_to_forget(store: AnswerStore) -> None:
+    store.record(ranked())
+    raw = sqlite3.connect(store.path)
+    for statement in ("UPDATE answers SET ranking = '[0, 1]'", "DELETE FROM answers"):
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            raw.execute(statement)
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+        raw.execute("INSERT INTO answers SELECT 99, annotator, instance_id, revision, verdict, ranking, shown, "
+                    "seconds, at FROM answers")  # fmt: skip
+    assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_an_answer_lies_in_the_file_itself_once_it_is_confirmed(store: AnswerStore, tmp_path: Path) -> None:
+    """Not only in the write-ahead log: who copies the file has them all."""
+    store.record(ranked())
+    alone = tmp_path / "copy" / "answers.sqlite"
+    alone.parent.mkdir()
+    alone.write_bytes(store.path.read_bytes())
+    assert len(AnswerStore(alone).latest()) == 1
+
+
+def test_a_write_that_fails_stores_nothing_and_says_so(store: AnswerStore) -> None:
+    with pytest.raises(NotStored, match="FOREIGN KEY"):
+        store.record(ranked(annotator="nobody"))
+    page = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {page}")  # a full disk, as SQLite sees it
+    with pytest.raises(NotStored, match="full"):
+        for n in range(10_000):
+            store.record(ranked(instance_id=f"{n:0500d}"))
+    stored = len(store.latest())
+    store._db.execute("PRAGMA max_page_count = 100000")
+    assert store.record(ranked(instance_id=f"{stored:0500d}")) and len(store.latest()) == stored + 1
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such answer store"):
+        AnswerStore(tmp_path / "none.sqlite")
+    (tmp_path / "text").write_text("instance,ranking\n" * 100)
+    with pytest.raises(DataError, match="text: not a usable answer store: file is not a database"):
+        AnswerStore(tmp_path / "text", create=True)
+    other = sqlite3.connect(tmp_path / "other.sqlite")
+    other.execute("CREATE TABLE answers (x)")
+    with pytest.raises(DataError, match="tables of another program"):
+        AnswerStore(tmp_path / "other.sqlite", create=True)
+    newer = AnswerStore(tmp_path / "newer.sqlite", create=True)
+    newer._db.execute("PRAGMA user_version = 2")
+    with pytest.raises(DataError, match="its version is 2, this program supports 1"):
+        AnswerStore(tmp_path / "newer.sqlite")
+
+
+def test_annotators_come_and_go(store: AnswerStore) -> None:
+    tokens = {one.token for one in store.annotators()}
+    store.recruit(1)
+    assert len(store.annotators()) == 2
+    store.retire("annotator-1")
+    store.recruit(2)
+    assert [(one.name, one.active) for one in store.annotators()] == [
+        ("annotator-1", False), ("annotator-2", True), ("annotator-3", True)
+    ]  # fmt: skip
+    assert tokens < {one.token for one in store.annotators()}
+    with pytest.raises(DataError, match="no annotator 'bob'; known: annotator-1"):
+        store.retire("bob")
+
+
+@quick
+@given(st.integers(1, 60), st.integers(1, 7), st.data())
+def test_everybody_works_the_same_and_each_instance_has_its_overlap(
+    count: int, people: int, data: st.DataObject
+) -> None:
+    overlap = data.draw(st.integers(1, people))
+    names, ids = [f"a{n}" for n in range(people)], [f"i{n}" for n in range(count)]
+    plan = assignment.assign(ids, names, overlap)
+    assert Counter(i for mine in plan.values() for i in mine) == dict.fromkeys(ids, overlap)
+    loads = [len(mine) for mine in plan.values()]
+    assert max(loads) - min(loads) <= 1
+    if overlap == 2 and people > 2 and count >= 40:
+        shared = [len(plan[a] & plan[b]) for a, b in combinations(names, 2)]
+        assert min(shared) > 0 and max(shared) - min(shared) <= 2
+    assert assignment.assign(ids[::-1], names, overlap) == plan
+
+
+def test_a_new_annotator_changes_only_what_is_still_to_do() -> None:
+    ids = [f"i{n}" for n in range(40)]
+    before = assignment.assign(ids, ["a", "b"], 1)
+    done = {i: ["a"] for i in sorted(before["a"])[:10]} | {i: ["b"] for i in sorted(before["b"])[:5]}
+    after = assignment.assign(ids, ["a", "b", "c"], 1, done)
+    assert set(done) & after["c"] == set()
+    assert all(i in after[names[0]] for i, names in done.items())
+    assert sum(map(len, after.values())) == 40 and after["c"]
+    retired = assignment.assign(ids, ["b", "c"], 1, done)
+    assert sum(map(len, retired.values())) == 40 - 10  # what "a" answered stands
+    with pytest.raises(DataError, match="overlap 3: each instance needs that many annotators, there are 2"):
+        assignment.assign(ids, ["a", "b"], 3)
+
+
+def test_orders_are_random_by_annotator_and_never_change() -> None:
+    ids = [f"i{n}" for n in range(200)]
+    assert assignment.queue("x", ids) == assignment.queue("x", ids[::-1]) != assignment.queue("y", ids)
+    first = Counter(assignment.places("x", i, 4)[0] for i in ids)
+    assert set(first) == {0, 1, 2, 3} and min(first.values()) > 25
+    assert any(assignment.places("x", i, 4) != assignment.places("y", i, 4) for i in ids)
+    assert (
+        set(assignment.sample(ids, 20)) < set(assignment.sample(ids, 50)) and len(assignment.sample(ids, None)) == 200
+    )
+
+
+def test_the_page_s_order_of_things(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    queue = open_study(tmp_path, count=4)
+    (who,) = queue.annotators
+    first = queue.view(who)
+    assert (first.revision, first.done, first.total, first.candidates, first.last) == (1, 0, 4, 4, None)
+    assert first.instance is not None and first.ahead is not None
+    queue.answer(who, first.instance, 1, "skipped", (), 1.0)
+    second = queue.view(who)
+    assert second.instance == first.ahead and second.skipped == 1
+    queue.answer(who, second.instance, 1, "ranked", (2, 0, 3, 1), 3.0)
+    shown = assignment.places(who.token, second.instance, 4)
+    assert queue.store.latest()[-1].ranking == (shown[2], shown[0], shown[3], shown[1])
+    third = queue.view(who)
+    assert third.done == 1 and third.last == Last(second.instance, 1)
+    queue.undo(who, third.last)
+    queue.undo(who, third.last)  # the confirmation got lost: one answer is taken back, not two
+    back = queue.view(who)
+    assert (back.instance, back.revision, back.ranking, back.done) == (second.instance, 3, (2, 0, 3, 1), 0)
+    queue.answer(who, back.instance, 3, "cannot_tell", (), 1.0)
+    with pytest.raises(StaleAnswer, match="it has been answered again since"):
+        queue.undo(who, Last(first.instance, 1))
+    for _ in range(2):
+        view = queue.view(who)
+        assert view.instance is not None and not view.skipped_before
+        queue.answer(who, view.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
+    again = queue.view(who)
+    assert again.instance == first.instance and again.skipped_before and again.revision == 2
+    queue.answer(who, again.instance, 2, "ranked", (0, 1, 2, 3), 1.0)
+    end = queue.view(who)
+    assert end.instance is None and end.done == end.total == 4 and end.last is not None
+    for wrong, message in (((0, 0, 1, 2), "does not name each of 4 places once"), ((0, 1, 2), "each of 4")):
+        with pytest.raises(DataError, match=message):
+            queue.answer(who, first.instance, 3, "ranked", wrong, 1.0)
+    with pytest.raises(DataError, match="no instance x"):
+        queue.answer(who, "x", 1, "skipped", (), 1.0)
+    restarted = open_study(tmp_path, count=4)
+    assert restarted.view(restarted.annotators[0]) == end
+
+
+def test_the_source_people_reads_what_was_saved(tmp_path: Path) -> None:
+    table = make_world(tmp_path)
+    queue = open_study(tmp_path, annotators=2, overlap=2, count=6)
+    for who in queue.annotators:
+        while (view := queue.view(who)).instance is not None:
+            verdict = "cannot_tell" if view.done == 0 else "ranked"
+            shown = assignment.places(who.token, view.instance, 4)
+            chosen = [shown.index(candidate) for candidate in (3, 1, 2, 0)] if verdict == "ranked" else []
+            queue.answer(who, view.instance, view.revision, verdict, chosen, 4.0)  # type: ignore[arg-type]
+    params = AnnotationsParams(source="people")
+    answer_file.save(tmp_path, queue.store)
+    found = votes(RankingTask(table, queue.panels, params, tmp_path))
+    assert len(found.rankings) == 10 and {tuple(vote.ranking) for vote in found.rankings} == {(3, 1, 2, 0)}
+    assert found.counts == {"cannot_tell": 2, "skipped": 0, "stale_answers": 0}
+    gone = from_answers(queue.store.latest(), {str(i): 4 for i in table["instance_id"] if i not in queue.chosen[:2]})
+    assert gone.counts["stale_answers"] == 4 and len(gone.rankings) < 10
+    with pytest.raises(DataError, match="no such file; `paco annotate` writes it when it stops, `paco annotate save`"):
+        votes(RankingTask(table, queue.panels, params, tmp_path / "elsewhere"))
+
+
+def test_an_empty_study_is_refused(tmp_path: Path) -> None:
+    table = make_world(tmp_path)
+    store = AnswerStore(tmp_path / "a.sqlite", create=True)
+    store.recruit(1)
+    with pytest.raises(DataError, match="dvc repro rankings"):
+        AnnotationQueue(store, pd.DataFrame(columns=table.columns), None, 1)  # type: ignore[arg-type]
+
+
+def run_stage(root: Path, exclude: tuple[str, ...] = ()) -> None:
+    """The stage with the source ``people``; its figures go to no MLflow."""
+    whole = load(root / "params.yaml")
+    params = whole.model_copy(update={"annotations": AnnotationsParams(source="people", exclude=exclude)})
+    context = StageContext("annotations", None, root, params, Mock(), None)
+    annotations.run(context)
+    assert context.tracker.metrics.call_args.args[0]["annotations/annotators"] > 0
+
+
+def test_the_stage_adjudicates_reports_and_names_the_doubtful(tmp_path: Path) -> None:
+    """From answers on the page to the files that the next stage reads."""
+    project = tmp_path
+    table = make_world(project)
+    queue = open_study(project, annotators=3, overlap=3, count=30)
+    undecided = queue.chosen[0]
+    for who in queue.annotators:
+        while (view := queue.view(who)).instance is not None:
+            shown = assignment.places(who.token, view.instance, 4)
+            if view.instance == undecided and who.name != "annotator-1":
+                queue.answer(who, view.instance, 1, "cannot_tell", (), 1.0)
+            elif who.name == "annotator-3":
+                queue.answer(who, view.instance, 1, "ranked", (0, 1, 2, 3), 0.5)
+            else:
+                queue.answer(who, view.instance, 1, "ranked", [shown.index(c) for c in (2, 0, 1, 3)], 5.0)
+    answer_file.save(project, queue.store)
+    run_stage(project)
+    out = project / "data/annotations"
+    rankings, given = pd.read_parquet(out / "rankings.parquet"), pd.read_parquet(out / "votes.parquet")
+    assert len(rankings) == 29 and undecided not in set(rankings["instance_id"]) and len(given) == 30 * 3 - 2
+    assert set(rankings["annotator"]) == {"adjudicated"}
+    metrics = json.loads((project / "data/metrics/annotations.json").read_text())
+    assert metrics["unranked_instances"] == len(table) - 29 and metrics["cannot_tell"] == 2
+    assert metrics["doubtful_annotators"] == 1 and 0 < metrics["kendall_w"] < 1 and metrics["annotators"] == 3
+    report = checks.annotators_agree(project / "data")
+    assert not report.passed and report.severity == "WARN" and "annotator-3 (" in report.description
+    assert "annotator-1 (" not in report.description
+    partial = checks.annotations_order_all_candidates(project / "data")
+    assert (
+        not partial.passed
+        and partial.severity == "WARN"
+        and "0 invalid, 19 of 48 instances unranked" in partial.description
+    )
+
+    run_stage(project, ("annotator-3",))
+    metrics = json.loads((project / "data/metrics/annotations.json").read_text())
+    assert metrics["doubtful_annotators"] == 0 and metrics["kendall_w"] == 1 and metrics["excluded_votes"] == 29
+    assert checks.annotators_agree(project / "data").passed
+    with pytest.raises(DataError, match="exclude names bob, who gave no vote; known: annotator-1"):
+        run_stage(project, ("bob",))

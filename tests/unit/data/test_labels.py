@@ -1,0 +1,230 @@
+"""Rankings, annotations, pairs, reasons, and the checks over them."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paco_core.config.params import AnnotationsParams, EditingParams, PairsParams, ReasonsParams
+from paco_core.data import checks
+from paco_core.data.annotation.agreement import agreement
+from paco_core.data.annotation.sources import annotate
+from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, to_table
+from paco_core.data.pairs import pairs
+from paco_core.data.pairs.answers import fault, written_fault
+from paco_core.data.pairs.editing import editing_pairs
+from paco_core.data.pairs.rankings import expected_instances, instances
+from paco_core.data.pairs.reasons import explain
+from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.records import PromptRecord, parse_ref
+from paco_core.io.files import DataError, write_json
+from paco_core.io.shards import ShardReader
+from paco_core.stages import declaration, names
+from tests.support.dataset_world import draw_grids, quick, records
+
+
+def grid_table(prompts: int, seeds: int, layout: str) -> pd.DataFrame:
+    rows = [(f"g{p}-{s}", f"p{p}", s, layout) for p, s in product(range(prompts), range(seeds))]
+    return pd.DataFrame(rows, columns=["id", "prompt_id", "seed", "layout"])
+
+
+@quick
+@given(st.integers(1, 3), st.integers(2, 5), st.sampled_from(["1x2", "2x2", "1x5", "2x3"]))
+def test_instances_are_complete_for_any_layout(prompts: int, seeds: int, layout: str) -> None:
+    grids = grid_table(prompts, seeds, layout)
+    table = instances(grids)
+    assert len(table) == prompts * expected_instances(layout, seeds)
+    assert table["instance_id"].is_unique
+    owner = dict(zip(grids["id"], grids["prompt_id"], strict=True))
+    panels = expected_instances(layout, 2) // 2
+    for row in table.to_dict("records"):
+        others = {parse_ref(ref)[0] for ref in row["candidates"]}
+        assert len(others) == 1 and others != {parse_ref(row["reference"])[0]}
+        assert [parse_ref(ref)[1] for ref in row["candidates"]] == list(range(panels))
+        assert {owner[grid] for grid in others} == {row["prompt_id"]} == {owner[parse_ref(row["reference"])[0]]}
+    shuffled = grids.sample(frac=1, random_state=3)
+    pd.testing.assert_frame_equal(instances(shuffled), table)
+
+
+def test_the_paper_s_number_and_bad_grids() -> None:
+    assert len(instances(grid_table(1, 4, "2x2"))) == 48
+    with pytest.raises(DataError, match="p0: it has one grid only"):
+        instances(grid_table(1, 1, "2x2"))
+    with pytest.raises(DataError, match="p0"):
+        instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "1x4").assign(id="x")]))
+
+
+def ranked(prompt: str, reference: str, other: str, scores: list[float]) -> pairs.Instance:
+    order = sorted(range(len(scores)), key=lambda n: -scores[n])
+    refs = [f"{other}#{n}" for n in range(len(scores))]
+    note = Annotation(f"{reference}|{other}", "x", order, scores, len(set(scores)) < len(scores))
+    return pairs.Instance(note.instance_id, prompt, reference, refs, note)
+
+
+def test_labels_follow_the_rule_and_doubtful_ones_are_counted() -> None:
+    given = [ranked("p", "a#0", "b", [0.5, 1.0, 0.25, 0.75])]
+    labels = {rule: {(x.second, x.label) for x in pairs.to_pairs(given, rule)[0]} for rule in
+              ("top1_bottom1", "top2_bottom2", "adjacent")}  # fmt: skip
+    assert labels["top1_bottom1"] == {("b#1", "Yes"), ("b#2", "No")}
+    assert labels["top2_bottom2"] == {("b#1", "Yes"), ("b#3", "Yes"), ("b#0", "No"), ("b#2", "No")}
+    assert labels["adjacent"] == {("b#1", "Yes"), ("b#3", "No")}
+    made, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [0.5, 0.75])], "top1_bottom1", confident=True)
+    assert [x.label for x in made] == ["No"] and dropped == {"top_differs": 1}
+    made, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [1.0, 1.0])], "top1_bottom1", confident=True)
+    assert [x.label for x in made] == ["Yes"] and dropped == {"bottom_agrees": 1}
+    assert len(pairs.to_pairs([ranked("p", "a#0", "b", [math.nan, math.nan])], "top1_bottom1", confident=True)[0]) == 2
+    with pytest.raises(DataError, match="needs 4 candidates, it has 2"):
+        pairs.to_pairs([ranked("p", "a#0", "b", [0.5, 1.0])], "top2_bottom2")
+
+
+def test_duplicates_and_contradictions_are_counted_and_dropped() -> None:
+    same = [ranked("p", "a#0", "b", [1.0, 0.0]), ranked("p", "b#0", "a", [1.0, 0.0])]
+    made, dropped = pairs.to_pairs(same, "top1_bottom1")
+    assert {frozenset((x.first, x.second)) for x in made} == {
+        frozenset(("a#0", "b#0")), frozenset(("a#0", "b#1")), frozenset(("b#0", "a#1"))
+    }  # fmt: skip
+    assert dropped["duplicate"] == 1
+    _, dropped = pairs.to_pairs([same[0], ranked("p", "b#0", "a", [0.0, 1.0])], "top1_bottom1")
+    assert dropped["contradiction"] == 2
+
+
+def settings(**changes: object) -> PairsParams:
+    given = {"rule": "top1_bottom1", "confident": True, "benchmark_untied": True, "split": "prompt",
+             "validation_share": 0.2, "benchmark_share": 0.25, "balance": True, "seed": 0}  # fmt: skip
+    return PairsParams(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@quick
+@given(st.integers(8, 20), st.integers(0, 3), st.sampled_from(["prompt", "instance"]))
+def test_splits_share_nothing_by_prompt(prompts: int, seed: int, by: str) -> None:
+    given = [
+        ranked(f"p{p}", f"{p}-{s}#{n}", f"{p}-{1 - s}", [1.0, 0.5, 1.0 if (p + n) % 3 else 0.25, 0.75])
+        for p, s, n in product(range(prompts), (0, 1), range(4))
+    ]
+    found = pairs.split(given, settings(seed=seed, split=by))
+    train, validation = ({x.prompt_id for x in part} for part in (found.train, found.validation))
+    held_out = {i.prompt_id for i in found.benchmark}
+    assert found.train and found.validation and found.benchmark
+    for part in (found.train, found.validation):
+        yes = sum(x.label == "Yes" for x in part)
+        assert abs(yes - (len(part) - yes)) <= 0.03 * min(yes, len(part) - yes)
+    if by == "prompt":
+        assert not (train & validation or train & held_out or validation & held_out) and not found.leaked_pairs
+        assert len(held_out) == round(0.25 * prompts)
+    else:
+        assert found.leaked_pairs > 0
+
+
+def test_rankings_without_difference_are_no_benchmark() -> None:
+    given = [ranked(f"p{p}", f"{p}-0#0", f"{p}-1", [1.0, 1.0] if p % 2 else [1.0, 0.5]) for p in range(16)]
+    found = pairs.split(given, settings(balance=False))
+    assert len(found.benchmark) + found.dropped["benchmark_all_tied"] == 4
+    assert all(len(set(i.annotation.scores)) == 2 for i in found.benchmark)
+    assert len(pairs.split(given, settings(balance=False, benchmark_untied=False)).benchmark) == 4
+
+
+def test_answers_begin_with_their_label_and_give_reasons() -> None:
+    for wrong in (fault, written_fault):
+        assert wrong("Yes. Both show a red cat.", "Yes") is None
+        assert wrong("No. One. Two. Three.", "No") is None
+        assert wrong("Yes. Both.", "No") == "answer_contradicts_label"
+        assert wrong("Perhaps.", "No") == "answer_without_yes_or_no"
+    for text, label in (("Yes.", "Yes"), ("No. 1. 2. 3. 4.", "No")):
+        assert written_fault(text, label) == "not_one_to_three_reasons" and fault(text, label) is None
+
+
+@pytest.fixture(scope="module")
+def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[PromptRecord]]:
+    """Drawn grids taken through rankings, annotations, pairs and answers."""
+    data = tmp_path_factory.mktemp("world") / "data"
+    prompts = records(8)
+    draw_grids(data, prompts)
+    grids, zoo = PanelStore.below(data / "grids"), "data/zoo/recogniser"
+    tables = {"rankings/instances": instances(ShardReader.below(data / "grids").index)}
+    source = AnnotationsParams(source="recogniser", model=zoo)
+    votes = annotate(RankingTask(tables["rankings/instances"], grids, source, repository)).rankings
+    annotations = adjudicate(votes)
+    tables["annotations/rankings"] = to_table(annotations.values())
+    write_json(data / "annotations" / "agreement.json", agreement(votes).as_json())
+    joined, unranked = pairs.join(tables["rankings/instances"], annotations)
+    assert unranked == 0
+    edits = editing_pairs(EditingParams(source="storybook", count=12, broken_share=0.5), repository)
+    edits.write(data / "pairs")
+    found, known = pairs.split(joined, settings(), edits.pairs), {record.idx: record for record in prompts}
+    write_json(data / "pairs" / "summary.json", {"leakage": "refuse"})
+    grids = PanelStore.below(data / "grids", data / "pairs")
+    tables["pairs/benchmark"] = pairs.benchmark_table(found.benchmark, known)
+    for part, rows in (("train", found.train), ("validation", found.validation)):
+        tables[f"pairs/{part}"] = pairs.pair_table(rows, known)
+        told = explain(tables[f"pairs/{part}"], grids, ReasonsParams(engine="storybook", model=zoo), repository)
+        tables[f"cot_labels/{part}"], tables[f"cot_labels/{part}_failed"] = told.table, told.failed
+        assert sum(told.causes.values()) == len(told.failed)
+    for name, table in tables.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        table.to_parquet(data / f"{name}.parquet", index=False)
+    return data, prompts
+
+
+def test_labels_and_answers_are_true(world: tuple[Path, list[PromptRecord]]) -> None:
+    table = pd.read_parquet(world[0] / "cot_labels" / "train.parquet")
+    assert len(table) > 10 and set(table["label"]) == {"Yes", "No"} and set(table["engine"]) == {"storybook", "given"}
+    assert (table["engine"] == "given").equals(table["instruction"].notna()), "edits bring their answers"
+    assert all(text.startswith(f"{label}.") for text, label in zip(table["answer"], table["label"], strict=True))
+    assert len(pd.read_parquet(world[0] / "cot_labels" / "train_failed.parquet")) == 0
+
+
+def test_every_check_passes_on_good_data(world: tuple[Path, list[PromptRecord]]) -> None:
+    made = [name for name in names() if (world[0] / name).is_dir()]
+    reports = [
+        report for name in made for check in declaration(name).checks for report in check.reports(world[0].parent)
+    ]
+    assert len(reports) == 9 and [report.name for report in reports if not report.passed] == []
+
+
+def test_checks_see_broken_data(world: tuple[Path, list[PromptRecord]], tmp_path: Path) -> None:
+    import shutil
+
+    data = tmp_path / "data"
+
+    def fresh() -> Path:
+        shutil.rmtree(data, ignore_errors=True)
+        shutil.copytree(world[0], data)
+        return data
+
+    def edit(name: str, change: object) -> Path:
+        file = fresh() / f"{name}.parquet"
+        change(pd.read_parquet(file)).to_parquet(file, index=False)  # type: ignore[operator]
+        return data
+
+    train = pd.read_parquet(world[0] / "pairs" / "train.parquet")
+    assert not checks.rankings_are_complete(edit("rankings/instances", lambda t: t.iloc[1:])).passed
+    assert not checks.annotations_order_all_candidates(edit("annotations/rankings", lambda t: t.iloc[1:])).passed
+    assert not checks.labels_are_balanced(edit("pairs/train", lambda t: t[t["label"] == "Yes"])).passed
+    leak = edit("pairs/benchmark", lambda t: t.assign(reference=train["first"].iloc[0]))
+    assert not checks.benchmark_is_held_out(leak).passed
+    assert not checks.answers_agree_with_labels(edit("cot_labels/train", lambda t: t.assign(answer="Maybe."))).passed
+    assert not checks.answers_agree_with_labels(edit("cot_labels/train", lambda t: t.iloc[1:])).passed
+    half = edit("cot_labels/train", lambda t: t.iloc[::2])
+    pd.read_parquet(world[0] / "cot_labels/train.parquet").iloc[1::2].to_parquet(
+        data / "cot_labels/train_failed.parquet"
+    )
+    assert ", 0 lost" in checks.answers_agree_with_labels(half).description
+    assert not checks.answers_agree_with_labels(half).passed, "half of the pairs have no answer"
+    shutil.rmtree(fresh() / "grids" / "shard-1")
+    assert checks.grids_are_complete(data).metadata["missing"] == 8
+    assert checks.grids_are_complete(data, 0, [0, 1]).passed, "a shard alone, while the others are not painted"
+    assert not checks.grids_are_complete(data, 1, [0, 1]).passed
+    tar = fresh() / "grids" / "shard-1" / "images.tar"
+    tar.write_bytes(tar.read_bytes()[:2000])
+    assert "cut off" in checks.grids_are_complete(data).description
+    lines = (fresh() / "prompts" / "prompts.jsonl").read_text()
+    (data / "prompts" / "prompts.jsonl").write_text(lines[:-30])
+    assert "cut off" in checks.prompts_are_valid(data).description
+    shutil.rmtree(fresh() / "pairs")
+    assert "dvc repro pairs" in checks.benchmark_is_held_out(data).description

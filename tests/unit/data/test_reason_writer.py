@@ -1,0 +1,94 @@
+"""Reasons written by a vision language model: agreement with the label, and rejections."""
+
+from __future__ import annotations
+
+import base64
+import io
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from paco_core.config.params import ReasonsParams
+from paco_core.data.pairs.answers import fault, written_fault
+from paco_core.data.pairs.reasons import Explained, answer_text, explain
+from paco_core.data.records.panels import PanelStore
+from tests.support.chat_server import ChatServer, Raw, completion, text_of
+from tests.support.dataset_world import draw_grids, records
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Drawn grids and 24 pairs of their panels."""
+    root = tmp_path_factory.mktemp("reasons")
+    draw_grids(root / "data", records(6))
+    grids = list(PanelStore.below(root / "data/grids").grids.index["id"])
+    rows = [
+        (f"pair{n}", "p", f"theme {n}", f"{grids[n % len(grids)]}#0", f"{grids[n % len(grids)]}#{1 + n % 3}", label)
+        for n, label in zip(range(24), cycle(["Yes", "No", "No"]), strict=False)
+    ]
+    table = pd.DataFrame(rows, columns=["pair_id", "prompt_id", "theme", "first", "second", "label"])
+    table.to_parquet(root / "pairs.parquet")
+    return root
+
+
+def verdict(body: dict[str, Any]) -> str:
+    return "No" if "inconsistent" in text_of(body) else "Yes"
+
+
+def honest(body: dict[str, Any], _number: int) -> Raw:
+    return completion({"answer": verdict(body), "reasons": ["The cat is red in both", "Both are  flat.\n"]})
+
+
+def run(server: ChatServer, world: Path, root: Path, **changes: Any) -> Explained:
+    params = ReasonsParams(engine="openai", endpoint=server.params(**changes))
+    return explain(pd.read_parquet(world / "pairs.parquet"), PanelStore.below(world / "data/grids"), params, root)
+
+
+def test_every_pair_gets_its_reasons_and_both_panels_are_seen(world: Path, tmp_path: Path) -> None:
+    with ChatServer(honest) as server:
+        found = run(server, world, tmp_path)
+        assert len(found.table) == 24 and found.failed.empty and found.figures["requests"] == 24
+        for text, label in zip(found.table["answer"], found.table["label"], strict=True):
+            assert text == f"{label}. The cat is red in both. Both are flat." and fault(text, label) is None
+        store = PanelStore.below(world / "data/grids")
+        shown = {text_of(body).split('"')[1]: body["messages"][1]["content"][1:] for body in server.bodies}
+        for row in found.table.to_dict("records"):
+            sent = [
+                Image.open(io.BytesIO(base64.b64decode(p["image_url"]["url"].split(",")[1])))
+                for p in shown[row["theme"]]
+            ]
+            assert [s.tobytes() for s in sent] == [store.panel(row[key]).tobytes() for key in ("first", "second")]
+        assert run(server, world, tmp_path).figures["remembered_answers"] == 24 == len(server.bodies)
+
+
+def test_answers_at_odds_with_the_label_are_asked_again_then_counted(world: Path, tmp_path: Path) -> None:
+    def answer(body: dict[str, Any], number: int) -> Raw:
+        theme, again = text_of(body).split('"')[1], len(body["messages"]) > 2
+        other = {"Yes": "No", "No": "Yes"}[verdict(body)]
+        if theme == "theme 0" or (theme == "theme 1" and not again):
+            return completion({"answer": other, "reasons": ["It is so."]})
+        if theme == "theme 2":
+            return completion({"answer": verdict(body), "reasons": ["a", "b", "c", "d"]})
+        if theme == "theme 3":
+            return completion({"answer": verdict(body), "reasons": []})
+        if theme == "theme 4":
+            return completion("Well, I think so.")
+        return honest(body, number)
+
+    with ChatServer(answer) as server:
+        found = run(server, world, tmp_path)
+    assert found.causes == {"answer_contradicts_label": 1, "not_one_to_three_reasons": 2, "no_json": 1}
+    assert set(found.failed["pair_id"]) == {"pair0", "pair2", "pair3", "pair4"} and len(found.table) == 20
+    assert found.figures["rejected.answer_contradicts_label"] == 3, "twice for pair 0, once for pair 1"
+    assert len(server.bodies) == 24 + 5
+
+
+def test_a_reason_is_one_line_with_an_end() -> None:
+    assert answer_text("Yes", ["Both\nare red", "Same hat!"]) == "Yes. Both are red. Same hat!"
+    assert written_fault(answer_text("No", ["One. Two.", "Three. Four."]), "No") == "not_one_to_three_reasons"
+    assert written_fault(answer_text("No", [""]), "No") == "not_one_to_three_reasons"
+    assert written_fault(answer_text("No", ["颜色不同。", "风格不同！"]), "No") is None

@@ -1,0 +1,389 @@
+"""The tables of `paco reproduce`: cells once, kills survived, honest words. Models are stood in for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+
+from paco_core.benchmarks.cases import Cases
+from paco_core.cli import reproduce as command
+from paco_core.cli.commands import main
+from paco_core.cli.reproduce import ReproduceOptions, reproduce
+from paco_core.config.changes import changed
+from paco_core.config.params import Params, load
+from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.records.edit_records import EditRecord, read_edit_prompts
+from paco_core.data.records.records import write_prompts
+from paco_core.experiments.reproduction import exam
+from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN
+from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, chosen
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.painting.painted import BEFORE, Painted
+from paco_core.runtime.tracking import flatten
+from paco_core.storybook.prompts import storybook_prompts
+from tests.support.fixture_project import records_of
+
+pytestmark = pytest.mark.slow
+
+#: Gold consistency before training, and what each variant adds at 128 px; seeds add a hundredth each.
+BARE, GAIN = 0.4, {"full": 0.2, "no_decoupling": 0.3, "no_log_tame": 0.25}
+SECONDS = {"full": 10.0, "no_decoupling": 25.0, "no_log_tame": 11.0, "kontext": 8.0}
+SMALL = [f"{stage}.{key}" for stage in ("t2is", "gedit") for key in ("prompts=4", "seeds=[0]", "bootstrap=100")]
+KONTEXT = {
+    "family": "flux_kontext", "model": "data/zoo/flux_kontext", "train_size": 64, "eval_sizes": [64, 128],
+    "sampling_steps": 4, "noise_steps": [1], "dynamics": "flow_sde", "noise_level": 0.9, "guidance": 3.5,
+    "max_sequence_length": 8,
+    "rewards": {"terms": {"editing": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def made(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose graph made prompts and a reward, as far as names and digests go."""
+    monkeypatch.setenv("PACO_TRACKING", "off")
+    records = records_of(storybook_prompts(12, seed=0))
+    for stage, part in (("prompts", records), ("diverse_prompts", records[:6])):
+        write_prompts(project / "data" / stage / "prompts.jsonl", part)
+    for model in ("reward_merged", "zoo/clip", "zoo/recogniser"):
+        (project / "data" / model).mkdir(parents=True)
+        (project / "data" / model / "config.json").write_text(json.dumps({"model": model}))
+    edits = drawn(30, 32, seed=0)
+    edits.hold_out(16, seed=0)
+    edits.write(project / paths.EDIT_PROMPTS)
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    tree["policies"]["recipes"] = {"flux_t2is": tree["policies"]["recipes"]["flux_t2is"], "kontext_edit": KONTEXT}
+    (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    return project
+
+
+class World:
+    """Stands in for what takes long: every training is counted, every examination shows the gain of its variant."""
+
+    def __init__(self) -> None:
+        self.trained: list[tuple[str, int]] = []
+        self.examined: list[str] = []  # bare models
+        self.kill_at: int | None = None
+        self.meanwhile: Callable[[], object] = lambda: None  # while something is trained
+        self.edit_gain = 0.3
+        self.reached_gain = 0.1
+        self._state = ("", 0)  # the variant and seed that trained the policy at hand
+
+    def train(self, params: Params, name: str, place: Any, _code: str, reports: Any) -> tuple[Any, str]:
+        rule, out = params.policies.recipes[name], place.out
+        variant = "no_decoupling" if rule.train_size == 128 else "full"
+        variant = "no_log_tame" if rule.rewards.aggregator == "weighted_sum" else variant
+        variant = "kontext" if name == "kontext_edit" else variant
+        if self.kill_at == len(self.trained):
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.trained.append((variant, rule.seed))
+        self.meanwhile()
+        (out / "adapter").mkdir(parents=True, exist_ok=True)
+        (out / "adapter" / "name").write_text(f"{variant} {rule.seed}")
+        ratio = 3.0 if variant == "no_log_tame" else 1.5
+        health = {"reward_ratio": ratio + rule.seed / 100, "panel_diversity": 0.2}
+        epoch = {"update/clip_fraction": 0.1} if variant == "kontext" else health
+        seconds = {"seconds/sample": SECONDS[variant], "seconds/processor": 2.0}
+        reports.metrics({"eval/64/consistency": 0.5}, 2)
+        return SimpleNamespace(rows=[{"epoch": 0.0}, epoch, epoch], stopped=None, seconds=seconds), ""
+
+    def load_recipe(self, *_: Any, **__: Any) -> Any:
+        self._state = ("", 0)
+        return self
+
+    def load_adapter(self, adapter: Path) -> None:
+        variant, seed = (adapter / "name").read_text().split()
+        self._state = (variant, int(seed))
+
+    def paint(self, cases: Cases, _policy: Any, name: str, rule: Any, *, when: str, advance: Any) -> list[Painted]:
+        assert (when == BEFORE) == (not self._state[0])
+        if when == BEFORE:
+            self.examined.append(name)
+        advance(1)
+        return [
+            Painted(name, size, when, record, 0, Image.new("RGB", (size, size), (n, 0, 0)))
+            for size in rule.eval_sizes
+            for n, record in enumerate(cases.records)
+        ]
+
+    def measuring(self, _root: Path, _params: Params, _judge: Path, cases: Cases) -> Any:
+        """As the benchmarks do: of edits with what was edited, of sets without."""
+        place = {record.idx: n for n, record in enumerate(cases.records)}
+        return lambda painted: pd.DataFrame([self._row(p, place[p.record.idx]) for p in painted])
+
+    def _row(self, p: Painted, n: int) -> dict[str, Any]:
+        variant, seed = self._state
+        case = {"policy": p.policy, "size": p.size, "when": p.when, "prompt_id": p.record.idx, "seed": p.seed}
+        if isinstance(p.record, EditRecord):
+            gain = self.edit_gain + seed / 100 + n / 1000 if variant else 0.0
+            figures = {"gold_editing": BARE + gain, "gold_reached": 0.5 + self.reached_gain * bool(variant)}
+            about = {"picture": p.record.references[0], "task_type": "size", "language": "en"}
+            return {**case, **about, **figures, "gold_kept": 0.9, "editing": BARE, "edit_following": 0.5}
+        gold = BARE + n / 10 + (GAIN[variant] + seed / 100 + n / 1000 if variant else 0.0)
+        figures = {"gold_consistency": gold, "gold_following": 0.9, "consistency": gold, "clip_t": 0.8}
+        return {**case, **figures, "panel_diversity": 0.05 if variant == "no_log_tame" else 0.2}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    found = World()
+    monkeypatch.setattr("paco_core.experiments.reproduction.cells.train_recipe", found.train)
+    monkeypatch.setattr(exam, "load_recipe", found.load_recipe)
+    monkeypatch.setattr(exam, "measuring", found.measuring)
+    monkeypatch.setattr(Cases, "painted_by", lambda cases, *args, **named: found.paint(cases, *args, **named))
+    monkeypatch.setattr(command._Table, "_hold_server", lambda _self, _stack: None)
+    return found
+
+
+def options(*variants: str, seeds: tuple[int, ...] = (0, 1), changes: tuple[str, ...] = ()) -> ReproduceOptions:
+    return ReproduceOptions(variants or tuple(GAIN), seeds, [*SMALL, *changes], "try")
+
+
+def reported(made: Path, recipe: str = "flux_t2is") -> dict[str, Any]:
+    """What the report says of a recipe: its ``variants``, ``findings`` and ``published`` rows."""
+    report = json.loads((made / "data" / "reproduce" / "try" / "report.json").read_text())
+    return dict(report["recipes"][recipe])
+
+
+def test_the_table_says_what_the_figures_say(made: Path, world: World) -> None:
+    text = reproduce(made, options())
+    assert world.trained == [(v, seed) for seed in (0, 1) for v in ("full", "no_decoupling", "no_log_tame")]
+    out = made / "data" / "reproduce" / "try"
+    report = reported(made)
+    full, high = (report["variants"][name]["measures"]["128"]["gold_consistency"] for name in ("full", "no_decoupling"))
+    expected = GAIN["full"] + 0.005 + 0.0015  # mean over two seeds and four prompts
+    assert full["change"]["mean"] == pytest.approx(expected) and full["over_plain"] is None
+    assert full["before"]["mean"] == pytest.approx(BARE + 0.15)
+    assert high["over_plain"]["mean"] == pytest.approx(0.1) and high["over_plain"]["count"] == 8
+    training = report["variants"]["no_decoupling"]["trainings"]["1"]
+    assert (training["seconds"], training["processor_seconds"], training["epochs"]) == (25.0, 2.0, 2)
+    said = {finding["claim"][:24]: (finding["verdict"], finding["evidence"]) for finding in report["findings"]}
+    lifts = [f for f in report["findings"] if f["claim"].startswith("flux_t2is lifts gold consistency at")]
+    assert [f["verdict"] for f in lifts] == [HELD, HELD] and "at 64 px, its training size, by 0.15" in lifts[0]["claim"]
+    assert said["Training at 64 px gives "][0] == NOT_HELD and "+0.100 (+0.100" in said["Training at 64 px gives "][1]
+    assert said["The low training size sa"][0] == HELD and "2.50 x" in said["The low training size sa"][1]
+    assert said["Log-taming keeps the rat"] == (HELD, said["Log-taming keeps the rat"][1])
+    assert "1.50 (1.50 to 1.51 over seeds)" in said["Log-taming keeps the rat"][1]
+    assert said["Without log-taming panel"][0] == HELD
+    assert [row["figures"]["hours"] for row in report["published"]] == [6.0, 12.0, 6.0]
+    assert "(published)" in text and "| no_log_tame | 2 |" in text and text == (out / "report.md").read_text()
+    html = (out / "report.html").read_text()
+    assert html.count("<img") == 2 * 4 * 4, "two sizes, four prompts, three variants and the bare model"
+    assert html.count('class="whisker"') == 4 * 3 * 2, "four measures, three variants, two sizes"
+
+
+def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
+    reproduce(made, options("full", seeds=(0,)))
+    text = reproduce(made, options("full", "no_log_tame", seeds=(0, 1)))
+    assert world.trained == [("full", 0), ("no_log_tame", 0), ("full", 1), ("no_log_tame", 1)]
+    assert "| full | 2 |" in text
+    reproduce(made, options("full", seeds=(0,), changes=("execution.policies.checkpoint_every=3",)))
+    assert len(world.trained) == 4, "how often a checkpoint is written changes no result"
+    reproduce(made, options("full", seeds=(0,), changes=("policies.defaults.learning_rate=0.5",)))
+    assert world.trained[4:] == [("full", 0)]
+    assert list(reported(made)["variants"]) == ["full"], "others do not fit"
+    with pytest.raises(DataError, match="have different settings.*full-seed-0.*remove those.*another --name"):
+        command.report_only(made, options())
+
+
+def test_killed_and_run_again(made: Path, world: World) -> None:
+    world.kill_at = 2
+    pid = os.fork()
+    if pid == 0:
+        try:
+            reproduce(made, options())
+        finally:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert list(reported(made)["variants"]) == ["full", "no_decoupling"], "what is done is told already"
+    world.kill_at = None
+    reproduce(made, options())
+    assert world.trained == [("no_log_tame", 0), ("full", 1), ("no_decoupling", 1), ("no_log_tame", 1)]
+
+
+def test_the_report_is_written_again_from_what_is_kept(made: Path, world: World, capsys: Any) -> None:
+    with pytest.raises(DataError, match="no cell is finished yet; run `paco reproduce`"):
+        command.report_only(made, options())
+    reproduce(made, options())
+    out = made / "data" / "reproduce" / "try"
+    written = {path.name: path.read_bytes() for path in out.glob("report.*")}
+    assert len(written) == 3
+    for path in out.glob("report.*"):
+        path.unlink()
+    shutil.rmtree(made / "data" / "reward_merged")
+    main(["reproduce", "--report-only", "--name", "try", "--set", "t2is.bootstrap=100"])
+    assert {path.name: path.read_bytes() for path in out.glob("report.*")} == written
+    assert capsys.readouterr().out.strip() == written["report.md"].decode().strip()
+    main(["reproduce", "--list", "--name", "try"])
+    assert (
+        "| no_log_tame | flux_t2is | Rewards summed as they are | recipe.rewards.aggregator: weighted_sum | 0, 1 |"
+        in (capsys.readouterr().out)
+    )
+    (out / "cells" / "full-seed-0" / "result.json").write_text('{"key": "x"}')
+    with pytest.raises(DataError, match="full-seed-0/result.json: has no 'variant'; remove it"):
+        command.report_only(made, options())
+
+
+@pytest.mark.parametrize(
+    ("gone", "stage"),
+    [("reward_merged", "reward_merged"), ("prompts", "prompts"), ("diverse_prompts", "diverse_prompts")],
+)
+def test_what_the_graph_has_not_made_is_named(made: Path, world: World, gone: str, stage: str) -> None:
+    shutil.rmtree(made / "data" / gone)
+    with pytest.raises(DataError, match=f"data/{gone}: missing; run `dvc repro {stage}`"):
+        reproduce(made, options())
+    assert not world.trained
+
+
+def test_wishes_that_mean_nothing(made: Path, world: World) -> None:
+    with pytest.raises(DataError, match=r"no variant 'ful'; did you mean 'full'\? there are: full, no_decoupling"):
+        reproduce(made, options("ful"))
+    with pytest.raises(DataError, match="a seed is given twice"):
+        reproduce(made, options(seeds=(1, 1)))
+    with pytest.raises(DataError, match="72 x 72 does not divide.*is 64 x 64"):
+        reproduce(made, options("full", changes=("policies.recipes.flux_t2is.train_size=72",)))
+    with pytest.raises(DataError, match="all 12 prompts"):
+        shutil.copy(made / "data/prompts/prompts.jsonl", made / "data/diverse_prompts/prompts.jsonl")
+        reproduce(made, options())
+    assert not world.trained
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: Any) -> None:
+    params = load(repository / "params.yaml")
+    own = params.policies.recipes["flux_t2is"]
+    recipe = own.model_dump(exclude=own.inherited) if variant.recipe == "flux_t2is" else KONTEXT
+    params = changed(params, {"policies.recipes": {variant.recipe: recipe}})
+    before, after = flatten(params.model_dump()), flatten(variant.applied(params, 7).model_dump())
+    place = f"policies.recipes.{variant.recipe}"
+    differing = {key for key in before | after if before.get(key) != after.get(key)} - {f"{place}.seed"}
+    assert differing <= {re.sub("^recipe", place, key) for key in variant.changes}
+    assert bool(differing) == bool(variant.changes) and after[f"{place}.seed"] == 7
+    if LARGEST in variant.changes.values():
+        assert after[f"{place}.train_size"] == 128
+
+
+def test_the_default_is_every_variant_whose_recipe_is_there(made: Path, capsys: Any) -> None:
+    assert chosen(None, {"flux_t2is", "kontext_edit", "qwen_edit"}) == list(VARIANTS)
+    assert [v.name for v in chosen(None, {"flux_t2is"})][-1] == "nft"
+    assert [v.name for v in chosen(["nft", "full"], ())] == ["full", "nft"]
+    listing = command.listing(made, ReproduceOptions(name="try"))
+    assert "| kontext | kontext_edit | " in listing and "| qwen | qwen_edit (not in params.yaml) | " in listing
+    with pytest.raises(DataError, match="variant qwen: no recipe 'qwen_edit'.*there are: flux_t2is, kontext_edit"):
+        reproduce(made, options("qwen"))
+
+
+def test_recipes_that_are_not_there_are_left_out_aloud(made: Path, world: World, capsys: Any) -> None:
+    reproduce(made, ReproduceOptions(None, (0,), SMALL, "try"))
+    assert "qwen is left out: params.yaml has no recipe qwen_edit" in capsys.readouterr().err
+    assert len(world.trained) == len(VARIANTS) - 1 and ("kontext", 0) in world.trained
+    assert world.examined == ["flux_t2is", "kontext_edit"], "each recipe has a bare model of its own"
+
+
+def test_an_editing_policy_has_a_part_of_its_own(made: Path, world: World) -> None:
+    text = reproduce(made, options("full", "kontext"))
+    assert world.trained == [("full", 0), ("kontext", 0), ("full", 1), ("kontext", 1)], "seeds go in turns"
+    edits = reported(made, "kontext_edit")
+    found = edits["variants"]["kontext"]["measures"]["128"]["gold_editing"]
+    assert found["before"]["mean"] == pytest.approx(BARE) and found["over_plain"] is None
+    assert found["change"]["mean"] == pytest.approx(0.3 + 0.005 + 0.0015) and found["change"]["groups"] == 4
+    claims = edits["findings"]
+    lifts = [f"kontext_edit lifts gold editing at {size} px" for size in (64, 128)]
+    assert [f["claim"].split(",")[0] for f in claims] == lifts
+    assert [f["verdict"] for f in claims] == [HELD, HELD]
+    assert {row["model"] for row in edits["published"]} >= {"FLUX.1-Kontext-dev"}
+    table = text.split("# kontext_edit")[1]
+    assert "edited as asked, all else kept" in table and "less " not in table.split("## Trainings")[0]
+    assert "reward ratio |" not in table and "clip fraction |" in table, "one reward has no ratio"
+    html = (made / "data/reproduce/try/report.html").read_text()
+    assert html.count("<img") == 2 * 4 * 2 + 2 * 4 * 3, "sets before and after; edits with the picture to edit"
+    instruction = read_edit_prompts(made / paths.EDIT_PROMPTS)[0]
+    assert sum(html.count(f'<div class="of">{record.prompt}</div>') for record in instruction) >= 8
+
+
+@pytest.mark.parametrize(
+    ("gain", "reached", "verdict", "why"),
+    [
+        (0.3, 0.0, HELD, ""),
+        (-0.5, 0.0, NOT_HELD, "it did not rise"),
+        (0.3, -0.1, NOT_HELD, "gold reached fell by more than 0.03"),
+        (-0.004, 0.0, OPEN, "the interval reaches down to no change"),
+    ],
+)
+def test_an_editing_policy_that_does_not_rise_is_said_so(
+    made: Path, world: World, gain: float, reached: float, verdict: str, why: str
+) -> None:
+    world.edit_gain, world.reached_gain = gain, reached
+    reproduce(made, options("kontext"))
+    found = reported(made, "kontext_edit")["findings"]
+    assert {f["verdict"] for f in found} == {verdict} and all(f["evidence"].endswith(why) for f in found), found
+
+
+def test_edits_of_one_picture_stand_or_fall_together(made: Path, world: World) -> None:
+    path = made / paths.EDIT_PROMPTS / "edits.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    held = [row for row in rows if row["part"] == "unseen"][:2]
+    twins = [{**row, "idx": f"{row['idx']}-cn", "language": "cn"} for row in held]
+    kept = [row for row in rows if row["part"] == "train"] + held + twins
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    reproduce(made, options("kontext"))
+    change = reported(made, "kontext_edit")["variants"]["kontext"]["measures"]["64"]["gold_editing"]["change"]
+    assert (change["groups"], change["count"]) == (2, 4), "two pictures under two seeds"
+
+
+def test_recipes_asked_for_later_join_the_report(made: Path, world: World, capsys: Any) -> None:
+    reproduce(made, options("kontext", seeds=(0,)))
+    reproduce(made, options("full", seeds=(0,)))
+    assert [list(reported(made, r)["variants"]) for r in ("flux_t2is", "kontext_edit")] == [["full"], ["kontext"]]
+    reproduce(made, options("kontext", seeds=(1,), changes=("policies.defaults.learning_rate=0.5",)))
+    reproduce(made, options("full", seeds=(0,)))
+    report = json.loads((made / "data/reproduce/try/report.json").read_text())
+    assert list(report["recipes"]) == ["flux_t2is"], "edits of two settings are no table"
+    assert "2 kept cells have other settings" in capsys.readouterr().err
+
+
+def test_two_commands_share_a_table(made: Path, world: World, capsys: Any) -> None:
+    """The other one, a process of its own, runs the same command while this one trains its first cell."""
+    outcomes: list[int] = []
+
+    def other() -> None:
+        world.meanwhile = lambda: None
+        if (pid := os.fork()) == 0:
+            world.trained.clear()
+            try:
+                reproduce(made, options())
+                alone = [(v, s) for s in (0, 1) for v in GAIN if (v, s) != ("full", 0)]
+                os._exit(0 if world.trained == alone and len(world.examined) == 1 else 4)
+            finally:
+                os._exit(3)
+        outcomes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        assert {name: len(row["trainings"]) for name, row in reported(made)["variants"].items()} == {
+            "full": 1, "no_decoupling": 2, "no_log_tame": 2,
+        }  # fmt: skip
+
+    world.meanwhile = other
+    reproduce(made, options())
+    assert outcomes == [0] and world.trained == [("full", 0)], "what the other trained is not trained again"
+    assert {len(row["trainings"]) for row in reported(made)["variants"].values()} == {2}
+    assert list((made / "data/reproduce/try").glob("**/*.part")) == []
+
+
+def test_what_cannot_be_told_apart_is_said_so(made: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GAIN, "no_decoupling", GAIN["full"])
+    reproduce(made, options("no_decoupling", seeds=(0,)))
+    assert reported(made)["findings"] == []
+    reproduce(made, options("full", seeds=(1,)))
+    (apart,) = [f for f in reported(made)["findings"] if f["claim"].startswith("Training at 64 p")]
+    assert (apart["verdict"], apart["evidence"]) == (OPEN, "the two share no training seed")

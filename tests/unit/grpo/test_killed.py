@@ -1,0 +1,106 @@
+"""A training that is killed, or whose disk is full, goes on as if nothing had happened; old checkpoints go."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+from safetensors import SafetensorError
+
+from paco_core.grpo.outcome import Outcome
+from tests.support.grpo_toys import figures, recipe, trainer
+
+#: Where a kill hurts: while sampling, between two updates, while the checkpoint is written, just before and just
+#: after it takes its name, while older ones are removed, and while the finished adapter is written.
+KILLED_AT = {
+    "sampling": ("paco_core.grpo.sampler", "paint_page", 7),
+    "updating": ("paco_core.training.updates", "WholeUpdates.step", 5),
+    "writing": ("paco_core.training.checkpoint", "save_file", 2),
+    "renaming": ("pathlib", "Path.replace", 3),
+    "renamed": ("paco_core.training.checkpoint", "_finished", 3),
+    "logging": ("paco_core.grpo.trainer", "write_log", 1),
+    "finishing": ("paco_core.grpo.recipe", "model_card", 1),
+}
+
+
+def train_toy(out: Path) -> Outcome:
+    return trainer().run(out, out / "checkpoint")
+
+
+def killed_child(out: Path, moment: tuple[str, str, int], train: Callable[[Path], object] = train_toy) -> int:
+    """Train in a forked process that is killed at a moment; its exit code. A fork spares the imports of a new one."""
+    module, name, nth = moment
+    pid = os.fork()
+    if pid == 0:
+        owner: Any = importlib.import_module(module)
+        *way, function = name.split(".")
+        for part in way:
+            owner = getattr(owner, part)
+        whole, calls = getattr(owner, function), iter(range(1, 10_000))
+
+        def dying(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return whole(*args, **kwargs)
+
+        setattr(owner, function, dying)
+        try:
+            train(out)
+        finally:
+            os._exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    out = tmp_path_factory.mktemp("whole")
+    return out, train_toy(out)
+
+
+@pytest.mark.parametrize("moment", KILLED_AT)
+def test_killed_at_any_moment_and_run_again(tmp_path: Path, moment: str, uninterrupted: tuple[Path, Outcome]) -> None:
+    folder, whole = uninterrupted
+    assert killed_child(tmp_path, KILLED_AT[moment]) == -signal.SIGKILL
+    resumed = train_toy(tmp_path)
+    assert figures(resumed) == figures(whole)
+    for pattern in ("adapter/*", "checkpoint/*/checkpoint-00004/*.safetensors", "samples/*/*/*.png"):
+        first, second = (sorted(place.glob(pattern)) for place in (tmp_path, folder))
+        assert len(first) == len(second) > 0
+        assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, second, strict=True))
+    assert not list(tmp_path.rglob("*.part")), "nothing half-written is left"
+
+
+def test_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors tells a full disk in words; what is raised is the OSError that everybody knows."""
+    write, calls = safetensors.torch.save_file, iter(range(1, 99))
+
+    def full(tensors: Any, path: Path) -> None:
+        if "checkpoint-00003" in str(path):
+            next(calls)
+            path.write_bytes(b"half")
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        write(tensors, path)
+
+    monkeypatch.setattr("paco_core.training.checkpoint.save_file", full)
+    with pytest.raises(OSError, match="No space left.*checkpoint-00003") as raised:
+        train_toy(tmp_path)
+    assert raised.value.errno == errno.ENOSPC and next(calls) == 2
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.glob("checkpoint/*/checkpoint-*")] == ["checkpoint-00002"]
+    resumed = train_toy(tmp_path)
+    assert resumed.resumed_at == 2 and resumed.rows[-1]["epoch"] == 4
+
+
+def test_retention_keeps_the_newest(tmp_path: Path) -> None:
+    trainer(recipe=recipe(keep_checkpoints=2)).run(tmp_path, tmp_path / "checkpoint")
+    assert sorted(p.name for p in tmp_path.glob("checkpoint/*/checkpoint-*")) == [
+        "checkpoint-00003",
+        "checkpoint-00004",
+    ]

@@ -1,0 +1,71 @@
+"""Sampler, prompt split, log and checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paco_core.grpo import checks
+from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_uneven_batches
+from paco_core.grpo.prompt_split import hold_out, trained_ids
+from paco_core.io.files import DataError
+from paco_core.rewards.base import RewardBatch
+from paco_core.training.log import write_log
+from tests.support.grpo_toys import Brightness, recipe, record, trainer
+
+
+def test_every_prompt_is_met_equally_often() -> None:
+    met = [row for epoch in range(30) for row in prompts_of_epoch(10, 3, epoch, seed=1)]
+    counts = [met.count(row) for row in range(10)]
+    assert max(counts) <= 10 and sum(counts) == 90
+    first_deck = [row for epoch in range(3) for row in prompts_of_epoch(10, 3, epoch, seed=1)]
+    assert len(set(first_deck)) == 9
+    assert prompts_of_epoch(10, 3, 5, 1) == prompts_of_epoch(10, 3, 5, 1) != prompts_of_epoch(10, 3, 5, 2)
+
+
+def test_sampler_refuses_what_cannot_be_dealt() -> None:
+    with pytest.raises(DataError, match="at most 2"):
+        prompts_of_epoch(2, 3, 0, 0)
+    with pytest.raises(DataError, match=r"6 rollout batches.*\[1, 2, 3, 6\]"):
+        refuse_uneven_batches(6, 4)
+    refuse_uneven_batches(6, 3)
+
+
+def test_rewards_draw_anew_each_epoch_and_alike_in_evaluations(tmp_path: Path) -> None:
+    class Drawing(Brightness):
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            draws.append(batch.draw)
+            return super().__call__(batch)
+
+    draws: list[int] = []
+    trainer(recipe=recipe(epochs=2), rewards={"brightness": Drawing()}).run(tmp_path, tmp_path / "checkpoint")
+    assert len(set(draws)) == 3 and draws[0] == draws[-1] == 0
+
+
+def test_held_out_prompts_are_never_trained_on(tmp_path: Path) -> None:
+    records = [record(n) for n in range(10)]
+    split = hold_out(records, 3, seed=1)
+    assert len(split.unseen) == 3 and len(split.trained) == 7
+    assert not {r.idx for r in split.unseen} & {r.idx for r in split.trained}
+    assert hold_out(records, 3, seed=1) == split != hold_out(records, 3, seed=2)
+    split.write(tmp_path)
+    assert trained_ids(tmp_path) == {r.idx for r in split.trained}
+    with pytest.raises(DataError, match="at most 9"):
+        hold_out(records, 10, seed=1)
+
+
+def test_a_collapse_is_found() -> None:
+    def log(kept: float) -> list[dict[str, float]]:
+        return [{"eval/64/panel_diversity": 0.3}, {"update/ratio_gap": 0.0}, {"eval/64/panel_diversity": 0.3 * kept}]
+
+    assert checks.collapse(log(0.9), [64]).passed and not checks.collapse(log(0.4), [64]).passed
+
+
+def test_log_is_read_back(tmp_path: Path) -> None:
+    rows = [{"epoch": 0.0, "eval/64/a": 0.5}, {"epoch": 1.0, "b": 2.0}]
+    write_log(tmp_path / "log.csv", rows)
+    assert checks.read_log(tmp_path / "log.csv") == rows
+    with pytest.raises(DataError, match="no such file"):
+        checks.read_log(tmp_path / "nothing.csv")

@@ -1,0 +1,220 @@
+"""One, two and three processes compute the same: gloo on CPU, a tiny FLUX, each rank a forked process."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.learner import Learner
+from paco_core.io.files import DataError
+from paco_core.policies import base
+from paco_core.training.processes import Processes
+from tests.support.grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
+from tests.support.ranks import FSDP2, ZERO2, together
+from tests.support.tiny import TEXT_LENGTH, tiny_flux
+
+
+class Watching(Learner):
+    """Keeps each epoch's advantages."""
+
+    def learn(self, experience: Any) -> Any:
+        self.given = [*getattr(self, "given", []), experience.advantages.tolist()]
+        return super().learn(experience)
+
+
+#: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
+ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
+
+
+def of(given: PromptRecord, layout: str) -> PromptRecord:
+    rows, columns = (int(n) for n in layout.split("x"))
+    return given.model_copy(update={"layout": layout, "height": 16 * rows, "width": 16 * columns})
+
+
+def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -> None:
+    """One rank: trains, and writes what it saw."""
+    os.environ.update(env)
+    import paco_core.grpo.recipe as module
+
+    module.Learner = Watching  # type: ignore[misc]
+    given = {
+        "lora": {"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
+        "learning_rate": 0.01,
+        "epochs": 2,
+        "eval_every": 1,
+        "prompts_per_epoch": 6,
+        "group_size": 4,
+        "updates_per_epoch": 2,
+        "rollout_batch": 4,
+        "train_batch": 3,
+        "checkpoint_every": 1,
+    }
+    steps = [1] if changes else [1, 2]
+    rule = recipe(**{**given, **changes, "max_sequence_length": TEXT_LENGTH, "noise_steps": steps})
+    policy = base.load("flux", str(model), "cpu", "float32")
+    train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+    if os.environ.get("MIXED"):  # pictures of 32 x 32, 16 x 32 and 16 x 48
+        train = [of(one, ("2x2", "1x2", "1x3")[number % 3]) for number, one in enumerate(train)]
+    made = trainer(policy=policy, recipe=rule, train=train, unseen=unseen)
+    outcome = made.run(out, out / "checkpoint")
+    whole: Any = policy
+    held = {name: type(p).__name__ for name, p in whole.transformer.named_parameters()}
+    seen = {"rows": outcome.rows, "advantages": made.learner.given, "held": held}  # type: ignore[attr-defined]
+    (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
+
+
+def train(
+    world: int, model: Path, out: Path, env: dict[str, str] | None = None, changes: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """What each rank saw."""
+    out.mkdir(exist_ok=True)
+    together(work, model, out, env or {}, changes or {}, world=world, how="fork")
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
+
+
+def figures(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in rows]
+
+
+@pytest.mark.slow
+def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1")
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+    assert np.ptp(alone["advantages"][0]) > 1 and alone["rows"][1]["update/ratio_gap"] < 1e-6
+    for world in (2, 3):
+        for seen in train(world, model, tmp_path / str(world)):
+            assert seen["advantages"] == alone["advantages"]
+            assert figures(seen["rows"]) == figures(alone["rows"])
+        other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+        assert set(weights) <= set(other), "a random state for each rank besides"
+        for name, tensor in weights.items():
+            assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
+        pictures = [sorted((tmp_path / str(n) / "samples" / "after").rglob("*.png")) for n in (1, world)]
+        assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*pictures, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{}, {"loss": "nft"}, {"old_log_prob": "recomputed"}], ids=["ppo", "nft", "recomputed"]
+)
+def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[str, Any]) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
+    assert set(alone["held"].values()) == {"Parameter"}
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+    for seen in train(2, model, tmp_path / "2", FSDP2, {**ODD, **changes}):
+        adapter = {kind for name, kind in seen["held"].items() if "lora_" in name}
+        frozen = {kind for name, kind in seen["held"].items() if "lora_" not in name}
+        assert adapter == {"Parameter"} and frozen == {"DTensor"}
+        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
+    other = load_file(next((tmp_path / "2" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+    for name, tensor in weights.items():
+        assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
+    adapters = [load_file(next((tmp_path / n / "adapter").glob("*.safetensors"))) for n in ("1", "2")]
+    assert adapters[0].keys() == adapters[1].keys()
+    assert len(adapters[1]) == sum("lora_" in name and ".default." in name for name in alone["held"]), (
+        "as many as are trained"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [{}, FSDP2], ids=["whole", "fsdp2"])
+def test_processes_share_the_batches_of_several_layouts_unevenly(tmp_path: Path, env: dict[str, str]) -> None:
+    """Six groups of four in batches of eight: at least four of them, of three sizes, three on one process in places."""
+    model, changes = tiny_flux(tmp_path / "flux"), {"rollout_batch": 8}
+    (alone,) = train(1, model, tmp_path / "1", {"MIXED": "1"}, changes)
+    assert np.ptp(alone["advantages"][0]) > 1
+    for seen in train(2, model, tmp_path / "2", {"MIXED": "1", **env}, changes):
+        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [{}, FSDP2], ids=["whole", "fsdp2"])
+def test_two_processes_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, env: dict[str, str]) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    train(2, model, tmp_path / "whole", env, ODD)
+    for epochs in (1, 2):
+        seen = train(2, model, tmp_path / "parts", env, {**ODD, "epochs": epochs})
+        assert [len(rank["advantages"]) for rank in seen] == [1, 1], "the first epoch is not trained again"
+    whole, parts = (
+        load_file(next((tmp_path / name / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+        for name in ("whole", "parts")
+    )
+    assert whole.keys() == parts.keys() and all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco-rl[deepspeed]'")
+@pytest.mark.parametrize("changes", [{}, {"loss": "nft"}], ids=["ppo", "nft"])
+def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Also where a run goes on: the second epoch starts from the first one's checkpoint."""
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
+    train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes, "epochs": 1})
+    for seen in train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes}):
+        assert len(seen["advantages"]) == 1 and set(seen["held"].values()) == {"Parameter"}
+        row, expected = figures(seen["rows"])[-1], figures(alone["rows"])[-1]
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    weights, other = (
+        load_file(next((tmp_path / n / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+        for n in ("1", "2")
+    )
+    assert set(weights) <= set(other), "moments of every parameter, as without DeepSpeed"
+    for name, tensor in weights.items():  # steps are of 0.01, and sums in fp32 where they are in fp64 without it
+        assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=2e-5), name
+
+
+def alone_of(world: int) -> Processes:
+    """A process that believes in others, for what is refused before they would talk."""
+    processes = Processes()
+    processes.world = world
+    return processes
+
+
+def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
+    policy, rule = ToyPolicy(), recipe()
+    policy.add_adapter(rule.lora, 0)
+    from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.sampler import Sampler
+    from paco_core.grpo.scoring import Scoring
+    from paco_core.grpo.stories import EncodedPrompts
+
+    encoded, records = policy.encode(["a"] * 8, 8), [record(n) for n in range(8)]
+    with Scoring({"b": Brightness()}) as scoring:
+        objective = TransitionObjective(policy, rule)
+        sampler = Sampler(policy, rule, records, EncodedPrompts(encoded, range(8)), objective, scoring, alone_of(2))
+        rows = [row for row in range(4) for _ in range(6)]  # 24 samples in batches of 8: three
+        keys = [base.NoiseKey("p", n, 0) for n in range(24)]
+        with pytest.raises(DataError, match=r"3 rollout batches.*among 2 processes; valid numbers.*: \[1, 3\]"):
+            sampler.sample(rows, keys, [1])
+
+
+def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
+    class Grouped(Brightness):
+        groupwise = True
+
+    from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.sampler import Sampler
+    from paco_core.grpo.scoring import Scoring
+    from paco_core.grpo.stories import EncodedPrompts
+
+    policy = ToyPolicy()
+    with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="splits groups of 6.*choose 6"):
+        Sampler(
+            policy,
+            recipe(),
+            [record(0)],
+            EncodedPrompts(policy.encode(["a"], 8), [0]),
+            TransitionObjective(policy, recipe()),
+            scoring,
+            alone_of(2),
+        )

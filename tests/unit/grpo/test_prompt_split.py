@@ -1,0 +1,69 @@
+"""Which prompts a policy trains on and is tested on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paco_core.benchmarks import t2is
+from paco_core.config.params import Params, parse
+from paco_core.data.records.records import PromptRecord, write_prompts
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.tasks.base import Foreseen
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from tests.support import REPOSITORY
+from tests.support.grpo_toys import record
+
+
+def given(**files: Any) -> Params:
+    params = yaml.safe_load((REPOSITORY / "params.yaml").read_text())
+    for name in params["policies"]["recipes"]:
+        if name.startswith("flux"):
+            params["policies"]["recipes"][name]["prompts"] = files or None
+    params["policies"]["defaults"]["eval_prompts"] = 2
+    return parse(params)
+
+
+def write(folder: Path, name: str, records: list[PromptRecord]) -> str:
+    write_prompts(folder / name, records)
+    return name
+
+
+def test_a_released_split_is_trained_and_tested_on_as_it_is(tmp_path: Path) -> None:
+    train, test = [record(n) for n in range(6)], [record(n) for n in range(10, 15)]
+    params = given(train=write(tmp_path, "train.jsonl", train), test=write(tmp_path, "test.jsonl", test))
+    recipe = params.policies.recipes["flux_t2is"]
+    split = SETS.split(recipe, lambda path: tmp_path / path)
+    assert split.trained == train
+    assert len(split.unseen) == 2 and all(one in test for one in split.unseen)
+    assert SETS.seen(recipe, lambda path: tmp_path / path) == {one.idx for one in train}
+    assert SETS.foresee(recipe, Foreseen([], 0, []), lambda path: tmp_path / path) == split
+    cases = t2is.cases(lambda path: tmp_path / path, params, {one.idx for one in train})
+    assert {one.idx for one in cases.records} <= {one.idx for one in test}
+
+
+def test_without_files_the_graphs_prompts_are_split(tmp_path: Path) -> None:
+    records = [record(n) for n in range(6)]
+    for place in (paths.DIVERSE_PROMPTS, paths.PROMPTS):
+        write_prompts(tmp_path / place / "prompts.jsonl", [*records, record(20)])
+    params = given()
+    split = SETS.split(params.policies.recipes["flux_t2is"], lambda path: tmp_path / path)
+    assert len(split.unseen) == 2 and len(split.trained) == 5
+
+
+def test_files_that_make_no_split_are_refused(tmp_path: Path) -> None:
+    train, test = [record(n) for n in range(4)], [record(n) for n in range(3, 6)]
+    params = given(train=write(tmp_path, "train.jsonl", train), test=write(tmp_path, "test.jsonl", test))
+    recipe = params.policies.recipes["flux_t2is"]
+    with pytest.raises(DataError, match=r"1 ids are among the prompts to train on and to test on, e.g. p3"):
+        SETS.split(recipe, lambda path: tmp_path / path)
+    write(tmp_path, "test.jsonl", [record(9)])
+    with pytest.raises(DataError, match=r"policies.defaults.eval_prompts=2, but there are 1 prompts to test on"):
+        SETS.split(recipe, lambda path: tmp_path / path)
+    with pytest.raises(DataError, match=r"prompts: its files hold sets of pictures"):
+        EDITS.split(recipe, lambda path: tmp_path / path)

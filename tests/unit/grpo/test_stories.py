@@ -1,0 +1,182 @@
+"""Stories: panels painted one by one by a FLUX.2 [klein] of random weights, each with those before it as references."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from paco_core.config.params import PolicyLora
+from paco_core.data.records.prompt_text import from_theme
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.model_card import model_card
+from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.grpo.sizes import Canvas, refuse_sizes
+from paco_core.grpo.stories import EncodedPrompts, composed, paint_page, panel_texts
+from paco_core.io.files import DataError
+from paco_core.painting.paint import paint_sizes
+from paco_core.policies import base
+from paco_core.policies.base import NoiseKey
+from paco_core.policies.families import predecessors_of, refuse_stories
+from tests.support.grpo_toys import recipe
+from tests.support.tiny_pipelines import flux2_klein
+
+WINDOW, SIDE = 48, 64
+KEYS = [NoiseKey("story", image, 3) for image in range(2)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return flux2_klein(tmp_path_factory.mktemp("klein") / "model")
+
+
+def load(model: Path, task: Any = "sets") -> Any:
+    return base.load("flux2_klein", str(model), "cpu", "float32", task=task)
+
+
+def story(number: int, layout: str = "1x3") -> PromptRecord:
+    rows, columns = (int(count) for count in layout.split("x"))
+    texts = [f"The animal {'No. ' * number} beach {n}" for n in range(rows * columns)]
+    return PromptRecord(
+        idx=f"s{number}", prompt=str(from_theme("a red cat. All images show it", texts, layout)), height=rows * SIDE,
+        width=columns * SIDE, layout=layout, theme="a red cat", category="", task_name="", criteria={},
+    )  # fmt: skip
+
+
+def rule(**changes: Any) -> Any:
+    terms = {"terms": {"darkness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    return recipe(**{
+        "family": "flux2_klein", "panels": "one_by_one", "guidance": 2.0, "rewards": terms, "train_size": 2 * SIDE,
+        "eval_sizes": [2 * SIDE], "max_sequence_length": WINDOW, **changes,
+    })  # fmt: skip
+
+
+def arrays(pictures: list[Image.Image]) -> np.ndarray:
+    return np.stack([np.asarray(picture, dtype=int) for picture in pictures])
+
+
+def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[Image.Image], list[Any]]:
+    page = Canvas.from_record(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
+    prompts = EncodedPrompts.from_records(policy, [record], predecessors, WINDOW, 4.0)
+    return paint_page(policy, prompts, [0, 0], KEYS, Sampling.of(policy, page.part_size, 3, 4.0), page)
+
+
+def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it(model: Path) -> None:
+    record = story(1, "2x2")
+    images, parts = painted(load(model), record, 2)
+    assert len(parts) == 4 and images[0].size == (2 * SIDE, 2 * SIDE)
+    pipeline, policy = load(model).pipeline, load(model)
+    for number, text in enumerate(panel_texts(record)):
+        keys = [NoiseKey(f"story-{number}", key.image, key.seed) for key in KEYS]
+        for place, noise in enumerate(policy.noise((SIDE, SIDE), keys)):
+            given = [part.pictures[place] for part in parts[max(0, number - 2) : number]]
+            latents = noise.T.reshape(1, -1, SIDE // 16, SIDE // 16)
+            plain = pipeline(
+                image=given or None, prompt=text, height=SIDE, width=SIDE, num_inference_steps=3, guidance_scale=4.0,
+                latents=latents, max_sequence_length=WINDOW,
+            ).images[0]  # fmt: skip
+            assert np.abs(arrays([plain]) - arrays([parts[number].pictures[place]])).max() <= 1
+    assert (arrays(images)[0] == arrays([composed([part.pictures[0] for part in parts], (2, 2))])[0]).all()
+
+
+def test_a_panel_depends_on_those_before_it_as_far_as_predecessors_reach(model: Path) -> None:
+    record, policy = story(1), load(model)
+    by_one, by_two = (painted(policy, record, count)[1] for count in (1, 2))
+    for number, equal in enumerate([True, True, False]):
+        same = (arrays(by_one[number].pictures) == arrays(by_two[number].pictures)).all()
+        assert bool(same) is equal
+    assert [len(part.trajectory.latents[0]) for part in by_two] == [16] * 3
+
+
+def test_references_stand_behind_those_that_a_prompt_has(model: Path) -> None:
+    """Two given at once, and one of them later, are the same two."""
+    policy, size = load(model, "edits"), (SIDE, SIDE)
+    pictures = [Image.new("RGB", size, colour) for colour in ("red", "blue")]
+    together = policy.encode(["the beach"], WINDOW, [pictures], [[size]])
+    behind = policy.with_references(
+        policy.encode(["the beach"], WINDOW, [pictures[:1]], [[size]]), [pictures[1:]], size
+    )
+    sampling = Sampling.of(policy, size, 2, 4.0)
+    found = [rollout(policy, encoded, [0], KEYS[:1], sampling).latents for encoded in (together, behind)]
+    assert torch.equal(*found)
+
+
+def test_a_recipe_paints_a_story(model: Path) -> None:
+    policy, record = load(model), story(2)
+    found, at_once = (
+        paint_sizes(policy, "klein", each, [record], when="before", seeds=[0], steps=2)
+        for each in (rule(), rule(panels="together"))
+    )
+    assert found[0].image.size == at_once[0].image.size == (3 * SIDE, SIDE)
+    assert len(found[0].panels) == 3 and (arrays([found[0].image]) != arrays([at_once[0].image])).any()
+
+
+@dataclass(frozen=True)
+class Zero(NoiseKey):
+    """The noise of the generator's seed 0, as a card's example has it."""
+
+    @property
+    def generator_seed(self) -> int:
+        return 0
+
+
+def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, record = load(model), story(1, "2x2")
+    policy.add_adapter(PolicyLora(rank=2, alpha=4), 0)
+    generator = torch.Generator().manual_seed(5)
+    for parameter in policy.trainable().values():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
+    policy.save_adapter(tmp_path / "place/adapter")
+    recipe = rule(model=str(model), predecessors=2, eval_steps=3)
+    card = model_card(recipe, policy, record, "place", {}, {}, {}, 0)
+    assert '`NoiseKey("prompt id-panel", 0, seed)' in card
+    monkeypatch.chdir(tmp_path)
+    exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
+    prompts = EncodedPrompts.from_records(policy, [record], 2, WINDOW, recipe.guidance)
+    sampling = Sampling.of(policy, (SIDE, SIDE), 3, recipe.guidance)
+    page = Canvas((2 * SIDE, 2 * SIDE), (2, 2))
+    images, _ = paint_page(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
+    assert np.abs(arrays(images) - arrays([Image.open("painted.png")])).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "flux"}, "one_by_one.*the family flux takes no reference pictures.*flux2_klein"),
+        ({"family": "qwen_image"}, "the family qwen_image takes no reference pictures"),
+        ({"family": "flux_kontext"}, "the family flux_kontext only edits"),
+        ({"family": "qwen_image_edit_plus"}, "the family qwen_image_edit_plus only edits"),
+        ({"task": "edits"}, "the family flux2_klein is to edit"),
+        ({"predecessors": 5}, "predecessors=5: the family flux2_klein takes 4 reference pictures at most"),
+    ],
+)
+def test_what_cannot_be_a_story_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        refuse_stories(rule(**changes))
+    for own in ({}, {"predecessors": 4}, {"panels": "together", "family": "flux"}):
+        refuse_stories(rule(**own))
+    assert [predecessors_of(rule(**own)) for own in ({}, {"predecessors": 2}, {"panels": "together"})] == [4, 2, 0]
+
+
+def test_panels_too_small_to_be_a_reference_are_refused() -> None:
+    with pytest.raises(DataError, match="panels of 32 x 32 px.*its reference pictures of 64 px; .* needs 64 x 192"):
+        refuse_sizes([story(0)], rule(train_size=SIDE), 16)
+    long = story(0).model_copy(update={"height": 64, "width": 3 * 1024})
+    with pytest.raises(DataError, match="panels of 64 x 1024 px are no reference pictures .* 1 to 8 at most"):
+        refuse_sizes([long], rule(record_size="exact"), 16)
+    refuse_sizes([story(0)], rule(), 16)
+    refuse_sizes([story(0)], rule(train_size=SIDE, panels="together"), 16)
+
+
+def test_a_picture_that_was_ranked_is_no_story() -> None:
+    with pytest.raises(ValueError, match="loss dpo learns from pictures that were painted at once"):
+        rule(loss="dpo", noise_steps=[], dynamics="ode", kl={"beta": 0.0})
+    with pytest.raises(ValueError, match="predecessors is for panels: one_by_one"):
+        rule(panels="together", predecessors=2)

@@ -1,0 +1,151 @@
+"""Training on stories: the advantage is the story's, each panel learns from its own trajectory; toys, on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from paco_core.data.records.prompt_text import from_theme
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.trainer import Trainer
+from paco_core.policies.base import Size, sized
+from paco_core.policies.encoded import Condition, Encoded
+from tests.support.grpo_toys import ToyPolicy, record, trainer
+from tests.support.grpo_toys import recipe as toy_recipe
+from tests.support.ranks import together
+
+PANEL = 64
+
+
+class ToyStories(ToyPolicy):
+    """The toy with panels before: their mean colour, the latest counting most, is added to every predicted velocity."""
+
+    panel_example = ToyPolicy.example
+
+    def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image.Image]], size: Size) -> Encoded:
+        self.calls["references"] += 1
+        self.rows["references"] += sum(len(row) for row in references)
+        rows = []
+        for row, pictures in zip(encoded.rows, references, strict=True):
+            colours = [np.asarray(one).mean((0, 1)) * (n + 1) for n, one in enumerate(pictures)]
+            mean = torch.tensor([*np.mean(colours, axis=0).tolist(), 0.0]) / 255.0
+            rows.append({**row, sized("reference", size): mean})
+        return Encoded(rows, "cpu")
+
+    def velocity(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
+    ) -> torch.Tensor:
+        shown = condition.tensors.get(sized("reference", size))
+        found = super().velocity(latents, sigma, condition, guidance, size)
+        return found if shown is None else found - 0.5 * shown[:, None, :]
+
+
+def of(given: PromptRecord, layout: str) -> PromptRecord:
+    rows, columns = (int(count) for count in layout.split("x"))
+    text = str(from_theme(given.theme, [f"panel {n}" for n in range(rows * columns)], layout))
+    size = {"height": rows * PANEL, "width": columns * PANEL}
+    return given.model_copy(update={"prompt": text, "layout": layout, **size})
+
+
+def stories(layouts: Sequence[str] = ("1x3",), **changes: Any) -> Trainer:
+    own = {"family": "flux2_klein", "panels": "one_by_one", "train_size": 2 * PANEL, "eval_sizes": [2 * PANEL]}
+    rule = toy_recipe(**{**own, "predecessors": 2, "eval_every": 9, "epochs": 2, **changes})
+    train, unseen = (
+        [of(record(n), layouts[n % len(layouts)]) for n in numbers] for numbers in (range(8), range(20, 23))
+    )
+    return trainer(policy=ToyStories(), recipe=rule, train=train, unseen=unseen)
+
+
+@pytest.mark.parametrize("layouts", [("1x3",), ("2x2", "1x3")])
+def test_all_panels_of_a_story_have_its_advantage(tmp_path: Path, layouts: Sequence[str]) -> None:
+    made = stories(layouts)
+    with made.epochs.open(tmp_path):
+        found, figures, _ = made.epochs.gather(0)
+    assert found.first is not None and len(found.first) == 4 * 6 + 1
+    panels = np.diff(found.first)
+    assert set(panels.tolist()) == ({3} if len(layouts) == 1 else {3, 4})
+    assert len(found.rows) == len(found.keys) == len(found.advantages) == panels.sum()
+    for begin, end in zip(found.first, found.first[1:], strict=False):
+        assert len(set(found.advantages[begin:end])) == 1
+        ids = [key.prompt_id for key in found.keys[begin:end]]
+        assert ids == [f"{ids[0].rpartition('-')[0]}-{n}" for n in range(end - begin)]
+    assert len(set(found.advantages.tolist())) > 12 and "reward/brightness" in figures
+    assert sorted(s for bucket in found.buckets for s in bucket.samples.tolist()) == list(range(panels.sum()))
+    spans = found.spans(2)
+    assert [span.start for span in spans] == [0, found.first[12]] and spans[-1].stop == panels.sum()
+    later = [row for row, key in zip(found.rows, found.keys, strict=True) if not key.prompt_id.endswith("-0")]
+    assert len(set(later)) == len(later), "each panel behind the first has pictures of its own"
+
+
+def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path) -> None:
+    """The ratio is one before the update; it is not, once a panel is given other panels than it was painted beside."""
+    outcome = stories(("2x2", "1x3")).run(tmp_path / "out", tmp_path / "checkpoints")
+    assert max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-6
+    made = stories()
+    with made.epochs.open(tmp_path):
+        found, *_ = made.epochs.gather(0)
+    rows = [dict(row) for row in found.encoded.rows]
+    name = sized("reference", (PANEL, PANEL))
+    for row in rows:
+        row |= {name: row[name] + 1.0} if name in row else {}
+    object.__setattr__(found, "encoded", Encoded(rows, "cpu"))
+    with pytest.raises(RuntimeError, match="the training pass does not match the sampling"):
+        made.learner.learn(found)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"loss": "nft", "noise_steps": [], "dynamics": "ode"}, {"shared_noise": True}],
+    ids=["ppo", "nft", "shared noise"],
+)
+def test_two_epochs_in_two_goes_are_two_in_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    one = stories(("2x2", "1x3"), **changes).run(tmp_path / "one", tmp_path / "one/checkpoints")
+    assert all(row["update/grad_norm"] > 0 for row in one.rows[1:])
+    stories(("2x2", "1x3"), **{**changes, "epochs": 1}).run(tmp_path / "two", tmp_path / "two/checkpoints")
+    two = stories(("2x2", "1x3"), **changes).run(tmp_path / "two", tmp_path / "two/checkpoints")
+    assert two.resumed_at == 1
+    first, second = (tmp_path / name / "adapter/adapter.safetensors" for name in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_panel_has_no_more_references_than_predecessors() -> None:
+    made = stories(epochs=0)
+    policy: Any = made.learner.policy
+    made.evaluator.evaluate()  # 3 stories of 3 panels, 2 seeds
+    assert policy.rows["references"] == 3 * 2 * (1 + 2)
+    one = stories(epochs=0, predecessors=1)
+    one.evaluator.evaluate()
+    other: Any = one.learner.policy
+    assert other.rows["references"] == 3 * 2 * (1 + 1)
+
+
+def work(out: Path) -> None:
+    """One rank."""
+    outcome = stories(("2x2", "1x3"), rollout_batch=6, eval_seeds=[0]).run(out, out / "checkpoints")
+    (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(outcome.rows))
+
+
+@pytest.mark.slow
+def test_one_and_two_processes_compute_the_same(tmp_path: Path) -> None:
+    """A panel is trained by a process that did not paint it."""
+    found = {}
+    for world in (1, 2):
+        out = tmp_path / str(world)
+        out.mkdir()
+        together(work, out, world=world, how="fork")
+        rows = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
+        assert all(row == rows[0] for row in rows)
+        found[world] = rows[0], load_file(out / "adapter/adapter.safetensors")
+    (alone, weights), (shared, others) = found.values()
+    assert [list(row) for row in shared] == [list(row) for row in alone]
+    assert shared[1]["reward/brightness"] == alone[1]["reward/brightness"]
+    assert all(torch.allclose(weights[name], others[name], rtol=0, atol=1e-6) for name in weights)

@@ -1,0 +1,163 @@
+"""What comes from outside is read as it is seen, or refused with its cause: one file for every door."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paco_core.io import decoding
+from paco_core.io.decoding import TooLarge, Undecodable, read_head
+from paco_core.io.files import DataError
+from paco_core.io.pictures import decode_image, image_size, picture_digest, read_image, rgb
+from paco_core.io.shards import encode_png
+from paco_core.reward_model.yes_probability import PairQuery, PictureQuery
+from paco_core.serving.engines import pictures as served
+from tests.support.carriers import carriers, drawing, encoded, exif, left_clear, left_white, png
+from tests.support.pictures import bomb
+
+CARRIERS = carriers()
+#: Pillow gives their transparent colour in the depth of the file, which it has forgotten once the pixels are loaded.
+FORGOTTEN = {"4-bit L with tRNS, PNG", "16-bit RGB with tRNS, PNG"}
+
+
+@pytest.mark.parametrize("name", CARRIERS)
+def test_every_door_gives_what_a_person_sees(name: str, tmp_path: Path) -> None:
+    """A file, a data URL's bytes, and a picture that the caller opened with Pillow: the same pixels, one digest."""
+    data, seen = CARRIERS[name]
+    file = tmp_path / "picture"
+    file.write_bytes(data)
+    found = {
+        "bytes": decode_image(data, "x"),
+        "file": read_image(file),
+        "data URL": served.decode(served.head(data)),
+        "opened": PairQuery(Image.open(file), seen, "?").first,
+        "opened and loaded": seen if name in FORGOTTEN else rgb(_loaded(file)),
+        "one picture": PictureQuery(Image.open(file), "?").picture,
+    }
+    for door, picture in found.items():
+        assert picture.mode == "RGB" and not picture.info, door
+        np.testing.assert_array_equal(np.asarray(picture), np.asarray(seen), err_msg=door)
+    assert {picture_digest(picture) for picture in found.values()} == {picture_digest(seen)}
+    assert {encode_png(picture) for picture in found.values()} == {encode_png(seen)}
+    assert image_size(file) == read_head(data).size == seen.size
+
+
+def _loaded(file: Path) -> Image.Image:
+    image = Image.open(file)
+    image.load()
+    return image.copy()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_all_orientations_of_a_photograph(orientation: int, tmp_path: Path) -> None:
+    """JPEG is lossy: as close to the upright drawing as the upright JPEG is."""
+    back = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_90"}
+    back |= {7: "TRANSVERSE", 8: "ROTATE_270"}
+    stored = drawing().transpose(Image.Transpose[back[orientation]]) if orientation > 1 else drawing()
+    data = encoded(stored, "JPEG", quality=95, subsampling=0, exif=exif(orientation))
+    (tmp_path / "x.jpg").write_bytes(data)
+    found = decode_image(data, "x")
+    assert found.size == image_size(tmp_path / "x.jpg") == (64, 48)
+    assert np.abs(np.asarray(found).astype(int) - np.asarray(drawing())).mean() < 4
+
+
+def test_what_is_half_transparent_is_half_white() -> None:
+    half = drawing()
+    half.putalpha(128)
+    assert rgb(half).getpixel((2, 40)) == (227, 147, 147)
+    palette = left_clear(drawing()).quantize(8)  # PA, or P with an alpha for each colour
+    assert palette.has_transparency_data
+    np.testing.assert_allclose(np.asarray(rgb(palette)).astype(int), np.asarray(left_white(drawing())), atol=2)
+    np.testing.assert_allclose(np.asarray(rgb(palette.convert("PA"))), np.asarray(rgb(palette)), atol=2)
+
+
+def test_a_plain_picture_in_memory_is_itself() -> None:
+    plain = drawing()
+    assert rgb(plain) is plain and PairQuery(plain, plain, "?").first is plain
+
+
+def test_a_cmyk_photograph_and_one_of_several_pictures() -> None:
+    for data in (
+        encoded(drawing().convert("CMYK"), "JPEG", quality=95),
+        encoded(drawing(), "MPO", quality=95, subsampling=0, save_all=True, append_images=[drawing().rotate(180)]),
+    ):
+        assert np.abs(np.asarray(decode_image(data, "x")).astype(int) - np.asarray(drawing())).mean() < 4
+
+
+REFUSED = [
+    ("zero bytes", b"", "zero bytes, expected a picture"),
+    ("text", b"no picture", "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
+    ("another format", encoded(drawing(), "ICO"), "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
+    ("a strip", encoded(Image.new("RGB", (1, 20_000))), "1 x 20000 pixels: a side has at most 16384"),
+    ("a shorter strip", encoded(Image.new("L", (401, 2))), "401 x 2 pixels: its longer side is more than 200 times"),
+    ("a bomb", bomb(), "too many pixels"),
+    ("a smaller bomb", bomb(8_001), "8001 x 8001 pixels exceed the limit of 64000000"),
+    ("negative", encoded(Image.fromarray(np.full((4, 4), -1, np.int32)), "TIFF"), "its pixels go from -1 to -1"),
+    ("32 bits", encoded(Image.fromarray(np.full((4, 4), 1 << 20, np.int32)), "TIFF"), "expected 0 to 65535"),
+    ("above 1", encoded(Image.fromarray(np.full((4, 4), 2.5, np.float32)), "TIFF"), "from 2.5 to 2.5, expected 0 to 1"),
+    ("no number", encoded(Image.fromarray(np.full((4, 4), np.nan, np.float32)), "TIFF"), "from nan to nan"),
+]
+
+
+@pytest.mark.parametrize(("data", "cause"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_what_cannot_be_read_is_refused_with_its_cause(data: bytes, cause: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(data)
+    for read in (lambda: decode_image(data, "x.png"), lambda: read_image(tmp_path / "x")):
+        with pytest.raises(DataError, match=f"x.*: .*{cause}"):
+            read()
+    with pytest.raises(served.RequestError, match=cause.replace("64000000", "16777216")) as refused:
+        served.decode(served.head(data))
+    assert refused.value.status == 400
+
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("WEBP", {}), ("GIF", {}), ("BMP", {}),
+    ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"}),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's, of what is missing
+@pytest.mark.parametrize(("kind", "more"), KINDS)
+def test_a_truncated_file_is_refused(kind: str, more: dict[str, Any]) -> None:
+    data = encoded(Image.effect_noise((64, 64), 50).convert("P" if kind == "GIF" else "RGB"), kind, **more)
+    decode_image(data, "whole")
+    for share in (0.5, 0.9, 0.98):
+        with pytest.raises(DataError, match="cut: not a readable picture"):
+            decode_image(data[: int(len(data) * share)], "cut")
+
+
+def test_limits_hold_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(decoding, "_load", lambda _image: pytest.fail("pixels were decoded"))
+    with pytest.raises(TooLarge, match="64 x 48 pixels exceed the limit of 100; scale it down"):
+        read_head(encoded(drawing()), 100)
+    with pytest.raises(Undecodable, match="zero bytes"):
+        read_head(b"")
+    huge = tmp_path / "huge.png"
+    with huge.open("wb") as stream:
+        stream.truncate(decoding.MAX_BYTES + 1)  # takes no room on the disk
+    monkeypatch.setattr(Path, "read_bytes", lambda _path: pytest.fail("the file was read"))
+    with pytest.raises(DataError, match=r"huge\.png: 256000001 bytes, at most 256000000 are accepted"):
+        read_image(huge)
+
+
+def test_a_picture_of_the_callers_that_is_damaged_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cut.png").write_bytes(encoded(Image.effect_noise((64, 64), 50))[:900])
+    with pytest.raises(DataError, match=r"cut\.png: not a readable picture"):
+        PairQuery(Image.open(tmp_path / "cut.png"), drawing(), "?")
+    with pytest.raises(DataError, match="picture: expected a picture that Pillow opened or made, not str"):
+        PairQuery(str(tmp_path / "cut.png"), drawing(), "?")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="picture: its pixels go from 0 to 3"):
+        rgb(Image.fromarray(np.array([[0, 3]], np.float32)))
+
+
+def test_grey_and_colour_of_16_bits_are_cut_alike() -> None:
+    """The same ramp as 16-bit grey and as 16-bit RGB, at values between those of 8 bits, too."""
+    values = np.arange(0, 65_536, 37, dtype=np.uint16)
+    grey = decode_image(encoded(Image.fromarray(values[None, :200].copy())), "grey")
+    rows = [b"".join(struct.pack(">HHH", v, v, v) for v in values[:200].tolist())]
+    assert decode_image(png(16, 2, rows, 200), "colour").tobytes() == grey.tobytes()

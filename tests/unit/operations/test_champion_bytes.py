@@ -1,0 +1,140 @@
+"""What is handed out as a champion are its bytes, whatever lies in the workspace and in DVC's cache; or an error."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from dvc_project.cache import Cache
+from dvc_project.lockfile import Lock
+from paco_core.io.files import DataError
+from paco_core.io.versions import RESTORED, folder_of_version
+from paco_core.operations import promote as command
+from paco_core.operations.named import fetch
+from paco_core.operations.promotion.champions import ADAPTER_TAG, CHAMPION, Champions, bytes_of
+from paco_core.operations.reevaluation import subject
+from paco_core.runtime.tracking.models import registered_name
+from tests.support import provenance_world as world
+from tests.support.promotion_stand import NAME, POLICY, Stand, made_stand
+
+WEIGHTS = "adapter/weights.safetensors"
+
+
+@pytest.fixture
+def stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
+    return made_stand(project, monkeypatch)
+
+
+@pytest.fixture
+def root(stand: Stand) -> Path:
+    """The champion has the weights "adapter"; dvc.lock and git are of it, the workspace holds others."""
+    mlflow.set_tracking_uri(f"sqlite:///{stand.root / 'mlflow.db'}")
+    command.promote(stand.root, NAME)
+    (stand.root / POLICY / WEIGHTS).write_text("another")
+    return stand.root
+
+
+def fetched(root: Path, name: str = f"{NAME}@champion") -> str:
+    place = root / "fetched"
+    shutil.rmtree(place, ignore_errors=True)
+    fetch(root, name, place)
+    return (place / "weights.safetensors").read_text()
+
+
+def gc(root: Path) -> None:
+    """What ``dvc gc --workspace`` leaves of a version that the workspace does not use."""
+    shutil.rmtree(Cache(root).folder)
+
+
+@pytest.mark.slow
+def test_the_workspace_is_not_believed(root: Path) -> None:
+    assert Lock.read(root).md5_of(POLICY), "dvc.lock names the champion's version"
+    assert fetched(root) == "adapter"
+    champion = Champions(root).at(NAME, CHAMPION)
+    assert champion is not None
+    assert (subject(root, NAME).folder / WEIGHTS).read_text() == "adapter"
+    assert (bytes_of(root, champion) / WEIGHTS).read_text() == "adapter"
+    mlflow.MlflowClient().create_registered_model("pointer")
+    mlflow.MlflowClient().create_model_version("pointer", f"dvc://{POLICY}#{champion.md5}")
+    copied = Path(mlflow.artifacts.download_artifacts("models:/pointer/1", dst_path=str(root / "downloaded")))
+    assert (copied / WEIGHTS).read_text() == "adapter"
+    with pytest.raises(DataError, match=r"is not the version that dvc\.lock records"):
+        command.promote(root, NAME)
+    (root / POLICY / WEIGHTS).write_text("adapter")
+    assert bytes_of(root, champion) == root / POLICY, "its own bytes need no copy"
+
+
+def test_a_version_that_was_never_promoted_is_not_believed_either(root: Path) -> None:
+    mlflow.MlflowClient().delete_registered_model_alias(registered_name(NAME), CHAMPION)
+    found = subject(root, NAME)
+    assert found.version == "not promoted" and (found.folder / WEIGHTS).read_text() == "adapter"
+
+
+def test_a_layout_is_made_anew_where_it_was_written_to_or_dangles(root: Path) -> None:
+    champion = Champions(root).at(NAME, CHAMPION)
+    assert champion is not None
+    laid_out = bytes_of(root, champion)
+    assert laid_out.is_relative_to(root / RESTORED)
+    (laid_out / WEIGHTS).unlink()
+    assert (bytes_of(root, champion) / WEIGHTS).read_text() == "adapter"
+    (laid_out / "more").write_text("x")
+    assert not (bytes_of(root, champion) / "more").exists()
+    cached = (laid_out / WEIGHTS).resolve()
+    cached.write_text("through a link")
+    with pytest.raises(DataError, match=rf"{NAME} version 1: DVC's cache holds other bytes.*{WEIGHTS} was changed"):
+        bytes_of(root, champion)
+    assert fetched(root) == "adapter", "MLflow's copy"
+    cached.write_text("adapter")
+    shutil.rmtree(laid_out)
+    Cache(root).path(champion.md5).write_text("{}")
+    with pytest.raises(DataError, match="other bytes|damaged"):
+        bytes_of(root, champion)
+
+
+def test_after_a_clean_up_mlflow_has_a_copy(root: Path) -> None:
+    assert fetched(root) == "adapter"
+    gc(root)
+    assert fetched(root) == "adapter"
+    champion = Champions(root).at(NAME, CHAMPION)
+    assert champion is not None
+    with pytest.raises(DataError, match=rf"{NAME} version 1: DVC's cache does not hold version .*since a `dvc gc`"):
+        bytes_of(root, champion)
+    with pytest.raises(DataError, match="does not hold version"):
+        subject(root, NAME)
+
+
+@pytest.mark.parametrize("spoilt", ["other bytes", "gone", "registered before copies were checked"])
+def test_a_copy_of_mlflow_that_is_not_the_champion_is_not_handed_out(root: Path, spoilt: str) -> None:
+    gc(root)
+    (file,) = root.glob("mlartifacts/**/adapter_weights/weights.safetensors")
+    if spoilt == "other bytes":
+        file.write_text("edited")
+    elif spoilt == "gone":
+        shutil.rmtree(file.parent)
+    else:
+        mlflow.MlflowClient().delete_model_version_tag(registered_name(NAME), "1", ADAPTER_TAG)
+    with pytest.raises(DataError, match="does not hold version"):
+        fetched(root)
+    assert not (root / "fetched").exists()
+
+
+@pytest.mark.slow
+def test_a_challenger_meets_a_champion_whose_bytes_are_gone(root: Path) -> None:
+    (root / POLICY / WEIGHTS).write_text("better")
+    world.record(root, {f"policies@{NAME}": [POLICY]})
+    gc(root)
+    with pytest.raises(DataError, match=rf"{NAME} version 1: DVC's cache does not hold version"):
+        command.promote(root, NAME)
+    champion = Champions(root).at(NAME, CHAMPION)
+    assert champion and champion.number == "1", "nothing was decided"
+
+
+def test_several_lay_out_a_version_at_once(root: Path) -> None:
+    md5 = str(Lock.read(root).md5_of(POLICY))
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: folder_of_version(root, POLICY, md5), range(16)))
+    assert {(folder / WEIGHTS).read_text() for folder in folders} == {"adapter"}

@@ -1,0 +1,257 @@
+"""Measuring again, auditing, telling people, clearing away."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+
+from paco_core.config.params import PARAMS_FILE, load
+from paco_core.io.file_locks import hold
+from paco_core.operations import cases, reevaluation
+from paco_core.operations.alerts import FILE, alert
+from paco_core.operations.audit import audit, to_audit
+from paco_core.operations.promotion.decision import rule_for
+from paco_core.operations.promotion.measuring import unseen_by_all
+from paco_core.operations.reevaluation import Reevaluation, Subject
+from paco_core.serving.servers.cleanup import living, remove_stale
+from paco_core.serving.servers.registry import FOLDER, Registry
+
+START = datetime(2026, 1, 1, 3, tzinfo=UTC)
+NAME = "flux_t2is"
+
+
+# --- re-evaluation ----------------------------------------------------------------------------------------
+
+
+def night(root: Path, number: int, fall: float = 0.0, fresh_fall: float = 0.0, prefix: str = "p") -> Reevaluation:
+    """One night's table: equal to every other night's but for what was lost on fixed and on fresh cases."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for which, lost in (("fixed", fall), ("fresh", fresh_fall)):
+        for n in range(24):
+            for seed in (0, 1):
+                owner = f"{prefix}{n}" if which == "fixed" else f"{number}-{n}"
+                rows.append((which, owner, seed, rng.normal(0.6, 0.1) - lost * rng.uniform(0.5, 1.5)))
+    table = pd.DataFrame(rows, columns=["set", "prompt_id", "unit", "gold_consistency"])
+    params = load(root / PARAMS_FILE)
+    found = Subject(NAME, root, "ab.dir", "3")
+    return reevaluation.compare(root, params, found, table, START + timedelta(days=number), None)
+
+
+def test_the_first_night_has_nothing_to_compare_with(project: Path) -> None:
+    made = night(project, 0)
+    assert made.check.passed and "no earlier table" in made.check.description
+    assert made.figures["fixed/gold_consistency"] == pytest.approx(0.6, abs=0.05)
+
+
+@pytest.mark.slow
+def test_equal_nights_pass_and_a_worse_one_fails(project: Path) -> None:
+    night(project, 0)
+    same = night(project, 1)
+    assert same.check.passed and same.fixed is not None and same.fixed.difference == 0
+    worse = night(project, 2, fall=0.1)
+    assert not worse.check.passed and worse.check.severity == "ERROR"
+    assert worse.fixed is not None and worse.fixed.high < 0 and "2026-01-02" in worse.check.description
+    # The next night is compared with the bad one, so the fall is told once.
+    assert night(project, 3, fall=0.1).check.passed
+
+
+def test_fresh_cases_are_compared_by_their_means_and_do_not_fail_the_check(project: Path) -> None:
+    night(project, 0)
+    made = night(project, 1, fresh_fall=0.2)
+    assert made.check.passed and made.fresh is not None and made.fresh.is_worse
+    assert "on fresh ones" in made.check.description
+
+
+def test_another_benchmark_is_not_compared(project: Path) -> None:
+    night(project, 0)
+    made = night(project, 1, prefix="q")
+    assert made.fixed is None and "none of them was measured on 2026-01-01" in made.check.description
+
+
+def test_fresh_pairs_change_by_the_day_and_hold_both_labels(project: Path) -> None:
+    params = load(project / PARAMS_FILE)
+    monday, again, tuesday = (cases.drawn_pairs(params, day, 8) for day in ("2026-01-05", "2026-01-05", "2026-01-06"))
+    assert [p[0] for p in monday] == [p[0] for p in again] != [p[0] for p in tuesday]
+    assert monday[0][1].first.tobytes() == again[0][1].first.tobytes()
+    assert [p[2] for p in monday] == ["Yes", "No"] * 4
+
+
+def test_fresh_prompts_are_neither_trained_on_nor_fixed(project: Path, tmp_path: Path) -> None:
+    from paco_core.data.prompts.prompts import make_prompts
+    from paco_core.data.records.records import write_prompts
+    from paco_core.io import paths
+
+    params = load(project / PARAMS_FILE)
+    params = params.model_copy(update={"t2is": params.t2is.model_copy(update={"prompts": 6})})
+    records = make_prompts(params.prompts.model_copy(update={"count": 40}), (64, 64), project).records
+    (project / paths.PROMPTS).mkdir(parents=True)
+    write_prompts(project / paths.PROMPTS / "prompts.jsonl", records)
+    trained = [record.idx for record in records[:10]]
+    (project / "prompts.json").write_text(json.dumps({"trained": trained, "unseen": []}))
+    known, again = (unseen_by_all(project, params, NAME, [project]) for _ in range(2))
+    monday, tuesday = (cases.fresh(project, params, project, known, f"2026-01-0{day}") for day in (5, 6))
+    fixed, fresh, other = ({r.idx for r in part.records} for part in (known, monday, tuesday))
+    assert len(fixed) == len(fresh) == 6 and not fresh & fixed and not fresh & set(trained)
+    assert fixed == {r.idx for r in again.records} and fresh != other
+
+
+def test_editing_policies_are_measured_on_pictures_that_were_held_back_and_on_new_ones(project: Path) -> None:
+    from paco_core.data.prompts.edit_prompts import drawn
+    from paco_core.io import paths
+
+    params = load(project / PARAMS_FILE)
+    editor = params.policies.recipes[NAME].model_copy(update={"family": "flux_kontext"})
+    policies = params.policies.model_copy(update={"recipes": {"kontext_edit": editor}})
+    params = params.model_copy(update={"policies": policies})
+    assert rule_for(params, "kontext_edit").measure == "gold_editing"
+    made = drawn(12, 32, seed=0)
+    made.hold_out(5, seed=0)
+    made.write(project / paths.EDIT_PROMPTS)
+    trained = [record.idx for record in made.records if record.part == "train"]
+    (project / "prompts.json").write_text(json.dumps({"trained": trained, "unseen": []}))
+    known = unseen_by_all(project, params, "kontext_edit", [project])
+    assert len(known.records) == 5 and not {r.idx for r in known.records} & set(trained)
+    monday, tuesday = (cases.fresh(project, params, project, known, f"2026-01-0{day}") for day in (5, 6))
+    shown = [
+        [case.reference(r)[0].tobytes() for r in case.records] for case in (known, monday, tuesday) if case.reference
+    ]
+    assert [len(set(pictures)) for pictures in shown] == [5, 5, 5] and len({p for part in shown for p in part}) == 15
+    imported = params.model_copy(update={"edit_prompts": params.edit_prompts.model_copy(update={"source": "file"})})
+    assert cases.fresh(project, imported, project, known, "2026-01-05").records == []
+
+
+# --- the audit --------------------------------------------------------------------------------------------
+
+AUDITED = """
+stages:
+  steady:
+    cmd: python make.py data/steady same
+    deps: [make.py]
+    outs: [data/steady]
+  moody:
+    cmd: python make.py data/moody time
+    deps: [make.py, data/steady]
+    outs: [data/moody]
+  broken:
+    cmd: python make.py data/broken fail
+    deps: [make.py]
+    outs: [data/broken]
+  heavy:
+    cmd: python make.py data/heavy same
+    deps: [make.py]
+    outs: [data/heavy]
+    meta: {dagster: {pool: gpu}}
+  stale:
+    cmd: python make.py data/stale same
+    deps: [old.py]
+    outs: [data/stale]
+"""
+MAKE = """
+import os, pathlib, sys, time
+assert os.environ["PACO_TRACKING"] == "off"
+if sys.argv[2] == "fail":
+    sys.exit("no luck today")
+target = pathlib.Path(sys.argv[1])
+target.mkdir(parents=True)
+(target / "f").write_text(str(time.time_ns()) if sys.argv[2] == "time" else "same")
+"""
+
+
+@pytest.fixture
+def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose outs lie there, recorded."""
+    import yaml
+
+    from tests.support import provenance_world as world
+
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    (project / "dvc.yaml").write_text(AUDITED)
+    (project / "make.py").write_text(MAKE)
+    (project / "old.py").write_text("old")
+    names = list(yaml.safe_load(AUDITED)["stages"])
+    for name in names:
+        (project / "data" / name).mkdir(parents=True)
+        (project / "data" / name / "f").write_text("same")
+    world.record(project, {name: [f"data/{name}"] for name in names})
+    lock = yaml.safe_load((project / "dvc.lock").read_text())
+    for name, stage in lock["stages"].items():
+        stage["cmd"] = yaml.safe_load(AUDITED)["stages"][name]["cmd"]
+    (project / "dvc.lock").write_text(yaml.safe_dump(lock))
+    (project / "old.py").write_text("new")
+    return project
+
+
+def test_an_audit_names_what_is_not_reproducible_and_touches_nothing(recorded: Path) -> None:
+    before = {p: p.read_bytes() for p in (*recorded.glob("data/*/f"), recorded / "dvc.lock")}
+    found = audit(recorded)
+    assert {a.out: a.agrees for a in found.outs} == {"data/steady": True, "data/moody": False, "data/broken": False}
+    assert found.failed == {"broken": "no luck today"}
+    assert found.skipped["heavy"] == "needs the pool gpu" and "changed since" in found.skipped["stale"]
+    assert not found.check.passed and "data/moody: recorded" in found.check.description
+    assert {p: p.read_bytes() for p in before} == before
+    kept = {p.name for p in (recorded / ".paco/audit").iterdir()}
+    assert kept == {"moody", "broken"}, "what differs is kept, to be looked at"
+
+
+def test_an_audit_of_steady_stages_passes(recorded: Path) -> None:
+    found = audit(recorded, only=["steady"])
+    assert found.check.passed and found.check.metadata["outs"] == 1
+
+
+def test_which_stages_are_cheap_in_this_project(repository: Path) -> None:
+    from dvc_project.lockfile import Entry, Inputs, Lock
+
+    lock = Lock({name: Entry(name, "", Inputs({}, {}), {}) for name in ("pairs", "policies@flux_t2is", "gone")})
+    _, skipped = to_audit(repository, lock)
+    assert skipped["policies@flux_t2is"] == "needs the pool gpu" and skipped["gone"] == "no longer in dvc.yaml"
+
+
+# --- alerts and housekeeping ------------------------------------------------------------------------------
+
+
+def test_alerts_are_kept_before_the_webhook_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    posted = []
+
+    def post(url: str, json: dict[str, str], timeout: float) -> httpx.Response:
+        posted.append((url, json["text"]))
+        if len(posted) > 1:
+            raise httpx.ConnectError("down")
+        return httpx.Response(200)
+
+    monkeypatch.setattr(httpx, "post", post)
+    assert "webhook" not in alert(tmp_path, "reevaluation failed", "worse")
+    monkeypatch.setenv("PACO_ALERT_WEBHOOK", "https://example.org/secret")
+    assert alert(tmp_path, "reevaluation failed", "worse", "http://127.0.0.1:3000/runs/1").endswith(
+        "sent to the webhook"
+    )
+    assert "did not answer" in alert(tmp_path, "again", "x" * 5000)
+    assert posted[0] == ("https://example.org/secret", "reevaluation failed\nworse\nhttp://127.0.0.1:3000/runs/1")
+    lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    assert [line["title"] for line in lines] == ["reevaluation failed", "reevaluation failed", "again"]
+    assert len(lines[2]["text"]) == 2000 and "secret" not in (tmp_path / FILE).read_text()
+
+
+def test_only_what_the_dead_left_is_reaped(tmp_path: Path) -> None:
+    assert remove_stale(tmp_path) == [] and living(tmp_path) == []
+    homes = {name: tmp_path / FOLDER / name for name in ("dead", "alive")}
+    for home in homes.values():
+        (home / "leases").mkdir(parents=True)
+        for file in ("server.log", "stay", "alive", "leases/1-gone", "leases/2-here"):
+            (home / file).touch()
+        record = {"name": home.name, "url": "u", "pid": 1, "engine": "e", "model": "m", "started": 0.0}
+        (home / "server.json").write_text(json.dumps(record))
+    with hold(homes["alive"] / "alive"), hold(homes["alive"] / "leases/2-here"):
+        told = remove_stale(tmp_path)
+        assert living(tmp_path) == ["alive"]
+        assert remove_stale(tmp_path) == [], "a second look finds nothing"
+    assert len(told) == 4 and sum("expired" in line for line in told) == 3
+    assert {p.name for p in (homes["alive"] / "leases").iterdir()} == {"2-here"}
+    assert (homes["alive"] / "server.json").is_file() and (homes["alive"] / "stay").is_file()
+    assert not (homes["dead"] / "server.json").exists() and Registry(tmp_path).living("dead") is None

@@ -1,0 +1,42 @@
+"""The asset of the served reward: starts the server, measures it, and tells people what they look for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from paco_core.serving.servers import endpoint
+from pipelines.defs.serving import assets, checks
+from tests.support.serving_fakes import diarist_launch
+
+
+@pytest.mark.slow
+def test_the_asset_shows_fingerprint_engine_speed_and_links(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data/reward_merged"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    text = (repository / "params.yaml").read_text()
+    (tmp_path / "params.yaml").write_text(text.replace("start_timeout_s: 120", "start_timeout_s: 500"))
+    monkeypatch.setattr(endpoint, "launch", diarist_launch(tmp_path / "diary"))
+    for module in (assets, checks):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    name = endpoint.served_name(endpoint.fingerprint(folder))
+    try:
+        result = assets.reward_endpoint(dg.build_asset_context())
+        assert isinstance(result, dg.MaterializeResult) and result.data_version == dg.DataVersion(name)
+        shown = dict(result.metadata or {})
+        assert shown["fingerprint"] == name.split("@")[1] and shown["engine"] == "transformers"
+        assert isinstance(shown["server"], dg.UrlMetadataValue) and shown["server"].url.startswith("http://127.0.0.1:")
+        # the engine takes 50 ms a batch
+        assert 50 <= shown["latency p50 (ms)"] <= shown["latency p95 (ms)"]
+        assert shown["throughput (pairs/s)"] > 1e3 / shown["latency p50 (ms)"]  # questions in flight share a batch
+        assert checks.reward_endpoint_healthy().passed
+    finally:
+        endpoint.down(tmp_path)
+    assert not checks.reward_endpoint_healthy().passed
+    shutil.rmtree(tmp_path / ".paco")

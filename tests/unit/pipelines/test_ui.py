@@ -1,0 +1,134 @@
+"""`python -m pipelines.ui`: what it starts, and that one signal ends it all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from paco_core.runtime.tracking import dagster_url, run_url
+from pipelines import ui
+from tests.support.waiting import free_port
+
+
+def test_both_listen_on_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    pages = [s for s in ui.servers(tmp_path, 3000, 5000, tmp_path) if s.port]
+    assert [s.url for s in pages] == ["http://127.0.0.1:5000", "http://127.0.0.1:3000"]
+    assert all("127.0.0.1" in s.command for s in pages)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
+    assert [s.name for s in ui.servers(tmp_path, 3000, 5000, tmp_path) if s.port] == ["Dagster"]
+
+
+def test_webserver_and_daemon_ask_one_code_server(tmp_path: Path, repository: Path) -> None:
+    code, page, daemon = ui.servers(repository, 3000, 5000, tmp_path)[-3:]
+    (location,) = yaml.safe_load((tmp_path / "workspace.yaml").read_text())["load_from"]
+    (declared,) = yaml.safe_load((repository / "workspace.yaml").read_text())["load_from"]
+    assert location["grpc_server"] == {"socket": str(code.socket), "location_name": "paco"}
+    assert declared["python_module"] == {"module_name": ui.DEFINITIONS, "location_name": ui.LOCATION}
+    assert {"-m", ui.DEFINITIONS, ui.LOCATION, str(code.socket)} <= set(code.command)
+    assert all(str(tmp_path / "workspace.yaml") in server.command for server in (page, daemon))
+    assert "pipelines.webserver" in page.command, "the one with the guard"
+
+
+def test_the_instance_gets_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    env = ui.environment(tmp_path)
+    assert env["DAGSTER_HOME"] == str(tmp_path / ".dagster")
+    assert (tmp_path / ".dagster" / "dagster.yaml").read_text() == "telemetry: {enabled: false}\n"
+
+
+def test_links_lead_to_the_ports_that_were_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "PACO_DAGSTER_URL", "PACO_MLFLOW_URL"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "dagster.yaml").write_text("{}\n")
+    env = ui.environment(tmp_path, ui.servers(tmp_path, 3917, 5917, tmp_path))
+    for name in ("PACO_DAGSTER_URL", "PACO_MLFLOW_URL"):
+        monkeypatch.setenv(name, env[name])
+    assert dagster_url("ab") == "http://127.0.0.1:3917/runs/ab"
+    assert run_url("sqlite:///mlflow.db", "1", "cd") == "http://127.0.0.1:5917/#/experiments/1/runs/cd"
+    assert run_url("https://mlflow.example.org", "1", "cd").startswith("https://mlflow.example.org/#/")
+    monkeypatch.setenv("PACO_DAGSTER_URL", "https://dagster.example.org")
+    assert (
+        ui.environment(tmp_path, ui.servers(tmp_path, 1, 2, tmp_path))["PACO_DAGSTER_URL"]
+        == "https://dagster.example.org"
+    )
+
+
+def test_a_port_in_use_is_told_with_its_process_and_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with socket.socket() as taken:
+        taken.bind((ui.HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert ui.serve(tmp_path, port, free_port()) == ui.serve(tmp_path, free_port(), port) == 1
+    dagster, mlflow = capsys.readouterr().err.splitlines()
+    for line, name in ((dagster, "Dagster"), (mlflow, "MLflow")):
+        assert line.startswith(f"{name}: port {port} of 127.0.0.1 is in use by process {os.getpid()} (")
+        assert line.endswith(f"choose another port: `make ui {name.upper()}_PORT={port + 1}`")
+
+
+def test_make_hands_the_ports_on(repository: Path) -> None:
+    def command(*ports: str) -> str:
+        make = ["make", "--dry-run", "--no-print-directory", "ui", *ports]
+        return subprocess.run(make, cwd=repository, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+    assert command() == "python -m pipelines.ui --dagster-port 3000 --mlflow-port 5000"
+    assert command("DAGSTER_PORT=3100").endswith("--dagster-port 3100 --mlflow-port 5000")
+    assert command("MLFLOW_PORT=5100").endswith("--dagster-port 3000 --mlflow-port 5100")
+
+
+FAKE = '''
+import sys
+from pathlib import Path
+from pipelines import ui
+child = """
+import os, socket, sys, time
+listening = socket.create_server(("127.0.0.1", int(sys.argv[1]))) if sys.argv[1] != "0" else None
+os.write(1, b"up" + bytes([10]))
+time.sleep(600)
+"""
+ports = {"MLflow": sys.argv[1], "Dagster": sys.argv[2], "C": "0"}
+made = [ui.UiProcess(name, [sys.executable, "-c", child, port], int(port)) for name, port in ports.items()]
+ui.servers = lambda *_: made
+raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
+'''
+
+
+def test_one_signal_ends_all(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("{}\n")
+    arguments = [sys.executable, "-c", FAKE, str(free_port()), str(free_port()), str(tmp_path)]
+    running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None and running.stderr is not None
+    assert [running.stdout.readline() for _ in range(3)] == [b"up\n"] * 3
+    assert running.stderr.readline() == b"starting MLflow and Dagster; their addresses follow\n"
+    said = [running.stderr.readline().decode() for _ in range(3)]
+    named = zip(("MLflow", "Dagster"), arguments[3:5], strict=True)
+    assert said[:2] == [f"{name} on http://127.0.0.1:{port}\n" for name, port in named]
+    assert said[2].startswith(f"  lineage: http://127.0.0.1:{arguments[4]}/asset-groups")
+    running.send_signal(signal.SIGINT)
+    # The pipes close only when both children are gone.
+    out, err = running.communicate(timeout=120)
+    assert (running.returncode, out) == (0, b"")
+    assert b"stopping" in err
+
+
+def test_kill_9_ends_both(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("{}\n")
+    arguments = [sys.executable, "-c", FAKE, str(free_port()), str(free_port()), str(tmp_path)]
+    running = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+    assert running.stdout is not None
+    assert [running.stdout.readline(), running.stdout.readline()] == [b"up\n", b"up\n"]
+    running.kill()
+    # The pipe closes only when both children are gone.
+    said = running.communicate(timeout=120)[0]  # of those that came up in that moment
+    assert set(said.split()) <= {b"up"} and running.returncode == -signal.SIGKILL

@@ -1,0 +1,447 @@
+"""The arithmetic, memory and cost of a training, and the numbers that cannot work."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from paco_core.config import profiles
+from paco_core.config.params import Params, PolicyLora, PolicyRecipe, load, parse
+from paco_core.data.prompts.prompts import make_prompts
+from paco_core.io.files import DataError
+from paco_core.planning.footprint import KNOWN, architecture, footprint
+from paco_core.planning.plan import plan
+from paco_core.planning.squares import squared
+from paco_core.planning.workload import Workload
+from paco_core.policies import adapters, base
+from paco_core.policies.encoded import Condition
+from paco_core.policies.families import family_of
+from paco_core.training.optimizers import build, check_optimizer
+from tests.support.dataset_world import records
+from tests.support.tiny import tiny_flux
+
+
+@pytest.fixture
+def params(repository: Path) -> Params:
+    return load(repository / "params.yaml")
+
+
+def changed(params: Params, recipe: dict[str, Any] | None = None, **changes: Any) -> Params:
+    """The parameters with other numbers, checked as the file would be."""
+    tree = params.model_dump()
+    tree["policies"]["defaults"].update(changes)
+    tree["policies"]["recipes"]["flux_t2is"].update(recipe or {})
+    return parse(tree)
+
+
+def test_plan_counts_the_opponents_of_win_rate(repository: Path, params: Params) -> None:
+    own = params.policies.recipes["flux_t2is"].rewards.model_dump()
+    small = {"epochs": 3, "prompts_per_epoch": 8, "group_size": 12}
+    plain = changed(params, **small)
+    asked = changed(plain, {"rewards": {**own, "aggregator": "win_rate"}})
+    found = Workload.from_params(asked, "flux_t2is", records(9))
+    assert (found.opponents, found.opponent_passes) == (9 * 12, 9 * found.rollout_passes // 8), "9 prompts are met"
+    assert Workload.from_params(asked, "flux_t2is").opponents == 3 * 8 * 12, "of unknown prompts all that are dealt out"
+    assert Workload.from_params(plain, "flux_t2is").opponents == 0
+    first, second = (
+        Workload.from_params(changed(asked, {"epochs_before": before}, epochs=2), "flux_t2is", records(20)).opponents
+        for before in (0, 1)
+    )
+    assert (first, second) == (16 * 12, 13 * 12), "of the epochs that this training is to have"
+    text = plan(asked, "flux_t2is", repository)
+    assert f"opponents            {3 * 8 * 12} pictures of step 0 in all, 12 of each prompt" in text
+    seconds = [plan(given, "flux_t2is", repository).figures["estimates"]["seconds"] for given in (plain, asked)]
+    assert 1.1 * seconds[0] < seconds[1] < 2 * seconds[0]
+
+
+def test_plan_counts_the_work(repository: Path, params: Params) -> None:
+    asked = changed(
+        params,
+        epochs=21,
+        eval_every=10,
+        prompts_per_epoch=8,
+        group_size=16,
+        updates_per_epoch=2,
+        rollout_batch=50,
+        train_batch=30,
+    )
+    found = Workload.from_params(asked, "flux_t2is")
+    assert (found.images_an_epoch, found.questions_a_picture, found.rollout_batches) == (128, 6, 3)
+    assert (found.optimiser_steps, found.evaluations, found.untrained_passes) == (42, 4, 0)
+    assert found.micro_batches == 1  # of 4 passes: each group shares its trained step
+    assert Workload.from_params(changed(asked, {"shared_noise": False}), "flux_t2is").micro_batches == 3
+    text = plan(asked, "flux_t2is", repository)
+    assert f"{21 * 128 * 6} scored pairs" in text and "GB per process" in text and "min on two cores" in text
+    with pytest.raises(DataError, match="there are: flux_t2is"):
+        plan(asked, "flux_t2iss", repository)
+    missing = asked.model_dump()
+    missing["prompts"] |= {"engine": "import", "source": "missing.jsonl", "layout": None}
+    assert ", scored pairs unknown, " in plan(parse(missing), "flux_t2is", repository)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recipe", "passes"),
+    [
+        ({}, {"sampling_steps": 10, "noise_steps": [1, 3, 5], "num_noise_steps": 2}, (2, 0)),
+        ({"old_log_prob": "recomputed", "kl": {"beta": 0.1}}, {}, (1, 2)),
+        ({"loss": "nft"}, {"dynamics": "ode", "noise_steps": []}, (4, 4)),
+        ({"loss": "nft"}, {"train_steps": [0, 2]}, (2, 2)),
+    ],
+)
+def test_passes_by_loss(
+    params: Params, changes: dict[str, Any], recipe: dict[str, Any], passes: tuple[int, int]
+) -> None:
+    found = Workload.from_params(changed(params, {**recipe, "shared_noise": False}, **changes), "flux_t2is")
+    assert (found.trained_passes, found.untrained_passes) == tuple(found.images_an_epoch * n for n in passes)
+
+
+@pytest.mark.parametrize(
+    ("loss", "trained", "untrained", "micro_batches"), [("dpo", 2 * 8 * 4, 2 * 8 * 4, 2 * 4), ("sft", 8 * 4, 0, 4)]
+)
+def test_ranked_pairs_are_counted(
+    repository: Path, params: Params, loss: str, trained: int, untrained: int, micro_batches: int
+) -> None:
+    asked = changed(
+        params,
+        {"dynamics": "ode", "noise_steps": []},
+        loss=loss,
+        epochs=5,
+        prompts_per_epoch=8,
+        updates_per_epoch=2,
+        train_batch=5,
+    )
+    found = Workload.from_params(asked, "flux_t2is")
+    assert (found.trained_passes, found.untrained_passes, found.micro_batches) == (trained, untrained, micro_batches)
+    assert (found.images_an_epoch, found.rollout_passes, found.questions_a_picture) == (0, 0, 0)
+    text = str(plan(asked, "flux_t2is", repository))
+    assert "pairs per epoch      8 of ranked pictures, one a prompt" in text
+    assert f"{trained} passes with backward and {untrained} without" in text and f"loss {loss}" in text
+    assert "sampling   " not in text and "in all               0 images, 0 scored pairs" in text
+
+
+OFFLINE = {"loss": "dpo", "dynamics": "ode", "noise_steps": []}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "policy", "message"),
+    [
+        ("annotations", "source", "none", "flux_t2is", r"the graph makes none \(annotations.source 'none'"),
+        ("grids", "seeds", [], "flux_t2is", r"the graph makes none \(.*grids.seeds \[\]\)"),
+        ("grids", "seeds", [0, 1], "kontext_edit", "the graph ranks no edits; name a folder of rankings"),
+    ],
+)
+def test_a_loss_on_rankings_is_refused_where_there_will_be_none(
+    repository: Path, params: Params, section: str, key: str, value: object, policy: str, message: str
+) -> None:
+    tree = changed(params).model_dump()
+    tree["policies"]["recipes"][policy].update(OFFLINE)
+    plan(parse(tree), "flux_t2is", repository)
+    tree[section][key] = value
+    with pytest.raises(DataError, match=message):
+        plan(parse(tree), policy, repository)
+
+
+def test_a_folder_of_rankings_without_a_pair_is_refused(tmp_path: Path, repository: Path, params: Params) -> None:
+    asked = changed(params, {**OFFLINE, "preferences": str(tmp_path)})
+    with pytest.raises(DataError, match=r"rankings.jsonl: no such file"):
+        plan(asked, "flux_t2is", repository)
+    prompt = make_prompts(params.prompts, (64, 64), repository).records[0].idx
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (64, 64)).save(tmp_path / name)
+    row = {"prompt_id": prompt, "pictures": ["a.png", "b.png"], "ranking": [0, 1]}
+    lines = [json.dumps(row), json.dumps({**row, "ranking": [1, 0]})]
+    (tmp_path / "rankings.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="no prompt has a best and a worst picture in its rankings"):
+        plan(asked, "flux_t2is", repository)
+    (tmp_path / "rankings.jsonl").write_text(lines[0])
+    assert "loss dpo" in str(plan(asked, "flux_t2is", repository))
+
+
+def test_pairs_are_counted_by_layout(params: Params, repository: Path) -> None:
+    tree = params.model_dump()
+    tree["prompts"] |= {"layout": ["2x2", "1x3", "2x3", "2x4"], "count": 80}
+    tree["diverse_prompts"]["target"] = None
+    tree["policies"]["defaults"] |= {"prompts_per_epoch": 4, "eval_prompts": 16}
+    asked = parse(tree)
+    by_layout = Workload.from_params(asked, "flux_t2is").questions_by_layout
+    assert by_layout == {"2x2": 6, "1x3": 3, "2x3": 15, "2x4": 28}
+    assert Workload.from_params(asked, "flux_t2is").questions_a_picture == 13
+    trained = records(10, "1x3")
+    assert Workload.from_params(asked, "flux_t2is", trained).questions_by_layout == {"1x3": 3}
+    text = str(plan(asked, "flux_t2is", repository))
+    assert re.search(r"distinct pairs \(1\d(\.\d+)? per picture on average: ", text)
+    assert all(f"{layout} {pairs}" in text for layout, pairs in by_layout.items())
+
+
+def test_memory_is_that_of_the_largest_layout_and_work_that_of_the_mean(params: Params) -> None:
+    rule = params.policies.recipe("flux_t2is").model_copy(update={"train_size": 512, "eval_sizes": [512, 1024]})
+    alone, mixed = records(4), [*records(2), *records(2, "2x4")]
+    assert squared(rule, alone, 16) == squared(rule, [], 16) == rule
+    largest, average = squared(rule, mixed, 16), squared(rule, mixed, 16, mean)
+    assert largest.eval_sizes == [736, 1456] and largest.train_size == 736  # 724.1 px: 512 x 1024 px as a square
+    assert average.train_size == 640  # 627.1 px: half of them have twice as many
+    flux = KNOWN["black-forest-labs/FLUX.1-dev"]
+    held, needed = (footprint(flux, one, (1, 1)) for one in (rule, largest))
+    assert needed.activations_gb > 1.5 * held.activations_gb and needed.adapter_gb == held.adapter_gb
+    ignored = rule.model_copy(update={"record_size": "ignore"})
+    assert squared(ignored, mixed, 16) == ignored
+
+
+@pytest.mark.parametrize(
+    ("changes", "recipe", "sampled", "trained"),  # each: passes a picture, passes a prompt
+    [
+        ({}, {}, (2, 2), (0, 1)),
+        ({}, {"noise_steps": [0, 1, 2]}, (3, 1), (2, 1)),
+        ({}, {"noise_steps": [0, 1, 2], "train_steps": [1, 2]}, (3, 1), (2, 0)),
+        ({"loss": "nft"}, {"dynamics": "ode", "noise_steps": []}, (0, 4), (4, 0)),
+    ],
+)
+def test_passes_that_a_group_shares(
+    params: Params, changes: dict[str, Any], recipe: dict[str, Any], sampled: tuple[int, int], trained: tuple[int, int]
+) -> None:
+    asked = changed(params, {**recipe, "shared_noise": True}, **changes)
+    found, prompts = Workload.from_params(asked, "flux_t2is"), asked.policies.recipes["flux_t2is"].prompts_per_epoch
+    assert found.rollout_passes == sampled[0] * found.images_an_epoch + sampled[1] * prompts
+    assert found.trained_passes == trained[0] * found.images_an_epoch + trained[1] * prompts
+
+
+@pytest.mark.parametrize(
+    ("changes", "recipe", "message"),
+    [
+        ({}, {"train_size": 72}, "72 x 72 does not divide into 16 px tokens and 2x2 panels.* is 64 x 64"),
+        ({}, {"eval_sizes": [64, 8]}, "a picture of 8 x 8 does not.*32 x 32"),
+        ({}, {"eval_sizes": [64, 16]}, "panels of 8 x 8 px .2x2 in a picture of 16 x 16.*tokens of 16 px.*32 x 32 at"),
+        ({"prompts_per_epoch": 200, "updates_per_epoch": 2}, {}, "only 184 training prompts; choose at most 184"),
+        ({}, {"rewards": {"terms": {"editing": {"weight": 1}}, "aggregator": "rank", "advantage_std": "group"}},
+         "reward editing does not fit this policy"),
+    ],
+)  # fmt: skip
+def test_impossible_numbers_name_their_neighbours(
+    repository: Path, params: Params, changes: dict[str, Any], recipe: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        plan(changed(params, recipe, **changes), "flux_t2is", repository)
+
+
+def test_processes_must_share_the_batches(repository: Path, params: Params) -> None:
+    asked = changed(params, prompts_per_epoch=6, updates_per_epoch=1, group_size=16, rollout_batch=16)
+    assert "6 batches" in plan(asked, "flux_t2is", repository, processes=3)
+    with pytest.raises(DataError, match=r"6 rollout batches.*4 processes.*\[1, 2, 3, 6\]"):
+        plan(asked, "flux_t2is", repository, processes=4)
+
+
+def test_all_problems_are_told_at_once(repository: Path, params: Params) -> None:
+    with pytest.raises(DataError) as raised:
+        plan(changed(params, {"train_size": 72, "eval_sizes": [65]}), "flux_t2is", repository, processes=5)
+    assert len(str(raised.value).splitlines()) == 4
+
+
+def test_the_papers_scale_is_estimated_without_its_weights(repository: Path) -> None:
+    """FLUX.1-dev: 11.9 B parameters, of which 11.8 B lie in its blocks."""
+    dev = KNOWN["black-forest-labs/FLUX.1-dev"]
+    assert dev.parameters == pytest.approx(11.8e9, rel=0.02)
+    paper = profiles.read(repository, "paper")
+    need = footprint(dev, paper.policies.recipes["flux_t2is"], (6720, 672))
+    assert 23 < need.weights_gb < 25 and need.seconds_an_epoch > 1.1 * need.roofline_seconds_an_epoch
+    assert 30 < need.memory_gb < 45
+    text = plan(paper, "flux_t2is", repository, processes=7)
+    assert "GPU hours" in text and "h on 7" in text and "at 32% measured on one H200" in text
+    assert "at 37% by roofline" in text
+
+
+def test_operations_are_those_that_torch_counts(tmp_path: Path) -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    policy: Any = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
+    size = (192, 192)
+    condition = Condition({"text": torch.zeros(1, 40, 16), "pooled": torch.zeros(1, 16)})
+    noise = policy.noise(size, [base.NoiseKey("p", 0, 0)])
+    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        policy.velocity(noise, 0.5, condition, 3.5, size)
+    found = architecture(tmp_path, "flux")
+    assert found is not None
+    embedders = 2 * 144 * 2 * 64 * found.hidden  # into and out of the width, next to nothing at full size
+    attention = 4.0 * 184**2 * found.hidden * 2
+    known = found.pass_flops(144, 40) + embedders
+    assert (
+        min(abs(counted.get_total_flops() / known - 1), abs(counted.get_total_flops() / (known - attention) - 1)) < 0.05
+    )
+
+
+def test_the_adapters_size_is_that_of_the_real_one(tmp_path: Path, params: Params) -> None:
+    folder = tiny_flux(tmp_path / "flux")
+    found = architecture(tmp_path, "flux")
+    assert found is not None and found.hidden == 32 and found.patch == 16
+    policy = base.load("flux", str(folder), "cpu", "float32")
+    policy.add_adapter(params.policies.defaults.lora, 0)
+    real = sum(p.numel() for p in policy.trainable().values())
+    assert found.lora_parameters(params.policies.defaults.lora.rank, family_of("flux").lora_targets) == real
+    assert adapters.TRAINED == "default" and architecture(tmp_path, "somebody/unknown") is None
+
+
+#: The configurations of the public models, as far as a plan reads them, and what is known of them.
+FLUX = {
+    "_class_name": "FluxTransformer2DModel", "in_channels": 64, "num_layers": 19, "num_single_layers": 38,
+    "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 4096, "pooled_projection_dim": 768,
+    "guidance_embeds": True,
+}  # fmt: skip
+QWEN = {
+    "_class_name": "QwenImageTransformer2DModel", "in_channels": 64, "out_channels": 16, "num_layers": 60,
+    "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 3584, "guidance_embeds": False,
+}  # fmt: skip
+PUBLIC = {
+    "flux_kontext": ("black-forest-labs/FLUX.1-Kontext-dev", FLUX, {"block_out_channels": [128, 256, 512, 512]}, {}),
+    "qwen_image_edit": (
+        "Qwen/Qwen-Image-Edit",
+        QWEN,
+        {"temperal_downsample": [False, True, True]},
+        {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}},
+    ),
+}
+_, *ENCODERS = PUBLIC["qwen_image_edit"][1:]
+PUBLIC["qwen_image_edit_plus"] = ("Qwen/Qwen-Image-Edit-2511", QWEN | {"zero_cond_t": True}, *ENCODERS)
+
+
+def configurations(folder: Path, family: str) -> dict[str, Any]:
+    """Write a public model's configurations, without weights; the transformer's."""
+    _, transformer, vae, encoder = PUBLIC[family]
+    for part, config in {"transformer": transformer, "vae": vae, "text_encoder": encoder}.items():
+        (folder / part).mkdir(parents=True)
+        (folder / part / "config.json").write_text(json.dumps(config))
+    return transformer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", PUBLIC)
+def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params, family: str) -> None:
+    """At full size, on the meta device: weights, adapter, and the operations of a pass over picture and reference."""
+    import diffusers
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = configurations(tmp_path / "model", family)
+    found = architecture(tmp_path, "model")
+    assert found is not None and found == KNOWN[PUBLIC[family][0]]
+    with torch.device("meta"):
+        transformer = getattr(diffusers, config["_class_name"]).from_config(config)
+    assert sum(p.numel() for p in transformer.parameters()) == pytest.approx(found.parameters, rel=0.02)
+    asked = editing(params, family)
+    image, words = found.tokens(asked, 384)
+    assert image == 2 * 24 * 24 and words == 128 + (0 if family == "flux_kontext" else 14 * 14)
+    large = {"flux_kontext": 0, "qwen_image_edit": 37 * 37, "qwen_image_edit_plus": 14 * 14}  # 1024 and 384 over 28 px
+    released = found.tokens(asked.model_copy(update={"reference_size": 1024}), 384)
+    assert released == (24 * 24 + 64 * 64, 128 + large[family])
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counted:
+        shared = {"hidden_states": torch.zeros(1, image, 64), "timestep": torch.zeros(1), "return_dict": False}
+        text = torch.zeros(1, words, config["joint_attention_dim"])
+        if family != "flux_kontext":
+            transformer(encoder_hidden_states=text, img_shapes=[[(1, 24, 24)] * 2], **shared)
+        else:
+            transformer(
+                encoder_hidden_states=text, guidance=torch.zeros(1), pooled_projections=torch.zeros(1, 768),
+                txt_ids=torch.zeros(words, 3), img_ids=torch.zeros(image, 3), **shared,
+            )  # fmt: skip
+    assert counted.get_total_flops() == pytest.approx(found.pass_flops(image, words), rel=0.05)
+    targets = family_of(family).lora_targets
+    with torch.device("meta"):
+        adapters.attach(transformer, PolicyLora(rank=64, alpha=128, targets=None), targets, 0)
+    real = sum(p.numel() for p in transformer.parameters() if p.requires_grad)
+    assert found.lora_parameters(64, targets) == real
+    if family == "flux_kontext":
+        assert real == 179_306_496, "as many as in the released adapters of FLUX"
+
+
+def editing(params: Params, family: str, **recipe: Any) -> PolicyRecipe:
+    """The paper's recipe for an editor."""
+    rewards = {"terms": {"editing": {"weight": 1}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    given = {
+        "family": family, "model": PUBLIC[family][0], "train_size": 384, "eval_sizes": [384, 1024],
+        "sampling_steps": 8, "noise_steps": [1], "shared_noise": False, "guidance": 4.0, "max_sequence_length": 128,
+        "rewards": rewards,
+    }  # fmt: skip
+    tree = params.model_dump()
+    tree["policies"]["recipes"][family] = tree["policies"]["recipes"]["flux_t2is"] | given | recipe
+    return parse(tree).policies.recipes[family]
+
+
+def test_what_an_edit_takes_more(params: Params) -> None:
+    """Twice the picture's tokens, unless references are smaller; and true guidance runs and keeps two passes."""
+    both = {family: editing(params, family) for family in PUBLIC}
+    need = {f: footprint(KNOWN[PUBLIC[f][0]], p, (1, 0)) for f, p in both.items()}
+    kontext, qwen = need["flux_kontext"], need["qwen_image_edit"]
+    dev = KNOWN["black-forest-labs/FLUX.1-dev"]
+    plain = both["flux_kontext"].model_copy(update={"family": "flux"})
+    alone = footprint(dev, plain, (1, 0))
+    assert kontext.kept_gb == alone.kept_gb and kontext.weights_gb == alone.weights_gb
+    assert kontext.activations_gb / alone.activations_gb == pytest.approx((1152 + 128) / (576 + 128))
+    small = both["flux_kontext"].model_copy(update={"reference_size": 192})
+    assert footprint(dev, small, (1, 0)).activations_gb / alone.activations_gb == pytest.approx(848 / 704)
+    unguided = both["qwen_image_edit"].model_copy(update={"guidance": 1.0})
+    once = footprint(KNOWN["Qwen/Qwen-Image-Edit"], unguided, (1, 0))
+    many = {"train_batch": 64, "rollout_batch": 1}
+    kept = [footprint(KNOWN["Qwen/Qwen-Image-Edit"], r.model_copy(update=many), (1, 0)).activations_gb
+            for r in (both["qwen_image_edit"], unguided)]  # fmt: skip
+    assert kept[0] == 2 * kept[1] and qwen.weights_gb == once.weights_gb == pytest.approx(2 * 40.8, rel=0.01)
+
+
+@pytest.mark.parametrize("family", PUBLIC)
+def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Params, family: str) -> None:
+    configurations(tmp_path / "model", family)
+    tree = params.model_dump()
+    own = editing(params, family, model="model")
+    tree["policies"]["recipes"][family] = own.model_dump(exclude=own.inherited)
+    asked = parse(tree)
+    found, passes = Workload.from_params(asked, family), 1 if family == "flux_kontext" else 2
+    assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2
+    assert found.trained_passes == passes * found.images_an_epoch
+    assert "GB per process: weights" in plan(asked, family, tmp_path)
+    with pytest.raises(
+        DataError,
+        match="392 x 392 does not divide into 16 px tokens and 1x1 panels.* is 384 x 384",
+    ):
+        tree["policies"]["recipes"][family]["train_size"] = 392
+        plan(parse(tree), family, tmp_path)
+
+
+def test_a_transformer_of_another_kind_has_no_plan(tmp_path: Path) -> None:
+    configurations(tmp_path / "model", "flux_kontext")
+    file = tmp_path / "model" / "transformer" / "config.json"
+    file.write_text(json.dumps({"_class_name": "SD3Transformer2DModel"}))
+    with pytest.raises(DataError, match="is of a SD3Transformer2DModel; known kinds are FluxTransformer2DModel"):
+        architecture(tmp_path, "model")
+    file.write_text(json.dumps({name: value for name, value in FLUX.items() if name != "num_single_layers"}))
+    with pytest.raises(DataError, match="names no 'num_single_layers'"):
+        architecture(tmp_path, "model")
+
+
+def test_an_optimiser_that_is_not_installed(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paco_core.training.optimizers.find_spec", lambda _name: None)
+    with pytest.raises(DataError, match="adamw_8bit needs bitsandbytes"):
+        check_optimizer("adamw_8bit")
+    check_optimizer("adamw")
+
+
+def test_8_bit_moments_where_bitsandbytes_is_there(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    from types import ModuleType
+
+    import torch
+
+    class AdamW8bit(torch.optim.AdamW):
+        """Stands in for the GPU library: only the name and the arguments matter here."""
+
+    library = ModuleType("bitsandbytes.optim")
+    library.AdamW8bit = AdamW8bit  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", library)
+    monkeypatch.setattr("paco_core.training.optimizers.find_spec", lambda _name: object())
+    asked = changed(params, optimizer="adamw_8bit", learning_rate=0.125).policies.defaults
+    built = build([torch.nn.Parameter(torch.zeros(2))], asked)
+    assert isinstance(built, AdamW8bit) and built.defaults["lr"] == 0.125

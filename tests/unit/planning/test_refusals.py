@@ -1,0 +1,378 @@
+"""Whatever a stage would refuse and parameters or prompt files say, `paco check` says in the stage's own sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+
+from paco_core.benchmarks.t2is_bench.texts import read_criteria, refuse_without_texts
+from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts
+from paco_core.config.params import Params, ParamsError, parse
+from paco_core.data.annotation import answer_file
+from paco_core.data.annotation.sources import refuse_strangers
+from paco_core.data.pairs.editing import editing_pairs
+from paco_core.data.pairs.imported_pairs import imported_pairs
+from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
+from paco_core.data.prompts.diversify import refuse_target
+from paco_core.data.prompts.edit_prompts import edit_prompts
+from paco_core.data.prompts.prompts import make_prompts
+from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_split_groups, refuse_uneven
+from paco_core.grpo.prompt_split import given_split, held_out_edits, hold_out
+from paco_core.io.files import DataError, write_json, write_jsonl
+from paco_core.io.rejected import Rejected
+from paco_core.planning import preflight
+from paco_core.planning.refusals import refusals
+from paco_core.policies.base import refuse_tokens
+from paco_core.policies.families import refuse_class, refuse_text_window
+from paco_core.policies.windows import refuse_window
+from paco_core.rewards import needs, registry
+from paco_core.stages import declared
+from tests.support import REPOSITORY
+from tests.support.dataset_world import records
+
+FLUX, KONTEXT = "policies.recipes.flux_t2is", "policies.recipes.kontext_edit"
+PROMPTS = "prompts.jsonl"
+JUDGED = {"aggregator": "rank", "advantage_std": "group"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Parameters, graph, and models without weights: their configurations are all that is read."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    for file in (REPOSITORY / "data/zoo").rglob("*.json"):
+        if file.name in ("model_index.json", "config.json", "tokenizer_config.json"):
+            place = tmp_path / file.relative_to(REPOSITORY)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, place)
+    shutil.copytree(REPOSITORY / "launch", tmp_path / "launch")
+    return tmp_path
+
+
+def given(root: Path, changes: dict[str, Any]) -> Params:
+    tree = yaml.safe_load((root / "params.yaml").read_text())
+    for key, value in changes.items():
+        *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
+        section = tree
+        for part in path:
+            section = section[part]
+        section[last] = value
+    (root / "params.yaml").write_text(yaml.safe_dump(tree))
+    return parse(tree)
+
+
+def sets(root: Path, count: int = 30, name: str = PROMPTS, **more: Any) -> str:
+    write_jsonl(root / name, [record.model_dump() | more for record in records(count)])
+    return name
+
+
+def edits(root: Path, pictures: int) -> str:
+    for number in range(pictures):
+        Image.new("RGB", (64, 64), (20 * number, 0, 0)).save(root / f"{number}.png")
+    rows = [{"instruction": f"Make it {n}.", "input_image": f"{n}.png"} for n in range(pictures)]
+    write_jsonl(root / "edits.jsonl", rows)
+    return "edits.jsonl"
+
+
+def imports(root: Path, name: str = PROMPTS, **more: Any) -> dict[str, Any]:
+    return {"prompts.engine": "import", "prompts.source": name, "prompts.count": None, "diverse_prompts.target": None,
+            **more}  # fmt: skip
+
+
+def said(refuses: Callable[[], object]) -> str:
+    """The sentence that the stage prints, from the function that it calls."""
+    with pytest.raises(DataError) as stopped:
+        refuses()
+    return str(stopped.value)
+
+
+def case_target_beyond_count(root: Path) -> tuple[dict[str, Any], str]:
+    made = make_prompts(given(root, {}).prompts, (64, 64), root).records
+    return {"diverse_prompts.target": 401}, said(lambda: refuse_target(made, 401))
+
+
+def case_target_below_the_subcategories(root: Path) -> tuple[dict[str, Any], str]:
+    made = make_prompts(given(root, {}).prompts, (64, 64), root).records
+    return {"diverse_prompts.target": 2}, said(lambda: refuse_target(made, 2))
+
+
+def case_file_of_other_layouts(root: Path) -> tuple[dict[str, Any], str]:
+    changes = imports(root, sets(root), **{"prompts.layout": "1x3"})
+    return changes, said(lambda: make_prompts(given(root, changes).prompts, (64, 64), root))
+
+
+def case_file_shorter_than_count(root: Path) -> tuple[dict[str, Any], str]:
+    changes = imports(root, sets(root)) | {"prompts.count": 31}
+    return changes, said(lambda: make_prompts(given(root, changes).prompts, (64, 64), root))
+
+
+def case_blank_prompts(root: Path) -> tuple[dict[str, Any], str]:
+    changes = imports(root, sets(root, prompt=" \u200b"))
+    sentence = said(lambda: make_prompts(given(root, changes).prompts, (64, 64), root))
+    assert "is blank, expected words" in sentence
+    return changes, sentence
+
+
+def case_all_prompts_held_back(root: Path) -> tuple[dict[str, Any], str]:
+    return imports(root, sets(root, 16)), said(lambda: hold_out(records(16), 16, 0))
+
+
+def case_epochs_of_more_prompts(root: Path) -> tuple[dict[str, Any], str]:
+    return imports(root, sets(root, 20)), said(lambda: prompts_of_epoch(4, 8, 0, 0))
+
+
+def case_all_themes_trained_on(root: Path) -> tuple[dict[str, Any], str]:
+    name = sets(root, 30, theme="a bear")
+    same = make_prompts(given(root, imports(root, name)).prompts, (64, 64), root).records
+    trained = {record.idx for record in hold_out(same, 16, 0).trained}
+    return {}, said(lambda: unseen_prompts(same, trained, 8, 0))
+
+
+def case_files_that_share_ids(root: Path) -> tuple[dict[str, Any], str]:
+    files = {"train": sets(root, 20, "train.jsonl"), "test": sets(root, 20, "test.jsonl")}
+    return {f"{FLUX}.prompts": files}, said(lambda: given_split(records(20), records(20), 16, 0))
+
+
+def case_recipes_of_different_files(root: Path) -> tuple[dict[str, Any], str]:
+    tree = yaml.safe_load((root / "params.yaml").read_text())["policies"]["recipes"]
+    write_jsonl(root / "train.jsonl", [{**r.model_dump(), "idx": f"t{r.idx}"} for r in records(20)])
+    files = {"train": "train.jsonl", "test": sets(root, 20, "test.jsonl")}
+    changes = {"policies.recipes": tree | {"other": tree["flux_t2is"] | {"prompts": files}}}
+    return changes, said(lambda: only_test_file(given(root, changes)))
+
+
+def case_all_pictures_held_back(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"edit_prompts.source": "file", "edit_prompts.file": edits(root, 4), "edit_prompts.count": None,
+               "edit_prompts.unseen": 4, "edits.painters": []}  # fmt: skip
+    return changes, said(lambda: edit_prompts(given(root, changes).edit_prompts, root))
+
+
+def case_few_edits_watched(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"edit_prompts.source": "file", "edit_prompts.file": edits(root, 10), "edit_prompts.count": None,
+               "edit_prompts.unseen": 3, "edits.painters": []}  # fmt: skip
+    found = edit_prompts(given(root, changes).edit_prompts, root).records
+    return changes, said(lambda: held_out_edits(found, None, 16, 0))
+
+
+def case_blank_instructions(root: Path) -> tuple[dict[str, Any], str]:
+    edits(root, 1)
+    write_jsonl(root / "edits.jsonl", [{"instruction": " ", "input_image": "0.png"}])
+    changes = {"edit_prompts.source": "file", "edit_prompts.file": "edits.jsonl", "edit_prompts.count": None,
+               "edits.painters": []}  # fmt: skip
+    return changes, said(lambda: edit_prompts(given(root, changes).edit_prompts, root))
+
+
+def case_triples_without_a_usable_one(root: Path) -> tuple[dict[str, Any], str]:
+    write_jsonl(root / "triples.jsonl", [{"original": "a.png", "edited": "b.png", "instruction": "\t"}])
+    changes = {"pairs.editing": {"source": "import", "count": None, "file": "triples.jsonl"}}
+    return changes, said(lambda: editing_pairs(given(root, changes).pairs.editing, root))
+
+
+def case_imported_pairs_without_a_table(root: Path) -> tuple[dict[str, Any], str]:
+    (root / "own").mkdir()
+    return {"pairs.imported": "own"}, said(lambda: imported_pairs(root / "own"))
+
+
+def case_rule_of_more_candidates(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"prompts.layout": "1x2", "pairs.rule": "top2_bottom2", "prompts.count": 100,
+               "diverse_prompts.target": None}  # fmt: skip
+    return changes, said(lambda: refuse_few_candidates("top2_bottom2", 2, "layout 1x2"))
+
+
+def case_shares_of_one_prompt(root: Path) -> tuple[dict[str, Any], str]:
+    return imports(root, sets(root, 1)), said(lambda: held_out_units(1, 0.2, "benchmark"))
+
+
+def case_nothing_to_validate_on(_root: Path) -> tuple[dict[str, Any], str]:
+    return {"pairs.validation_share": 0.0}, said(lambda: refuse_unvalidated(0))
+
+
+def case_strangers_excluded(root: Path) -> tuple[dict[str, Any], str]:
+    row = {"annotator": "ann", "instance_id": "i", "revision": 1, "verdict": "skipped", "ranking": None,
+           "shown": [0, 1], "seconds": 1.0, "at": "2026-01-01T00:00:00+00:00", "pictures": ""}  # fmt: skip
+    write_jsonl(root / answer_file.FILE, [row])
+    changes = {"annotations.source": "people", "annotations.exclude": ["bob"]}
+    return changes, said(lambda: refuse_strangers({"bob"}, {"ann"}))
+
+
+def case_window_of_a_recipe(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {f"{FLUX}.max_sequence_length": 41}
+    recipe = given(root, changes).policies.recipes["flux_t2is"]
+    return changes, said(lambda: refuse_text_window(FLUX, recipe, root))
+
+
+def case_window_of_the_pipeline(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {f"{FLUX}.max_sequence_length": 513, f"{FLUX}.model": "black-forest-labs/FLUX.1-dev"}
+    recipe = given(root, changes).policies.recipes["flux_t2is"]
+    sentence = said(lambda: refuse_text_window(FLUX, recipe, root))
+    assert "513 tokens, but black-forest-labs/FLUX.1-dev takes at most 512" in sentence
+    return changes, sentence
+
+
+def case_window_of_qwen(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"policies.recipes.qwen_edit.max_sequence_length": 1025}
+    recipe = given(root, changes).policies.recipes["qwen_edit"]
+    return changes, said(lambda: refuse_text_window("policies.recipes.qwen_edit", recipe, root))
+
+
+def case_window_of_grids(root: Path) -> tuple[dict[str, Any], str]:
+    config = {"model_max_length": 77}
+    for number in ("", "_2"):
+        (root / f"sdxl/tokenizer{number}").mkdir(parents=True)
+        write_json(root / f"sdxl/tokenizer{number}/tokenizer_config.json", config)
+    parts = {"_class_name": "StableDiffusionXLPipeline", "tokenizer": [], "tokenizer_2": []}
+    write_json(root / "sdxl/model_index.json", parts)
+    changes = {"grids.model": "./sdxl", "grids.max_sequence_length": 78}
+    return changes, said(lambda: refuse_window("grids", given(root, changes).grids, root))
+
+
+def case_window_of_a_painter(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"edits.painters.0.max_sequence_length": 9}
+    painter = given(root, changes).edits.painters[0]
+    return changes, said(lambda: refuse_text_window("edits.painters.0", painter, root))
+
+
+def case_pixels_of_a_painter(_root: Path) -> tuple[dict[str, Any], str]:
+    return {"edits.size": 72}, said(lambda: refuse_tokens((72, 72), 16))
+
+
+def case_model_of_another_family(_root: Path) -> tuple[dict[str, Any], str]:
+    sentence = said(lambda: refuse_class("data/zoo/flux", "FluxPipeline", "flux_kontext"))
+    return {f"{KONTEXT}.model": "data/zoo/flux"}, sentence
+
+
+def case_grids_that_do_not_divide(root: Path) -> tuple[dict[str, Any], str]:
+    return {"grids.height": 63}, f"px do not divide into {given(root, {}).prompts.layout} panels"
+
+
+def case_layout_of_panels_that_are_no_whole_tokens(_root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"prompts.layout": ["2x2", "1x3"], f"{FLUX}.train_size": 48}
+    return changes, "24 x 72 does not divide into 16 px tokens and 1x3 panels; the nearest that does is 32 x 96"
+
+
+def case_pairs_of_a_reward_that_compares_none(_root: Path) -> tuple[dict[str, Any], str]:
+    changes = {f"{FLUX}.rewards.terms.clip_t": {"weight": 1.0, "model": "data/zoo/clip", "pairs": 3}}
+    return changes, "rewards: reward clip_t: pairs and aggregate are of consistency"
+
+
+def case_reward_of_panels_without_panels(root: Path) -> tuple[dict[str, Any], str]:
+    single = [r.model_copy(update={"layout": "1x1", "prompt": "ONE-PANEL Images with a 1x1 grid layout of a cat. "
+              "[PANEL-1]: a cat"}) for r in records(30)]  # fmt: skip
+    write_jsonl(root / PROMPTS, [r.model_dump() for r in single])
+    changes = imports(root, PROMPTS, **{"prompts.layout": "1x1"})
+    split = hold_out(make_prompts(given(root, changes).prompts, (64, 64), root).records, 16, 0)
+    return changes, said(lambda: needs.refuse_single_panels("consistency", split.trained))
+
+
+def case_reward_without_its_model(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {f"{FLUX}.rewards.terms": {"pickscore": {"weight": 1.0}}}
+    term = given(root, changes).policies.recipes["flux_t2is"].rewards.terms["pickscore"]
+    return changes, said(lambda: needs.need_model("pickscore", term))
+
+
+def case_judge_that_is_no_folder(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {f"{FLUX}.rewards.terms": {"consistency": {"weight": 1.0, "model": "OWNER/JUDGE"}}}
+    rewards = given(root, changes).policies.recipes["flux_t2is"].rewards
+    return changes, said(lambda: registry.refuse_missing_judges(root, rewards))
+
+
+def case_processes_that_share_unevenly(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"policies.defaults.rollout_batch": 100}
+    recipe = given(root, changes).policies.recipes["flux_t2is"]
+    return changes, said(lambda: refuse_uneven([(64, 64)] * 184, recipe, 3))
+
+
+def case_groups_that_are_split(root: Path) -> tuple[dict[str, Any], str]:
+    (root / "mine_of_groups.py").write_text(
+        "def whole(batch):\n    return [0.0] * len(batch)\nwhole.groupwise = True\n"
+    )
+    changes = {f"{FLUX}.rewards.terms": {"mine": {"weight": 1.0, "reward": "mine_of_groups:whole"}},
+               "policies.defaults.rollout_batch": 16}  # fmt: skip
+    return changes, said(lambda: refuse_split_groups(["mine"], given(root, changes).policies.recipes["flux_t2is"], 3))
+
+
+def case_alignment_without_texts(_root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"world": "real", "edits.painters": [], "t2is_bench.alignment": {"model": "data/zoo/qwen2_5_vl"}}
+    return changes, said(lambda: refuse_without_texts(None))
+
+
+def case_criteria_of_no_case(root: Path) -> tuple[dict[str, Any], str]:
+    write_json(root / "criteria.json", {"0001": 7})
+    return {"t2is_bench.criteria": "criteria.json"}, said(lambda: read_criteria(root / "criteria.json", Rejected()))
+
+
+CASES = {name.removeprefix("case_"): case for name, case in list(globals().items()) if name.startswith("case_")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_check_says_what_the_stage_would_say(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(project))
+    if "processes" in name or "groups" in name:
+        config = yaml.safe_load((project / "launch/cpu.yaml").read_text()) | {"num_processes": 3}
+        (project / "three.yaml").write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("PACO_LAUNCHER", "accelerate")
+        monkeypatch.setenv("PACO_ACCELERATE_CONFIG", "three.yaml")
+    before = set(refusals(given(project, {}), project, declared(project)))
+    assert not before or name in ("processes_that_share_unevenly", "groups_that_are_split"), before
+    changes, sentence = CASES[name](project)
+    found = refusals(given(project, changes), project, declared(project))
+    assert any(sentence in problem for problem in found), (sentence, found)
+
+
+def test_one_problem_hides_no_other_and_each_is_said_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(project))
+    edits(project, 1)
+    changes = {
+        "edit_prompts.source": "file", "edit_prompts.file": "edits.jsonl", "edit_prompts.count": None,
+        "edits.painters": [], f"{FLUX}.max_sequence_length": 41, f"{FLUX}.train_size": 72,
+        f"{FLUX}.rewards.terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}},
+        f"{FLUX}.prompts": {"train": "missing.jsonl", "test": "missing.jsonl"},
+    }  # fmt: skip
+    found = refusals(given(project, changes), project, declared(project))
+    assert [problem.partition(": ")[0] for problem in found] == [
+        said(lambda: edit_prompts(given(project, changes).edit_prompts, project)), f"{FLUX}.max_sequence_length",
+        f"{FLUX}.rewards",
+    ], found  # fmt: skip
+    found = refusals(given(project, {f"{FLUX}.prompts": None}), project, declared(project))
+    assert found[-1].startswith(f"{FLUX}: record ") and "72 x 72" in found[-1] and len(found) == 4
+
+
+@pytest.mark.slow
+def test_the_verb_fails_and_prints_the_sentence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paco_core.cli.commands import main
+
+    monkeypatch.chdir(project)
+    changes, sentence = case_target_beyond_count(project)
+    given(project, changes)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--json"])
+    assert ended.value.code == 1
+    assert sentence in json.loads(capsys.readouterr().out)["problems"]
+    assert not [
+        p
+        for p in preflight.check_project(REPOSITORY, declared(REPOSITORY)).problems
+        if not p.startswith(("disk", "memory"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("profile", " "), ("annotations.exclude", ["\u200b"]), ("grids.device", ""),
+     ("consistency_rank.scored_elsewhere", {" ": "file.jsonl"}),
+     ("consistency_rank.scored_elsewhere", {"reward": "file.jsonl"}), ("policies.defaults.learning_rate", float("inf")),
+     ("prompts.seed", 2**64)],
+)  # fmt: skip
+def test_blank_texts_taken_names_and_numbers_without_end_are_no_parameters(
+    project: Path, key: str, value: object
+) -> None:
+    with pytest.raises(ParamsError, match=f"params.yaml: {key}"):
+        given(project, {key: value})

@@ -1,0 +1,66 @@
+"""`paco check` prices what would run, and says so where that is nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dvc_project.project import DvcProject
+from dvc_project.state import ProjectState
+from paco_core.cli.commands import main
+from paco_core.planning import preflight
+from paco_core.planning.preflight import Preflight, check_project
+from paco_core.runtime.code.derived import present_code
+from paco_core.stages import declared
+from tests.support import provenance_world as world
+
+
+@pytest.fixture
+def finished(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of five stages, all up to date, with whole parameters; its code is a stand-in."""
+    monkeypatch.setattr(preflight, "_changed_code", lambda _root, _lock: [])
+    params = yaml.safe_load((project / "params.yaml").read_text())
+    params["policies"]["recipes"] |= {"kontext_edit": None, "qwen_edit": None}  # the stand-in trains one
+    world.make(project)
+    (project / "params.yaml").write_text(yaml.safe_dump(params))
+    graph = (project / "dvc.yaml").read_text().replace("params: [prompts.count]", "params: [prompts]")
+    (project / "dvc.yaml").write_text(graph)
+    (project / "dvc.lock").unlink()
+    world.record(project)
+    return project
+
+
+def found(root: Path) -> Preflight:
+    return check_project(root, declared(root))
+
+
+def test_where_all_is_up_to_date_nothing_is_priced(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = found(finished)
+    assert report.costs == {} and "policies@flux_t2is" in report.up_to_date
+    text = report.text()
+    assert "nothing would run, all stages are up to date" in text
+    assert "in all about" not in text and "reward_lora" not in text.partition("remark")[0]
+    with pytest.raises(SystemExit):  # models are missing here
+        main(["check", "--json"])
+    tree = json.loads(capsys.readouterr().out)
+    assert tree["costs"] == [] and tree["up_to_date"] == report.up_to_date
+
+
+def test_what_changed_and_what_is_behind_it_is_priced(finished: Path) -> None:
+    all_of_them = set(found(finished).up_to_date)
+    params = yaml.safe_load((finished / "params.yaml").read_text())
+    params["grids"]["steps"] += 1
+    (finished / "params.yaml").write_text(yaml.safe_dump(params))
+    report = found(finished)
+    assert report.up_to_date == ["prompts"] and set(report.costs) == all_of_them - {"prompts"}
+    assert f"1 stages are up to date; what the others would do, at most {len(report.costs)}" in report.text()
+    state = ProjectState(DvcProject(finished, present_code))
+    assert state.to_run() == {"grids@0", "grids@1", "pairs", "policies@flux_t2is"}
+
+
+def test_a_profile_that_is_not_in_use_is_priced_whole(finished: Path) -> None:
+    report = check_project(finished, declared(finished), "storybook")
+    assert report.up_to_date == [] and "grids" in report.costs

@@ -1,0 +1,127 @@
+"""The example on each policy's card, run word by word: plain diffusers paints as the policy does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from paco_core.config.params import Params, PolicyLora, parse
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.model_card import model_card
+from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.policies import base
+from tests.support.tiny import tiny_flux, tiny_kontext
+from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus
+
+SIZE, PLACE = (64, 64), "data/policies/mine"
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "flux": tiny_flux,
+    "flux_kontext": tiny_kontext,
+    "qwen_image_edit": qwen_image_edit,
+    "qwen_image_edit_plus": partial(qwen_image_edit_plus, zero_cond_t=True),
+    "qwen_image": qwen_image,
+    "flux2_klein": partial(flux2_klein, gain=1),
+}
+RECIPES = {
+    "flux": "flux_t2is",
+    "flux_kontext": "kontext_edit",
+    "qwen_image_edit": "qwen_edit",
+    "qwen_image_edit_plus": "qwen_edit",
+    "qwen_image": "flux_t2is",
+    "flux2_klein": "kontext_edit",
+}
+
+
+def settings(repository: Path, family: str, dtype: str, **changes: Any) -> Params:
+    tree = yaml.safe_load((repository / "params.yaml").read_text())
+    tree["policies"]["defaults"].update(dtype=dtype, eval_steps=3)
+    own = {
+        "family": family,
+        "model": "model",
+        "eval_sizes": [32, 64],
+        "max_sequence_length": 48,
+        "guidance": 2.5,
+        "start": None,
+    }
+    tree["policies"]["recipes"] = {"mine": tree["policies"]["recipes"][RECIPES[family]] | own | changes}
+    return parse(tree)
+
+
+def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Params) -> np.ndarray:
+    """What the policy paints from the generator's seed 0."""
+    recipe = params.policies.recipes["mine"]
+    given = ([picture], [[SIZE]]) if policy.edits else (None, ())
+    encoded = policy.encode([record.prompt], recipe.max_sequence_length, *given)
+
+    class Seed:
+        generator_seed = 0
+
+    done = rollout(policy, encoded, [0], [Seed()], Sampling.of(policy, SIZE, 3, recipe.guidance))  # type: ignore[list-item]
+    return np.asarray(policy.decode(done.latents, SIZE)[0], dtype=int)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "changes", "dtype"),
+    [
+        ("flux", {}, "float32"),
+        ("flux_kontext", {}, "float32"),
+        ("flux_kontext", {"reference_size": 32}, "bfloat16"),
+        ("qwen_image_edit", {}, "float32"),
+        ("qwen_image_edit", {"reference_size": 32}, "bfloat16"),
+        ("qwen_image_edit_plus", {}, "float32"),
+        ("qwen_image_edit_plus", {"reference_size": 1024}, "float32"),
+        ("qwen_image_edit_plus", {"reference_size": 32}, "bfloat16"),
+        ("qwen_image", {"max_sequence_length": 128}, "float32"),
+        ("qwen_image", {"max_sequence_length": 128}, "bfloat16"),
+        ("flux2_klein", {}, "float32"),
+        ("flux2_klein", {"task": "edits"}, "float32"),
+        ("flux2_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),
+    ],
+)
+def test_the_example_on_a_card_paints_as_the_policy(
+    repository: Path, tmp_path: Path, family: str, changes: dict[str, Any], dtype: str
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        MODELS[family](tmp_path / "model")
+    params = settings(repository, family, dtype, **changes)
+    recipe = params.policies.recipes["mine"]
+    own = {"task": recipe.task, "reference_size": recipe.reference_size}
+    policy: Any = base.load(family, str(tmp_path / "model"), "cpu", dtype, **own)
+    policy.add_adapter(PolicyLora(rank=4, alpha=8), 0)
+    generator = torch.Generator().manual_seed(5)
+    for parameter in policy.trainable().values():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
+    policy.save_adapter(tmp_path / PLACE / "adapter")
+    record = PromptRecord(
+        idx="p1", prompt='a "red" cat\'s beach', height=64, width=64, layout="1x1", theme="cats", category="Character",
+        task_name="Multi-pose", criteria={},
+    )  # fmt: skip
+    rng = np.random.default_rng(4)
+    small = Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8))
+    picture = small.resize((80, 80), Image.Resampling.NEAREST)
+    (tmp_path / PLACE / "samples/reference").mkdir(parents=True)
+    picture.save(tmp_path / PLACE / "samples/reference/p1.png")
+    card = model_card(recipe, policy, record, PLACE, {"license": "apache-2.0"}, {}, {}, 1)
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
+    found = np.asarray(Image.open(tmp_path / "painted.png").convert("RGB"), dtype=int)
+    assert found.std() > 1
+    difference = np.abs(found - painted(policy, record, picture, params))
+    assert difference.max() <= (1 if dtype == "float32" else 40), "rounding of half precision alone"

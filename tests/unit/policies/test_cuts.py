@@ -1,0 +1,61 @@
+"""A prompt that is cut is named by its id and counted, by one function, whoever paints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from paco_core.painting.paint import paint
+from paco_core.painting.painted import Painted, cuts_of
+from paco_core.policies import flux
+from paco_core.policies.cuts import Cut, of_records, report
+from paco_core.policies.pipeline_cuts import cut_prompts
+from tests.support.dataset_world import records
+from tests.support.grpo_toys import ToyPolicy
+from tests.support.tiny import tiny_flux
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_flux(tmp_path_factory.mktemp("flux"))
+
+
+def test_none_is_a_figure_and_no_line() -> None:
+    said: list[str] = []
+    assert report({}, said.append) == {"cut_prompts": 0} and said == []
+
+
+def test_many_are_one_line_with_the_first_ids() -> None:
+    said: list[str] = []
+    cuts = {f"p{n}": Cut(50 + n, 40, "at night") for n in range(7)}
+    assert report(cuts, said.append) == {"cut_prompts": 7}
+    assert said == [
+        "7 prompts are longer than the model reads and are cut: p0, p1, p2, p3, p4 and 2 more; "
+        "of p0 10 of 50 tokens are beyond max_sequence_length=40, not read: 'at night'"
+    ]
+
+
+def test_a_policy_and_its_plain_pipeline_name_the_same(model: Path) -> None:
+    """Grids are painted by a pipeline of any class, which says nothing; and a finished one is not even encoded."""
+    given = records(4)
+    policy = flux.FluxPolicy.load(str(model), "cpu", "float32")
+    for window in (8, 40):
+        policy.encode([record.prompt for record in given], window)
+        assert cut_prompts(model, given, window) == of_records(policy.cut, given)
+    assert len(cut_prompts(model, given, 8)) == 4
+
+
+def test_a_painted_picture_says_what_was_lost_also_where_it_was_kept() -> None:
+    given = records(2)
+
+    class Kept:
+        def batch(self, cases: list[object], _paint: object) -> list[Image.Image]:
+            return [Image.new("RGB", (32, 32))] * len(cases)
+
+    how = {"name": "toy", "when": "before", "steps": 2, "guidance": 1.0, "max_sequence_length": 3, "kept": Kept()}
+    found = list(paint(ToyPolicy(), given, [0, 1], 32, **how))  # type: ignore[arg-type]
+    assert list(cuts_of(found)) == [f"toy {record.idx}" for record in given]
+    whole = Painted("toy", 32, "before", given[0], 0, Image.new("RGB", (8, 8)))
+    assert cuts_of([whole]) == {} and report(cuts_of(found), print)["cut_prompts"] == 2

@@ -1,0 +1,351 @@
+"""The FLUX policy against the plain diffusers pipeline that it is made of."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from paco_core.adapters import files
+from paco_core.config.params import LoraParams
+from paco_core.grpo.dynamics import DYNAMICS
+from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.io import precision
+from paco_core.io.files import DataError
+from paco_core.policies import base
+from paco_core.policies.base import NoiseKey
+from paco_core.policies.flux import FluxPolicy
+from tests.support.released_lora import as_released
+from tests.support.tiny import TEXT_LENGTH, tiny_flux
+
+PROMPTS = ["a red cat on the beach", "a small blue bear in the snow", "a frog"]
+LORA = LoraParams(rank=4, alpha=8, targets=["to_q", "to_v", "net.2", "proj_mlp"])
+KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_flux(tmp_path_factory.mktemp("flux") / "flux")
+
+
+@pytest.fixture
+def policy(folder: Path) -> FluxPolicy:
+    loaded = base.load("flux", str(folder), "cpu", "float32")
+    assert isinstance(loaded, FluxPolicy)
+    return loaded
+
+
+def train_a_little(policy: FluxPolicy) -> None:
+    """Give the adapter weights that show: its B starts at zero."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+
+
+def sample(policy: FluxPolicy, size: tuple[int, int]) -> np.ndarray:
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH)
+    done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, 4, 3.5))
+    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
+
+
+def test_a_picture_is_encoded_by_the_inverse_of_decoding(repository: Path) -> None:
+    policy = base.load("flux", str(repository / "data/zoo/flux"), "cpu", "float32")
+    squares = np.kron([[40, 200], [220, 90]], np.ones((32, 32))).astype(np.uint8)
+    picture = Image.fromarray(np.stack([squares, squares.T, squares], axis=-1))
+    latents = policy.encode_pictures([picture, picture.rotate(90)], (64, 64))
+    assert latents.shape == policy.noise((64, 64), KEYS[:2]).shape and latents.dtype == torch.float32
+    again = np.asarray(policy.decode(latents, (64, 64))[0], dtype=int)
+    assert np.abs(again - np.asarray(picture, dtype=int)).mean() < 20
+    assert torch.equal(latents[1:], policy.encode_pictures([picture.rotate(90)], (64, 64)))
+
+
+def test_mixed_trains_as_float32_does_and_paints_nearly_the_same(
+    policy: FluxPolicy, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "computes_bfloat16", lambda _device: True)
+    mixed = FluxPolicy.load(str(folder), "cpu", "mixed")
+    assert {p.dtype for p in mixed.transformer.parameters()} == {torch.float32}
+    painted, exact = sample(mixed, (32, 32)), sample(policy, (32, 32))
+    assert 0 < np.abs(painted - exact).mean() < 2, "levels of 255; random weights amplify what trained ones do not"
+    kept = []
+    for each in (policy, mixed):
+        sampling = Sampling.of(each, (32, 32), 4, 3.5, noise_steps=[0], noise_level=0.7)
+        kept.append(rollout(each, each.encode(PROMPTS, TEXT_LENGTH), range(3), KEYS, sampling).kept[0])
+    assert torch.equal(kept[0].log_prob, kept[1].log_prob) and torch.equal(kept[0].after, kept[1].after)
+
+
+def by_pipeline(pipeline: Any, noise: torch.Tensor, size: tuple[int, int]) -> np.ndarray:
+    pictures = pipeline(
+        PROMPTS,
+        height=size[0],
+        width=size[1],
+        num_inference_steps=4,
+        guidance_scale=3.5,
+        latents=noise,
+        max_sequence_length=TEXT_LENGTH,
+    ).images
+    return np.stack([np.asarray(image, dtype=int) for image in pictures])
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 64), (32, 96)])
+def test_pictures_equal_those_of_the_pipeline(policy: FluxPolicy, size: tuple[int, int]) -> None:
+    expected = by_pipeline(policy.pipeline, policy.noise(size, KEYS), size)
+    found = sample(policy, size)
+    assert expected.std() > 1
+    assert np.abs(found - expected).max() <= 1
+
+
+def test_schedule_shifts_with_resolution(policy: FluxPolicy) -> None:
+    """mu = 0.5 at 16 tokens, 1.15 at 144 (the scheduler's own range), sigma' = e^mu / (e^mu + 1/sigma - 1)."""
+    for side, mu in ((64, 0.5), (192, 1.15), (128, 0.5 + 0.65 * (64 - 16) / 128)):
+        plain = np.linspace(1.0, 0.25, 4)
+        expected = np.exp(mu) / (np.exp(mu) + 1 / plain - 1)
+        found = policy.sigmas((side, side), 4)
+        assert found.dtype == torch.float32 and found[-1] == 0
+        assert found[:-1].numpy() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 64)])
+@pytest.mark.parametrize("dynamics", sorted(DYNAMICS))
+def test_log_probability_before_an_update_is_the_rollouts(
+    policy: FluxPolicy, dynamics: str, size: tuple[int, int]
+) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH)
+    sampling = Sampling.of(policy, size, 4, 3.5, noise_steps=[1], noise_level=0.7, dynamics=dynamics)
+    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
+    for rows in ([0, 1], [2]):  # other batches than the rollout's
+        part, step = kept.take(rows), sampling.steps[1]
+        v = policy.velocity(part.before, step.sigma, encoded.take(rows), 3.5, size)
+        assert v.requires_grad
+        found = DYNAMICS[dynamics].log_prob(part.after, DYNAMICS[dynamics].transition(part.before, v, step))
+        assert (found - part.log_prob).abs().max() < 1e-6
+
+
+def test_adapter_loads_into_a_plain_pipeline(policy: FluxPolicy, folder: Path, tmp_path: Path) -> None:
+    from diffusers import FluxPipeline
+
+    size = (32, 32)
+    before = sample(policy, size)
+    policy.add_adapter(LORA, 0)
+    assert np.array_equal(sample(policy, size), before)
+    train_a_little(policy)
+    trained = sample(policy, size)
+    assert np.abs(trained - before).max() > 3
+    policy.save_adapter(tmp_path / "adapter")
+    assert [p.suffix for p in (tmp_path / "adapter").iterdir()] == [".safetensors"]
+    plain = FluxPipeline.from_pretrained(folder)
+    plain.set_progress_bar_config(disable=True)
+    plain.load_lora_weights(tmp_path / "adapter")
+    assert np.abs(by_pipeline(plain, policy.noise(size, KEYS), size) - trained).max() <= 1
+    other = FluxPolicy.load(str(folder), "cpu", "float32")
+    other.load_adapter(tmp_path / "adapter")
+    assert np.abs(sample(other, size) - trained).max() <= 1
+
+
+def test_other_adapters_predict_for_the_length_of_a_block(policy: FluxPolicy) -> None:
+    """None = the bare model, a copy = the trained one as it was; only the trained one ever takes gradients."""
+    size = (32, 32)
+    bare = sample(policy, size)
+    policy.add_adapter(LORA, 0)
+    trainable = policy.trainable()
+    train_a_little(policy)
+    was = sample(policy, size)
+    policy.copy_adapter("old")
+    assert policy.adapter("old").keys() == trainable.keys()
+    train_a_little(policy)
+    now = sample(policy, size)
+    assert np.abs(now - was).max() > 3
+    with policy.using("old"):
+        assert np.array_equal(sample(policy, size), was)
+    with policy.using(None):
+        assert np.array_equal(sample(policy, size), bare)
+    assert np.array_equal(sample(policy, size), now)
+    found = policy.trainable()
+    assert list(found) == list(trainable) and all(found[name] is trainable[name] for name in found)
+
+
+def test_a_published_adapter_is_a_starting_point(policy: FluxPolicy, folder: Path, tmp_path: Path) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    trained = sample(policy, (32, 32))
+    policy.save_adapter(tmp_path / "published")
+    other = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+    other.start_from(str(tmp_path / "published"))
+    assert {name.split(".")[-2] for name in other.trainable()} == {"default"}
+    assert {p.dtype for p in other.trainable().values()} == {torch.float32}
+    other = FluxPolicy.load(str(folder), "cpu", "float32")
+    other.start_from(str(tmp_path / "published"))
+    assert np.array_equal(sample(other, (32, 32)), trained)
+    assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
+    with pytest.raises(DataError, match="no LoRA can be loaded"):
+        FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(tmp_path / "nothing"))
+
+
+def test_an_adapter_of_the_released_trainer_is_a_starting_point(
+    policy: FluxPolicy, folder: Path, tmp_path: Path
+) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    trained = sample(policy, (32, 32))
+    released = as_released(policy, tmp_path / "lora")
+    other = FluxPolicy.load(str(folder), "cpu", "float32")
+    other.start_from(str(released))
+    assert np.array_equal(sample(other, (32, 32)), trained)
+    assert other.trainable().keys() == policy.trainable().keys()
+    other.save_adapter(tmp_path / "again")
+    plain = FluxPolicy.load(str(folder), "cpu", "float32")
+    plain.load_adapter(tmp_path / "again")
+    assert np.abs(sample(plain, (32, 32)) - trained).max() <= 1
+
+
+def test_an_adapter_of_the_released_trainer_may_come_from_a_hub(
+    policy: FluxPolicy, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    released = as_released(policy, tmp_path / "lora")
+    asked: list[Any] = []
+    monkeypatch.setattr(files, "snapshot_download", lambda *a, **k: asked.append((a, k)) or str(released))
+    other = FluxPolicy.load(str(folder), "cpu", "float32")
+    other.start_from("X-GenGroup/PaCo-FLUX.1-dev-Lora")
+    assert np.array_equal(sample(other, (32, 32)), sample(policy, (32, 32)))
+    both = {"allow_patterns": ["*.safetensors", "adapter_config.json"], "ignore_patterns": ["*/*"]}
+    assert asked == [(("X-GenGroup/PaCo-FLUX.1-dev-Lora",), both)]
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (
+            lambda state, config: ({f"x.{k}": v for k, v in state.items()}, config),
+            "does not fit this FluxTransformer2DModel",
+        ),
+        (lambda state, config: (dict(list(state.items())[1:]), config), "it lacks the A that belongs to base_model"),
+        (lambda state, config: ({k: v[:, :1].clone() for k, v in state.items()}, config), "has the shape"),
+        (lambda state, config: (state, {**config, "target_modules": ["no_such"]}), "target_modules does not name"),
+        (lambda state, config: (state, {**config, "peft_type": "LOHA"}), "peft_type is 'LOHA'; only LORA"),
+        (lambda state, config: (state, {**config, "use_dora": True}), "use_dora: True: only a plain LoRA"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(
+    policy: FluxPolicy, folder: Path, tmp_path: Path, harm: Any, says: str
+) -> None:
+    policy.add_adapter(LORA, 0)
+    released = as_released(policy, tmp_path / "lora")
+    config = json.loads((released / files.CONFIG).read_text())
+    state, config = harm(load_file(released / files.WEIGHTS), config)
+    save_file(state, released / files.WEIGHTS)
+    (released / files.CONFIG).write_text(json.dumps(config))
+    with pytest.raises(DataError, match=says):
+        FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))
+    (released / files.WEIGHTS).write_bytes(b"cut off")
+    if "LORA" not in says and "use_dora" not in says:
+        with pytest.raises(DataError, match=r"adapter_model.safetensors: cannot be read"):
+            FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))
+
+
+def test_only_the_adapter_is_trainable_and_its_seed_decides(policy: FluxPolicy, folder: Path) -> None:
+    policy.add_adapter(LORA, 1)
+    names = list(policy.trainable())
+    assert names and all("lora_" in name for name in names)
+    twin, other = (FluxPolicy.load(str(folder), "cpu", "float32") for _ in range(2))
+    twin.add_adapter(LORA, 1)
+    other.add_adapter(LORA, 2)
+    first = names[0]
+    assert torch.equal(policy.trainable()[first], twin.trainable()[first])
+    assert not torch.equal(policy.trainable()[first], other.trainable()[first])
+
+
+def test_target_that_matches_nothing_is_an_error(policy: FluxPolicy) -> None:
+    with pytest.raises(DataError, match=r"'to_qq' matches no linear layer.*attn\.to_q"):
+        policy.add_adapter(LoraParams(rank=2, alpha=2, targets=["to_q", "to_qq"]), 0)
+
+
+def test_another_pipeline_class_is_refused(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "kontext"
+    shutil.copytree(folder, other)
+    index = json.loads((other / "model_index.json").read_text())
+    (other / "model_index.json").write_text(json.dumps({**index, "_class_name": "FluxKontextPipeline"}))
+    with pytest.raises(DataError, match="FluxKontextPipeline.*FluxPipeline"):
+        base.load("flux", str(other), "cpu", "float32")
+    with pytest.raises(DataError, match="no diffusers pipeline"):
+        base.load("flux", str(tmp_path / "nothing"), "cpu", "float32")
+    with pytest.raises(DataError, match="'fluxx' is unknown"):
+        base.load("fluxx", str(folder), "cpu", "float32")
+
+
+def test_size_that_does_not_pack(policy: FluxPolicy) -> None:
+    with pytest.raises(DataError, match="nearest that does is 64 x 96"):
+        policy.check_size((70, 100))
+
+
+def test_prompts_that_were_cut_are_named_with_what_is_lost(policy: FluxPolicy) -> None:
+    long = " ".join(["a red cat"] * 40)
+    policy.encode([long, "a frog"], TEXT_LENGTH)
+    assert list(policy.cut) == [long]
+    cut, tokenizer = policy.cut[long], policy.pipeline.tokenizer_2
+    kept = long.removesuffix(cut.lost)
+    assert kept != long and len(tokenizer(kept.strip()).input_ids) == TEXT_LENGTH, "the closing token stays"
+    assert cut.tokens == len(tokenizer(long).input_ids) and cut.window == TEXT_LENGTH
+    policy.encode([long], 512)
+    assert not policy.cut, "a longer window reads it all"
+
+
+def test_no_text_is_encoded_once_encoders_are_gone(policy: FluxPolicy) -> None:
+    policy.drop_encoders()
+    with pytest.raises(RuntimeError, match="dropped"):
+        policy.encode(PROMPTS, TEXT_LENGTH)
+
+
+def test_half_precision_keeps_adapter_and_schedule_in_fp32(folder: Path) -> None:
+    policy = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+    policy.add_adapter(LORA, 0)
+    assert {p.dtype for p in policy.trainable().values()} == {torch.float32}
+    encoded = policy.encode(PROMPTS[:1], TEXT_LENGTH)
+    noise = policy.noise((32, 32), KEYS[:1])
+    v = policy.velocity(noise, 0.9, encoded.take([0]), 3.5, (32, 32))
+    assert v.dtype == noise.dtype == policy.sigmas((32, 32), 4).dtype == torch.float32
+    v.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in policy.trainable().values())
+
+
+def test_an_adapter_is_measured_as_it_was_trained(folder: Path, tmp_path: Path) -> None:
+    """In float32 beside a bfloat16 model: the velocities after loading are those of training's last evaluation."""
+    trained = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+    trained.add_adapter(LORA, 0)
+    train_a_little(trained)
+    trained.save_adapter(tmp_path / "adapter")
+    noise, encoded = trained.noise((32, 32), KEYS[:1]), trained.encode(PROMPTS[:1], TEXT_LENGTH).take([0])
+    for enter in ("load_adapter", "start_from"):
+        other = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+        getattr(other, enter)(str(tmp_path / "adapter"))
+        assert {tensor.dtype for tensor in other.adapter("default").values()} == {torch.float32}
+        with torch.no_grad():
+            expected, found = (p.velocity(noise, 0.9, encoded, 3.5, (32, 32)) for p in (trained, other))
+        assert torch.equal(expected, found), enter
+
+
+def test_untrained_steps_multiply_by_the_adapter_in_bfloat16_on_a_gpu(folder: Path) -> None:
+    policy = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    weights = list(policy.trainable().values())
+    exact = [weight.detach().clone() for weight in weights]
+    with policy.painting():
+        assert {weight.dtype for weight in weights} == {torch.float32}, "a processor computes as before"
+    policy.device = "cuda"
+    with pytest.raises(RuntimeError, match="ended"), policy.painting():
+        assert {weight.dtype for weight in weights} == {torch.bfloat16}
+        raise RuntimeError("ended")
+    assert all(torch.equal(before, weight) for before, weight in zip(exact, weights, strict=True))
+    assert all(weight.dtype == torch.float32 and weight.requires_grad for weight in weights)

@@ -1,0 +1,328 @@
+"""FLUX.2 [klein] against the plain pipeline: pictures with none to three references, adapters, batches, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from paco_core.config.params import PolicyLora
+from paco_core.grpo.dynamics import DYNAMICS
+from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.io.files import DataError
+from paco_core.policies import base
+from paco_core.policies.base import NoiseKey, Size
+from paco_core.policies.cuts import of_records
+from paco_core.policies.families import family_of, is_distilled, refuse_other_pipeline
+from paco_core.policies.pipeline_cuts import cut_prompts
+from tests.support.dataset_world import records
+from tests.support.tiny_pipelines import flux2_klein
+
+LENGTH, LORA, SIZE = 48, PolicyLora(rank=4, alpha=8), (32, 32)
+PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
+KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
+
+
+def pictures(count: int = 3) -> list[Image.Image]:
+    """Of three shapes, none of them a multiple of a token on both sides."""
+    rng = np.random.default_rng(4)
+    small = [Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)) for _ in range(count)]
+    shapes = [(70, 64), (96, 70), (80, 120)][:count]
+    return [one.resize(shape, Image.Resampling.NEAREST) for one, shape in zip(small, shapes, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return flux2_klein(tmp_path_factory.mktemp("klein") / "model")
+
+
+@pytest.fixture(scope="module")
+def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return flux2_klein(tmp_path_factory.mktemp("distilled") / "model", distilled=True)
+
+
+def load(folder: Path, references: int = 1, reference_size: int | None = 1024, **more: Any) -> Any:
+    task = "edits" if references else None
+    return base.load("flux2_klein", str(folder), "cpu", "float32", task=task, reference_size=reference_size, **more)
+
+
+def sample(
+    policy: Any, given: list[list[Image.Image]] | None, size: Size = SIZE, steps: int = 3, guidance: float = 4.0
+) -> np.ndarray:
+    rows = range(len(given or PROMPTS))
+    encoded = policy.encode(PROMPTS[: len(rows)], LENGTH, given, [[size]] * len(rows), guidance=guidance)
+    done = rollout(policy, encoded, rows, KEYS[: len(rows)], Sampling.of(policy, size, steps, guidance))
+    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
+
+
+def by_pipeline(
+    pipeline: Any, noise: torch.Tensor, image: list[Image.Image] | None, row: int = 0, size: Size = SIZE,
+    steps: int = 3, guidance: float = 4.0,
+) -> np.ndarray:  # fmt: skip
+    maps = noise[row : row + 1].transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
+    found = pipeline(
+        prompt=PROMPTS[row], image=image, height=size[0], width=size[1], num_inference_steps=steps,
+        guidance_scale=guidance, max_sequence_length=LENGTH, latents=maps,
+    )  # fmt: skip
+    return np.asarray(found.images[0], dtype=int)
+
+
+def train_a_little(policy: Any) -> None:
+    policy.add_adapter(LORA, 0)
+    generator = torch.Generator().manual_seed(5)
+    for parameter in policy.trainable().values():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
+
+
+@pytest.mark.parametrize("variant", ["base", "distilled"])
+@pytest.mark.parametrize("references", [0, 1, 2, 3])
+def test_pictures_equal_those_of_the_pipeline(folder: Path, distilled: Path, references: int, variant: str) -> None:
+    policy = load(folder if variant == "base" else distilled, references)
+    given = pictures()[:references] or None
+    found = {}
+    for size in ((32, 32), (64, 48)):
+        for steps in (3, 5):
+            for guidance in (1.0, 4.0):
+                mine = sample(policy, given and [given], size, steps, guidance)[0]
+                noise = policy.noise(size, KEYS)
+                expected = by_pipeline(policy.pipeline, noise, given, 0, size, steps, guidance)
+                assert np.abs(mine - expected).max() <= 1 and expected.std() > 10
+                found[size, steps, guidance] = mine
+    moved = np.abs(found[SIZE, 3, 1.0] - found[SIZE, 3, 4.0]).max()
+    assert moved > 3 if variant == "base" else moved == 0, "distilled weights ignore guidance"
+
+
+def test_each_reference_its_place_and_the_instruction_matter(folder: Path) -> None:
+    policy, (first, second, _) = load(folder), pictures()
+    one, both, turned = (sample(policy, [given])[0] for given in ([first], [first, second], [second, first]))
+    assert all(
+        np.abs(a - b).max() > 3 for a, b in ((one, both), (both, turned), (one, sample(load(folder, 0), None)[0]))
+    )
+
+
+def test_a_batch_of_prompts_with_other_references_is_each_prompt_alone(folder: Path) -> None:
+    """One, two and one pictures of two shapes: two of the rows have equally many tokens in other shapes."""
+    policy, (first, second, _) = load(folder), pictures()
+    wide, high = first.resize((96, 64)), first.resize((64, 96))
+    for given in ([[first], [first, second], [second]], [[wide], [high], [wide]], [[high]] * 3):
+        together, noise = sample(policy, given), policy.noise(SIZE, KEYS)
+        for row, own in enumerate(given):
+            assert np.abs(together[row] - by_pipeline(policy.pipeline, noise, own, row)).max() <= 1
+
+
+def test_a_reference_keeps_its_own_proportions(folder: Path) -> None:
+    """At most as many pixels as the picture has, or as ``reference_size`` says; never more than the pipeline takes."""
+    large = pictures()[2].resize((160, 240))
+    rows = load(folder, reference_size=None).encode(PROMPTS[:1], LENGTH, [large], [[(96, 96), (128, 96)]]).rows[0]
+    assert rows["reference 96x96 shapes"].tolist() == [[7, 4]], "117 x 78 pixels, cropped to tokens"
+    rows = load(folder, reference_size=None).encode(PROMPTS[:1], LENGTH, [large], [[(32, 32)]]).rows[0]
+    assert rows["reference 32x32 shapes"].tolist() == [[6, 4]], "sides of 64 pixels at least, which the pipeline takes"
+
+
+def test_the_schedule_depends_on_tokens_and_steps(folder: Path) -> None:
+    policy = load(folder, 0)
+    first = [float(policy.sigmas(size, steps)[1]) for size, steps in (((32, 32), 4), ((512, 512), 4), ((32, 32), 40))]
+    assert len({round(sigma, 4) for sigma in first}) == 3
+
+
+def test_log_probability_before_an_update_is_the_rollouts(folder: Path) -> None:
+    """In other batches than the rollout's, with references of other shapes."""
+    policy, (first, second, third) = load(folder), pictures()
+    train_a_little(policy)
+    encoded = policy.encode(PROMPTS, LENGTH, [[first], [second, third], [first]], [[SIZE]] * 3)
+    sampling = Sampling.of(policy, SIZE, 4, 4.0, noise_steps=[1], noise_level=0.7)
+    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
+    for rows in ([1, 0], [2], [1]):
+        part, step = kept.take(rows), sampling.steps[1]
+        v = policy.velocity(part.before, step.sigma, encoded.take(rows), 4.0, SIZE)
+        assert v.requires_grad and v.dtype == torch.float32
+        found = DYNAMICS["flow_sde"].log_prob(part.after, DYNAMICS["flow_sde"].transition(part.before, v, step))
+        assert (found - part.log_prob).abs().max() < 1e-5
+
+
+def test_adapter_loads_into_a_plain_pipeline(folder: Path, tmp_path: Path) -> None:
+    import diffusers
+
+    policy, given = load(folder), pictures(2)
+    before = sample(policy, [given])[0]
+    train_a_little(policy)
+    layers = {name.rsplit(".lora_", 1)[0] for name in policy.trainable()}
+    linear = {name for name, part in policy.transformer.named_modules() if hasattr(part, "base_layer")}
+    assert layers == linear and len(layers) == 12 + 2 * 2, "all of the double block, both of each single one"
+    trained = sample(policy, [given])[0]
+    assert np.abs(trained - before).max() > 3
+    policy.save_adapter(tmp_path / "adapter")
+    plain: Any = diffusers.Flux2KleinPipeline.from_pretrained(folder)
+    plain.set_progress_bar_config(disable=True)
+    plain.load_lora_weights(tmp_path / "adapter")
+    assert np.abs(by_pipeline(plain, policy.noise(SIZE, KEYS), given) - trained).max() <= 1
+    other = load(folder)
+    other.start_from(str(tmp_path / "adapter"))
+    assert np.array_equal(sample(other, [given])[0], trained)
+    assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
+
+
+def test_an_adapter_by_original_names_paints_as_in_the_pipeline(folder: Path, tmp_path: Path) -> None:
+    """As ComfyUI and ai-toolkit write it: queries, keys and values of a double block are one layer."""
+    import diffusers
+
+    draw, tensors = torch.Generator().manual_seed(2), {}
+    for name, wide, high in (
+        ("double_blocks.0.img_attn.qkv", 32, 96), ("double_blocks.0.txt_mlp.0", 32, 192),
+        ("single_blocks.1.linear1", 32, 288), ("single_blocks.0.linear2", 128, 32),
+    ):  # fmt: skip
+        tensors[f"diffusion_model.{name}.lora_A.weight"] = torch.randn(4, wide, generator=draw)
+        tensors[f"diffusion_model.{name}.lora_B.weight"] = torch.randn(high, 4, generator=draw) * 0.3
+    save_file(tensors, tmp_path / "comfy.safetensors")
+    policy = load(folder, 0)
+    before = sample(policy, None)[0]
+    policy.load_adapter(tmp_path / "comfy.safetensors")
+    plain: Any = diffusers.Flux2KleinPipeline.from_pretrained(folder)
+    plain.set_progress_bar_config(disable=True)
+    plain.load_lora_weights(tmp_path / "comfy.safetensors")
+    after = sample(policy, None)[0]
+    assert np.abs(after - before).max() > 3
+    assert np.abs(by_pipeline(plain, policy.noise(SIZE, KEYS), None) - after).max() <= 1
+
+
+def test_gradient_checkpointing_changes_no_gradient(folder: Path) -> None:
+    policy = load(folder)
+    train_a_little(policy)
+    encoded, noise = policy.encode(PROMPTS, LENGTH, pictures(), [[SIZE]] * 3), policy.noise(SIZE, KEYS)
+
+    def gradients() -> list[torch.Tensor]:
+        policy.velocity(noise, 0.8, encoded.take(range(3)), 4.0, SIZE).square().sum().backward()
+        found = [p.grad for p in policy.trainable().values() if p.grad is not None]
+        policy.transformer.zero_grad()
+        assert len(found) > 10
+        return found
+
+    plain = gradients()
+    policy.transformer.train()
+    policy.enable_gradient_checkpointing()
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(plain, gradients(), strict=True))
+
+
+def test_what_was_encoded_once_is_not_encoded_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two references each by itself: the same picture beside another one is not read again."""
+    first, second, third = pictures()
+    args = (PROMPTS[:1], LENGTH)
+    found = load(folder, cache=tmp_path).encode(*args, [[first, second]], [[SIZE]])
+    again = load(folder, cache=tmp_path)
+    read: list[str] = []
+    for name in ("encode_prompt", "_encode_vae_image"):
+        real = getattr(again.pipeline, name)
+        monkeypatch.setattr(again.pipeline, name, lambda *a, _r=real, _n=name, **k: read.append(_n) or _r(*a, **k))
+    second_time = again.encode(*args, [[first, second]], [[SIZE]])
+    assert not read and all(torch.equal(tensor, second_time.rows[0][name]) for name, tensor in found.rows[0].items())
+    again.encode(*args, [[third, first]], [[SIZE]])
+    assert read == ["_encode_vae_image"]
+    again.drop_encoders()
+    with pytest.raises(RuntimeError, match="dropped"):
+        again.encode(["another one"], LENGTH, [first], [[SIZE]])
+
+
+def test_an_empty_prompt_is_encoded_only_for_guided_passes(folder: Path, distilled: Path) -> None:
+    def names(model: Path, guidance: float) -> set[str]:
+        return set(load(model, 0).encode(PROMPTS[:1], LENGTH, guidance=guidance).rows[0])
+
+    assert names(folder, 4.0) - names(folder, 1.0) == {"negative"} and "negative" not in names(distilled, 4.0)
+
+
+def test_a_long_prompt_is_noted_without_its_template(folder: Path) -> None:
+    policy = load(folder, 0)
+    policy.encode([long := " ".join(["The colour"] * 40), "short"], LENGTH)
+    (cut,) = policy.cut.values()
+    assert set(policy.cut) == {long} and long.endswith(cut.lost) and cut.lost and cut.window == LENGTH
+
+
+def test_grids_count_what_the_pipeline_cuts(folder: Path) -> None:
+    """The template's tokens count: by the tokenizer's own count nothing is cut."""
+    policy, (first, second) = load(folder, 0), records(2)
+    window = len(policy.pipeline.tokenizer(PROMPTS[0]).input_ids) + 2
+    given = [first.model_copy(update={"prompt": PROMPTS[0]}), second.model_copy(update={"prompt": "a"})]
+    policy.encode([record.prompt for record in given], window)
+    found = cut_prompts(folder, given, window)
+    assert list(found) == [first.idx] and found == of_records(policy.cut, given)
+
+
+def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(folder: Path) -> None:
+    """The losses dpo and sft learn from it."""
+    editor, (first, second, _) = load(folder), [picture.resize((64, 96)) for picture in pictures()]
+    encoded = editor.encode(PROMPTS[:2], LENGTH, [[first], [second]], [[(96, 64)]] * 2)
+    latents = editor.encode_pictures([first, second], (96, 64))
+    assert latents.shape == editor.noise((96, 64), KEYS[:2]).shape and latents.dtype == torch.float32
+    assert torch.equal(latents, torch.stack([row["reference 96x64"] for row in encoded.rows]))
+
+
+def test_references_that_the_family_does_not_take(folder: Path) -> None:
+    editor, first = load(folder), pictures(1)[0]
+    for count in (0, 5, 20):
+        with pytest.raises(DataError, match=f"flux2_klein changes 1 to 4 reference pictures per prompt.*with {count}"):
+            editor.encode(PROMPTS[:1], LENGTH, [[first] * count], [[SIZE]])
+    with pytest.raises(DataError, match="3 prompts came with 1 pictures"):
+        editor.encode(PROMPTS, LENGTH, [first], [[SIZE]] * 3)
+    with pytest.raises(DataError, match="reference picture: Image too small"):
+        editor.encode(PROMPTS[:1], LENGTH, [first.resize((63, 64))], [[SIZE]])
+    with pytest.raises(DataError, match="Aspect ratio too extreme"):
+        editor.encode(PROMPTS[:1], LENGTH, [first.resize((900, 64))], [[SIZE]])
+    with pytest.raises(DataError, match="from text alone, and was given 1"):
+        load(folder, 0).encode(PROMPTS[:1], LENGTH, [first], [[SIZE]])
+
+
+def test_a_task_that_a_family_does_not_do() -> None:
+    assert [family_of("flux2_klein").edits(task) for task in (None, "sets", "edits")] == [False, False, True]
+    with pytest.raises(DataError, match="FluxPipeline paints from text alone"):
+        family_of("flux").edits("edits")
+    with pytest.raises(DataError, match="FluxKontextPipeline only edits"):
+        family_of("flux_kontext").edits("sets")
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("text_encoder", {"hidden_size": 24}, "width 48, and three layers of the text encoder have 72"),
+        ("text_encoder", {"num_hidden_layers": 24}, "has 24 layers, and the pipeline reads layer 27"),
+        ("vae", {"latent_channels": 16}, "takes 16 channels, and the autoencoder gives 4 x 16"),
+        ("transformer", {"guidance_embeds": True}, "as FLUX.2-dev does"),
+        ("tokenizer", None, "no chat template"),
+        ("", {"_class_name": "Flux2KleinKVPipeline"}, "holds a Flux2KleinKVPipeline, the family flux2_klein needs a"),
+    ],
+)
+def test_a_folder_of_another_size_or_variant_is_refused(
+    folder: Path, tmp_path: Path, part: str, changes: dict[str, Any] | None, message: str
+) -> None:
+    """By `paco check` from the configurations alone, and by loading; weights are links here."""
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        place = tmp_path / "model" / file.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(file)
+    if changes is None:
+        (tmp_path / "model/tokenizer/chat_template.jinja").unlink()
+    else:
+        file = tmp_path / "model" / part / ("config.json" if part else "model_index.json")
+        text = json.dumps(json.loads(file.read_text()) | changes)
+        file.unlink()
+        file.write_text(text)
+    with pytest.raises(DataError, match=message):
+        refuse_other_pipeline(tmp_path, "model", "flux2_klein")
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / "model")
+
+
+def test_distilled_weights_are_remarked_on(folder: Path, distilled: Path) -> None:
+    assert is_distilled(distilled.parent, "model") and not is_distilled(folder.parent, "model")
+    assert is_distilled(folder, "black-forest-labs/FLUX.2-klein-4B")
+    assert not is_distilled(folder, "black-forest-labs/FLUX.2-klein-base-4B")

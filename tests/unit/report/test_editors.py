@@ -1,0 +1,57 @@
+"""The page's part about editing policies: made-up figures, drawn pictures, published rows marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dvc_project.lockfile import Lock
+from paco_core.benchmarks.published import GEDIT
+from paco_core.config.params import Params, parse
+from paco_core.report import page
+from tests.support.fixture_edits import SHOWN, write_gedit
+
+SIZES = {"kontext_edit": (64, 128), "my_edit": (48,)}
+
+
+@pytest.fixture(scope="module")
+def params(repository: Path) -> Params:
+    """The project's policies, of the editors one of its own and another one of 48 px."""
+    tree = yaml.safe_load((repository / "params.yaml").read_text())
+    recipes = tree["policies"]["recipes"]
+    mine = recipes["kontext_edit"] | {"eval_sizes": [48], "train_size": 48}
+    tree["policies"]["recipes"] = {**{name: recipes[name] for name in ("flux_t2is", "kontext_edit")}, "my_edit": mine}
+    return parse(tree)
+
+
+def test_edits_stand_beside_their_pictures_and_instructions(params: Params, tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "dvc.yaml").write_bytes((repository / "dvc.yaml").read_bytes())
+    (tmp_path / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())
+    records = write_gedit(tmp_path, SIZES)
+    made = page.build(tmp_path, params, Lock.read(tmp_path), {})
+    assert [m.what for m in made.missing if "edit" in m.path and "reward" not in m.path] == []
+    section = made.html.partition('<section id="editor">')[2].partition("</section>")[0]
+    assert all(record.prompt in section for record in records[:SHOWN]) and records[SHOWN].prompt not in section
+    for name, sizes in SIZES.items():
+        for size in sizes:
+            assert section.count(f"<figcaption>{size} px</figcaption>") == SHOWN
+            key, short = f"gedit.policies.{name}.{size}.gold_editing", f"{name}.px{size}.gold_editing"
+            assert made.figures.values[f"{key}.after.mean"] == pytest.approx(0.5, abs=0.05)
+            ends = {"before": "before.mean", "after": "after.mean", "change_low": "change.low"}
+            assert {end: made.headline[f"{short}.{end}"] for end in ends} == {
+                end: made.figures.values[f"{key}.{told}"] for end, told in ends.items()
+            }
+            assert f"{key}.change.mean" in made.html.partition("<main>")[0], "a tile at the top tells the change"
+    assert section.count('<span class="tag">published</span>') == len(GEDIT) and "6.469" in section
+    assert made.curves["my_edit.reference_distance"]["distance from the reference"][0] == (1.0, 0.2)
+
+
+def test_what_is_missing_of_an_editing_policy_is_named(params: Params, tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "dvc.yaml").write_bytes((repository / "dvc.yaml").read_bytes())
+    (tmp_path / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())
+    made = page.build(tmp_path, params, Lock.read(tmp_path), {})
+    commands = {m.make for m in made.missing}
+    assert {"dvc repro gedit", "dvc repro policies@my_edit"} <= commands
+    assert "my_edit has not been trained yet" in made.html

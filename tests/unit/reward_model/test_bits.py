@@ -1,0 +1,149 @@
+"""A score is a function of the question and the model alone, bit for bit; what the model cannot read has no score."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from PIL import Image
+
+from paco_core.io.files import DataError
+from paco_core.reward_model.examples import Example
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.items import tokenise
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.shapes import STEP, of_one_length, whole
+from paco_core.reward_model.yes_probability import PairQuery
+from tests.support import tiny_vlm
+
+SIDES = (28, 56, 84, 120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vlm.build(tmp_path_factory.mktemp("bits") / "tiny")
+
+
+def questions(count: int, longest: int) -> list[PairQuery]:
+    """Questions of up to ``longest`` words, over pictures of several sizes."""
+    random = Random(0)
+
+    def picture() -> Image.Image:
+        size = random.choice(SIDES), random.choice(SIDES)
+        return Image.frombytes("RGB", (8, 8), random.randbytes(192)).resize(size)
+
+    return [
+        PairQuery(picture(), picture(), render("theme", theme="red " * random.randint(1, longest)))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_score_does_not_depend_on_its_neighbours(repository: Path, folder: Path, dtype: str, threads: int) -> None:
+    """The model of random weights with questions of up to 300 tokens, and the embedded world's own base."""
+    known = torch.get_num_threads()
+    try:
+        for model, longest in ((folder, 200), (repository / "data/zoo/qwen2_5_vl", 14)):
+            scorer = Scorer(model, dtype=dtype, threads=threads, min_pixels=784, max_pixels=20_000)
+            asked, order = questions(24, longest), Random(1)
+            alone = []
+            for query in asked:
+                scorer.network.features.clear()
+                alone.append(scorer.first_logits([query])[0])
+            for size in (2, 3, 7, 24):
+                numbers = order.sample(range(len(asked)), len(asked))
+                scorer.network.features.clear()
+                for start in range(0, len(numbers), size):
+                    part = numbers[start : start + size]
+                    found = scorer.first_logits([asked[number] for number in part])
+                    assert all(torch.equal(one, alone[number]) for one, number in zip(found, part, strict=True))
+    finally:
+        torch.set_num_threads(known)
+
+
+def test_questions_are_padded_by_their_own_length_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = Scorer(folder)
+    network, seen = scorer.network, set[tuple[int, ...]]()
+    forward = network._forward
+
+    def noting(rows: list, use_cache: bool, length: int | None = None) -> object:  # type: ignore[type-arg]
+        seen.update((row.length, length) for row in rows)
+        return forward(rows, use_cache, length)
+
+    monkeypatch.setattr(network, "_forward", noting)
+    scorer.score(questions(24, 60))
+    assert len({length for length, _ in seen}) > 5
+    assert all(padded == whole(length) and padded % STEP == 0 for length, padded in seen)
+
+
+def test_rows_of_one_length_keep_their_order(folder: Path) -> None:
+    rows = Scorer(folder)._rows(questions(12, 60))
+    groups = of_one_length(rows)
+    assert sorted(number for numbers in groups.values() for number in numbers) == list(range(12))
+    assert list(groups) == sorted(groups) and len(groups) > 1
+
+
+def test_where_batches_leave_a_trace_each_question_is_computed_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a processor whose libraries round otherwise in products of more than one question."""
+    scorer = Scorer(folder)
+    network, whole_logits, whole_encode = scorer.network, scorer.network.first_logits, scorer.network._encode
+    rows: list[int] = []
+    pictures: list[int] = []
+
+    def noting(given: list) -> torch.Tensor:  # type: ignore[type-arg]
+        rows.append(len(given))
+        return whole_logits(given) + 1e-6 * (len(given) > 1)
+
+    monkeypatch.setattr(network, "first_logits", noting)
+    monkeypatch.setattr(network, "_encode", lambda given: (pictures.append(len(given)), whole_encode(given))[1])
+    with caplog.at_level(logging.WARNING, "paco.reward"):
+        assert not scorer._together
+    rows.clear()
+    pictures.clear()
+    asked = questions(6, 3)
+    assert [score.value for score in scorer.score(asked)] == [scorer.score([query])[0].value for query in asked]
+    assert set(rows) == set(pictures) == {1}
+    assert caplog.text.count("computed on its own") == 1
+
+
+def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:
+    scorer = Scorer(folder)
+    good, *_ = asked = questions(3, 5)
+    long = PairQuery(good.first, good.second, render("theme", theme="red " * 2100))
+    narrow = PairQuery(Image.new("RGB", (1, 300)), good.second, good.instruction)
+    mark = PairQuery(good.first, good.second, "<|image_pad|>?")
+    done: list[int] = []
+    scores = scorer.score([asked[0], long, asked[1], narrow, mark, asked[2]], on_batch=done.append)
+    assert [score.failed for score in scores] == [False, True, False, True, True, False] and sum(done) == 6
+    assert scores[1].cause == "the question, its pictures and the answer exceed the model's window of 2048 tokens"
+    assert scores[3].cause == "a picture's longer side is more than 200 times its shorter one"
+    assert "holds the image token" in str(scores[4].cause)
+    assert [scores[n].value for n in (0, 2, 5)] == [score.value for score in scorer.score(asked)]
+    with pytest.raises(DataError, match="window of 2048"):
+        scorer.first_logits([good, long])
+    assert all(math.isnan(score.value) for score in scorer.score([long]))
+
+
+def test_the_window_ends_where_question_and_answer_fill_it(folder: Path) -> None:
+    query = questions(1, 30)[0]
+    length = len(Scorer(folder).network.question(query).ids)
+    assert Scorer(folder, window=length + 1).fault(query) is None
+    assert Scorer(folder, window=length).fault(query) is not None
+    assert Scorer(folder, window=length + 1).fault(query, answer=2) is not None
+    assert Scorer(folder, window=10**6).network.window == 2048
+
+
+def test_an_example_that_is_longer_than_the_window_is_named(folder: Path) -> None:
+    network = Scorer(folder).network
+    pictures = (Image.new("RGB", (56, 56)), Image.new("RGB", (56, 56), "red"))
+    example = Example("p7", pictures, render("theme", theme="red"), "Yes. " + "The style is the same. " * 400)
+    with pytest.raises(DataError, match="pair p7.*window of 2048"):
+        tokenise(network, [example])

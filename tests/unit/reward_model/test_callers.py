@@ -1,0 +1,130 @@
+"""Who asks the reward model asks the same tokens: training, RL, serving, benchmarks, the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+from PIL import Image
+
+from paco_core.benchmarks import consistency_rank, edit_reward
+from paco_core.data.records.records import PromptRecord
+from paco_core.reward_model.examples import Example
+from paco_core.reward_model.instructions import question, render
+from paco_core.reward_model.items import tokenise
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.consistency import Consistency
+from paco_core.serving.client import RewardClient
+from paco_core.serving.engines.answering import Answerer
+from tests.support import reward_tiny, tiny_vlm
+from tests.support.serving_fakes import NAME, served
+
+THEME, EDIT = "a red cat in many places", "Change the colour of the cat to blue."
+FIRST, SECOND = reward_tiny.picture(1), reward_tiny.picture(2)
+Ask = Callable[[Scorer], object]
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory: pytest.TempPathFactory) -> Scorer:
+    scorer = Scorer(tiny_vlm.build(tmp_path_factory.mktemp("callers") / "tiny"))
+    scorer.warm_up()  # its own questions are asked before any is noted
+    return scorer
+
+
+def library_ids(scorer: Scorer, instruction: str) -> list[int]:
+    """Tokens by the processor's own chat template and image placeholders."""
+    processor = scorer.network.processor
+    content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": instruction}]
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    ids: list[int] = processor(text=[text], images=[FIRST, SECOND], return_tensors="pt")["input_ids"][0].tolist()
+    return ids
+
+
+def by_rl(scorer: Scorer) -> None:
+    record = PromptRecord(
+        idx="p", prompt="x", height=8, width=16, layout="1x2", theme=THEME, category="Story",
+        task_name="Children Book", criteria={},
+    )  # fmt: skip
+    Consistency(scorer)(RewardBatch([record], [[FIRST, SECOND]]))
+
+
+@contextmanager
+def through_http(scorer: Scorer) -> Iterator[RewardClient]:
+    answerer = Answerer(scorer)
+    serving = served(answerer, answer_tokens=answerer.answer_tokens)  # type: ignore[arg-type]
+    with serving as (url, _), RewardClient(url, NAME) as client:
+        yield client
+
+
+def by_serving(scorer: Scorer) -> None:
+    with through_http(scorer) as client:
+        client.score([PairQuery(FIRST, SECOND, render("theme", theme=THEME))])
+
+
+class Both:
+    def panel(self, ref: str) -> Image.Image:
+        return FIRST if ref == "first" else SECOND
+
+
+def by_ranking(template: str) -> Ask:
+    instance = consistency_rank.HeldOutRanking("i", "p", THEME, "first", ("second",) * 2, (0, 1), (math.nan,) * 2)
+    return lambda scorer: consistency_rank.judge_pairs("x", scorer, [instance], Both(), template=template)
+
+
+def by_edits(dimension: str) -> Ask:
+    case = edit_reward.Case("c", "t", dimension, EDIT, "g", lambda: (FIRST, SECOND, SECOND))
+    return lambda scorer: edit_reward.judge_pairs("x", scorer, [case])
+
+
+def by_command(theme: str | None) -> Ask:
+    return lambda scorer: scorer.score([PairQuery(FIRST, SECOND, question(theme))])
+
+
+CALLERS: list[tuple[str, Ask, str]] = [
+    ("RL", by_rl, render("theme", theme=THEME)),
+    ("serving", by_serving, render("theme", theme=THEME)),
+    ("rankings", by_ranking("theme"), render("theme", theme=THEME)),
+    ("rankings, plain", by_ranking("plain"), render("plain")),
+    ("edits, following", by_edits("prompt_following"), render("edit_following", instruction=EDIT)),
+    ("edits, consistency", by_edits("consistency"), render("edit_consistency", instruction=EDIT)),
+    ("paco score", by_command(THEME), render("theme", theme=THEME)),
+    ("paco score, plain", by_command(None), render("plain")),
+]
+
+
+@pytest.mark.parametrize(("ask", "instruction"), [c[1:] for c in CALLERS], ids=[c[0] for c in CALLERS])
+def test_every_caller_asks_the_librarys_tokens(
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch, ask: Ask, instruction: str
+) -> None:
+    asked: list[list[int]] = []
+    logits = scorer.network.first_logits
+
+    def noting(rows: Sequence[object]) -> torch.Tensor:
+        asked.extend(row.prompt.ids.tolist() for row in rows)  # type: ignore[attr-defined]
+        return logits(rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scorer.network, "first_logits", noting)
+    ask(scorer)
+    assert len(asked) == 1
+    assert asked[0] == library_ids(scorer, instruction)
+
+
+def test_training_asks_the_same_tokens(scorer: Scorer) -> None:
+    instruction = render("theme", theme=THEME)
+    item = tokenise(scorer.network, [Example("p", (FIRST, SECOND), instruction, "Yes. Both show a cat.")])[0]
+    assert item.prompt.ids.tolist() == library_ids(scorer, instruction)
+
+
+def test_the_server_gives_the_score_of_the_process(scorer: Scorer) -> None:
+    """Top log-probabilities over HTTP and logits in the process: one score, to the last digits of float32."""
+    asked = [PairQuery(reward_tiny.picture(n), SECOND, render("theme", theme=THEME)) for n in range(4)]
+    with through_http(scorer) as client:
+        over_http = [score.value for score in client.score(asked)]
+    assert over_http == pytest.approx([score.value for score in scorer.score(asked)], abs=1e-6)

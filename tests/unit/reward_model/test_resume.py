@@ -1,0 +1,231 @@
+"""Training that is killed, split among processes, or evaluated: the same weights, and the best ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paco_core.adapters.files import WEIGHTS
+from paco_core.config.params import RewardParams
+from paco_core.reward_model import checkpoint, training
+from paco_core.reward_model.evaluation import RewardEvaluation
+from paco_core.training.processes import Processes
+from paco_core.training.updates import WholeUpdates
+from tests.support import children, reward_tiny, tiny_vlm
+from tests.support.ranks import FSDP2, ZERO2, together
+
+PAIRS, WITHIN_EPOCH_2 = 10, 18  # pairs trained on when the process is killed
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vlm.build(tmp_path_factory.mktemp("resume") / "tiny")
+
+
+def train(base: Path, out: Path, **changes: Any) -> training.TrainingReport:
+    examples = reward_tiny.pairs(PAIRS)
+    given = {key: changes.pop(key) for key in ("on_metrics", "progress", "say") if key in changes}
+    params = RewardParams.model_validate({**reward_tiny.PARAMS, "batch_size": 2, "checkpoint_every": 3, **changes})
+    return training.train(base, examples, examples[:4], params, out, out / "checkpoint", "code", **given)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / training.ADAPTER / WEIGHTS)
+
+
+CHILD = f"""
+import sys, time
+from pathlib import Path
+from tests.unit.reward_model.test_resume import train
+
+class Stop:
+    done = 0
+    def advance(self, pairs, note=""):
+        self.done += pairs
+        if self.done >= {WITHIN_EPOCH_2}:
+            Path(sys.argv[2], "reached").touch()
+            time.sleep(600)
+
+train(Path(sys.argv[1]), Path(sys.argv[2]), progress=Stop())
+"""
+
+
+@pytest.mark.slow
+def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    out.mkdir()
+    environment = {**os.environ, "PYTHONPATH": children.PATH}
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(base), str(out)], env=environment)
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "reached").exists():
+            assert child.poll() is None and time.monotonic() < deadline, "the child never got there"
+            time.sleep(0.05)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert not (out / training.ADAPTER).exists()
+
+    said: list[str] = []
+    train(base, out, say=said.append)
+    assert "resuming after step 6 of 10 (1 of 2 epochs done)" in said  # 5 steps an epoch: one step into the second
+    train(base, tmp_path / "whole")
+    whole, killed = weights(tmp_path / "whole"), weights(out)
+    assert whole.keys() == killed.keys()
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    assert (tmp_path / "whole" / training.LOG).read_text() == (out / training.LOG).read_text()
+
+
+def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight])
+    weight.sum().backward()
+    optimizer.step()
+    stored = weight.detach().clone()
+    updates = WholeUpdates(None, {"w": weight}, optimizer, 1.0, Processes())
+    checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=1, within=1), {"w": weight}, updates.moments())
+    optimizer.step()
+
+    def killed(*_args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        "paco_core.training.checkpoint.os.fsync", killed
+    )  # the new one is there, not yet under its name
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=2, within=2), {"w": weight}, updates.moments())
+    done = checkpoint.restore(tmp_path, "key", {"w": weight}, updates)
+    assert done is not None and done.step == 1
+    assert torch.equal(weight.detach(), stored)
+
+
+#: Two epochs of one optimiser step from two micro-batches; five pairs do not divide by two processes.
+TOGETHER = {"epochs": 2, "batch_size": 5, "accumulation": 2, "checkpoint_every": 1, "gradient_checkpointing": False}
+
+
+class Ended(Exception):
+    """The processes end here, all of them."""
+
+
+def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int | None) -> None:
+    """One rank: trains to the end, or to where a checkpoint after so many steps was written."""
+    os.environ.update(env)
+    kinds: set[str] = set()
+    save = training._Run._save
+
+    def end(run: Any, *state: Any) -> None:
+        save(run, *state)
+        kinds.update(type(p).__name__ for p in run.network.model.model.language_model.layers.parameters())
+        run.processes.wait()
+        if state[-1].step == ends_after:
+            raise Ended
+
+    training._Run._save = end  # type: ignore[method-assign]
+    try:
+        scores = train(base, out, **TOGETHER).after.scores
+    except Ended:
+        return
+    (out / f"seen-{os.environ['RANK']}.json").write_text(json.dumps({"scores": scores, "kinds": sorted(kinds)}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "kinds", "within"),
+    [
+        pytest.param({}, ["Parameter"], 1e-6, id="ddp"),
+        pytest.param(FSDP2, ["DTensor", "Parameter"], 1e-6, id="fsdp2"),
+        pytest.param(
+            ZERO2,
+            ["Parameter"],
+            2e-5,
+            id="zero2",
+            marks=pytest.mark.skipif(
+                find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco-rl[deepspeed]'"
+            ),
+        ),
+    ],
+)
+def test_two_processes_train_as_one_also_from_a_checkpoint(
+    base: Path, tmp_path: Path, env: dict[str, str], kinds: list[str], within: float
+) -> None:
+    one = train(base, tmp_path / "one", **TOGETHER)
+    (tmp_path / "two").mkdir()
+    for ends_after in (1, None):
+        together(train_together, base, tmp_path / "two", env, ends_after)
+    alone, shared = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert any(value.abs().max() > 0 for name, value in alone.items() if "lora_B" in name)
+    for name, value in alone.items():
+        torch.testing.assert_close(value, shared[name], rtol=0, atol=within)
+    for rank in (0, 1):
+        seen = json.loads((tmp_path / f"two/seen-{rank}.json").read_text())
+        assert seen["scores"] == pytest.approx(one.after.scores, abs=10 * within) and seen["kinds"] == kinds
+
+
+def seen(**figures: float) -> RewardEvaluation:
+    given = {"accuracy": 0.5, "roc_auc": 0.5, "calibration_error": 0.1, "position_bias": 0.0, "position_spread": 0.1}
+    counts = {"true_yes": 1, "false_yes": 1, "true_no": 1, "false_no": 1, "pairs": 4, "failed": 0}
+    return RewardEvaluation(**{**given, "identical_score": 0.5, **counts, "scores": (0.5,) * 4, **figures})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metric", "figures", "kept"),
+    [
+        ("accuracy", [0.6, 0.9, 0.7], 2),
+        ("calibration_error", [0.3, 0.2, 0.4], 2),
+        ("roc_auc", [0.8, float("nan"), 0.7], 1),
+        ("accuracy", [0.6, 0.6, 0.6], 3),
+        ("last", [0.9, 0.8, 0.1], 3),
+    ],
+)
+def test_the_best_epoch_by_the_named_metric_is_kept(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, figures: list[float], kept: int
+) -> None:
+    after_epochs: list[dict[str, torch.Tensor]] = []
+    found = iter([seen(), *(seen(**{metric if metric != "last" else "accuracy": value}) for value in figures)])
+    monkeypatch.setattr(training, "evaluate", lambda _scorer, _examples: next(found))
+    save = checkpoint.save
+
+    def remember(folder: Path, key: str, done: Any, tensors: Any, moments: Any) -> None:
+        save(folder, key, done, tensors, moments)
+        after_epochs.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+
+    monkeypatch.setattr(checkpoint, "save", remember)
+    report = train(base, tmp_path, epochs=3, checkpoint_every=100, best=metric)
+    assert report.best_epoch == kept
+    for name, value in weights(tmp_path).items():
+        inside = name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
+        assert torch.equal(value, after_epochs[kept - 1][inside])
+    assert not torch.equal(*(list(epoch.values())[1] for epoch in (after_epochs[0], after_epochs[2])))
+
+
+def test_a_vision_tower_in_training_changes_and_its_features_are_not_kept(base: Path, tmp_path: Path) -> None:
+    report = train(base, tmp_path / "lora", epochs=1, vision="lora")
+    names = weights(tmp_path / "lora")
+    visual = [name for name in names if ".visual.blocks." in name]
+    assert len(visual) == 2 * 2 * 5  # blocks, A and B, qkv proj gate up down
+    assert any(float(names[name].abs().max()) > 0 for name in visual if ".lora_B." in name)
+    frozen = train(base, tmp_path / "frozen", epochs=1)
+    assert frozen.after.scores != report.after.scores
+
+
+def test_a_small_feature_cache_changes_nothing_but_the_work(base: Path, tmp_path: Path) -> None:
+    train(base, tmp_path / "large", epochs=1)
+    train(base, tmp_path / "none", epochs=1, vision_cache_gb=0.0)
+    large, none = weights(tmp_path / "large"), weights(tmp_path / "none")
+    for name, value in large.items():
+        torch.testing.assert_close(value, none[name], rtol=0, atol=1e-6)
+    assert len(pd.read_csv(tmp_path / "none" / training.LOG)) == 5

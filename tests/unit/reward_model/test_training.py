@@ -1,0 +1,391 @@
+"""Training on a miniature: gradients, resumption, merging, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from paco_core.adapters.files import CONFIG, WEIGHTS
+from paco_core.config.params import LoraParams, RewardParams
+from paco_core.io.files import DataError
+from paco_core.reward_model import checkpoint, lora, training
+from paco_core.reward_model.batches import epoch_batches, learning_rate_at
+from paco_core.reward_model.evaluation import calibration_error, evaluate, most_wrong, roc_auc
+from paco_core.reward_model.examples import Example, read_examples
+from paco_core.reward_model.items import answer_module, tokenise
+from paco_core.reward_model.merging import merge
+from paco_core.reward_model.mistakes import mistake
+from paco_core.reward_model.network import Network
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import Score
+from paco_core.training.processes import Processes
+from paco_core.training.updates import WholeUpdates
+from tests.support import reward_tiny, tiny_vlm
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vlm.build(tmp_path_factory.mktemp("training") / "tiny")
+
+
+def params(**changes: Any) -> RewardParams:
+    return RewardParams.model_validate({**reward_tiny.PARAMS, **changes})
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "adapter" / WEIGHTS)
+
+
+def test_training_lowers_the_loss_and_logs_every_step(base: Path, tmp_path: Path) -> None:
+    examples, told = reward_tiny.pairs(12), []
+    report = training.train(
+        base,
+        examples,
+        examples,
+        params(epochs=4),
+        tmp_path,
+        tmp_path / "checkpoint",
+        "code",
+        on_metrics=lambda values, step: told.append((step, values)),
+    )
+    log = pd.read_csv(tmp_path / training.LOG)
+    assert list(log["step"]) == list(range(1, 13)) and report.steps == 12
+    assert told[0][0] == 0 and "validation/calibration_error" in told[0][1]  # the base, before training
+    assert log["loss"].iloc[-3:].mean() < log["loss"].iloc[:3].mean()
+    assert log["validation_accuracy"].notna().sum() == 4
+    assert told[-1][0] == 12 and "validation/accuracy" in told[-1][1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "checkpoint", training.LOG]
+
+
+def test_accumulation_gives_the_same_gradient(base: Path) -> None:
+    """One step over 8 pairs, at once and as four micro-batches of 2 (the answers differ in length)."""
+    grads = []
+    for batch_size in (8, 2):
+        network = Network.load(base)
+        wrapped = lora.attach(network.model, params().lora, "tiny", 0)
+        torch.manual_seed(1)
+        for name, tensor in lora.tensors(wrapped).items():
+            tensor.data = torch.randn_like(tensor) * 0.1 if "lora_B" in name else tensor.data
+        module = answer_module(network, wrapped, "weighted", 0.1)
+        items = tokenise(network, reward_tiny.pairs(8))
+        for start in range(0, 8, batch_size):
+            (module(items[start : start + batch_size]).sum() / 8).backward()
+        grads.append({name: tensor.grad for name, tensor in lora.tensors(wrapped).items()})
+    assert max(float(gradient.abs().max()) for gradient in grads[0].values()) > 0.01
+    for name, gradient in grads[0].items():
+        torch.testing.assert_close(gradient, grads[1][name], rtol=0, atol=1e-6)
+
+
+def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradient(base: Path) -> None:
+    def passed(whole: bool) -> tuple[torch.Tensor, dict[str, Any], int]:
+        """Losses, gradients, and how many positions the last layer's MLP saw."""
+        network = Network.load(base)
+        wrapped = lora.attach(network.model, params().lora, "tiny", 0)
+        for tensor in lora.tensors(wrapped).values():
+            torch.nn.init.normal_(tensor, std=0.1, generator=torch.Generator().manual_seed(tensor.numel()))
+        seen: list[int] = []
+        mlp = network.model.model.language_model.layers[-1].mlp
+        mlp.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].shape[:-1].numel()))
+        if whole:
+            network.states = lambda rows, row, place: network.prefill(rows)[0][row, place]  # type: ignore[method-assign]
+        losses = answer_module(network, wrapped, "weighted", 0.1)(tokenise(network, examples))
+        losses.sum().backward()
+        (positions,) = seen
+        return losses.detach(), {name: tensor.grad for name, tensor in lora.tensors(wrapped).items()}, positions
+
+    examples = reward_tiny.pairs(4)
+    losses, gradients, answers = passed(whole=False)
+    expected, expected_gradients, positions = passed(whole=True)
+    assert answers == sum(len(item.answer) for item in tokenise(Network.load(base), examples)) < positions
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_one_batch_and_four_micro_batches_train_alike(base: Path, tmp_path: Path) -> None:
+    examples = reward_tiny.pairs(8)
+    for name, changes in {"one": {"batch_size": 8}, "four": {"batch_size": 2, "accumulation": 4}}.items():
+        training.train(
+            base,
+            examples,
+            examples[:2],
+            params(epochs=1, **changes),
+            tmp_path / name,
+            tmp_path / name / "checkpoint",
+            "code",
+        )
+    one, four = (pd.read_csv(tmp_path / name / training.LOG) for name in ("one", "four"))
+    assert len(one) == len(four) == 1
+    assert one["loss"][0] == pytest.approx(four["loss"][0], rel=1e-5)
+    assert one["gradient_norm"][0] == pytest.approx(four["gradient_norm"][0], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_weights(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = reward_tiny.pairs(10)
+    training.train(
+        base, examples, examples[:4], params(), tmp_path / "whole", tmp_path / "whole" / "checkpoint", "code"
+    )
+    save = checkpoint.save
+
+    def save_then_die(*args: Any) -> None:
+        save(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save", save_then_die)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(
+            base, examples, examples[:4], params(), tmp_path / "killed", tmp_path / "killed" / "checkpoint", "code"
+        )
+    assert not (tmp_path / "killed" / "adapter").exists()
+    monkeypatch.setattr(checkpoint, "save", save)
+    said: list[str] = []
+    training.train(
+        base,
+        examples,
+        examples[:4],
+        params(),
+        tmp_path / "killed",
+        tmp_path / "killed" / "checkpoint",
+        "code",
+        say=said.append,
+    )
+    assert "resuming after step 3 of 6 (1 of 2 epochs done)" in said
+    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert whole.keys() == killed.keys()
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    assert (tmp_path / "whole" / training.LOG).read_text() == (tmp_path / "killed" / training.LOG).read_text()
+
+
+def test_a_checkpoint_of_other_parameters_is_not_gone_on_from(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight])
+    weight.sum().backward()
+    optimizer.step()
+    updates = WholeUpdates(None, {"w": weight}, optimizer, 1.0, Processes())
+    checkpoint.save(tmp_path / "c", "key", checkpoint.Progressed(1, 2, 5), {"w": weight}, updates.moments())
+    assert checkpoint.restore(tmp_path / "c", "other", {"w": weight}, updates) is None
+    done = checkpoint.restore(tmp_path / "c", "key", {"w": weight}, updates)
+    assert done is not None and (done.epoch, done.within, done.step) == (1, 2, 5)
+
+
+def test_a_loss_that_is_not_finite_names_step_and_pairs(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = reward_tiny.pairs(4)
+
+    def broken(logits: torch.Tensor, answers: Any, _kind: str, _alpha: float) -> torch.Tensor:
+        losses = logits.sum() * 0 + torch.zeros(4)
+        return torch.where(torch.arange(4) == 2, torch.nan, losses)
+
+    monkeypatch.setattr("paco_core.reward_model.items.answer_loss", broken)
+    batch = epoch_batches([1] * 4, 4, 0, 0)  # the order depends on lengths; only the count is used here
+    assert len(batch) == 1
+    with pytest.raises(training.TrainingError, match=r"loss is not finite at step 1 of 2; pairs: pair-\d;"):
+        training.train(base, examples, examples, params(), tmp_path, tmp_path / "checkpoint", "code")
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_lora_touches_the_language_model_only(base: Path) -> None:
+    model = Network.load(base).model
+    wrapped = lora.attach(model, LoraParams(rank=2, alpha=4, targets=["gate_proj", "down_proj"]), "tiny", 0)
+    names = list(lora.tensors(wrapped))
+    assert len(names) == 2 * 2 * 2  # layers, targets, A and B
+    assert all(".language_model." in name and "visual" not in name for name in names)
+
+
+def test_a_target_that_matches_nothing_is_an_error(base: Path) -> None:
+    model = Network.load(base).model
+    with pytest.raises(DataError, match=r"'qkv' matches no linear layer of the language model; there are"):
+        lora.attach(model, LoraParams(rank=2, alpha=4, targets=["q_proj", "qkv"]), "tiny", 0)
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("adapter")
+    examples = reward_tiny.pairs(8)
+    training.train(base, examples, examples[:2], params(epochs=1, learning_rate=3e-2), out, out / "checkpoint", "code")
+    return out / "adapter"
+
+
+@pytest.mark.slow
+def test_the_merged_folder_answers_as_base_and_adapter(base: Path, adapter: Path, tmp_path: Path) -> None:
+    queries = [example.query for example in reward_tiny.pairs(5)]
+    report = merge(base, adapter, tmp_path / "merged", queries)
+    assert report.margins.worst <= 1e-4 and report.rank_agreement > 0.99
+    merged, before = Scorer(tmp_path / "merged").first_logits(queries), Scorer(base).first_logits(queries)
+    assert float((merged - before).abs().max()) > 1e-2  # the adapter did change the model
+    assert (tmp_path / "merged" / "preprocessor_config.json").is_file()
+    assert not list((tmp_path / "merged").glob("adapter*"))
+
+
+def test_an_adapter_of_another_base_is_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / CONFIG).write_bytes((adapter / CONFIG).read_bytes())
+    tensors = load_file(adapter / WEIGHTS)
+    first = next(name for name in tensors if ".lora_A." in name)
+    tensors[first] = torch.zeros(tensors[first].shape[0], 65)
+    save_file(tensors, foreign / WEIGHTS)
+    says = (
+        r"does not fit .*lora_A.weight has the shape \[\d+, 65\] instead of \[\d+, \d+\]; .* trained on data/zoo/tiny"
+    )
+    with pytest.raises(DataError, match=says):
+        merge(base, foreign, tmp_path / "merged", [reward_tiny.pairs(1)[0].query])
+
+
+def test_an_adapter_of_another_base_of_the_same_shape_is_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
+    other = tiny_vlm.build(tmp_path / "other", seed=1)
+    with pytest.raises(DataError, match="made for other weights than this model's, of the same shape: .*data/zoo/tiny"):
+        merge(other, adapter, tmp_path / "merged", [reward_tiny.pairs(1)[0].query])
+    rounded = lora.base_digest(Network.load(base, dtype="bfloat16").model)
+    assert rounded == lora.base_digest(Network.load(base).model)  # the same base in another number format
+
+
+def table(tmp_path: Path, **changes: str) -> Path:
+    row = {
+        "pair_id": "p1", "prompt_id": "a", "theme": "red", "first": "g#0", "second": "g#1", "label": "Yes",
+        "answer": "Yes. The style is the same.",
+    }  # fmt: skip
+    pd.DataFrame([{**row, **changes}]).to_parquet(tmp_path / "train.parquet")
+    return tmp_path / "train.parquet"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": "Maybe"}, "pair p1: label 'Maybe' is neither Yes nor No"),
+        ({"answer": "No. It differs."}, "pair p1: label Yes but its answer is 'No. It differs.'"),
+        ({"first": "lost#0"}, "pair p1: picture lost#0 is missing"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    def panel(ref: str) -> Any:
+        if ref.startswith("lost"):
+            raise DataError(f"picture {ref} is missing")
+        return reward_tiny.picture(0)
+
+    with pytest.raises(DataError, match=message):
+        read_examples(table(tmp_path, **changes), panel, "theme")
+
+
+def test_a_training_set_with_one_label_is_refused(base: Path, tmp_path: Path) -> None:
+    examples = [example for example in reward_tiny.pairs(6) if example.consistent]
+    with pytest.raises(DataError, match="3 pairs say Yes and 0 say No"):
+        training.train(base, examples, examples, params(), tmp_path, tmp_path / "checkpoint", "code")
+
+
+def test_every_example_comes_once_an_epoch_in_an_order_of_its_own() -> None:
+    lengths = [number % 7 for number in range(50)]
+    batches = epoch_batches(lengths, 8, seed=3, epoch=0)
+    assert sorted(number for batch in batches for number in batch) == list(range(50))
+    assert batches == epoch_batches(lengths, 8, seed=3, epoch=0) != epoch_batches(lengths, 8, seed=3, epoch=1)
+
+
+def test_the_learning_rate_rises_then_falls_to_zero() -> None:
+    rates = [learning_rate_at(step, 100, 1.0, 0.1) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1) and max(rates) == rates[9] == 1.0
+    assert all(a >= b for a, b in pairwise(rates[9:])) and rates[-1] < 1e-3
+
+
+class LeaningScorer:
+    """Says P(Yes) = 0.9 for some pictures first, 0.6 for others, and fails on one pair."""
+
+    def score(self, queries: Any) -> list[Score]:
+        return [
+            Score(float("nan"), "lost") if query.first.width == 8 else Score(0.9 if query.first.width == 16 else 0.6)
+            for query in queries
+        ]
+
+
+def test_evaluation_tells_position_bias_and_failures() -> None:
+    wide, narrow, lost = (reward_tiny.picture(0, side) for side in (16, 4, 8))
+    rows = [(wide, narrow, "Yes."), (wide, narrow, "No."), (narrow, wide, "Yes."), (lost, wide, "Yes.")]
+    examples = [Example(str(n), (a, b), "?", answer) for n, (a, b, answer) in enumerate(rows)]
+    edit = Example("edit", (narrow, wide), "?", "Yes.", ordered=True)  # turned round it is another question
+    seen = evaluate(LeaningScorer(), [edit, *examples])
+    assert seen.failed == 1 and seen.pairs == 5
+    assert seen.accuracy == pytest.approx(3 / 4)
+    assert seen.position_bias == pytest.approx((0.3 + 0.3 - 0.3) / 3)
+    assert seen.position_spread == pytest.approx(0.3)
+    assert seen.identical_score == pytest.approx((0.9 + 0.9 + 0.6) / 3)
+
+
+def test_the_confusion_table_and_the_most_wrong_pairs() -> None:
+    wide, narrow, lost = (reward_tiny.picture(0, side) for side in (16, 4, 8))
+    rows = [(wide, wide, "Yes."), (wide, narrow, "No."), (narrow, wide, "No."), (lost, wide, "Yes.")]
+    examples = [Example(f"p{n}", (a, b), "?", answer) for n, (a, b, answer) in enumerate(rows)]
+    seen = evaluate(LeaningScorer(), examples)
+    assert (seen.true_yes, seen.false_yes, seen.true_no, seen.false_no, seen.failed) == (1, 2, 0, 0, 1)
+    assert "| label No | 2 | 0 |" in seen.confusion() and "no score: 1" in seen.confusion()
+    worst = most_wrong(examples, seen.scores)
+    assert [(example.id, score) for example, score in worst] == [("p1", 0.9), ("p2", 0.6)]
+    red = Example("p", (Image.new("RGB", (8, 4), "red"),) * 2, "?", "No.")
+    shown = mistake(red, 0.9)
+    assert shown.getpixel((20, 20)) == (255, 0, 0) == shown.getpixel((shown.width - 20, 20))
+    assert shown.getpixel((20, 200)) == (255, 255, 255)  # a wide picture keeps its proportions
+
+
+def test_roc_auc_and_calibration_by_hand() -> None:
+    import numpy as np
+
+    scores, labels = np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, True, False, False])
+    assert roc_auc(scores, labels) == pytest.approx(3.5 / 4)
+    assert np.isnan(roc_auc(scores, np.ones(4, bool)))
+    expected = (1 * abs(0.9 - 1) + 2 * abs(0.8 - 0.5) + 1 * abs(0.1 - 0)) / 4
+    assert calibration_error(scores, labels) == pytest.approx(expected)
+
+
+def test_gradient_checkpointing_computes_layers_twice_and_ends_with_the_same_weights(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLAttention
+
+    calls: list[bool] = []
+    forward = Qwen2_5_VLAttention.forward
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(self.training)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Qwen2_5_VLAttention, "forward", counted)
+    examples, passes = reward_tiny.pairs(8), {}
+    for name, on in (("off", False), ("on", True)):
+        calls.clear()
+        changes = {"epochs": 1, "gradient_checkpointing": on}
+        training.train(
+            base, examples, examples[:2], params(**changes), tmp_path / name, tmp_path / name / "checkpoint", "code"
+        )
+        passes[name] = sum(calls)
+    assert passes["on"] == 2 * passes["off"]
+    off, on_ = weights(tmp_path / "off"), weights(tmp_path / "on")
+    for name in off:
+        torch.testing.assert_close(off[name], on_[name], rtol=1e-4, atol=1e-6)
+
+
+def test_bfloat16_trains_with_adapter_weights_in_float32(base: Path, tmp_path: Path) -> None:
+    examples = reward_tiny.pairs(8)
+    report = training.train(
+        base, examples, examples, params(epochs=1, dtype="bfloat16"), tmp_path, tmp_path / "checkpoint", "code"
+    )
+    assert report.after.failed == 0
+    assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
+
+
+def test_pairs_are_shown_in_both_orders_in_turns_but_edits_are_not(base: Path) -> None:
+    network = Network.load(base)
+    first, second, edit = reward_tiny.pairs(3)
+    items = tokenise(network, [first, second, replace(edit, ordered=True)], swap=True)
+    assert [item.images == item.swapped().images[::-1] for item in items] == [True, True, False]
+    again = items[0].swapped().swapped()
+    assert again.images == items[0].images and again.prompt is items[0].prompt and again.answer is items[0].answer
+    assert all(item.swapped() is item for item in tokenise(network, [first, second]))

@@ -1,0 +1,472 @@
+"""Rewards: what they ask, what they make of answers and of failures, how they are found by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paco_core.config.params import RewardSet, RewardTerm
+from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
+from paco_core.grpo.scoring import Scoring
+from paco_core.io.files import DataError
+from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.rewards import registry
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.consistency import Consistency, opening
+from paco_core.rewards.ocr import edit_distance
+from paco_core.rewards.open_clip_model import OpenClip
+from paco_core.rewards.panel_pairs import panel_pairs
+from paco_core.rewards.sources import Sources
+from tests.support.pretended_cuda import pretended
+
+COLOURS = ["red", "green", "blue", "white"]
+
+
+def make_record(layout: str = "2x2", idx: str = "p") -> PromptRecord:
+    marks = {
+        "2x2": "[TOP]-[LEFT]: {} [TOP]-[RIGHT]: {} [BOTTOM]-[LEFT]: {} [BOTTOM]-[RIGHT]: {}",
+        "1x1": "[PANEL-1]: {}",
+    }
+    return PromptRecord(
+        idx=idx,
+        prompt="A grid of animals. " + marks[layout].format("a cat", "a dog", "a cow", "a hen"),
+        height=64,
+        width=64,
+        layout=layout,
+        theme="animals",
+        category="Character",
+        task_name="Multi-pose",
+        criteria={},
+    )
+
+
+def panels(count: int = 4) -> list[Image.Image]:
+    return [Image.new("RGB", (16, 16), colour) for colour in COLOURS[:count]]
+
+
+class Judge:
+    """Answers by a rule; remembers what it was asked."""
+
+    def __init__(self, rule: dict[tuple[str, str], Score] | None = None) -> None:
+        self.asked: list[PairQuery] = []
+        self.rule = rule or {}
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        self.asked += queries
+        names = {Image.new("RGB", (1, 1), colour).getpixel((0, 0)): colour for colour in COLOURS}
+        pairs = [(names[q.first.getpixel((0, 0))], names[q.second.getpixel((0, 0))]) for q in queries]
+        return [self.rule.get(pair, Score(0.5)) for pair in pairs]
+
+
+def test_consistency_is_the_mean_over_unordered_pairs() -> None:
+    judge = Judge({("red", "green"): Score(1.0), ("blue", "white"): Score(0.2)})
+    values = Consistency(judge)(RewardBatch([make_record()], [panels()]))
+    assert values.dtype == np.float64
+    assert values.tolist() == pytest.approx([(1.0 + 0.2 + 4 * 0.5) / 6])
+    assert len(judge.asked) == 6
+    assert all('theme: "animals"' in query.instruction for query in judge.asked)
+
+
+def test_neighbours_share_an_edge() -> None:
+    assert panel_pairs(4, 4, "neighbours") == [(0, 1), (1, 2), (2, 3)]
+    assert panel_pairs(2, 1, "neighbours") == [(0, 1)]
+    assert panel_pairs(6, 3, "neighbours") == [(0, 1), (0, 3), (1, 2), (1, 4), (2, 5), (3, 4), (4, 5)]
+    counts = {layout: len(panel_pairs(prod(layout), layout[1], "neighbours")) for layout in ((1, 7), (2, 4), (3, 3))}
+    assert counts == {(1, 7): 6, (2, 4): 10, (3, 3): 12}
+    assert [len(panel_pairs(n, n, "all")) for n in (2, 4, 8)] == [1, 6, 28]
+
+
+def test_a_number_of_pairs_is_drawn_by_its_key() -> None:
+    drawn = {key: panel_pairs(8, 4, 5, key) for key in "abcdefgh"}
+    assert all(len(set(found)) == 5 and set(found) <= set(panel_pairs(8, 4, "all")) for found in drawn.values())
+    assert len({tuple(found) for found in drawn.values()}) == 8 and panel_pairs(8, 4, 5, "a") == drawn["a"]
+    met = {pair for key in range(200) for pair in panel_pairs(8, 4, 5, str(key))}
+    assert met == set(panel_pairs(8, 4, "all")), "every pair has its turn"
+    assert panel_pairs(3, 3, 5, "a") == panel_pairs(3, 3, "all")
+
+
+def test_pictures_of_a_group_are_asked_about_the_same_pairs_and_epochs_about_others() -> None:
+    def asked(draw: int) -> list[list[tuple[int, ...]]]:
+        judge = Judge()
+        Consistency(judge, pairs=2)(RewardBatch([make_record()] * 3, [panels()] * 3, draw=draw))
+        found = [tuple(query.first.getpixel((0, 0)) + query.second.getpixel((0, 0))) for query in judge.asked]
+        return [found[start : start + 2] for start in range(0, 6, 2)]
+
+    assert all(one == asked(1)[0] for one in asked(1))
+    assert len({str(asked(draw)[0]) for draw in range(12)}) > 3
+
+
+def test_the_worst_pair_stands_for_the_set_where_asked_for() -> None:
+    rule = {("red", "green"): Score(1.0), ("blue", "white"): Score(0.2)}
+    other = [Image.new("RGB", (16, 16), "blue")] * 4
+    batch = RewardBatch([make_record(), make_record(idx="q")], [panels(), other])
+    assert Consistency(Judge(rule), by="worst")(batch).tolist() == [0.2, 0.5]
+    failed = Consistency(Judge({("red", "green"): Score(math.nan, "timeout")}), by="worst")(batch)
+    assert np.isnan(failed[0]) and failed[1] == 0.5
+
+
+@pytest.mark.parametrize("keys", [{"pairs": "neighbours"}, {"pairs": 3}, {"aggregate": "worst"}])
+def test_pairs_are_of_consistency_alone(keys: dict[str, Any]) -> None:
+    def given(name: str) -> RewardSet:
+        return RewardSet.model_validate(
+            {
+                "terms": {name: {"weight": 1.0, "model": "m", **keys}},
+                "aggregator": "weighted_sum",
+                "advantage_std": "group",
+            }
+        )
+
+    registry.check(given("consistency"))
+    with pytest.raises(DataError, match="reward clip_i: pairs and aggregate are of consistency"):
+        registry.check(given("clip_i"))
+
+
+def test_consistency_quotes_the_opening_of_the_prompt_on_request() -> None:
+    judge = Judge()
+    record = make_record()
+    quoted = "FOUR-PANEL Images with a 2x2 grid layout of a cat. All images are drawn in ink."
+    panel_texts = record.prompt[record.prompt.index("[") :]
+    record = record.model_copy(update={"prompt": f"{quoted} {panel_texts}"})
+    Consistency(judge, theme_from="opening")(RewardBatch([record], [panels()]))
+    assert all(f'theme: "{quoted}", do' in query.instruction for query in judge.asked)
+    signed = record.model_copy(update={"prompt": f'A sign "stop" {panel_texts}'})
+    assert opening(signed) == 'A sign "stop.'
+
+
+def as_released(prompt: str) -> str:
+    """The part that the released scorer quotes: up to the first mark behind a full stop or quotation mark."""
+    return re.split(r"[.\"]\s+[A-Z0-9\[\]-]+:", prompt, maxsplit=1)[0].removesuffix(".") + "."
+
+
+def test_the_opening_of_public_prompts_is_the_released_one(public_prompts: Path) -> None:
+    records = read_prompts(public_prompts)
+    assert len(records) == 298
+    assert [record.idx for record in records if opening(record) != as_released(record.prompt)] == []
+
+
+def test_a_failed_pair_fails_its_set_and_no_other() -> None:
+    judge = Judge({("red", "green"): Score(math.nan, "timeout")})
+    other = [Image.new("RGB", (16, 16), "blue")] * 4
+    reward = Consistency(judge)
+    values = reward(RewardBatch([make_record(), make_record(idx="q")], [panels(), other]))
+    assert np.isnan(values[0]) and values[1] == 0.5
+    assert reward.causes == {"timeout": 1}
+
+
+def test_consistency_of_one_panel_is_an_error() -> None:
+    with pytest.raises(DataError, match="layout 1x1 has one panel"):
+        Consistency(Judge())(RewardBatch([make_record("1x1")], [panels(1)]))
+
+
+def test_registry_errors_name_what_is_missing() -> None:
+    with pytest.raises(DataError, match="choose among.*consistency"):
+        registry.build("consistensy", RewardTerm(weight=1.0))
+    with pytest.raises(DataError, match="reward model"):
+        registry.build("consistency", RewardTerm(weight=1.0))
+    with pytest.raises(DataError, match="needs model"):
+        registry.build("clip_t", RewardTerm(weight=1.0))
+    with pytest.raises(DataError, match=r"open_clip_config\.json"):
+        registry.build("clip_t", RewardTerm(weight=1.0, model="nowhere"))
+    assert registry.build("consistency", RewardTerm(weight=1.0), Sources({None: Judge()})).name == "consistency"
+
+
+def test_batch_refuses_sets_without_a_prompt() -> None:
+    with pytest.raises(ValueError, match="1 prompts for 2 sets"):
+        RewardBatch([make_record()], [panels(), panels()])
+
+
+@pytest.fixture(scope="module")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An open_clip folder with random weights and open_clip's own tokenizer."""
+    import torch
+    from open_clip.model import CLIP
+    from safetensors.torch import save_file
+
+    folder = tmp_path_factory.mktemp("clip")
+    config = {
+        "embed_dim": 8,
+        "vision_cfg": {"image_size": 16, "layers": 1, "width": 64, "patch_size": 8},
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1},
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        weights = CLIP(**config).state_dict()
+    save_file({name: value.contiguous() for name, value in weights.items()}, folder / "open_clip_model.safetensors")
+    preprocess = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}))
+    return folder
+
+
+def test_clip_t_is_the_mean_cosine_of_each_panel_with_its_own_text(clip_folder: Path) -> None:
+    import open_clip
+    import torch
+
+    reward = registry.build("clip_t", RewardTerm(weight=1.0, model=str(clip_folder)))
+    model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{clip_folder}")
+    tokenizer = open_clip.get_tokenizer(f"local-dir:{clip_folder}")
+    texts = split_panels(make_record().prompt, make_record().layout)[1]
+    assert texts == ["a cat", "a dog", "a cow", "a hen"]
+    with torch.no_grad():
+        text = torch.nn.functional.normalize(model.eval().encode_text(tokenizer(texts)), dim=-1)
+        shown = torch.stack([preprocess(panel) for panel in panels()])
+        image = torch.nn.functional.normalize(model.encode_image(shown), dim=-1)
+    expected = (text * image).sum(dim=1)
+    batch = RewardBatch([make_record(), make_record()], [panels(), panels()[::-1]])
+    values = reward(batch)
+    assert values[0] == pytest.approx(float(expected.mean()), abs=1e-5)
+    assert values[1] == pytest.approx(float((text * image.flip(0)).sum(dim=1).mean()), abs=1e-5)
+    assert expected.std() > 1e-3
+    assert np.array_equal(reward(batch), values)
+
+
+def test_clip_i_is_the_mean_cosine_of_the_pairs_and_clips_are_shared(clip_folder: Path) -> None:
+    sources = Sources()
+    term = RewardTerm(weight=1.0, model=str(clip_folder))
+    clip_i, clip_t = registry.build("clip_i", term, sources), registry.build("clip_t", term, sources)
+    assert len(sources.clips) == 1 and clip_i.clip is clip_t.clip  # type: ignore[attr-defined]
+    clip = sources.clips[(str(clip_folder), "cpu")]
+    rows = clip.images(panels()).double().numpy()
+    expected = np.mean([rows[i] @ rows[j] for i in range(4) for j in range(i + 1, 4)])
+    same = [panels()[0]] * 4
+    values = clip_i(RewardBatch([make_record(), make_record()], [panels(), same]))
+    assert values.tolist() == pytest.approx([expected, 1.0], abs=1e-6) and expected < 0.999
+
+
+def test_clip_is_float16_on_a_gpu_and_embeds_as_on_a_processor(clip_folder: Path) -> None:
+    import torch
+
+    given, texts = panels(), ["a cat", "a dog"]
+    exact = OpenClip(str(clip_folder), "cpu")
+    with pretended():
+        clip = OpenClip(str(clip_folder), "cuda")
+        assert {weight.dtype for weight in clip.model.parameters()} == {torch.float16}
+        for found, expected in ((clip.images(given), exact.images(given)), (clip.texts(texts), exact.texts(texts))):
+            assert found.is_cuda and found.dtype == torch.float32
+            torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=5e-3)
+
+
+def picture(seed: int = 0) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
+
+
+def whole(*pictures: Image.Image, prompt: str | None = None) -> RewardBatch:
+    record = make_record()
+    record = record if prompt is None else record.model_copy(update={"prompt": prompt})
+    return RewardBatch([record] * len(pictures), [panels()] * len(pictures), list(pictures))
+
+
+def test_clip_score_is_that_of_the_whole_picture(clip_folder: Path) -> None:
+    reward = registry.build("clip_score", RewardTerm(weight=1.0, model=str(clip_folder)))
+    clip = reward.clip  # type: ignore[attr-defined]
+    batch = whole(picture(), picture(1))
+    cosines = (clip.images(batch.whole) @ clip.texts([make_record().prompt]).T)[:, 0].numpy()
+    assert reward(batch).tolist() == pytest.approx([2.5 * max(c, 0.0) for c in cosines], abs=1e-6)
+    with pytest.raises(ValueError, match="panels only"):
+        reward(RewardBatch([make_record()], [panels()]))
+
+
+def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
+    import torch
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
+
+    from zoo.text import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {**text, "image_size": 16, "patch_size": 8}
+    text |= {"vocab_size": len(tokenizer), "max_position_embeddings": 32, "eos_token_id": tokenizer.eos_token_id}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)).save_pretrained(tmp_path)
+    size = {"height": 16, "width": 16}
+    CLIPProcessor(CLIPImageProcessor(size=size, crop_size=size), tokenizer).save_pretrained(tmp_path)
+    reward = registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path)))
+    batch = whole(picture(), picture(1), prompt="a red cat")
+    model, processor = reward.model, reward.processor  # type: ignore[attr-defined]
+    inputs = processor(images=list(batch.whole), text=["a red cat"] * 2, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits_per_image[:, 0].double().numpy()
+    values = reward(batch)
+    assert values.tolist() == pytest.approx((logits / 26).tolist(), abs=1e-6)
+    assert abs(values[0] - values[1]) > 1e-6
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match="no CLIP of transformers"):
+        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nothing")))
+    with pytest.raises(DataError, match="nowhere': no such folder below the project; give a model folder or a hub id"):
+        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nowhere")))
+
+
+def test_jpeg_rewards_what_compresses() -> None:
+    flat = Image.new("RGB", (64, 32), "teal")
+    values = registry.build("jpeg", RewardTerm(weight=1.0))(whole(flat, picture()))
+    assert 1.0 > values[0] > 0.6 > 0.5 > values[1] > -1.0
+
+
+def test_ocr_reads_what_the_prompt_quotes() -> None:
+    pytest.importorskip("rapidocr")
+    from PIL import ImageDraw, ImageFont
+
+    sign = Image.new("RGB", (256, 96), "white")
+    ImageDraw.Draw(sign).text((16, 24), "Open House", fill="black", font=ImageFont.load_default(36))
+    reward = registry.build("ocr", RewardTerm(weight=1.0))
+    batch = whole(sign, Image.new("RGB", (64, 64), "white"), prompt='A sign that says "OPEN HOUSE" on a door.')
+    assert reward(batch).tolist() == pytest.approx([1.0, 0.0])
+    assert np.isnan(reward(whole(sign, prompt="A sign."))[0])
+    assert reward.causes == {"prompt quotes no text": 1}
+
+
+@pytest.mark.parametrize(("first", "second", "distance"), [("", "", 0), ("kitten", "sitting", 3), ("ab", "", 2)])
+def test_edit_distance(first: str, second: str, distance: int) -> None:
+    assert edit_distance(first, second) == edit_distance(second, first) == distance
+
+
+def own_reward(batch: RewardBatch) -> list[float]:
+    return [float(len(record.prompt)) for record in batch.records[:-1]] + [math.nan]
+
+
+def own_group(batch: RewardBatch) -> list[float]:
+    assert len({record.idx for record in batch.records}) == 1
+    return list(range(len(batch)))
+
+
+own_group.groupwise = True  # type: ignore[attr-defined]
+own_number = 3
+
+
+def own_width(images: Sequence[Image.Image], records: Sequence[PromptRecord], scale: float = 2.0) -> list[float]:
+    return [scale * image.width + len(record.idx) for image, record in zip(images, records, strict=True)]
+
+
+def own_three(images: object, records: object, references: object) -> list[float]:
+    return []
+
+
+def own_failure(batch: RewardBatch) -> list[float]:
+    raise KeyError("theme")
+
+
+def test_a_function_of_the_user_is_a_reward() -> None:
+    term = RewardTerm(weight=1.0, reward=f"{__name__}:own_reward")
+    registry.check(RewardSet(terms={"length": term}, aggregator="weighted_sum", advantage_std="group"))
+    reward = registry.build("length", term)
+    values = reward(RewardBatch([make_record(), make_record()], [panels(), panels()]))
+    assert values[0] == len(make_record().prompt) and np.isnan(values[1])
+    assert reward.causes == {"function returned NaN": 1} and not reward.groupwise  # type: ignore[attr-defined]
+    failing = registry.build("x", RewardTerm(weight=1.0, reward=f"{__name__}:own_failure"))
+    with pytest.raises(RuntimeError, match="own_failure failed on 1 pictures.*theme"):
+        failing(RewardBatch([make_record()], [panels()]))
+
+
+def test_a_function_of_images_and_records_needs_no_class() -> None:
+    reward = registry.build("width", RewardTerm(weight=1.0, reward=f"{__name__}:own_width"))
+    assert reward(whole(picture(), Image.new("RGB", (5, 9)))).tolist() == [65.0, 11.0]
+    with pytest.raises(ValueError, match="panels only"):
+        reward(RewardBatch([make_record()], [panels()]))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{__name__}:own_three", r"takes \(images.*references.*\); a reward takes \(images, records\), or one"),
+        ("no_such_module_here:f", "cannot be imported"),
+        (f"{__name__}:own_rewards", "has no 'own_rewards'"),
+        (f"{__name__}:own_number", "is not a function but a int"),
+        ("consistancy", "choose among consistency"),
+    ],
+)
+def test_names_are_looked_up_before_any_model_is_loaded(name: str, message: str) -> None:
+    terms = {"mine": RewardTerm(weight=1.0, reward=name)}
+    with pytest.raises(DataError, match=message):
+        registry.check(RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group"))
+
+
+def test_a_groupwise_reward_sees_whole_groups_over_batches() -> None:
+    records = [make_record(idx=name) for name in "aaabbbbc"]
+    rewards = {"place": registry.build("place", RewardTerm(weight=1.0, reward=f"{__name__}:own_group"))}
+    with Scoring({**rewards, "jpeg": registry.build("jpeg", RewardTerm(weight=1.0))}) as scoring:
+        assert scoring.groupwise == ["place"]
+        done = scoring.round()
+        for part in (slice(0, 2), slice(2, 5), slice(5, 8)):
+            done.add(records[part], [picture()] * len(records[part]))
+        scores = done.pending().result()
+    assert scores.rewards["place"].tolist() == [0, 1, 2, 0, 1, 2, 3, 0]
+    assert len(scores.rewards["jpeg"]) == len(scores.diversity) == 8
+
+
+def test_judges_are_named_by_their_models() -> None:
+    def rewards(**terms: RewardTerm) -> RewardSet:
+        return RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group")
+
+    own, other = RewardTerm(weight=1.0), RewardTerm(weight=1.0, reward="consistency", model="data/judge")
+    clip = RewardTerm(weight=1.0, model="data/zoo/clip")
+    assert registry.judges_of(rewards(consistency=own, clip_t=clip), rewards(second=other)) == [None, "data/judge"]
+    assert registry.judges_of(rewards(clip_t=clip), None) == []
+    judges = {None: Judge(), "data/judge": Judge()}
+    built = registry.build_set(rewards(consistency=own, second=other), Sources(judges))
+    built["second"](RewardBatch([make_record()], [panels()]))
+    assert (len(judges[None].asked), len(judges["data/judge"].asked)) == (0, 6)
+    with pytest.raises(DataError, match="data/judge is not served"):
+        registry.build("second", other, Sources({None: Judge()}))
+
+
+def edit(idx: str, original: str, edited: str, size: int = 16) -> tuple[PromptRecord, Image.Image, Image.Image]:
+    record = make_record("1x1", idx).model_copy(update={"prompt": f"Paint it {edited}."})
+    return record, Image.new("RGB", (16, 16), original), Image.new("RGB", (size, size), edited)
+
+
+class EditJudge:
+    """Answers the two editing questions by the colours; remembers what it was asked."""
+
+    def __init__(self, answers: dict[str, tuple[Score, Score]]) -> None:
+        self.answers, self.asked = answers, list[PairQuery]()
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        self.asked += queries
+        names = {Image.new("RGB", (1, 1), colour).getpixel((0, 0)): colour for colour in COLOURS}
+        return [
+            self.answers[names[q.second.getpixel((0, 0))]]["accurately follow" in q.instruction]  # type: ignore[index]
+            for q in queries
+        ]
+
+
+def test_editing_is_the_root_of_both_answers_and_nan_without_one_of_them() -> None:
+    failed = Score(math.nan, "neither Yes nor No")
+    judge = EditJudge({"green": (Score(0.81), Score(0.25)), "blue": (failed, Score(0.9)), "white": (failed, failed)})
+    given = [edit("a", "red", "green"), edit("b", "red", "blue"), edit("c", "red", "white", size=32)]
+    batch = RewardBatch(*([list(column) for column in (zip(*given, strict=True))][:1]), [[e] for _, _, e in given])
+    reward = registry.build("editing", RewardTerm(weight=1.0), Sources({None: judge}))
+    with pytest.raises(ValueError, match="compares an edit with its reference"):
+        reward(RewardBatch(batch.records, batch.panels, [e for _, _, e in given]))
+    values = reward(
+        RewardBatch(batch.records, batch.panels, [e for _, _, e in given], [[original] for _, original, _ in given])
+    )
+    assert values[0] == pytest.approx(0.45) and np.isnan(values[1:]).all()
+    assert reward.causes == {"neither Yes nor No": 3}
+    assert len(judge.asked) == 6 and all(q.first.getpixel((0, 0)) == (255, 0, 0) for q in judge.asked)
+    assert all(q.first.size == q.second.size == (16, 16) for q in judge.asked), "an edit is resized to its reference"
+    assert all("Instruction: 'Paint it green.'" in q.instruction for q in judge.asked[:2])
+
+
+def test_a_reward_of_sets_is_refused_for_edits_and_the_other_way_round() -> None:
+    def rewards(name: str) -> RewardSet:
+        terms = {"one": {"weight": 1.0, "reward": name}}
+        return RewardSet.model_validate({"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"})
+
+    registry.check(rewards("editing"), "reference")
+    registry.check(rewards("consistency"))
+    with pytest.raises(DataError, match="reward consistency does not fit this policy, which edits a single picture"):
+        registry.check(rewards("consistency"), "reference")
+    with pytest.raises(DataError, match="reward editing does not fit this policy, which has no reference picture"):
+        registry.check(rewards("editing"))
+    with pytest.raises(DataError, match="reward editing needs a reward model; none is not served here"):
+        registry.build("editing", RewardTerm(weight=1.0))

@@ -1,0 +1,173 @@
+"""Grids, questions and scores on a Ray cluster of two workers: the bytes of a local run, also when one is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from paco_core.cli import score_table as command
+from paco_core.cli.score import ScoreOptions
+from paco_core.data.grids import grids
+from paco_core.data.grids.grid_workers import paint_apart
+from paco_core.data.grids.text_to_image import TextToImage
+from paco_core.data.llm.chat_connection import ChatError
+from paco_core.data.llm.chat_workers import ask_all
+from paco_core.data.llm.openai_chat import Chat
+from paco_core.io import paths
+from paco_core.io.files import DataError, folder_digest
+from paco_core.runtime import launchers
+from paco_core.runtime.launchers import ray_data
+from tests.support import reward_tiny, tiny_vlm
+from tests.support.annotation_world import make_world
+from tests.support.chat_server import ChatServer, Raw, completion
+from tests.support.dataset_world import records
+from tests.support.launcher_workers import Square, halting, halting_question
+from tests.support.tiny import tiny_flux
+from tests.unit.data.test_annotation_judge import alike, colours, run
+from tests.unit.data.test_grids import params
+
+pytestmark = pytest.mark.slow
+
+ray = pytest.importorskip("ray", reason="PACO_LAUNCHER=ray needs the extra paco-rl[ray]")
+DEADLINE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A local cluster with room for two workers, shared by the tests of this file."""
+    with ray_data.connected(num_cpus=2, object_store_memory=80_000_000):
+        yield
+
+
+@pytest.fixture
+def on_ray(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(launchers.VARIABLE, "ray")
+
+
+@contextmanager
+def killed(folder: Path) -> Iterator[list[int]]:
+    """SIGKILL for the worker that writes down in ``folder`` that it is stuck; who was killed."""
+    victims: list[int] = []
+    over = threading.Event()
+
+    def kill() -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not over.is_set() and time.monotonic() < end:
+            if (folder / "stuck").is_file():
+                victims.append(int((folder / "stuck").read_text()))
+                os.kill(victims[0], signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    folder.mkdir()
+    watch = threading.Thread(target=kill)
+    watch.start()
+    try:
+        yield victims
+    finally:
+        over.set()
+        watch.join()
+
+
+def test_pieces_come_back_whole_and_our_errors_as_they_are(on_ray: None) -> None:
+    made = dict(launchers.spread(range(6), Square))
+    assert {number: square for number, (square, _) in made.items()} == {n: n * n for n in range(6)}
+    assert os.getpid() not in {process for _, process in made.values()}
+    with pytest.raises(DataError, match=r"^-1: below zero$"):
+        list(launchers.spread([1, -1], Square))
+    with pytest.raises(DataError, match="no node for a worker that needs a GPU"):
+        list(launchers.spread([1], Square, gpu=True))
+
+
+def test_a_killed_painter_costs_time_and_no_byte(on_ray: None, tmp_path: Path) -> None:
+    flux = tiny_flux(tmp_path / "flux")
+    given = params(flux, batch_size=2)
+    jobs = grids.grid_jobs(records(4, side=32), given.seeds, grids.Painting.from_params(given, Path()))
+    here, there = grids.Finished(tmp_path / "here"), grids.Finished(tmp_path / "there")
+    grids.paint(jobs, here, lambda: TextToImage.load(flux, given), batch_size=2, say=print)
+    counted: list[int] = []
+    with killed(tmp_path / "flags") as victims:
+        done = paint_apart(
+            jobs, there, halting(flux, given, tmp_path / "flags"), batch_size=2, gpu=False, threads=1, say=print,
+            advance=counted.append,
+        )  # fmt: skip
+    assert len(victims) == 1, "no worker was killed"
+    assert (done.painted, done.resumed, done.batch_size, sum(counted)) == (8, 0, 2, 8)
+    for name, finished in (("a", here), ("b", there)):
+        grids.write_grids(tmp_path / name, jobs, finished)
+    assert folder_digest(tmp_path / "a") == folder_digest(tmp_path / "b")
+    again = paint_apart(jobs, there, partial(pytest.fail, "loaded"), batch_size=2, gpu=False, threads=1, say=print)
+    assert (again.painted, again.resumed) == (0, 8)
+
+
+def test_a_killed_judge_is_asked_again_and_says_the_same(
+    on_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(body: dict[str, Any], _n: int) -> Raw:
+        first, second = colours(body)
+        return completion({"score": alike(first, second)})
+
+    make_world(tmp_path / "world", prompts=1, seeds=2)
+    with ChatServer(answer) as server:
+        monkeypatch.setenv(launchers.VARIABLE, "local")
+        wanted = run(tmp_path / "world", server, "pairwise")
+        (tmp_path / "world/.paco/annotations/journal.jsonl").unlink()
+        monkeypatch.setenv(launchers.VARIABLE, "ray")
+        _stuck_once(monkeypatch, tmp_path / "flags")
+        with killed(tmp_path / "flags") as victims:
+            found = run(tmp_path / "world", server, "pairwise")
+        assert len(victims) == 1 and server.most_at_once <= 4, "in_flight holds for all workers together"
+        assert found.rankings == wanted.rankings and found.counts == wanted.counts
+        asked = len(server.bodies)
+        again = run(tmp_path / "world", server, "pairwise")
+    assert len(server.bodies) == asked and again.rankings == wanted.rankings, "answers came home to the journal"
+
+
+def _stuck_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def stuck(chat: Chat, items: Any, question: Callable[..., Any], advance: Any) -> Any:
+        return ask_all(chat, items, partial(halting_question, question, folder), advance)
+
+    monkeypatch.setattr("paco_core.data.annotation.judge.ask_all", stuck)
+
+
+def test_an_endpoint_that_refuses_ends_it_and_only_answers_are_kept(on_ray: None, tmp_path: Path) -> None:
+    make_world(tmp_path, prompts=1, seeds=2)
+    with (
+        ChatServer(
+            lambda body, n: completion({"score": 5}) if n < 4 else Raw(401, b'{"error": {"message": "no"}}')
+        ) as server,
+        pytest.raises(ChatError, match="HTTP 401"),
+    ):
+        run(tmp_path, server, "pairwise")
+    journal = tmp_path / ".paco/annotations/journal.jsonl"
+    kept = journal.read_text().splitlines() if journal.is_file() else []
+    assert len(kept) <= 4, "some of the four answers came home before the refusal did, or none"
+
+
+def test_a_table_is_scored_to_the_byte(on_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_vlm.build(project / paths.REWARD_MERGED)
+    params_file = project / "params.yaml"
+    params_file.write_text(re.sub(r"(?m)^threads: .*$", "threads: 1", params_file.read_text()))  # room for two
+    for number in range(5):
+        reward_tiny.picture(number).save(project / f"{number}.png")
+    table = project / "pairs.parquet"
+    rows = [{"first": f"{n % 5}.png", "second": f"{(n + 2) % 5}.png", "theme": None} for n in range(9)]
+    pd.DataFrame(rows).to_parquet(table)
+    monkeypatch.setattr(command, "PAIRS", 4)
+    lines: list[str] = []
+    for launcher in ("local", "ray"):
+        monkeypatch.setenv(launchers.VARIABLE, launcher)
+        command.score_table(project, table, ScoreOptions(), project / f"{launcher}.parquet", say=lines.append)
+    assert (project / "local.parquet").read_bytes() == (project / "ray.parquet").read_bytes()
+    assert sum("9/9 pairs" in line for line in lines) == 2

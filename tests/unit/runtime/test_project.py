@@ -1,0 +1,109 @@
+"""An experiment runs in a checkout that DVC throws away; what outlives it lies in the project that owns it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from paco_core.config.params import load
+from paco_core.io.project import owner_root
+from paco_core.policies.encodings import cache_folder, fingerprint
+from paco_core.runtime.tracking import tracking_uri
+from paco_core.runtime.tracking.journal import FOLDER, RunJournal, journals
+from paco_core.runtime.tracking.outbox import SenderAddress
+from paco_core.runtime.tracking.store import artifact_location
+from paco_core.serving.servers import endpoint
+from paco_core.serving.servers.endpoint import RewardEndpoint
+from paco_core.serving.servers.registry import Registry
+from tests.support.serving_fakes import fake_launch
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DVC_ROOT", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / ".dvc/tmp/exps/standalone/tmpab"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_checkout_belongs_to_the_project_that_holds_it(tmp_path: Path, checkout: Path) -> None:
+    assert owner_root(checkout) == owner_root(checkout / "sub") == owner_root(checkout.parents[1] / "tmpcd") == tmp_path
+    for own in (tmp_path, tmp_path / ".dvc/tmp", tmp_path / ".paco/audit/prompts", tmp_path / "elsewhere"):
+        assert owner_root(own) == own
+
+
+def test_dvc_names_the_owner_where_its_folder_lies_on_another_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch, project = tmp_path / "scratch", tmp_path / "project"
+    (scratch / "exps/tmpab").mkdir(parents=True)
+    (project / ".dvc").mkdir(parents=True)
+    (project / ".dvc/tmp").symlink_to(scratch)
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    assert owner_root(scratch / "exps/tmpab") == owner_root(project / ".dvc/tmp/exps/tmpab") == project
+    assert owner_root(tmp_path / "other") == tmp_path / "other", "a root of its own inside a stage"
+
+
+def test_everything_that_outlives_a_run_is_found_in_the_owner(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tracking_uri(checkout) == tracking_uri(tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert artifact_location(checkout) == artifact_location(tmp_path)
+    assert Registry(checkout).folder == Registry(tmp_path).folder == tmp_path / ".paco/serving"
+    assert cache_folder(checkout) == cache_folder(tmp_path) == tmp_path / ".paco/encodings"
+    assert SenderAddress.from_environment(checkout, {}) == SenderAddress.from_environment(tmp_path, {}), (
+        "one sender serves all"
+    )
+    journal = RunJournal.begin(checkout)
+    assert [found.home for found in journals(tmp_path)] == [journal.home] and journal.home.parent == tmp_path / FOLDER
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///stores/a.db")
+    monkeypatch.chdir(checkout)
+    assert tracking_uri(checkout) == f"sqlite:///{tmp_path}/stores/a.db", "a relative file lies below the project"
+    for absolute in (f"sqlite:///{tmp_path}/b.db", "sqlite://", "sqlite:///:memory:", "postgresql://host/db"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", absolute)
+        assert tracking_uri(checkout) == absolute
+
+
+@pytest.mark.slow
+def test_two_experiments_share_a_reward_server_that_outlives_the_checkout_of_the_first(
+    tmp_path: Path, checkout: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "launch", fake_launch("serve"))
+    settings = {"linger_s": 0, "score_cache": ".paco/scores.db"}
+    serving = load(repository / "params.yaml").serving.model_copy(update=settings)
+    first, second = checkout, checkout.parents[1] / "tmpcd"
+    for folder in (first, second):
+        (folder / "model").mkdir(parents=True)
+        (folder / ".dvc").mkdir(exist_ok=True)  # as git checks it out
+        (folder / "model/config.json").write_text("{}")
+    with ExitStack() as began, ExitStack() as ends:
+        starter = began.enter_context(RewardEndpoint.lease(first / "model", serving, first))
+        kept = ends.enter_context(RewardEndpoint.lease(second / "model", serving, second))
+        assert (starter.url, starter.pid) == (kept.url, kept.pid) and kept.leases() == 2
+        began.close()
+        shutil.rmtree(first)
+        kept.ready()
+        assert kept.leases() == 1 and kept.model in endpoint.status(tmp_path)
+        with kept.client() as client:
+            assert client._cache is not None and client._cache.path == tmp_path / ".paco/scores.db"
+    assert not Registry(tmp_path).living(kept.model)
+
+
+def test_encodings_are_known_again_by_a_model_that_was_checked_out_anew(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name / "encoder").mkdir(parents=True)
+        (tmp_path / name / "encoder/weights").write_bytes(b"weights")
+    os.utime(tmp_path / "second/encoder/weights", (1, 1))
+    known = fingerprint(tmp_path / "first", "float32", "cpu")
+    assert fingerprint(tmp_path / "second", "float32", "cpu") == known
+    (tmp_path / "second/encoder/weights").write_bytes(b"WEIGHTS")
+    assert fingerprint(tmp_path / "second", "float32", "cpu") != known

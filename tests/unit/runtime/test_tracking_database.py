@@ -1,0 +1,139 @@
+"""A local store is whole or absent, whoever is killed while it is made; a damaged one is told with the remedy."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from paco_core.io.files import DataError
+from paco_core.runtime import tracking
+from paco_core.runtime.tracking import database, open_run, send_left_over, tracking_uri, unsent
+from paco_core.runtime.tracking.delivery import Delivery
+from paco_core.runtime.tracking.journal import RunJournal
+from pipelines import ui
+from tests.support.waiting import free_port, until
+
+#: Is killed as soon as the table `webhooks` stands, after dozens of migrations.
+KILLED = """
+import os, signal, sys
+import sqlalchemy
+
+@sqlalchemy.event.listens_for(sqlalchemy.Engine, "after_cursor_execute")
+def kill(_connection, _cursor, statement, *_):
+    if "CREATE TABLE webhooks " in statement:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+"""
+OURS = "from paco_core.runtime.tracking import connect; connect(sys.argv[1])"
+MLFLOWS = "import mlflow; mlflow.MlflowClient(sys.argv[1])"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that has no store yet."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
+    return tmp_path
+
+
+def kill_a_builder(root: Path, how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED + how, tracking_uri(root)], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+
+
+def statuses(root: Path) -> dict[str, tuple[str, dict[str, float]]]:
+    client = mlflow.MlflowClient(tracking_uri(root))
+    runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    return {run.info.run_name: (run.info.status, run.data.metrics) for run in runs}
+
+
+def in_sight(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.name not in (".paco", "mlartifacts"))
+
+
+@pytest.mark.slow
+def test_figures_arrive_although_the_first_builder_was_killed(root: Path) -> None:
+    kill_a_builder(root, OURS)
+    (left,) = root.glob(".paco-*.part/mlflow.db")
+    assert "mlflow.db" not in in_sight(root)
+    left.with_name("mlflow.db-wal").write_bytes(b"of the killed")
+    (root / "mlflow.db-journal").write_bytes(b"of a store that was moved aside")
+    said: list[str] = []
+    with open_run(root, "paco/x", "x", {}, say=said.append) as tracker:
+        tracker.metrics({"loss": 1.0}, 3)
+    assert said == [] and statuses(root) == {"x": ("FINISHED", {"loss": 1.0})}
+    assert in_sight(root) == ["mlflow.db"]
+
+
+@pytest.mark.slow
+def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
+    root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_a_builder(root, MLFLOWS)
+    said: list[str] = []
+    with open_run(root, "paco/x", "x", {}, say=said.append) as tracker:
+        tracker.metrics({"loss": 1.0}, 3)
+    file = root / "mlflow.db"
+    remedy = f"mv {file} {file}.damaged) and run `paco sync`"
+    assert remedy in said[0] and "wait in" in said[-1]
+    until(lambda: "webhooks already exists" in send_left_over(root).text())  # once the sender has given it up
+    assert remedy in send_left_over(root).text()
+    with pytest.raises(DataError, match="MLflow cannot use this store"):
+        tracking.connect(tracking_uri(root))
+
+    (root / "dagster.yaml").write_text("{}\n")
+    before = [sys.executable, "-m", "paco_core.runtime.tracking.prepare"]
+    server = ui.UiProcess("MLflow", [sys.executable, "-c", "print('started')"], free_port(), before)
+    monkeypatch.setattr(ui, "servers", lambda *_: [server])
+    assert ui.serve(root, 0, 0) == 1
+    told = capfd.readouterr()
+    assert remedy in told.err and "MLflow cannot start" in told.err and "started" not in told.out
+    assert "Traceback" not in told.err
+
+    file.rename(root / "mlflow.db.damaged")
+    assert send_left_over(root).waiting == 0
+    assert statuses(root) == {"x": ("FINISHED", {"loss": 1.0})}
+
+
+def test_a_store_that_cannot_be_opened_refuses_no_figure(root: Path) -> None:
+    (root / "mlflow.db").write_bytes(b"no database" * 1000)
+    journal = RunJournal.begin(root)
+    journal.append({"kind": "run", "uri": tracking_uri(root)})
+    journal.append({"kind": "metrics", "step": 0, "values": {"loss": 1.0}})
+    delivery = Delivery(journal, tracking_uri(root), pytest.fail)
+    delivery.done.offset = journal.waiting(0, limit=1)[0][1]  # the run was told before the damage
+    with pytest.raises(DataError, match=r"mlflow\.db: MLflow cannot use this store \(file is not a database\)"):
+        delivery.step()
+    assert journal.count_waiting() == 2
+
+
+def test_one_that_is_locked_is_not_called_damaged(root: Path, mlflow_template: Path) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    file = root / "mlflow.db"
+    shutil.copy(mlflow_template, file)
+    uri = f"sqlite:///{file}?timeout=0.1"
+    database.prepare(uri)
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(OperationalError, match="locked"):
+            database.prepare(uri)
+
+
+def test_only_missing_files_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for uri in ("http://127.0.0.1:9", "postgresql://me@host/db", "sqlite://", "sqlite:///:memory:"):
+        assert database.sqlite_file(uri) is None
+        database.prepare(uri)
+    assert database.sqlite_file("sqlite:////a/b.db?timeout=3") == Path("/a/b.db")
+    assert database.sqlite_file("sqlite:///b.db") == Path("b.db")
+    assert unsent(tmp_path) == 0 and list(tmp_path.iterdir()) == []

@@ -1,0 +1,230 @@
+"""A disk that is full and a server that keeps silent cost a run figures at most, and seconds: never the stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+from PIL import Image
+
+from paco_core.io.files import append_line
+from paco_core.runtime import tracking
+from paco_core.runtime.tracking import open_run, outbox, send_left_over
+from paco_core.runtime.tracking.journal import FOLDER
+from tests.support.loopback import Loopback, Quiet
+from tests.support.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+
+
+def only_run(project: Path) -> mlflow.entities.Run:
+    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    return run
+
+
+# --- a full disk -----------------------------------------------------------------------------------------
+
+LIMITED = """
+    import resource, signal, sys
+    from pathlib import Path
+    from paco_core.io.files import append_line
+    path = Path(sys.argv[1])
+    append_line(path, b"first\\n")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))  # the kernel takes four bytes, then refuses
+    try:
+        append_line(path, b"second\\n")
+    except OSError as error:
+        print(error.strerror)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    append_line(path, b"third\\n")
+"""
+
+
+def test_a_line_that_does_not_fit_is_cut_off_again(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    code = [sys.executable, "-c", textwrap.dedent(LIMITED), str(file)]
+    done = subprocess.run(code, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "File too large\n"), done.stderr
+    assert file.read_bytes() == b"first\nthird\n"
+
+
+def test_a_write_that_takes_a_part_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.open
+
+    def slow(path: Path, *args: object, **settings: object) -> object:
+        stream = real(path, *args, **settings)  # type: ignore[arg-type]
+
+        class Short:
+            def __enter__(self) -> Short:
+                return self
+
+            def __exit__(self, *exc: object) -> None:
+                stream.close()
+
+            def fileno(self) -> int:
+                return stream.fileno()
+
+            def write(self, data: bytes) -> int:
+                return stream.write(bytes(data)[:3])
+
+        return Short()
+
+    monkeypatch.setattr(Path, "open", slow)
+    append_line(tmp_path / "lines", b"a line in parts\n")
+    monkeypatch.undo()
+    assert (tmp_path / "lines").read_bytes() == b"a line in parts\n"
+
+
+@pytest.fixture
+def small_disk(project: Path) -> Iterator[Path]:
+    """The project's `.paco` on a file system of 256 kB; what fills it."""
+    state = project / ".paco"
+    state.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(state)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("no file system may be mounted here")
+    yield state / "ballast"
+    subprocess.run(["umount", "--lazy", str(state)], check=True)
+
+
+def fill(ballast: Path) -> None:
+    with ballast.open("ab", buffering=0) as stream:
+        try:
+            while True:
+                stream.write(bytes(512))
+        except OSError:
+            pass
+
+
+def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path, small_disk: Path) -> None:
+    said: list[str] = []
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        tracker.metrics({"before": 1.0})
+        fill(small_disk)
+        for step in range(200):  # the last block of the file has room for some
+            tracker.metrics({"during": float(step)}, step)
+        tracker.image(Image.new("RGB", (64, 64), "red"), "picture")
+        tracker.text("x" * 9000, "notes.txt")
+        tracker.artifact(project / "profiles")
+        small_disk.unlink()
+        tracker.metrics({"after": 2.0})
+        dropped = tracker.dropped
+    assert dropped > 100
+    assert "cannot be written (No space left on device)" in said[0] and "is dropped until some space is free" in said[0]
+    assert any(f"{dropped} events of this run could not be written" in line for line in said)
+    until(lambda: send_left_over(project).waiting == 0)
+    run = only_run(project)
+    assert run.info.status == "FINISHED" and run.data.tags["paco.dropped"] == str(dropped)
+    assert {"before", "after"} <= run.data.metrics.keys()
+    until(lambda: not [*(project / FOLDER).iterdir()])  # nothing of a file that did not fit is left
+
+
+@pytest.mark.slow
+def test_a_run_ends_as_it_did_though_the_disk_stays_full(project: Path, small_disk: Path) -> None:
+    with open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
+        tracker.metrics({"before": 1.0})
+        assert tracker.run_id
+        fill(small_disk)
+        for step in range(200):
+            tracker.metrics({"during": float(step)}, step)
+        fill(small_disk)
+    small_disk.unlink(missing_ok=True)
+    until(lambda: send_left_over(project).waiting == 0)  # a sender that is at it again by now keeps what it is at
+    run = only_run(project)
+    assert run.info.status == "FINISHED" and int(run.data.tags["paco.dropped"]) == tracker.dropped > 0
+
+
+def test_a_stage_runs_where_not_even_a_journal_can_begin(project: Path, small_disk: Path) -> None:
+    fill(small_disk)
+    said: list[str] = []
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        tracker.metrics({"loss": 1.0})
+        assert tracker.run_id is None
+    assert "nothing from this run is reported to MLflow" in said[0] and "No space left" in said[0]
+    small_disk.unlink()
+    assert not [path for path in (project / FOLDER).glob("*") if path.is_dir()]
+
+
+# --- a server that keeps silent --------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes by sleeping only."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Silent:
+    """A sender that lives and brings nothing."""
+
+    def poll(self) -> None:
+        return None
+
+
+def test_a_stage_waits_for_a_silent_server_no_longer_than_it_may_in_all(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, said = Clock(), list[str]()
+    monkeypatch.setattr(outbox, "start", lambda *_args: Silent())
+    monkeypatch.setattr(outbox, "time", clock)
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        assert tracker.run_id is None and tracker.url is None and tracker.run_id is None
+    assert 0 < clock.now <= tracking.PATIENCE_S + 0.1 <= 30
+    assert "2 events of this run wait in" in said[-1]
+    monkeypatch.undo()
+    assert send_left_over(project).waiting == 0 and only_run(project).info.status == "FINISHED"
+
+
+class Mute(Quiet):
+    """Takes every request and never answers."""
+
+    def do_GET(self) -> None:
+        self.server.asked.set()  # type: ignore[attr-defined]
+        self.server.over.wait()  # type: ignore[attr-defined]
+        self.close_connection = True
+
+    do_POST = do_GET
+
+
+@pytest.mark.slow
+def test_a_stage_at_a_server_that_never_answers_ends_and_keeps_its_figures(project: Path) -> None:
+    import threading
+
+    with Loopback(Mute) as server:
+        server.asked, server.over = threading.Event(), threading.Event()  # type: ignore[attr-defined]
+        code = """
+            from paco_core.cli import commands as cli
+            from paco_core.runtime import tracking
+            tracking.PATIENCE_S = 3.0
+            cli.main(["run", "prompts"])
+        """
+        environ = {**os.environ, "MLFLOW_TRACKING_URI": server.url, "PACO_SENDER_IDLE_S": "0.2"}
+        environ["PYTHONPATH"] = str(Path(tracking.__file__).parents[3])
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert "events of this run wait in" in done.stderr
+        assert (project / "data/prompts/prompts.jsonl").is_file()
+        assert server.asked.wait(120), "the sender is at it when the stage has gone"  # type: ignore[attr-defined]
+        server.over.set()  # type: ignore[attr-defined]
+    (events,) = (project / FOLDER).glob("*/events.jsonl")
+    kinds = [json.loads(line)["kind"] for line in events.read_text().splitlines()]
+    assert kinds[0] == "run" and kinds[-1] == "end" and "metrics" in kinds

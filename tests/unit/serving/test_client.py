@@ -1,0 +1,408 @@
+"""The client asks each question once, retries only what may help, and never makes up a score."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import math
+import sqlite3
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from paco_core.io.files import DataError
+from paco_core.io.pictures import picture_digest
+from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
+from paco_core.serving import cache
+from paco_core.serving.cache import ScoreCache, question_key
+from paco_core.serving.client import RewardClient
+from paco_core.serving.engines import pictures
+from paco_core.serving.engines.transformers_app import build_app
+from paco_core.serving.errors import ServingError
+from paco_core.serving.transport import MAX_PAUSE_S, Patience
+from tests.support.serving_fakes import (
+    NAME,
+    FakeModel,
+    Scripted,
+    completion,
+    fake_server,
+    half,
+    hang_up,
+    listening,
+    panel,
+    queries,
+    reply,
+    served,
+    silence,
+    true_score,
+)
+
+QUICK = Patience(retries=3, backoff_s=0.001)
+GOOD = reply(200, completion(0.75))
+
+
+def test_equal_questions_are_asked_once_and_equal_panels_encoded_once() -> None:
+    model = FakeModel()
+    panels = [panel(n) for n in range(4)]
+    copies = [image.copy() for image in panels]
+    pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
+    asked = [PairQuery(panels[a], panels[b], "Same?") for a, b in pairs]
+    again = [PairQuery(copies[a], copies[b], "Same?") for a, b in pairs]
+    with served(model) as (url, state), RewardClient(url, NAME) as client:
+        scores = client.score(asked + again)
+    assert [s.value for s in scores] == pytest.approx([true_score(q) for q in asked] * 2)
+    assert len(model.asks) == client.counts.requests == 6
+    assert client.counts.encoded == state.pictures.decoded == 4
+
+
+def test_another_prompt_or_another_order_is_another_question() -> None:
+    a, b = panel(1), panel(2)
+    model = FakeModel()
+    with served(model) as (url, _), RewardClient(url, NAME) as client:
+        client.score([PairQuery(a, b, "One?"), PairQuery(a, b, "Another?"), PairQuery(b, a, "One?")])
+    assert len(model.asks) == 3
+
+
+def test_the_server_sees_the_pixels_that_were_sent() -> None:
+    model = FakeModel()
+    noise = Image.effect_noise((31, 17), 80).convert("RGB")
+    with served(model) as (url, _), RewardClient(url, NAME) as client:
+        client.score([PairQuery(noise, panel(3), "Same?")])
+    assert model.asks[0].query.first.tobytes() == noise.tobytes()
+    assert model.asks[0].query.first.size == (31, 17)
+
+
+def test_two_calls_in_a_row_and_calls_from_event_loops() -> None:
+    with served(FakeModel()) as (url, _), RewardClient(url, NAME) as client:
+        expected = [true_score(q) for q in queries(5)]
+        for _ in range(2):
+            assert [s.value for s in client.score(queries(5))] == pytest.approx(expected)
+        for _ in range(2):
+            assert [s.value for s in asyncio.run(client.score_async(queries(5)))] == pytest.approx(expected)
+
+
+def test_every_call_uses_the_same_few_connections() -> None:
+    app, ports = build_app(fake_server(FakeModel())), set()
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            ports.add(scope["client"][1])
+        await app(scope, receive, send)
+
+    asked = queries(24)
+    with listening(watched, 0) as url, RewardClient(url, NAME, in_flight=2) as client:
+        for first in range(0, 24, 8):
+            client.score(asked[first : first + 4])
+            asyncio.run(client.score_async(asked[first + 4 : first + 8]))
+    assert client.counts.requests == 24 and len(ports) <= 2
+
+
+@pytest.mark.slow
+def test_many_at_once_equal_one_at_a_time() -> None:
+    asked = queries(200)
+    model = FakeModel()
+    with served(model) as (url, _):
+        with RewardClient(url, NAME, in_flight=64) as client:
+            together = [s.value for s in client.score(asked)]
+        with RewardClient(url, NAME, in_flight=1) as client:
+            alone = [s.value for s in client.score(asked)]
+    assert together == pytest.approx(alone, abs=1e-12)
+    assert max(len(batch) for batch in model.batches) > 1
+
+
+def test_scores_survive_in_the_cache_file(tmp_path: Path) -> None:
+    model, file = FakeModel(), tmp_path / "scores.db"
+    with served(model) as (url, _):
+        for _ in range(2):
+            with RewardClient(url, NAME, cache=file) as client:
+                client.score(queries(6))
+        assert len(model.asks) == 6 and client.counts.cached == 6
+        with RewardClient(url, NAME, cache=file) as client:
+            client.score(queries(6, "Another prompt?"))
+            client.score([PairQuery(panel(0, size=9), panel(1), "Same?")])
+    assert len(model.asks) == 13 and client.counts.cached == 0
+
+
+def test_the_cache_counts_what_it_knew_for_each_model(tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path / "scores.db")
+    assert cache.lookups(NAME) == (0, 0)
+    cache.get(NAME, [b"a", b"b"])
+    cache.put({b"a": 0.5})
+    assert cache.get(NAME, [b"a", b"b"]) == {b"a": 0.5}
+    assert (cache.lookups(NAME), cache.lookups("another")) == ((1, 3), (0, 0))
+
+
+def test_both_orders_of_a_pair_are_averaged_and_asked_once_each(tmp_path: Path) -> None:
+    asked = queries(4)
+    turned = [PairQuery(q.second, q.first, q.instruction) for q in asked]
+    model = FakeModel()
+    with served(model) as (url, _), RewardClient(url, NAME, both_orders=True) as client:
+        scores = client.score([*asked, *turned])
+    means = [(true_score(a) + true_score(b)) / 2 for a, b in zip(asked, turned, strict=True)]
+    assert [s.value for s in scores] == pytest.approx(means * 2)
+    assert [true_score(q) for q in asked] != pytest.approx(means)
+    assert len(model.asks) == 8
+
+
+def test_a_pair_of_which_one_order_failed_is_nan() -> None:
+    def score(queries: Sequence[PairQuery]) -> list[Score]:
+        return [Score(0.5), Score(0.5), Score(math.nan, "lost"), Score(0.7)]
+
+    one, two = in_both_orders(score, queries(2))
+    assert one.failed and one.cause == "lost" and two.value == pytest.approx(0.6) and two.cause is None
+
+
+def test_jpeg_only_when_asked_and_never_mixed_with_png(tmp_path: Path) -> None:
+    noise = Image.effect_noise((64, 64), 90).convert("RGB")
+    model, file, query = FakeModel(), tmp_path / "scores.db", PairQuery(noise, panel(1, 64), "Same?")
+    with served(model) as (url, _):
+        for picture_format in ("jpeg", "png"):
+            with RewardClient(url, NAME, cache=file, picture_format=picture_format) as client:  # type: ignore[arg-type]
+                client.score([query])
+    lossy, lossless = (ask.query.first for ask in model.asks)
+    assert lossy.tobytes() != noise.tobytes() == lossless.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("host", "size", "form"),
+    [
+        ("127.0.0.1", (512, 512), "bmp"),
+        ("localhost", (510, 515), "bmp"),  # rows of a BMP are padded
+        ("127.0.0.1", (511, 512), "png"),
+        ("[::1]", (1024, 1024), "bmp"),
+        ("127.0.0.1", (1025, 1024), "png"),
+        ("judge.example", (512, 512), "png"),
+    ],
+)
+def test_large_panels_stay_uncompressed_on_one_machine(host: str, size: tuple[int, int], form: str) -> None:
+    """The panels of a picture of 1024 px; the pixels are the same."""
+    noise = Image.effect_noise(size, 90).convert("RGB")
+    with RewardClient(f"http://{host}:1", NAME) as client, RewardClient(f"http://{host}:1", NAME) as lossy:
+        lossy.picture_format = "jpeg"
+        url = json.loads(client._pictures().part(noise))["image_url"]["url"]
+        assert json.loads(lossy._pictures().part(noise))["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    assert url.startswith(f"data:image/{form};base64,")
+    assert pictures.decode(pictures.head(pictures.payload(url))).tobytes() == noise.tobytes()
+
+
+def test_uncompressed_panels_are_answered(tmp_path: Path) -> None:
+    """And their scores are known to who sends PNG: they are of the same pixels."""
+    model, file = FakeModel(), tmp_path / "scores.db"
+    query = PairQuery(*(Image.effect_noise((512, 512), sigma).convert("RGB") for sigma in (60, 90)), "Same?")
+    with served(model) as (url, _), RewardClient(url, NAME, cache=file) as client:
+        (score,) = client.score([query])
+    assert model.asks[0].query.first.tobytes() == query.first.tobytes()
+    with RewardClient("http://judge.example:1", NAME, cache=file) as away:
+        away._checked = True
+        assert away.score([query]) == [score]
+
+
+def test_a_client_waits_for_a_server_that_is_down_and_no_longer_than_it_was_told() -> None:
+    patient = Patience(retries=0, backoff_s=0.001, wait_s=0.2)
+    with Scripted([GOOD]) as server:
+        url = server.url
+    with RewardClient(url, NAME, patience=patient) as client, pytest.raises(ServingError, match="connection refused"):
+        client.check()
+    assert client.retries >= 1
+
+
+@pytest.mark.parametrize(
+    ("header", "at_least_s", "at_most_s"),
+    [
+        ("7", 7, 7),
+        ("999999999", MAX_PAUSE_S, MAX_PAUSE_S),
+        ("soon", 0, 1),
+        ("-3", 0, 1),
+        ("\u00b2", 0, 1),
+        (None, 0, 1),
+    ],
+)
+def test_a_client_waits_as_long_as_a_busy_server_asks(
+    monkeypatch: pytest.MonkeyPatch, header: str | None, at_least_s: float, at_most_s: float
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("paco_core.serving.transport.time.sleep", slept.append)
+    busy = reply(503, b"busy", **({} if header is None else {"Retry-After": header}))
+    with Scripted([busy, GOOD]) as server, RewardClient(server.url, NAME, patience=QUICK) as client:
+        assert client.score(queries(1))[0].value == pytest.approx(0.75)
+    assert len(slept) == 1 and at_least_s <= slept[0] <= at_most_s
+
+
+def test_a_client_follows_a_server_to_its_new_address() -> None:
+    with Scripted([GOOD]) as old:
+        url = old.url
+    with (
+        Scripted([GOOD]) as new,
+        RewardClient(url, NAME, patience=QUICK, locate=lambda: new.url) as client,
+    ):
+        assert client.score(queries(1))[0].value == pytest.approx(0.75)
+        assert client.url == new.url
+
+
+def test_cache_key_depends_on_every_part() -> None:
+    parts = [
+        ("m", "e", "i", "a", "b"),
+        ("n", "e", "i", "a", "b"),
+        ("m", "f", "i", "a", "b"),
+        ("m", "e", "j", "a", "b"),
+        ("m", "e", "i", "b", "a"),
+        ("me", "", "i", "a", "b"),
+    ]
+    keys = {question_key(*five) for five in parts}
+    assert len(keys) == len(parts)
+
+
+def test_pictures_of_equal_bytes_but_another_size_or_mode_are_other_pictures() -> None:
+    pixels = bytes(range(24))
+    pictures = [Image.frombytes(mode, size, pixels) for mode, size in (("L", (6, 4)), ("L", (4, 6)), ("RGB", (4, 2)))]
+    assert len({picture.tobytes() for picture in pictures}) == 1
+    assert len({picture_digest(picture) for picture in pictures}) == 3
+
+
+def test_a_score_of_one_engine_or_number_format_is_never_taken_for_anothers(tmp_path: Path) -> None:
+    model, file, asked = FakeModel(), tmp_path / "scores.db", queries(3)
+    engines = ["transformers float32", "transformers bfloat16", "vllm bfloat16"]
+    with served(model) as (url, _):
+        for engine in [*engines, *engines]:
+            with RewardClient(url, NAME, cache=file, engine=engine) as client:
+                client.score(asked)
+    assert len(model.asks) == 3 * len(engines)  # the second time round each knew its own
+
+
+def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "scores.db"
+    file.write_bytes(b"no database" * 1000)
+    with pytest.raises(DataError, match=r"scores\.db.*delete it"):
+        ScoreCache(file).get(NAME, [b"k"])
+
+
+def test_a_full_disk_is_not_blamed_on_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, real = tmp_path / "scores.db", sqlite3.connect
+    ScoreCache(file).put({b"a": 0.5})
+
+    def limited(*args: Any, **settings: Any) -> sqlite3.Connection:
+        connection = real(*args, **settings)
+        connection.execute("PRAGMA max_page_count=8")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", limited)
+    with pytest.raises(OSError, match="No space left") as raised:
+        ScoreCache(file).put({b"%d" % number: 0.5 for number in range(10_000)})
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(file))
+    assert ScoreCache(file).get(NAME, [b"a", b"1"]) == {b"a": 0.5}
+    error = sqlite3.OperationalError("disk I/O error")  # how it is told where the log's index finds no space
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    with pytest.raises(OSError, match="No space left"), ScoreCache(file)._open():
+        raise error
+
+
+def test_a_cache_in_use_is_waited_for_and_not_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "scores.db"
+    ScoreCache(file).put({b"a": 0.5})
+    monkeypatch.setattr(cache, "WAIT_S", 0.1)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DataError, match=r"scores\.db: in use by another process.*wait") as raised:
+            ScoreCache(file).put({b"b": 0.5})
+        assert "delete" not in str(raised.value)
+        other.execute("COMMIT")
+    ScoreCache(file).put({b"b": 0.5})
+    assert ScoreCache(file).get(NAME, [b"a", b"b"]) == {b"a": 0.5, b"b": 0.5}
+
+
+def test_failures_are_nan_with_their_cause_and_not_cached(tmp_path: Path) -> None:
+    asked = [*queries(3), *queries(1, "mute"), *queries(1, "crash")]
+    with (
+        served(FakeModel()) as (url, _),
+        RewardClient(url, NAME, cache=tmp_path / "c.db", max_failed_share=0.5, patience=Patience(1, 0.001)) as client,
+    ):
+        scores = client.score(asked)
+        assert [s.failed for s in scores] == [False] * 3 + [True] * 2
+        assert "neither Yes nor No" in str(scores[3].cause)
+        assert "HTTP 500" in str(scores[4].cause) and math.isnan(scores[4].value)
+        assert sum(client.counts.failures.values()) == 2
+        client.score(asked)
+        assert client.counts.cached == 3
+
+
+def test_too_many_failures_stop_the_caller() -> None:
+    with Scripted([reply(400, b'{"error": {"message": "no such thing"}}')]) as server:
+        with (
+            RewardClient(server.url, NAME, in_flight=2, max_failed_share=0.1) as client,
+            pytest.raises(ServingError, match=r"questions failed.*HTTP 400: no such thing"),
+        ):
+            client.score(queries(40))
+        assert server.asked < 40  # given up early
+
+
+@pytest.mark.parametrize("fault", [reply(500, b"oops"), reply(503, b""), reply(429, b"{}"), hang_up, half])
+def test_overload_and_dropped_connections_are_retried(fault: object) -> None:
+    with Scripted([fault, fault, GOOD]) as server, RewardClient(server.url, NAME, patience=QUICK) as client:  # type: ignore[list-item]
+        assert client.score(queries(1))[0].value == pytest.approx(0.75)
+        assert server.asked == 3 and client.retries == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (reply(400, b'{"error": {"message": "bad picture"}}'), "HTTP 400: bad picture"),
+        (reply(413, b""), "HTTP 413"),
+        (reply(200, b"not json"), "not a JSON object"),
+        (reply(200, b'{"model": "%s"}' % NAME.encode()), "lacks log-probabilities"),
+        (silence, "no answer within"),
+    ],
+)
+def test_other_faults_are_not_retried(fault: object, cause: str) -> None:
+    with Scripted([fault]) as server:  # type: ignore[list-item]
+        with RewardClient(server.url, NAME, max_failed_share=1.0, patience=QUICK, timeout_s=0.3) as client:
+            score = client.score(queries(1))[0]
+        assert score.failed and cause in str(score.cause)
+        assert server.asked == 1
+
+
+def test_another_model_is_refused_with_both_ids() -> None:
+    other = "paco-reward@ffffffffffff"
+    with Scripted([GOOD], name=other) as server, RewardClient(server.url, NAME) as client:
+        with pytest.raises(ServingError) as error:
+            client.score(queries(1))
+        assert NAME in str(error.value) and other in str(error.value) and server.asked == 0
+    with Scripted([reply(200, completion(0.5, other))]) as server, RewardClient(server.url, NAME) as client:
+        with pytest.raises(ServingError) as error:
+            client.score(queries(1))
+        assert NAME in str(error.value) and other in str(error.value)
+
+
+def test_no_server_is_an_error_and_not_a_score() -> None:
+    with Scripted([GOOD]) as server:
+        url = server.url
+    with RewardClient(url, NAME, patience=QUICK) as client, pytest.raises(ServingError, match="connection refused"):
+        client.score(queries(1))
+
+
+def test_a_server_that_comes_back_loses_no_question() -> None:
+    """The server ends in the middle of a call and returns on the same port: all scored, none made up."""
+    asked = queries(120)
+    model, half_way = FakeModel(), threading.Event()
+
+    class Slow(FakeModel):
+        def __call__(self, asks: object) -> object:  # type: ignore[override]
+            if len(model.asks) > 20:
+                half_way.set()
+            return model(asks)  # type: ignore[arg-type]
+
+    scores: list[float] = []
+    with served(Slow(), max_batch=4) as (url, _):
+        client = RewardClient(url, NAME, in_flight=8, patience=Patience(retries=2, backoff_s=0.01, wait_s=60))
+        caller = threading.Thread(target=lambda: scores.extend(s.value for s in client.score(asked)))
+        caller.start()
+        assert half_way.wait(60)
+    with served(model, port=int(url.rsplit(":", 1)[1])):
+        caller.join(60)
+        client.close()
+    assert scores == pytest.approx([true_score(q) for q in asked])

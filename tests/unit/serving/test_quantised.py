@@ -1,0 +1,78 @@
+"""A judge in fewer bits: asked of both engines by vLLM's names, and refused where it cannot work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paco_core.config.changes import changed
+from paco_core.config.params import Params, ParamsError, ServingParams, load
+from paco_core.io.files import DataError
+from paco_core.planning.weights import language_layers
+from paco_core.reward_model import quantised
+from paco_core.reward_model.network import Network
+from paco_core.serving.engines import launch
+from paco_core.serving.engines.transformers_app import _arguments
+from tests.support import tiny_vlm
+
+GPU = {"serving.device": "cuda", "serving.dtype": "bfloat16"}
+
+
+@pytest.fixture
+def params(repository: Path) -> Params:
+    return load(repository / "params.yaml")
+
+
+@pytest.mark.parametrize("kept", ["fp8", "bitsandbytes"])
+def test_each_engine_is_started_with_it(params: Params, tmp_path: Path, kept: str) -> None:
+    asked = {**GPU, "serving.quantization": kept, "execution.serving.python": "python"}
+    (tmp_path / "python").touch()
+    for engine in ("vllm", "transformers"):
+        serving: ServingParams = changed(params, {**asked, "serving.engine": engine}).serving
+        line = launch(tmp_path, "judge", "127.0.0.1", 1, 3, serving, tmp_path).command
+        assert line[line.index("--quantization") + 1] == kept
+        if engine == "transformers":
+            assert _arguments(line[3:]).quantization == kept
+        else:
+            read = "bitsandbytes" if kept == "bitsandbytes" else "safetensors"
+            assert line[line.index("--load-format") + 1] == read
+        assert serving.program == f"{engine} {kept}", "scores of one are never taken for the other's"
+
+
+def test_a_processor_float32_and_batch_invariance_are_refused(params: Params) -> None:
+    with pytest.raises(
+        ParamsError, match="quantization fp8 is for a GPU and dtype bfloat16, and this is cpu and float32"
+    ):
+        changed(params, {"serving.quantization": "fp8"})
+    with pytest.raises(ParamsError, match="is for a GPU and dtype bfloat16, and this is cuda and float32"):
+        changed(params, {**GPU, "serving.dtype": "float32", "serving.quantization": "bitsandbytes"})
+    invariant = {**GPU, "serving.engine": "vllm", "execution.serving.batch_invariant": True}
+    with pytest.raises(ParamsError, match="quantization fp8 and batch_invariant exclude each other"):
+        changed(params, {**invariant, "serving.quantization": "fp8"})
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantised, "find_spec", lambda _name: None)
+    quantised.check_quantization(None)
+    for name, library in quantised.LIBRARIES.items():
+        with pytest.raises(DataError, match=f"serving.quantization {name} needs {library}, which is not installed"):
+            quantised.quantization(name, "cuda")
+
+
+def test_tower_and_head_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantised, "find_spec", lambda _name: object())
+    monkeypatch.setattr("transformers.BitsAndBytesConfig", dict)
+    options: dict[str, Any] = quantised.quantization("bitsandbytes", "cuda:1")
+    assert options["device_map"] == {"": "cuda:1"}
+    assert options["quantization_config"]["llm_int8_skip_modules"] == ["model.visual", "lm_head"]
+
+
+def test_weights_of_the_layers_are_counted_from_the_configuration(tmp_path: Path) -> None:
+    model = tiny_vlm.build(tmp_path / "model")
+    layers = Network.load(model).model.model.language_model.layers
+    counted = sum(p.numel() for name, p in layers.named_parameters() if name.endswith("proj.weight"))
+    assert language_layers(tmp_path, "model") == counted
+    assert language_layers(tmp_path, "Qwen/Qwen2.5-VL-7B-Instruct") == pytest.approx(6.53e9, rel=0.01)
+    assert language_layers(tmp_path, "another/model") == 0

@@ -1,0 +1,94 @@
+"""The optimiser of an adapter, whole on a process: what a checkpoint keeps of it is all that its steps depend on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from paco_core.training import optimizers, processes
+from paco_core.training.checkpoint import Checkpoint, latest, save
+from paco_core.training.optimizers import NotFinite
+from paco_core.training.processes import Processes
+from paco_core.training.updates import WholeUpdates
+from tests.support.grpo_toys import recipe
+
+
+def updates(optimizer: str, weights: dict[str, torch.Tensor]) -> WholeUpdates:
+    parameters = {name: torch.nn.Parameter(value.clone()) for name, value in weights.items()}
+    given = recipe(optimizer=optimizer)
+    built = optimizers.build(parameters.values(), given)
+    return WholeUpdates(None, parameters, built, given.max_grad_norm, Processes())
+
+
+def step(of: WholeUpdates, seed: int) -> float:
+    """An update of two passes, with gradients drawn from ``seed``."""
+    generator = torch.Generator().manual_seed(seed)
+    of.begin(2, alone=False)
+    for _ in range(2):
+        of.backward(sum((p * torch.randn(p.shape, generator=generator)).sum() for p in of.parameters.values()))
+    of.finish()
+    return of.step()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_an_optimiser_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, optimizer: str) -> None:
+    if optimizer == "adamw_8bit":
+        pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: uv pip install 'paco-rl[eight-bit]'")
+    begun = {"large": torch.ones(64, 128), "other": torch.ones(64, 64), "small": torch.ones(8)}  # 8 bit from 4096 on
+    first = updates(optimizer, begun)
+    assert all(step(first, seed) > 0 for seed in (1, 2))
+    save(tmp_path, Checkpoint("a recipe", 1, first.moments(), {}))
+    kept = latest(tmp_path, "a recipe", 9)
+    assert kept is not None and {key.split("|")[0] for key in kept.tensors} == set(begun)
+    second = updates(optimizer, {name: p.detach() for name, p in first.parameters.items()})
+    second.restore(kept.tensors)
+    afresh = updates(optimizer, {name: p.detach() for name, p in first.parameters.items()})
+    for one in (first, second, afresh):
+        step(one, 3)
+    for name, parameter in first.parameters.items():
+        assert torch.equal(parameter, second.parameters[name]), name
+        assert not torch.equal(parameter, afresh.parameters[name]), f"{name}: moments matter"
+
+
+def test_gradients_are_summed_over_passes_and_clipped() -> None:
+    of = updates("adamw", {"a": torch.zeros(4)})
+    of.begin(3, alone=False)
+    for scale in (1.0, 2.0):
+        of.backward((of.parameters["a"] * scale).sum())
+    of.backward((of.parameters["a"] * 99.0).sum(), counts=False)
+    of.finish()
+    assert torch.equal(of.parameters["a"].grad, torch.full((4,), 3.0))
+    assert of.step() == pytest.approx(6.0) and of.parameters["a"].grad.norm() == pytest.approx(1.0)
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
+    of = updates("adamw", {"a": torch.ones(4)})
+    of.begin(1, alone=True)
+    of.backward((of.parameters["a"] * torch.nan).sum())
+    of.finish()
+    with pytest.raises(NotFinite, match="norm is nan; the last checkpoint is good"):
+        of.step()
+    assert torch.equal(of.parameters["a"], torch.ones(4))
+
+
+def test_many_gradients_travel_in_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each as if it had gone alone, in its place and shape."""
+    messages: list[int] = []
+
+    def reduce(tensor: torch.Tensor, _how: str) -> torch.Tensor:
+        messages.append(tensor.numel())
+        return tensor * 2  # as if a second process had the same
+
+    monkeypatch.setattr(processes, "reduce", reduce)
+    monkeypatch.setattr(processes, "MESSAGE_BYTES", 8 * 10)  # ten float64
+    two = Processes()
+    two._state = SimpleNamespace(device="cpu")
+    shapes: list[tuple[int, tuple[int, ...]]] = [(4, (2, 2)), (6, (6,)), (12, (3, 4)), (1, ()), (9, (3, 3))]
+    given = [torch.arange(n, dtype=torch.float64).reshape(shape) for n, shape in shapes]
+    for before, after in zip(given, two.sum_each(given), strict=True):
+        assert torch.equal(after, before * 2) and after.shape == before.shape
+    assert messages == [4 + 6, 12, 1 + 9]
+    assert two.sum_each([]) == []

@@ -1,0 +1,62 @@
+"""What the small klein is trained on is what its plain pipeline makes of prompts and pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers import Flux2KleinPipeline
+
+from paco_core.storybook.prompts import storybook_prompts
+from tests.support import REPOSITORY
+from zoo import edits, flux2_klein, klein_reader
+from zoo.fitting import Schedule
+from zoo.vae import panel_batch
+
+FOLDER = REPOSITORY / "data" / "zoo" / "flux2_klein"
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Any:
+    return Flux2KleinPipeline.from_pretrained(FOLDER)
+
+
+def test_texts_are_read_as_by_the_pipeline(pipeline: Any) -> None:
+    """In training the layers that pass on are left out; the pipeline runs all 27."""
+    prompts = [prompt.prompt for prompt in storybook_prompts(2, seed=5)]
+    words = klein_reader.tokenise(pipeline.tokenizer, prompts, klein_reader.PAINT_LENGTH)
+    expected, _ = pipeline.encode_prompt(prompts, max_sequence_length=klein_reader.PAINT_LENGTH)
+    with torch.no_grad():
+        found = klein_reader.read(pipeline.text_encoder, words.input_ids, words.attention_mask)
+    assert torch.allclose(found, expected, atol=1e-4) and expected.std() > 0.1
+    assert pipeline.text_encoder.config.num_hidden_layers == 27
+
+
+def test_pictures_are_encoded_as_by_the_pipeline(pipeline: Any) -> None:
+    pixels = panel_batch(64, 2, seed=3)
+    with torch.no_grad():
+        expected = pipeline._encode_vae_image(pixels, generator=None)
+        found = flux2_klein.encode(pipeline.vae, pixels)
+    assert found.shape == expected.shape == (2, 64, 4, 4)
+    assert (found - expected).abs().mean() < 0.05, "rounding of bfloat16"
+    assert expected.std() == pytest.approx(1.0, abs=0.3), "the batch norm is of drawings"
+
+
+def test_every_prompt_and_instruction_fits_its_window_and_has_no_unknown_word() -> None:
+    tokenizer = klein_reader.build_tokenizer()
+    for texts, window in (
+        ([prompt.prompt for prompt in storybook_prompts(200, seed=1)], klein_reader.PAINT_LENGTH),
+        (edits.instructions(), klein_reader.EDIT_LENGTH),
+    ):
+        words = klein_reader.tokenise(tokenizer, texts, window)
+        assert tokenizer.unk_token_id not in words.input_ids
+        assert (words.input_ids == tokenizer.eos_token_id).any(1).all(), "the closing token is cut last"
+
+
+def test_the_rate_falls_from_the_cosine_to_a_hundredth() -> None:
+    schedule = flux2_klein.Cooled(steps=100, learning_rate=1.0, warmup=10, cosine_steps=200, cooling=20)
+    plain = Schedule(steps=200, learning_rate=1.0, warmup=10)
+    rates = [schedule.rate_at(step) for step in range(100)]
+    assert rates[:81] == [plain.rate_at(step) for step in range(81)]
+    assert rates[90] == pytest.approx(rates[80] * (1 - 0.99 / 2)) and 0 < rates[-1] < 0.1 * rates[80]
