@@ -28,8 +28,8 @@ from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.benchmarks.published import PublishedRow
+    from paco_core.io.open_clip_model import OpenClip
 
 FOLLOWING, CONSISTENCY, OVERALL = "prompt_following", "consistency", "overall"
 DIMENSIONS = (FOLLOWING, CONSISTENCY, OVERALL)
@@ -121,7 +121,7 @@ def _batches(cases: Sequence[Case]) -> Iterable[list[Case]]:
     return (list(cases[start : start + size]) for start in range(0, len(cases), size))
 
 
-def judge_clip(label: str, clip: ClipImages, cases: Sequence[Case]) -> EditJudgement:
+def judge_clip(label: str, clip: OpenClip, cases: Sequence[Case]) -> EditJudgement:
     """CLIP-I: cosine of source and edited picture. It reads no instruction, so it judges consistency alone."""
     judged = EditJudgement(label, [(math.nan, math.nan)] * len(cases))
     places = [place for place, case in enumerate(cases) if case.dimension == CONSISTENCY]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from paco_core.benchmarks import consistency_rank as bench
-from paco_core.benchmarks.clip_images import ClipImages
 from paco_core.benchmarks.ranking_metrics import METRICS
 from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estimate
 from paco_core.benchmarks.tables import ResultTable, difference, interval, number, write_tables
@@ -29,6 +28,7 @@ from paco_core.io import paths
 from paco_core.io.answer import plain
 from paco_core.io.content import content_of, folder_content
 from paco_core.io.files import DataError, digest, write_json
+from paco_core.io.open_clip_model import OpenClip
 from paco_core.io.progress import Progress
 from paco_core.reward_model import lora
 from paco_core.reward_model.examples import read_examples
@@ -181,7 +181,7 @@ class Sweep:
         network = Network.load(self.base, **_loading(self.params.reward))
         judges = {"base": self._judge("Its base, untrained", Scorer.from_network(network))}
         if self.params.consistency_rank.clip is not None:
-            clip = ClipImages(self.root / self.params.consistency_rank.clip, self.params.reward.device)
+            clip = OpenClip(self.root / self.params.consistency_rank.clip, self.params.reward.device)
             judges["clip_i"] = bench.judge_embeddings("CLIP-I", clip, self.instances, self.panels)
         judges["random"] = bench.chance("Random order", self.instances)
         return judges

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paco_core.io.open_clip_model import OpenClip
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import refuse_single_panels
-from paco_core.rewards.open_clip_model import OpenClip
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paco_core.io.open_clip_model import OpenClip
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.open_clip_model import OpenClip
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,8 +13,8 @@ from paco_core.io.files import DataError
 from paco_core.rewards.needs import need_model
 
 if TYPE_CHECKING:
+    from paco_core.io.open_clip_model import OpenClip
     from paco_core.reward_model.yes_probability import PairScorer
-    from paco_core.rewards.open_clip_model import OpenClip
 
 
 @dataclass
@@ -44,9 +44,9 @@ class Sources:
 
     def clip(self, name: str, term: RewardTerm) -> OpenClip:
         """The term's CLIP, loaded once for all rewards that name it on the same device."""
-        from paco_core.rewards.open_clip_model import OpenClip
+        from paco_core.io.open_clip_model import OpenClip
 
         key = self.path(need_model(name, term)), term.device
         if key not in self.clips:
-            self.clips[key] = OpenClip(*key)
+            self.clips[key] = OpenClip(*key, half_on_gpu=True)
         return self.clips[key]

@@ -75,7 +75,6 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import consistency_rank as bench
     from paco_core.benchmarks.answers_cache import remembering
-    from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.benchmarks.dreamsim import DreamSim
     from paco_core.benchmarks.public_rankings import judge_from_file
     from paco_core.benchmarks.published import CONSISTENCY_RANK
@@ -84,6 +83,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.config.params_benchmarks import BASE, CLIP_I, DREAMSIM, RANDOM, REWARD
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
+    from paco_core.io.open_clip_model import OpenClip
 
     if ctx.round is not None:
         return _of_round(ctx)
@@ -99,7 +99,7 @@ def run(ctx: StageContext) -> None:
     with remembering(ctx.unfinished / "scores.sqlite") as scores:
         judgements = _judged(ctx, models, instances, panels, template, scores)
         if params.clip is not None:
-            clip = ClipImages(ctx.model(params.clip), reward.device)
+            clip = OpenClip(ctx.model(params.clip), reward.device)
             judgements[CLIP_I] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
         if params.dreamsim is not None:
             dreamsim = DreamSim(ctx.read(Path(params.dreamsim)), reward.device)

@@ -42,12 +42,12 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import edit_reward as bench
     from paco_core.benchmarks.answers_cache import remembering, reward_scorer
-    from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.benchmarks.edit_cases import drawn_cases, read_public
     from paco_core.benchmarks.published import EDIT_REWARD
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
+    from paco_core.io.open_clip_model import OpenClip
     from paco_core.io.rejected import Rejected
 
     params, reward = ctx.params.edit_reward, ctx.params.reward
@@ -72,7 +72,7 @@ def run(ctx: StageContext) -> None:
                     label, scorer, cases, wording=params.wording, advance=progress.advance
                 )
         if params.clip is not None:
-            clip = ClipImages(ctx.model(params.clip), reward.device)
+            clip = OpenClip(ctx.model(params.clip), reward.device)
             judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
         judgements["random"] = bench.chance("Chance", cases)
         rivals = [("reward", name) for name in judgements if name != "reward"]

@@ -15,7 +15,8 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
-from paco_core.io.weights import load_model, load_open_clip, reading, refuse_not_finite
+from paco_core.io.open_clip_model import OpenClip
+from paco_core.io.weights import load_model, reading, refuse_not_finite
 
 BATCH = 256
 
@@ -83,7 +84,7 @@ def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncod
         DataError: when the folder holds no model of that kind, or a package is missing.
     """
     kinds: dict[str, Callable[[str, str], TextEncoder]] = {
-        "open_clip": OpenClipText,
+        "open_clip": OpenClip,
         "sentence_transformers": Sentences,
         "transformers": Pooled,
     }
@@ -94,25 +95,6 @@ def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncod
 def _need(model: str, file: str, kind: str) -> None:
     if Path(model).is_dir() and not (Path(model) / file).exists():
         raise DataError(f"{model}: no {kind} model there ({file} is missing)")
-
-
-class OpenClipText:
-    """The text tower of an open_clip model."""
-
-    def __init__(self, model: str, device: str) -> None:
-        self._tower, _, self._tokenizer = load_open_clip(model, device)
-        self._device = device
-        self.window = int(self._tokenizer.context_length)
-
-    def lengths(self, texts: list[str]) -> list[int]:
-        inner = getattr(self._tokenizer, "tokenizer", None)  # of Hugging Face; open_clip's own adds two tokens itself
-        if inner is not None:
-            return [len(ids) for ids in inner(texts, verbose=False)["input_ids"]]
-        return [len(self._tokenizer.encode(text)) + 2 for text in texts]
-
-    def encode(self, texts: list[str]) -> np.ndarray:
-        with torch.inference_mode():
-            return _plain(self._tower.encode_text(self._tokenizer(texts).to(self._device), normalize=True))
 
 
 class Sentences:

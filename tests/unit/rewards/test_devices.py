@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from paco_core.benchmarks.clip_images import ClipImages
-from paco_core.rewards.open_clip_model import OpenClip
+from paco_core.io.open_clip_model import OpenClip
 
-SCORING = ("rewards", "benchmarks", "reward_model")
+SCORING = ("io", "rewards", "benchmarks", "reward_model")
 
 
 def test_pictures_and_texts_follow_the_model(repository: Path) -> None:
@@ -20,9 +19,7 @@ def test_pictures_and_texts_follow_the_model(repository: Path) -> None:
     assert clip.images(pictures).device.type == "cpu"
     clip.model = clip.model.to("meta")
     assert clip.images(pictures).device.type == clip.texts(["a cat"]).device.type == "meta"
-    images = ClipImages(folder)
-    images.model = images.model.to("meta")
-    assert images.device == torch.device("meta")
+    assert clip.device == torch.device("meta")
 
 
 def test_no_scorer_keeps_the_name_of_a_device(repository: Path) -> None:

@@ -18,12 +18,12 @@ from paco_core.config.params import RewardSet, RewardTerm
 from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
 from paco_core.grpo.scoring import Scoring
 from paco_core.io.files import DataError
+from paco_core.io.open_clip_model import OpenClip
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency, opening
 from paco_core.rewards.ocr import edit_distance
-from paco_core.rewards.open_clip_model import OpenClip
 from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
 from tests.support.pretended_cuda import pretended
@@ -247,7 +247,7 @@ def test_clip_is_float16_on_a_gpu_and_embeds_as_on_a_processor(clip_folder: Path
     given, texts = panels(), ["a cat", "a dog"]
     exact = OpenClip(str(clip_folder), "cpu")
     with pretended():
-        clip = OpenClip(str(clip_folder), "cuda")
+        clip = OpenClip(clip_folder, "cuda", half_on_gpu=True)
         assert {weight.dtype for weight in clip.model.parameters()} == {torch.float16}
         for found, expected in ((clip.images(given), exact.images(given)), (clip.texts(texts), exact.texts(texts))):
             assert found.is_cuda and found.dtype == torch.float32
