@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -15,10 +14,9 @@ import pytest
 from PIL import Image
 
 from paco_core.config.params import RewardSet, RewardTerm
-from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
+from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.grpo.scoring import Scoring
 from paco_core.io.files import DataError
-from paco_core.io.open_clip_model import OpenClip
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
@@ -26,31 +24,7 @@ from paco_core.rewards.consistency import Consistency, opening
 from paco_core.rewards.ocr import edit_distance
 from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
-from tests.support.pretended_cuda import pretended
-
-COLOURS = ["red", "green", "blue", "white"]
-
-
-def make_record(layout: str = "2x2", idx: str = "p") -> PromptRecord:
-    marks = {
-        "2x2": "[TOP]-[LEFT]: {} [TOP]-[RIGHT]: {} [BOTTOM]-[LEFT]: {} [BOTTOM]-[RIGHT]: {}",
-        "1x1": "[PANEL-1]: {}",
-    }
-    return PromptRecord(
-        idx=idx,
-        prompt="A grid of animals. " + marks[layout].format("a cat", "a dog", "a cow", "a hen"),
-        height=64,
-        width=64,
-        layout=layout,
-        theme="animals",
-        category="Character",
-        task_name="Multi-pose",
-        criteria={},
-    )
-
-
-def panels(count: int = 4) -> list[Image.Image]:
-    return [Image.new("RGB", (16, 16), colour) for colour in COLOURS[:count]]
+from tests.support.reward_batches import COLOURS, make_record, panels, picture, whole
 
 
 class Judge:
@@ -182,128 +156,6 @@ def test_registry_errors_name_what_is_missing() -> None:
 def test_batch_refuses_sets_without_a_prompt() -> None:
     with pytest.raises(ValueError, match="1 prompts for 2 sets"):
         RewardBatch([make_record()], [panels(), panels()])
-
-
-@pytest.fixture(scope="module")
-def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An open_clip folder with random weights and open_clip's own tokenizer."""
-    import torch
-    from open_clip.model import CLIP
-    from safetensors.torch import save_file
-
-    folder = tmp_path_factory.mktemp("clip")
-    config = {
-        "embed_dim": 8,
-        "vision_cfg": {"image_size": 16, "layers": 1, "width": 64, "patch_size": 8},
-        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 64, "heads": 1, "layers": 1},
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        weights = CLIP(**config).state_dict()
-    save_file({name: value.contiguous() for name, value in weights.items()}, folder / "open_clip_model.safetensors")
-    preprocess = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}))
-    return folder
-
-
-def test_clip_t_is_the_mean_cosine_of_each_panel_with_its_own_text(clip_folder: Path) -> None:
-    import open_clip
-    import torch
-
-    reward = registry.build("clip_t", RewardTerm(weight=1.0, model=str(clip_folder)))
-    model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{clip_folder}")
-    tokenizer = open_clip.get_tokenizer(f"local-dir:{clip_folder}")
-    texts = split_panels(make_record().prompt, make_record().layout)[1]
-    assert texts == ["a cat", "a dog", "a cow", "a hen"]
-    with torch.no_grad():
-        text = torch.nn.functional.normalize(model.eval().encode_text(tokenizer(texts)), dim=-1)
-        shown = torch.stack([preprocess(panel) for panel in panels()])
-        image = torch.nn.functional.normalize(model.encode_image(shown), dim=-1)
-    expected = (text * image).sum(dim=1)
-    batch = RewardBatch([make_record(), make_record()], [panels(), panels()[::-1]])
-    values = reward(batch)
-    assert values[0] == pytest.approx(float(expected.mean()), abs=1e-5)
-    assert values[1] == pytest.approx(float((text * image.flip(0)).sum(dim=1).mean()), abs=1e-5)
-    assert expected.std() > 1e-3
-    assert np.array_equal(reward(batch), values)
-
-
-def test_clip_i_is_the_mean_cosine_of_the_pairs_and_clips_are_shared(clip_folder: Path) -> None:
-    sources = Sources()
-    term = RewardTerm(weight=1.0, model=str(clip_folder))
-    clip_i, clip_t = registry.build("clip_i", term, sources), registry.build("clip_t", term, sources)
-    assert len(sources.clips) == 1 and clip_i.clip is clip_t.clip  # type: ignore[attr-defined]
-    clip = sources.clips[(str(clip_folder), "cpu")]
-    rows = clip.images(panels()).double().numpy()
-    expected = np.mean([rows[i] @ rows[j] for i in range(4) for j in range(i + 1, 4)])
-    same = [panels()[0]] * 4
-    values = clip_i(RewardBatch([make_record(), make_record()], [panels(), same]))
-    assert values.tolist() == pytest.approx([expected, 1.0], abs=1e-6) and expected < 0.999
-
-
-def test_clip_is_float16_on_a_gpu_and_embeds_as_on_a_processor(clip_folder: Path) -> None:
-    import torch
-
-    given, texts = panels(), ["a cat", "a dog"]
-    exact = OpenClip(str(clip_folder), "cpu")
-    with pretended():
-        clip = OpenClip(clip_folder, "cuda", half_on_gpu=True)
-        assert {weight.dtype for weight in clip.model.parameters()} == {torch.float16}
-        for found, expected in ((clip.images(given), exact.images(given)), (clip.texts(texts), exact.texts(texts))):
-            assert found.is_cuda and found.dtype == torch.float32
-            torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=5e-3)
-
-
-def picture(seed: int = 0) -> Image.Image:
-    noise = np.random.default_rng(seed).integers(0, 255, (32, 32, 3), dtype=np.uint8)
-    return Image.fromarray(noise)
-
-
-def whole(*pictures: Image.Image, prompt: str | None = None) -> RewardBatch:
-    record = make_record()
-    record = record if prompt is None else record.model_copy(update={"prompt": prompt})
-    return RewardBatch([record] * len(pictures), [panels()] * len(pictures), list(pictures))
-
-
-def test_clip_score_is_that_of_the_whole_picture(clip_folder: Path) -> None:
-    reward = registry.build("clip_score", RewardTerm(weight=1.0, model=str(clip_folder)))
-    clip = reward.clip  # type: ignore[attr-defined]
-    batch = whole(picture(), picture(1))
-    cosines = (clip.images(batch.whole) @ clip.texts([make_record().prompt]).T)[:, 0].numpy()
-    assert reward(batch).tolist() == pytest.approx([2.5 * max(c, 0.0) for c in cosines], abs=1e-6)
-    with pytest.raises(ValueError, match="panels only"):
-        reward(RewardBatch([make_record()], [panels()]))
-
-
-def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
-    import torch
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
-
-    from zoo.text import build_tokenizer
-
-    tokenizer = build_tokenizer()
-    text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    vision = {**text, "image_size": 16, "patch_size": 8}
-    text |= {"vocab_size": len(tokenizer), "max_position_embeddings": 32, "eos_token_id": tokenizer.eos_token_id}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)).save_pretrained(tmp_path)
-    size = {"height": 16, "width": 16}
-    CLIPProcessor(CLIPImageProcessor(size=size, crop_size=size), tokenizer).save_pretrained(tmp_path)
-    reward = registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path)))
-    batch = whole(picture(), picture(1), prompt="a red cat")
-    model, processor = reward.model, reward.processor  # type: ignore[attr-defined]
-    inputs = processor(images=list(batch.whole), text=["a red cat"] * 2, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        logits = model(**inputs).logits_per_image[:, 0].double().numpy()
-    values = reward(batch)
-    assert values.tolist() == pytest.approx((logits / 26).tolist(), abs=1e-6)
-    assert abs(values[0] - values[1]) > 1e-6
-    (tmp_path / "nothing").mkdir()
-    with pytest.raises(DataError, match="no CLIP of transformers"):
-        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nothing")))
-    with pytest.raises(DataError, match="nowhere': no such folder below the project; give a model folder or a hub id"):
-        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nowhere")))
 
 
 def test_jpeg_rewards_what_compresses() -> None:
