@@ -64,7 +64,7 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("folder", type=Path, help="a new folder")
     sub.add_argument("--licence", default="other", help="licence of the data set, for its card (default: other)")
     sub = bring = actions.add_parser("import", help="turn public data into a folder of the project's own layout")
-    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit"), help="of what is read")
+    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit", "vistory"), help="of what is read")
     sub.add_argument("folder", type=Path, help="of public data; of GEdit-Bench also one Parquet file")
     sub.add_argument("out", type=Path, help="a new folder, such as data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking instance")

@@ -1,0 +1,232 @@
+"""ViStoryBench's data set as it is published, turned into prompts of stories.
+
+    prompts_en.jsonl  prompts_ch.jsonl   a record a story, one panel a shot (``data/records/story_records.py``)
+    pictures/                            one PNG a reference picture, named by its content
+    rejected.jsonl  summary.json
+
+Read is ``NN/story.json`` with ``NN/image/<character>/**``, in the folder or in its ``ViStory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+
+from paco_core.data.records.prompt_text import PANEL_MARK
+from paco_core.data.records.records import PromptRecord, Words, first_fault, write_prompts
+from paco_core.data.records.story_records import Character, Shot, Story, story_of
+from paco_core.io.atomic import atomic
+from paco_core.io.decoding import MAX_SIDE
+from paco_core.io.files import DataError, inside, md5_of, read_json, write_json
+from paco_core.io.pictures import read_image
+from paco_core.io.rejected import Rejected
+from paco_core.io.shards import encode_png
+
+Language = Literal["en", "ch"]
+LANGUAGES: tuple[Language, ...] = ("en", "ch")
+PICTURES = (".jpg", ".jpeg", ".png")
+PANEL_PX, PIXELS_OF_SIDES = 512, 16  # of a record's panels where the picture is not too wide for it
+MOST_PANELS = 99  # that a layout can name
+
+Texts = Mapping[str, str]  # by language
+
+
+class _Shot(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    index: NonNegativeInt
+    setting: Texts = Field(alias="Setting Description")
+    plot: Texts = Field(alias="Plot Correspondence")
+    action: Texts = Field(alias="Static Shot Description")
+    camera: Texts = Field(alias="Shot Perspective Design")
+    characters: Mapping[str, Sequence[str]] = Field(alias="Characters Appearing")
+
+
+class _Character(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name_en: Words
+    name_ch: str = ""
+    prompt_en: str = ""
+    prompt_ch: str = ""
+
+
+class _Panel(NamedTuple):
+    shot: Shot
+    text: str
+
+
+def import_vistory(source: Path, out: Path) -> dict[str, Any]:
+    """The stories of ViStoryBench to ``out``; their counts.
+
+    Stories, shots, characters and pictures that cannot be used are left out, each with its cause.
+
+    Raises:
+        DataError: when ``source`` holds no story, or none that can be used.
+    """
+    folder = source / "ViStory" if (source / "ViStory").is_dir() else source
+    stories = sorted((path for path in folder.glob("*") if path.name.isdigit() and path.is_dir()), key=_number)
+    if not stories:
+        raise DataError(f"{folder}: no folder NN with a story.json there; expected ViStoryBench as it is published")
+    rejected, found = Rejected(), dict[str, list[PromptRecord]]()
+    with atomic(out) as part:
+        (part / "pictures").mkdir(parents=True)
+        for path in stories:
+            try:
+                for record in _Reader(path, part / "pictures", rejected).records():
+                    found.setdefault(story_of(record).language, []).append(record)
+            except DataError as error:
+                rejected.add(str(path / "story.json"), f"story: {error}")
+        if not found:
+            raise DataError(f"{folder}: none of its {len(stories)} stories can be used{rejected.example}")
+        for language, records in found.items():
+            write_prompts(part / f"prompts_{language}.jsonl", records)
+        rejected.write(part / "rejected.jsonl")
+        counts: dict[str, Any] = {f"stories.{language}": len(records) for language, records in found.items()}
+        counts |= {"pictures": len(list((part / "pictures").iterdir())), **rejected.figures()}
+        write_json(part / "summary.json", counts)
+    return counts
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+class _Reader:
+    """One story; its reference pictures go to ``pictures``."""
+
+    def __init__(self, folder: Path, pictures: Path, rejected: Rejected) -> None:
+        self.folder, self.pictures, self.rejected = folder, pictures, rejected
+        self.file = folder / "story.json"
+
+    def records(self) -> list[PromptRecord]:
+        """A record for each language that it is written in.
+
+        Raises:
+            DataError: when it is no story of the published form, or no shot of it can be used.
+        """
+        given = read_json(self.file)
+        if not isinstance(given, dict) or not isinstance(given.get("Shots"), list):
+            raise DataError("expected an object with the list Shots")
+        kind = given.get("Story_type")
+        characters = self._characters(given.get("Characters"))
+        shots = self._shots(given["Shots"], characters)
+        shown = {key: self._pictures_of(key) for key in characters}
+        found = [
+            self._record(
+                language, str(kind.get(language, "")) if isinstance(kind, dict) else "", characters, panels, shown
+            )
+            for language in LANGUAGES
+            if any(shot.action.get(language) for shot in shots)
+            and (panels := [one for shot in shots if (one := self._panel(shot, language, characters)) is not None])
+        ]
+        if not found:
+            raise DataError("none of its shots can be used")
+        return found
+
+    def _characters(self, given: Any) -> dict[str, _Character]:
+        found = {}
+        for key, row in given.items() if isinstance(given, dict) else ():
+            try:
+                found[key] = _Character.model_validate(row)
+            except ValidationError as error:
+                self.rejected.add(f"{self.file}: character {key}", f"character: {first_fault(error)}")
+        return found
+
+    def _shots(self, given: Sequence[Any], known: Container[str]) -> list[_Shot]:
+        found: dict[int, _Shot] = {}
+        for number, row in enumerate(given):
+            place = f"{self.file}: Shots[{number}]"
+            try:
+                shot = _Shot.model_validate(row)
+            except ValidationError as error:
+                self.rejected.add(place, f"shot: {first_fault(error)}")
+                continue
+            if shot.index in found:
+                self.rejected.add(place, f"duplicate: an earlier shot has the index {shot.index}")
+                continue
+            found[shot.index] = shot
+            for key in [key for key in _keys(shot) if key not in known]:
+                self.rejected.add(place, f"character: {key!r} appears, and is none of the story's characters")
+        return [found[index] for index in sorted(found)]
+
+    def _pictures_of(self, key: str) -> list[str]:
+        """The readable reference pictures of a character, by their names in the new folder."""
+        try:
+            folder = inside(self.folder / "image", key)
+        except DataError as error:
+            self.rejected.add(f"{self.file}: character {key}", f"character: {error}")
+            return []
+        found = []
+        for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES):
+            try:
+                png = encode_png(read_image(path))
+            except DataError as error:
+                self.rejected.add(str(path), f"picture: {error}")
+                continue
+            name = f"{md5_of(png)[:16]}.png"
+            (self.pictures / name).write_bytes(png)
+            found.append(f"pictures/{name}")
+        if not found:
+            self.rejected.add(f"{folder}", f"picture: there is none of the character {key}")
+        return found
+
+    def _panel(self, shot: _Shot, language: Language, known: Mapping[str, _Character]) -> _Panel | None:
+        """A shot in one language, and its text in the order of the benchmark's own loader; None where it lacks one."""
+        place = f"{self.file}: shot {shot.index}"
+        kept = {name: getattr(shot, name).get(language, "").strip() for name in ("setting", "action", "camera")}
+        if missing := [name for name, text in kept.items() if not text]:
+            self.rejected.add(place, f"text: no {missing[0]} in {language!r}")
+            return None
+        keys = [key for key in _keys(shot) if key in known]
+        people = [f"{_name(known[key], language)} is {_prompt(known[key], language)}" for key in keys]
+        parts = [kept["camera"], shot.plot.get(language, "").strip(), kept["action"], *people, kept["setting"]]
+        text = "; ".join(filter(None, parts))
+        if mark := PANEL_MARK.search(text):
+            self.rejected.add(place, f"text: it holds the panel mark {mark.group()}")
+            return None
+        return _Panel(Shot(index=shot.index, characters=keys, **kept), text)
+
+    def _record(
+        self,
+        language: Language,
+        kind: str,
+        characters: Mapping[str, _Character],
+        panels: Sequence[_Panel],
+        shown: Mapping[str, Sequence[str]],
+    ) -> PromptRecord:
+        if len(panels) > MOST_PANELS:
+            raise DataError(f"it has {len(panels)} shots, a layout at most {MOST_PANELS} panels")
+        side = min(PANEL_PX, MAX_SIDE // len(panels) // PIXELS_OF_SIDES * PIXELS_OF_SIDES)
+        texts = " ".join(f"PANEL-{number}: {panel.text}" for number, panel in enumerate(panels, 1))
+        story = Story(
+            story=self.folder.name,
+            language=language,
+            shots=[panel.shot for panel in panels],
+            characters={
+                key: Character(name=_name(one, language), description=_prompt(one, language), pictures=shown[key])
+                for key, one in characters.items()
+            },
+        )
+        name = f"vistory-{language}-{self.folder.name}"
+        return PromptRecord(
+            idx=name, prompt=f"A story in {len(panels)} pictures. {texts}", height=side, width=side * len(panels),
+            layout=f"1x{len(panels)}", theme=f"{name}: {kind}" if kind else name, category="Story",
+            task_name="ViStoryBench", criteria={}, **story.model_dump(),
+        )  # fmt: skip
+
+
+def _keys(shot: _Shot) -> list[str]:
+    """Who appears in it, each once; keys are English in both languages."""
+    return list(dict.fromkeys(key.strip() for key in shot.characters.get("en", ())))
+
+
+def _name(character: _Character, language: Language) -> str:
+    return character.name_ch or character.name_en if language == "ch" else character.name_en
+
+
+def _prompt(character: _Character, language: Language) -> str:
+    return character.prompt_ch if language == "ch" else character.prompt_en

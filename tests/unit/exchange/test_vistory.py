@@ -1,0 +1,100 @@
+"""ViStoryBench's data as stories: one record a story and language, one panel a shot, and what is left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paco_core.cli.exchange import bring
+from paco_core.data.records.records import PromptRecord, read_prompts
+from paco_core.data.records.story_records import story_of
+from paco_core.exchange.vistory import import_vistory
+from paco_core.grpo.stories import panel_texts
+from paco_core.io.files import DataError, read_jsonl
+from paco_core.io.pictures import read_image
+from tests.support.vistory_data import CASTS, shot, write_vistory
+
+
+def changed(folder: Path, story: str, **keys: object) -> None:
+    file = folder / "ViStory" / story / "story.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8-sig")) | keys))
+
+
+def causes(out: Path) -> dict[str, str]:
+    return {row["place"].rpartition("ViStory/")[2]: row["cause"] for _, row in read_jsonl(out / "rejected.jsonl")}
+
+
+def test_each_shot_is_a_panel_of_its_story(tmp_path: Path) -> None:
+    found = bring("vistory", write_vistory(tmp_path / "data"), tmp_path / "out").figures
+    assert (found["stories.en"], found["stories.ch"], found["pictures"]) == (2, 2, 6)
+    first, second = read_prompts(tmp_path / "out/prompts_en.jsonl")
+    assert (first.idx, first.layout, second.layout) == ("vistory-en-01", "1x4", "1x3")
+    assert panel_texts(first)[1] == (
+        "Close-Up; They play.; it runs 2; Big Brown Rabbit is a brown rabbit; Cat is a red cat; the beach 2"
+    )
+    assert panel_texts(first)[2] == "Close-Up; They play.; it runs 3; the beach 3"
+    story = story_of(first)
+    assert [list(one.characters) for one in story.shots] == CASTS["01"] and (story.story, story.language) == (
+        "01",
+        "en",
+    )
+    pictures = [read_image(tmp_path / "out" / name) for name in story.characters["Cat"].pictures]
+    assert [picture.size for picture in pictures] == [(64, 64)] * 2
+    chinese = read_prompts(tmp_path / "out/prompts_ch.jsonl")[0]
+    assert "它跑2" in panel_texts(chinese)[1] and story_of(chinese).language == "ch"
+
+
+def test_what_cannot_be_used_is_left_out_with_its_cause(tmp_path: Path) -> None:
+    folder = write_vistory(tmp_path / "data", {**CASTS, "03": [["Cat"]], "04": [["Cat"]]})
+    lacking = shot(3, [])
+    del lacking["Shot Perspective Design"]
+    shots = [
+        shot(2, ["Cat", "Dog"]),
+        shot(1, []),
+        lacking,
+        shot(2, []),
+        shot(4, [], **{"Setting Description": {"en": ""}}),
+    ]
+    shots.append(shot(5, [], **{"Static Shot Description": {"en": "PANEL-1: a cat", "ch": "猫"}}))
+    changed(folder, "01", Shots=shots)
+    for picture in (folder / "ViStory/02/image/Cat").iterdir():
+        picture.write_bytes(b"no picture")
+    (folder / "ViStory/03/story.json").write_text("{")
+    changed(folder, "04", Shots=[lacking])
+    counts = import_vistory(folder / "ViStory", tmp_path / "out")
+    records = {record.idx: record for record in read_prompts(tmp_path / "out/prompts_en.jsonl")}
+    assert list(records) == ["vistory-en-01", "vistory-en-02"]
+    story = story_of(records["vistory-en-01"])
+    assert [one.index for one in story.shots] == [1, 2] and list(story.shots[1].characters) == ["Cat"]
+    assert not story_of(records["vistory-en-02"]).characters["Cat"].pictures
+    found = causes(tmp_path / "out")
+    assert found["01/story.json: Shots[2]"].startswith("shot: Shot Perspective Design")
+    assert "duplicate" in found["01/story.json: Shots[3]"] and "panel mark" in found["01/story.json: shot 5"]
+    assert found["01/story.json: Shots[0]"] == "character: 'Dog' appears, and is none of the story's characters"
+    assert found["01/story.json: shot 4"].startswith("text: no setting in")
+    assert found["04/story.json"] == "story: none of its shots can be used" and counts["rejected.story"] == 2
+    kinds = ("character", "duplicate", "picture", "shot", "story", "text")
+    assert all(counts[f"rejected.{kind}"] for kind in kinds)
+
+
+def test_a_folder_without_stories_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no folder NN with a story.json"):
+        import_vistory(tmp_path, tmp_path / "out")
+    changed(folder := write_vistory(tmp_path / "data", {"01": [["Cat"]]}), "01", Shots=[])
+    with pytest.raises(DataError, match="none of its 1 stories can be used, e.g. .*none of its shots"):
+        import_vistory(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_record_that_is_no_story_is_named() -> None:
+    row = {
+        "idx": "a", "prompt": "A story. PANEL-1: x PANEL-2: y", "height": 64, "width": 128, "layout": "1x2",
+        "theme": "t", "category": "", "task_name": "", "criteria": {},
+    }  # fmt: skip
+    with pytest.raises(DataError, match="record a is no story of ViStoryBench"):
+        story_of(PromptRecord.model_validate(row))
+    told = {"story": "01", "language": "en", "shots": [{"index": 1, "setting": "x", "action": "y", "camera": "z"}]}
+    with pytest.raises(DataError, match="record a has 1 shots, its layout 1x2 2 panels"):
+        story_of(PromptRecord.model_validate(row | told))
