@@ -59,11 +59,15 @@ def every_ranking_was_scored(metrics: Path) -> CheckFinding:
 
 @check(WARN)
 def every_question_was_answered(metrics: Path) -> CheckFinding:
-    """No question of T2IS-Bench failed; a set with a failed one has no figure in that dimension."""
+    """No question of T2IS-Bench, or about a story, failed; what has a failed one has no figure in that dimension."""
     figures = read_json(metrics)
+    if not figures:
+        return skipped(NOTHING)
     failed = figures["failed"]
     text = f"{failed:g} questions failed" if failed else "every judge answered every question"
-    return CheckFinding(failed == 0, text, _known({"failed": failed, "sets": figures["sets"]}))
+    return CheckFinding(
+        failed == 0, text, _known({k: figures[k] for k in ("failed", "sets", "stories") if k in figures})
+    )
 
 
 def policies_gain_consistency(root: Path) -> list[CheckReport]:

@@ -58,9 +58,10 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     dataset = verb("dataset", acts.dataset, "export or import the data set in public formats, or trace an id")
     actions = dataset.add_subparsers(dest="action", required=True)
     sub = export = actions.add_parser(
-        "export", help="write PaCo-Dataset, ConsistencyRank-Bench or plain Parquet, with a card"
+        "export", help="write PaCo-Dataset, ConsistencyRank-Bench or plain Parquet, with a card; or painted stories"
     )
-    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "parquet"), help="of what is written")
+    formats = ("paco_dataset", "rank_bench", "parquet", "vistory")
+    sub.add_argument("format", choices=formats, help="of what is written; vistory: the stories that t2is painted")
     sub.add_argument("folder", type=Path, help="a new folder")
     sub.add_argument("--licence", default="other", help="licence of the data set, for its card (default: other)")
     sub = bring = actions.add_parser("import", help="turn public data into a folder of the project's own layout")

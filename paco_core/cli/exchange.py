@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.benchmarks.vistory.outputs import write_outputs
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import parse_ref, read_prompts
@@ -32,12 +34,14 @@ IMPORTS = {
 
 
 def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
-    """Write the project's data set to a new folder, with its card; what was written, in words.
+    """Write the project's data set to a new folder, with its card, or its painted stories; what was written, in words.
 
     Raises:
-        DataError: when the folder exists, or a stage's out is missing.
+        DataError: when the folder exists, a stage's out is missing, or none of the painted sets is a story.
     """
     checked(folder, "new folder")
+    if form == "vistory":
+        return _stories(root, folder)
     params = load(root / PARAMS_FILE)
     panels = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS)
     benchmark = read_table(root / paths.PAIRS / "benchmark.parquet")
@@ -59,6 +63,14 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
     counts = {split: len(table) for split, table in pairs.items()} if form != "rank_bench" else {}
     counts |= {"rankings": len(benchmark)} if form != "paco_dataset" else {}
     return Answer(f"{folder}: {', '.join(parts)}, README.md", {"folder": folder, **counts})
+
+
+def _stories(root: Path, folder: Path) -> Answer:
+    """The stories that ``t2is`` painted, in the layout that the evaluation of ViStoryBench reads."""
+    with atomic(folder) as part:
+        part.mkdir()
+        counts = write_outputs(root / paths.T2IS, part, datetime.now(UTC))
+    return Answer(f"{folder}: {counts['stories']} stories, {counts['pictures']} pictures", {"folder": folder, **counts})
 
 
 def bring(form: str, folder: Path, out: Path) -> Answer:

@@ -31,6 +31,7 @@ from paco_core.config.params_benchmarks import (
     GeditParams,
     T2isBenchParams,
     T2isParams,
+    VistoryParams,
 )
 from paco_core.config.params_data import (
     AnnotationsParams,
@@ -127,6 +128,7 @@ class Params(Section):
     edit_reward: EditRewardParams
     t2is: T2isParams
     t2is_bench: T2isBenchParams
+    vistory: VistoryParams
     gedit: GeditParams
     rounds: RoundsParams = Field(default_factory=RoundsParams)
 

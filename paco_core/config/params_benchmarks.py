@@ -13,6 +13,7 @@ from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFi
 BEFORE = "before"
 #: Judges that the stage ``consistency_rank`` asks itself; a table of scores has another name.
 REWARD, BASE, CLIP_I, DREAMSIM, RANDOM = OWN_JUDGES = ("reward", "base", "clip_i", "dreamsim", "random")
+ImportedStories = Annotated[str, Names("folder", "make it with `paco dataset import vistory` or name another")]
 ConvertedWeights = Annotated[str, Names("folder", "put the converted weights there or name another")]
 
 
@@ -27,7 +28,7 @@ class PredictorParams(Section):
     """where it runs"""
 
 
-class _Judge(Section):
+class YesNoJudge(Section):
     """Who answers yes or no: a model in this process, or one behind an endpoint that gives log-probabilities."""
 
     model: ModelRef | None = None
@@ -36,7 +37,7 @@ class _Judge(Section):
     """model behind an endpoint that gives log-probabilities"""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> _Judge:
+    def _one_of_them(self) -> YesNoJudge:
         named = [name for name in type(self).model_fields if name != "wording" and getattr(self, name) is not None]
         if len(named) != 1:
             ways = [name for name in type(self).model_fields if name != "wording"]
@@ -44,12 +45,12 @@ class _Judge(Section):
         return self
 
 
-class JudgeParams(_Judge):
+class JudgeParams(YesNoJudge):
     wording: Literal["published", "rl"] = "published"
     """the benchmark's own question, or the one of the RL"""
 
 
-class AlignmentParams(_Judge):
+class AlignmentParams(YesNoJudge):
     wording: Literal["published", "text"] = "published"
     """VQAScore's question, or each text as it is"""
     vqascore: PredictorParams | None = None
@@ -80,6 +81,20 @@ class T2isBenchParams(Section):
     """aesthetic predictor in an environment of its own; null = not measured"""
     pictures: dict[str, BenchmarkFolder] = Field(default_factory=dict)
     """sets painted elsewhere, a folder by name"""
+    bootstrap: Resamples
+    """resamples of the confidence intervals"""
+    seed: Seed
+    """seed of the resamples"""
+
+
+class VistoryParams(Section):
+    """ViStoryBench on the stories that the stage ``t2is`` painted; a part that is null is not measured."""
+
+    source: ImportedStories | None = None
+    """folder that `paco dataset import vistory` made; null = the stage is skipped"""
+    clip: ModelRef | None
+    """CLIP of the similarities; null = not measured"""
+    adherence: YesNoJudge | None = None
     bootstrap: Resamples
     """resamples of the confidence intervals"""
     seed: Seed

@@ -57,6 +57,16 @@ TEMPLATES: dict[str, str] = {
     # As T2IS-Bench asks: about two panels, and (VQAScore's question) about one.
     "t2is_bench_criteria": "Do images meet the following criteria? {criterion} Please answer Yes or No.",
     "t2is_bench_shows": 'Does this figure show "{criterion}"? Please answer yes or no.',
+    # What ViStoryBench grades of a panel, asked for yes or no.
+    "vistory_setting": 'Is this the setting of the picture: "{criterion}"? Please answer Yes or No.',
+    "vistory_action": 'Does this picture show what is described here: "{criterion}"? Please answer Yes or No.',
+    "vistory_camera": (
+        'Are shot distance and camera angle of this picture as described here: "{criterion}"? Please answer Yes or No.'
+    ),
+    "vistory_character": (
+        'A picture is described as follows: "{instruction}". Does it show {criterion} doing what this says of that '
+        "character? Please answer Yes or No."
+    ),
     # As the published EditReward-Bench figures were asked (the released evaluation writes the marks by hand).
     "edit_bench_consistency": (
         f"{_MARKED}Given two images after an edit with instruction '{{instruction}}', do they maintain consistency "

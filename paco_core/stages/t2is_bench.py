@@ -11,21 +11,14 @@ from paco_core.runtime.preview import Table
 from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pandas as pd
-
-    from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart
     from paco_core.benchmarks.t2is_bench.sets import PaintedSet
     from paco_core.benchmarks.t2is_bench.texts import Questions
     from paco_core.config.params import Params
-    from paco_core.io.progress import Progress
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
 CRITERIA, TEXTS = 10, 6  # of a record and of a panel: the mean of 298 public records; one a trait of the storybook
-AT_ONCE = 16  # sets whose pictures are in memory
 
 
 def _skipped(params: Params) -> str | None:
@@ -98,7 +91,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.published import T2IS_BENCH
     from paco_core.benchmarks.results import flat
-    from paco_core.benchmarks.t2is_bench.measures import parts
+    from paco_core.benchmarks.t2is_bench.measures import measured, parts
     from paco_core.benchmarks.t2is_bench.summary import by_layout, figures
     from paco_core.benchmarks.t2is_bench.tables import tables
     from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
@@ -129,7 +122,7 @@ def run(ctx: StageContext) -> None:
         for name, part in asked.items():
             ctx.say(f"{name}: {sum(counts[name])} questions about {len(sets)} sets to {part.judge}")
         with ctx.progress(sum(map(sum, counts.values())), "questions") as progress:
-            table = _measured(sets, asked, counts, progress)
+            table = measured(sets, asked, progress.advance)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
         found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
         layouts = by_layout(table, {s.record.idx: s.record.layout for s in sets}, **draws)
@@ -170,33 +163,3 @@ def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[P
     for name, elsewhere in params.pictures.items():
         sets += sets_elsewhere(name, ctx.read(Path(elsewhere)), records, rejected)
     return sets
-
-
-def _measured(
-    sets: Sequence[PaintedSet],
-    asked: Mapping[str, BenchmarkPart],
-    counts: Mapping[str, Sequence[int]],
-    progress: Progress,
-) -> pd.DataFrame:
-    """One row a set: method, prompt_id, seed, panels, and the columns of each part (NaN = not measured)."""
-    import pandas as pd
-
-    from paco_core.reward_model.shapes import chunks
-    from paco_core.rewards.base import RewardBatch
-
-    frames = []
-    for numbers in chunks(range(len(sets)), AT_ONCE):
-        some = [sets[number] for number in numbers]
-        batch = RewardBatch([s.record for s in some], [s.panels() for s in some])
-        columns = {
-            "method": [s.method for s in some],
-            "prompt_id": [s.record.idx for s in some],
-            "seed": pd.array([s.seed for s in some], dtype="Int64"),
-            "panels": [len(panels) for panels in batch.panels],
-        }
-        frame = pd.DataFrame(columns)
-        for name, part in asked.items():
-            frame = frame.assign(**part.measure.measure(batch))
-            progress.advance(sum(counts[name][number] for number in numbers))
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)

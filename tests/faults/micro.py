@@ -40,7 +40,7 @@ CHANGES = {
 STAGES = (
     "prompts", "diverse_prompts", "grids@0", "grids@1", "rankings", "annotations", "edit_prompts", "edits", "pairs",
     "cot_labels", "reward_lora", "reward_merged", "policies@flux_t2is", "policies@kontext_edit", "policies@qwen_edit",
-    "consistency_rank", "edit_reward", "t2is", "t2is_bench", "gedit", "report",
+    "consistency_rank", "edit_reward", "t2is", "t2is_bench", "vistory", "gedit", "report",
 )  # fmt: skip
 
 

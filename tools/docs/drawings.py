@@ -20,6 +20,7 @@ PLACES = {
     "cot_labels": (6, 0.5, "data"), "reward_lora": (0, 3.5, "reward"), "reward_merged": (1, 3.5, "reward"),
     "policies": (2.5, 4.5, "policy"), "consistency_rank": (4, 2.5, "benchmark"), "edit_reward": (4, 3.3, "benchmark"),
     "gedit": (4, 4.1, "benchmark"), "t2is": (4, 4.9, "benchmark"), "t2is_bench": (5.2, 5.6, "benchmark"),
+    "vistory": (6.4, 5.6, "benchmark"),
     "report": (6, 3.3, "benchmark"),
 }  # fmt: skip
 WIDE, HIGH = 132, 40

@@ -60,7 +60,7 @@ class AlignmentWithTexts:
                     places += [(row, column, number)] * len(texts.get(aspect, ()))
         scores = self.scorer.score(queries)
         self.causes.update(score.cause for score in scores if score.cause is not None)
-        found = mean_of_means(places, [score.value for score in scores], len(batch))
+        found = mean_of_means(places, [score.value for score in scores], (len(batch), len(self.columns)))
         return dict(zip(self.columns, found.T, strict=True))
 
     def _question(self, text: str) -> str:

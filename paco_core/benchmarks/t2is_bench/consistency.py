@@ -65,7 +65,7 @@ class ConsistencyByCriteria:
                     places += [(row, column, number)] * len(shown)
         scores = self.scorer.score(queries)
         self.causes.update(score.cause for score in scores if score.cause is not None)
-        found = mean_of_means(places, [score.value for score in scores], len(batch))
+        found = mean_of_means(places, [score.value for score in scores], (len(batch), len(self.columns)))
         return dict(zip(self.columns, found.T, strict=True))
 
     def _shown(self, panels: Sequence[Image]) -> Sequence[Image]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
+
+import pandas as pd
 
 from paco_core.benchmarks.answers_cache import CachedScorer, reward_scorer
 from paco_core.benchmarks.endpoint_judge import EndpointJudge
@@ -19,6 +21,8 @@ from paco_core.benchmarks.t2is_bench.texts import Questions
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.references import model_at
 from paco_core.io.content import content_of
+from paco_core.reward_model.shapes import chunks
+from paco_core.rewards.base import RewardBatch
 from paco_core.runtime.code.environment import environment_digest
 
 if TYPE_CHECKING:
@@ -26,13 +30,15 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from paco_core.benchmarks.t2is_bench.sets import PaintedSet
     from paco_core.config.params import RewardParams
-    from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams, PredictorParams, T2isBenchParams
+    from paco_core.config.params_benchmarks import PredictorParams, T2isBenchParams, YesNoJudge
     from paco_core.data.records.records import PromptRecord
-    from paco_core.rewards.base import RewardBatch
     from paco_core.serving.cache import ScoreCache
 
 VQASCORE, AESTHETICS = "t2v-metrics", "aesthetic-predictor-v2-5"  # as the package index names them
+
+AT_ONCE = 16  # sets whose pictures are in memory
 
 
 class SetMeasure(Protocol):
@@ -82,13 +88,38 @@ def parts(
             name = f"VQAScore, {asked.vqascore.model or 'clip-flant5-xxl'}"
             found["alignment"] = BenchmarkPart(AlignmentWithTexts(scorer, questions, "text"), name, "published")
         elif asked is not None:
-            scorer = _judge(asked, reward, root, scores)
+            scorer = judge(asked, reward, root, scores)
             measure = AlignmentWithTexts(scorer, questions, asked.wording)
-            found["alignment"] = BenchmarkPart(measure, _name(asked), asked.wording)
-        if (judge := params.consistency) is not None:
-            by_criteria = ConsistencyByCriteria(_judge(judge, reward, root, scores), questions, judge.wording)
-            found["consistency"] = BenchmarkPart(by_criteria, _name(judge), judge.wording)
+            found["alignment"] = BenchmarkPart(measure, judge_name(asked), asked.wording)
+        if (by := params.consistency) is not None:
+            by_criteria = ConsistencyByCriteria(judge(by, reward, root, scores), questions, by.wording)
+            found["consistency"] = BenchmarkPart(by_criteria, judge_name(by), by.wording)
         yield found
+
+
+def measured(
+    sets: Sequence[PaintedSet], asked: Mapping[str, BenchmarkPart], advance: Callable[[int], object]
+) -> pd.DataFrame:
+    """One row a set: method, prompt_id, seed, panels, and the columns of each part (NaN = not measured).
+
+    Args:
+        advance: called with the number of questions that were answered.
+    """
+    frames = []
+    for some in chunks(sets, AT_ONCE):
+        batch = RewardBatch([s.record for s in some], [s.panels() for s in some])
+        columns = {
+            "method": [s.method for s in some],
+            "prompt_id": [s.record.idx for s in some],
+            "seed": pd.array([s.seed for s in some], dtype="Int64"),
+            "panels": [len(panels) for panels in batch.panels],
+        }
+        frame = pd.DataFrame(columns)
+        for part in asked.values():
+            frame = frame.assign(**part.measure.measure(batch))
+            advance(sum(part.measure.count(s.record) for s in some))
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
 
 
 def predictor_reckoning(given: PredictorParams) -> str:
@@ -97,13 +128,15 @@ def predictor_reckoning(given: PredictorParams) -> str:
     return f"{given} {model} {environment_digest(given.python)}"
 
 
-def _judge(params: JudgeParams | AlignmentParams, reward: RewardParams, root: Path, scores: ScoreCache) -> CachedScorer:
+def judge(params: YesNoJudge, reward: RewardParams, root: Path, scores: ScoreCache) -> CachedScorer:
+    """Who answers yes or no, loaded when it is first asked."""
     if params.endpoint is not None:
         endpoint = params.endpoint  # one name means the same weights wherever it is served, as in chat_protocol.key_of
-        return CachedScorer(lambda: EndpointJudge(endpoint), _name(params), str(endpoint.options), scores)
+        return CachedScorer(lambda: EndpointJudge(endpoint), judge_name(params), str(endpoint.options), scores)
     assert params.model is not None, "params_benchmarks.py sees to it"
-    return reward_scorer(model_at(root, params.model, "model of t2is_bench"), reward, scores)
+    return reward_scorer(model_at(root, params.model, "model of a benchmark"), reward, scores)
 
 
-def _name(params: JudgeParams | AlignmentParams) -> str:
+def judge_name(params: YesNoJudge) -> str:
+    """As tables name it."""
     return params.endpoint.model if params.endpoint is not None else str(params.model)

@@ -31,8 +31,15 @@ DIFFERENT = {
     ),
     "paco_core/benchmarks/gedit.py": {"edits": COLUMN},
     "paco_core/benchmarks/viescore.py": {"edits": COLUMN},
-    "paco_core/cli/arguments.py": {"code": "a verb", "gedit": "a public format, GEdit-Bench"},
-    "paco_core/cli/exchange.py": {"gedit": "a public format, GEdit-Bench"},
+    "paco_core/cli/arguments.py": {
+        "code": "a verb",
+        "gedit": "a public format, GEdit-Bench",
+        "vistory": "a public format, ViStoryBench",
+    },
+    "paco_core/cli/exchange.py": {
+        "gedit": "a public format, GEdit-Bench",
+        "vistory": "a public format, ViStoryBench",
+    },
     "paco_core/cli/score.py": {"pairs": UNIT},
     "paco_core/cli/score_table.py": {"pairs": UNIT},
     "paco_core/config/params_data.py": {"report": "a value of pairs.leakage"},

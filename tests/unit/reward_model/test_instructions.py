@@ -35,6 +35,18 @@ EXPECTED = {
     ),
     "t2is_bench_criteria": "Do images meet the following criteria? The style is the same. Please answer Yes or No.",
     "t2is_bench_shows": 'Does this figure show "The style is the same."? Please answer yes or no.',
+    "vistory_setting": 'Is this the setting of the picture: "The style is the same."? Please answer Yes or No.',
+    "vistory_action": (
+        'Does this picture show what is described here: "The style is the same."? Please answer Yes or No.'
+    ),
+    "vistory_camera": (
+        'Are shot distance and camera angle of this picture as described here: "The style is the same."? '
+        "Please answer Yes or No."
+    ),
+    "vistory_character": (
+        'A picture is described as follows: "make it blue". Does it show The style is the same. doing what this says '
+        "of that character? Please answer Yes or No."
+    ),
     "edit_consistency": COMPARED.replace(
         "{rest}",
         "Except for the parts that are intentionally changed according to the instruction, does the edited "

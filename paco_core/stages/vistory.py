@@ -1,0 +1,170 @@
+"""The stories that ``t2is`` painted, measured as ViStoryBench measures: likeness to characters, what shots describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.io import paths
+from paco_core.runtime.preview import Table
+from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart
+    from paco_core.benchmarks.t2is_bench.sets import PaintedSet
+    from paco_core.config.params import Params
+    from paco_core.io.rejected import Rejected
+    from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+    from paco_core.serving.cache import ScoreCache
+
+QUESTIONS = 75  # about a story: its published ones have 16 shots and one or two characters in each
+
+
+def _skipped(params: Params) -> str | None:
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    bench = params.vistory
+    if bench.source is None:
+        return "vistory.source names no stories"
+    if bench.clip is None and bench.adherence is None:
+        return "vistory names neither a clip nor a judge of adherence"
+    return None if recipes_of(SETS, params.policies) else "no recipe paints sets"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    """Questions about stories as long as the published ones; the stage itself counts those of the records at hand."""
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    bench, painted = params.vistory, params.t2is
+    sizes = sum(len(recipe.eval_sizes) for recipe in recipes_of(SETS, params.policies).values())
+    stories = painted.prompts * len(painted.seeds) * (3 if painted.separately else 2) * sizes
+    questions = stories * QUESTIONS if bench.adherence is not None else 0
+    model = bench.adherence.model if bench.adherence is not None else bench.clip
+    return Cost(
+        f"about {questions} questions about {stories} painted stories",
+        BASE_GB + model_gb(root, model),
+        amounts.seconds(params, questions * amounts.CPU_SECONDS["bench_question"]),
+        params.reward.device,
+    )
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The figures of each method, as the benchmark's table has them."""
+    import pandas as pd
+
+    from paco_core.io.files import read_json
+
+    result = read_json(data / paths.VISTORY.name / "results.json")
+    rows = [
+        {"method": label, **{name: value["mean"] for name, value in result["figures"][method].items()}}
+        for method, label in result["methods"].items()
+    ]
+    return {"measured_stories": Table(pd.DataFrame(rows))}
+
+
+STAGE = Stage(
+    device=lambda params: params.reward.device,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("*.after.identity_cross",), ("*.after.adherence",)),
+    preview=_preview,
+    checks=(
+        library_check(
+            "paco_core.benchmarks.checks:every_question_was_answered",
+            "No question about a story failed",
+            paths.metrics_file(paths.VISTORY.name),
+        ),
+    ),
+    tables=True,
+)
+
+
+def run(ctx: StageContext) -> None:
+    from collections import Counter
+
+    from paco_core.benchmarks.answers_cache import remembering
+    from paco_core.benchmarks.results import flat
+    from paco_core.benchmarks.t2is_bench.measures import measured
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.vistory.results import figures, tables
+    from paco_core.io.answer import plain
+    from paco_core.io.files import write_json
+    from paco_core.io.rejected import Rejected
+    from paco_core.io.skipped import skipped
+
+    if reason := _skipped(ctx.params) or skipped(ctx.read(paths.T2IS)):
+        return ctx.skip(paths.VISTORY, reason)
+    params, rejected = ctx.params.vistory, Rejected()
+    stories = _stories(ctx, rejected)
+    rejected.print(ctx.say)
+    with remembering(ctx.unfinished / "scores.sqlite") as scores:
+        asked = dict(_parts(ctx, scores))
+        questions = sum(part.measure.count(one.record) for part in asked.values() for one in stories)
+        ctx.say(f"{questions} questions about {len(stories)} painted stories")
+        with ctx.progress(questions, "questions") as progress:
+            table = measured(stories, asked, progress.advance)
+        draws = {"resamples": params.bootstrap, "seed": params.seed}
+        found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
+        labels = {one.method: one.label for one in stories}
+        failed = sum((part.measure.causes for part in asked.values()), Counter[str]())
+        with ctx.writing(paths.VISTORY) as out:
+            out.mkdir()
+            result = {
+                "methods": labels,
+                "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in found.items()},
+                "judges": {name: part.judge for name, part in asked.items()},
+                "failed": dict(failed),
+            }
+            write_json(out / "results.json", plain(result))
+            table.to_parquet(out / "per_story.parquet", index=False)
+            named, count = {labels[m]: row for m, row in found.items()}, table["prompt_id"].nunique()
+            write_tables(out, "ViStoryBench", tables(named, asked, count))
+    ctx.tracker.artifact(ctx.root / paths.VISTORY, "tables")
+    flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
+    models = {f"{name}.": paths.POLICIES / name for name in {method.partition(".")[0] for method in found}}
+    ctx.report({"stories": len(stories), "failed": failed.total(), **rejected.figures(), **flattened}, models)
+
+
+def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:
+    """What ``t2is`` painted that is a story."""
+    from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records
+    from paco_core.data.records.story_records import story_of
+    from paco_core.io.files import DataError
+
+    folder, records = ctx.read(paths.T2IS), []
+    for record in read_records(folder, None):
+        try:
+            story_of(record)
+        except DataError as error:
+            rejected.add(f"record {record.idx}", str(error))
+        else:
+            records.append(record)
+    if not records:
+        raise DataError(
+            f"{paths.T2IS}: none of the painted sets is a story; name {ctx.params.vistory.source}/prompts_en.jsonl in "
+            f"policies.recipes.*.prompts.test, or leave vistory.source null{rejected.example}"
+        )
+    return painted_sets(folder, records)
+
+
+def _parts(ctx: StageContext, scores: ScoreCache) -> Iterator[tuple[str, BenchmarkPart]]:
+    """What the parameters ask for, by name."""
+    from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart, judge, judge_name
+    from paco_core.benchmarks.vistory.adherence import AdherenceToShots
+    from paco_core.benchmarks.vistory.similarity import SimilarityByClip
+    from paco_core.io.open_clip_model import OpenClip
+
+    params, reward = ctx.params.vistory, ctx.params.reward
+    if params.clip is not None:
+        clip = OpenClip(ctx.model(params.clip), reward.device)
+        measure = SimilarityByClip(clip, ctx.read(Path(str(params.source))))
+        yield "similarity", BenchmarkPart(measure, f"{params.clip}, whole panels", "")
+    if (by := params.adherence) is not None:
+        yield "adherence", BenchmarkPart(AdherenceToShots(judge(by, reward, ctx.root, scores)), judge_name(by), "")
