@@ -184,7 +184,7 @@ def save_samples(
         name = f"{p.policy}/{p.size}/{p.record.idx}-{p.seed}-{p.when}.png"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         p.image.save(folder / name)
-        entry = {**row, "theme": p.record.theme, "prompt": p.record.prompt, "file": name}
+        entry = {**row, "theme": p.record.theme, "prompt": p.record.prompt, "layout": p.record.layout, "file": name}
         if reference is not None:
             entry["reference"] = f"reference/{p.record.idx}.png"
             (folder / "reference").mkdir(exist_ok=True)

@@ -244,8 +244,9 @@ def _opening(root: Path, params: Params, parts: list[policies.PolicyPart], figur
     measured = next((part for part in parts if part.tables), None)
     if measured is None:
         return None
-    size = max(params.policies.recipes[measured.name].eval_sizes)
-    return showcase(root, measured, size, policies.measure_of(params, "consistency"), figures)
+    recipe = params.policies.recipes[measured.name]
+    measure, story = policies.measure_of(params, "consistency"), recipe.panels == "one_by_one"
+    return showcase(root, measured, max(recipe.eval_sizes), measure, figures, story=story)
 
 
 def _headline(params: Params, figures: Figures) -> dict[str, float]:

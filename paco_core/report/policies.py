@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paco_core.config.params import Params, PolicyRecipe
+from paco_core.data.records.subfigures import cut
 from paco_core.io import paths
 from paco_core.io.files import inside, read_json
-from paco_core.io.pictures import read_image
+from paco_core.io.pictures import in_a_row, read_image
 from paco_core.report import charts
 from paco_core.report.charts import Axis, DrawnChart, by_size, keep, line, read_log
 from paco_core.report.hack_meter import hack_meter_charts
@@ -40,6 +41,7 @@ class Sample:
     after: Picture
     key: str  # of what was measured of each
     reference: Picture | None  # what was to be edited
+    strip: bool  # a story: its panels stand in one row
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def parts(
                 name=name,
                 train_size=recipe.train_size,
                 charts=[] if log is None else _charts(kind, log, recipe.eval_sizes, name, curves),
-                samples=_samples(kind, root, name, figures) if sizes else {},
+                samples=_samples(kind, root, name, figures, story=recipe.panels == "one_by_one") if sizes else {},
                 tables=_tables(kind, name, sizes) if sizes else [],
             )
         )
@@ -156,7 +158,7 @@ def _tables(kind: PolicyKind, name: str, sizes: Mapping[str, Any]) -> list[Measu
     return tables
 
 
-def _samples(kind: PolicyKind, root: Path, name: str, figures: Figures) -> dict[str, list[Sample]]:
+def _samples(kind: PolicyKind, root: Path, name: str, figures: Figures, *, story: bool) -> dict[str, list[Sample]]:
     """Kept pictures of a policy by prompt; all sizes of a prompt stand together."""
     folder = root / "data" / kind.stage / "samples"
     if not (folder / "samples.json").is_file():
@@ -170,16 +172,18 @@ def _samples(kind: PolicyKind, root: Path, name: str, figures: Figures) -> dict[
         key = f"samples.{name}.{size}.{prompt_id}"
         for when, entry in both.items():
             figures.add_all(f"{key}.{when}", {m: entry[m] for m in kind.measures if m in entry})
-        found.setdefault(prompt_id, []).append(_sample(folder, both["before"], both["after"], key))
+        found.setdefault(prompt_id, []).append(_sample(folder, both["before"], both["after"], key, story=story))
     return found
 
 
-def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> Sample:
+def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], key: str, *, story: bool) -> Sample:
     size, edited = before["size"], "reference" in before
     text = before["prompt"] if edited else before["theme"]
 
     def picture(file: str, what: str) -> Picture:
-        return Picture.from_image(read_image(inside(folder, file)), f"{what}: {text}")
+        image = read_image(inside(folder, file))
+        shown = in_a_row(cut(image, before["layout"])) if story else image
+        return Picture.from_image(shown, f"{what}: {text}")
 
     return Sample(
         title=text,
@@ -188,6 +192,7 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
         after=picture(after["file"], f"after training, {size} px"),
         key=key,
         reference=picture(before["reference"], "the picture to edit") if edited else None,
+        strip=story,
     )
 
 

@@ -124,11 +124,14 @@ class _Painted:
         return self._reader.read(found)
 
 
-def showcase(root: Path, part: PolicyPart, size: int, measure: str, figures: Figures) -> Showcase | None:
+def showcase(
+    root: Path, part: PolicyPart, size: int, measure: str, figures: Figures, *, story: bool = False
+) -> Showcase | None:
     """The opening about one policy; None where the benchmark painted or measured nothing.
 
     Args:
         measure: column of ``per_prompt.parquet`` that the rule compares.
+        story: whether panels were painted one by one: all of them stand in one row.
 
     Raises:
         DataError: when a picture or the file of prompts is missing or damaged.
@@ -171,7 +174,7 @@ def showcase(root: Path, part: PolicyPart, size: int, measure: str, figures: Fig
         measure=SET_MEASURES[measure],
         before=panels(BEFORE),
         after=panels(AFTER),
-        columns=columns if rows * columns > WIDEST_ROW else rows * columns,
+        columns=columns if rows * columns > WIDEST_ROW and not story else rows * columns,
         key=key,
         cards=[card(place, pair) for place, pair in enumerate(ranked, 1)],
         of_more=len(measured) > len(ranked),

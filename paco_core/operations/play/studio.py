@@ -144,7 +144,10 @@ class Studio:
         result: dict[str, Any] = {
             "prompt": record.prompt, "theme": record.theme, "seeds": options.seeds, "layout": record.layout,
             "columns": parse_layout(record.layout)[1], "pictures": [], "cut": None,
-            "painters": [{"name": by.name, "trained": by.adapter is not None} for by in painters],
+            "painters": [
+                {"name": by.name, "trained": by.adapter is not None, "story": by.recipe.panels == "one_by_one"}
+                for by in painters
+            ],
         }  # fmt: skip
         for by in painters:
             policy, judge = self._policy_of(by, job), self._judge_of(job)

@@ -64,7 +64,7 @@ def pixels(made: Studio, row: dict[str, Any]) -> bytes:
 def test_before_training_base_paints_and_nothing_is_scored(project: Path) -> None:
     made, now = studio(project), job()
     found = made.paint("a red cat", PANELS, StudioOptions("base", 2, 64, beside="base"), now)
-    assert found["judge"] is False and found["painters"] == [{"name": "base", "trained": False}]
+    assert found["judge"] is False and found["painters"] == [{"name": "base", "trained": False, "story": False}]
     assert [(row["trained"], row["seed"], row["score"], row["cause"]) for row in found["pictures"]] == [
         (False, 0, None, None), (False, 1, None, None),
     ]  # fmt: skip
@@ -230,6 +230,18 @@ def test_a_gpu_is_taken_once_before_anything_is_loaded(project: Path, monkeypatc
     assert asked == ["cuda", "cuda"] and not stream.closed
     made.close()
     assert stream.closed
+
+
+def test_a_painter_of_stories_is_named_so(project: Path) -> None:
+    """Its panels are shown in one row, whatever their layout."""
+    made = studio(project)
+    klein = {"family": "flux2_klein", "model": "data/zoo/flux2_klein", "panels": "one_by_one", "guidance": 1.0}
+    recipe = made.params.policies.recipes["flux_t2is"].model_copy(update=klein)
+    policies = made.params.policies.model_copy(update={"recipes": {"flux_t2is": recipe}})
+    made.params = made.params.model_copy(update={"policies": policies})
+    found = made.paint("a red cat", PANELS, StudioOptions("base", 1, 128, beside=None), job())
+    assert found["painters"] == [{"name": "base", "trained": False, "story": True}]
+    assert len(found["pictures"][0]["panels"]) == 4
 
 
 def test_a_layout_that_was_chosen_is_painted_and_what_is_cut_is_named(project: Path) -> None:

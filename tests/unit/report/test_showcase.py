@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -72,7 +73,7 @@ def project(tmp_path: Path, repository: Path) -> Path:
     return tmp_path
 
 
-def built(root: Path, **changed: str) -> page.Report:
+def built(root: Path, **changed: Any) -> page.Report:
     params = load(root / "params.yaml").model_copy(update=changed)
     return page.build(root, params, Lock.read(root), found_runs())
 
@@ -94,6 +95,19 @@ def test_the_page_opens_with_the_largest_rise_and_shows_every_set(project: Path)
     assert opening.count("<img") == 8 and "twice the size" in opening and "random order of" not in opening
     every = report.html[report.html.index('id="all-sets"') :]
     assert every[: every.index("</details>")].count("<img") == 12
+
+
+def test_a_story_is_a_strip_before_above_after(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kept sheets of 2x2 panels in one row each; a set that was painted at once stays a sheet."""
+    monkeypatch.setattr(showcase, "WIDEST_ROW", 1)
+    params = load(project / "params.yaml")
+    recipe = params.policies.recipes["flux_t2is"].model_copy(update={"panels": "one_by_one"})
+    recipes = params.policies.model_copy(update={"recipes": {**params.policies.recipes, "flux_t2is": recipe}})
+    sheet, strip = built(project).html, built(project, policies=recipes).html
+    shots = [re.findall(r'width="(\d+)" height="(\d+)">\s*<figcaption>before, 64 px', page) for page in (sheet, strip)]
+    assert set(shots[0]) == {("64", "64")} and set(shots[1]) == {("128", "32")} and len(shots[0]) == len(shots[1]) > 0
+    assert 'class="duo strips"' in strip and 'class="duo strips"' not in sheet
+    assert "repeat(4, 1fr)" in strip and "repeat(2, 1fr)" in sheet[: sheet.index("<figcaption>A prompt")]
 
 
 def test_more_sets_than_are_shown_are_counted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,11 +68,11 @@ function figure(row, painter, result, { noun, judge, actions }) {
   const pictures = parts.length ? [...parts, whole] : [whole];
   const cells = (parts.length ? parts : [whole]).map((_, index) => button("", pictures, index));
   const panels = make("div.panels", {}, ...cells);
-  panels.style.setProperty("--columns", parts.length ? result.columns : 1);
+  panels.style.setProperty("--columns", painter.story ? parts.length : parts.length ? result.columns : 1);
   const [text, share] = scored(row, judge);
   const name = make("span.name", {}, painter.name, make("span.seed-name", { textContent: ` ${noun} ${row.seed + 1}` }));
   const caption = make("figcaption", {}, name, text, share, make("div.row", {}, ...actions(row, theme, judge)));
-  return make(`figure${painter.trained ? ".trained" : ""}`, {}, panels, caption);
+  return make(`figure${painter.trained ? ".trained" : ""}${painter.story ? ".strip" : ""}`, {}, panels, caption);
 }
 
 function waits(painter, result) {
