@@ -148,7 +148,8 @@ def story_recipe() -> Any:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Imported stories, painted by the zoo's klein in one and in two steps."""
     root = tmp_path_factory.mktemp("project")
-    shutil.copy(REPOSITORY / "dvc.yaml", root)
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(REPOSITORY / name, root)
     import_vistory(write_vistory(root / "published"), root / "data/external/vistory")
     records = read_prompts(root / "data/external/vistory/prompts_en.jsonl")
     policy = base.load("flux2_klein", str(ZOO / "flux2_klein"), "cpu", "float32", task="sets")
