@@ -189,23 +189,30 @@ MEMBERS: dict[str, Member] = {
         ModelCard(
             "flux2_klein",
             "Storybook FLUX.2 [klein]",
-            "An ordinary `Flux2KleinPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 px and "
-            "changes panels of 64 px as an instruction asks: one model for both.",
+            "An ordinary `Flux2KleinPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 px, "
+            "panels of 64 px with up to four panels before them, and changes panels as an instruction asks, or as a "
+            "second picture shows: one model for all.",
             "from diffusers import Flux2KleinPipeline\n\n"
             'pipeline = Flux2KleinPipeline.from_pretrained("data/zoo/flux2_klein")\n'
             'settings = {"height": 64, "width": 64, "num_inference_steps": 10, "guidance_scale": 1.0}\n'
             "pipeline(prompt, max_sequence_length=45, **settings)\n"
-            'pipeline("Make the cat big.", image=panel, max_sequence_length=13, **settings)',
+            'pipeline("Make the cat big.", image=panel, max_sequence_length=13, **settings)\n'
+            'text = "Replace the cat with the animal of the second picture."\n'
+            "pipeline(text, image=[panel, other], max_sequence_length=13, **settings)",
             "The storybook FLUX's autoencoder with a batch norm in place of scaling and shift, its statistics taken "
             "over drawings. Transformer and text encoder from nothing, by flow matching on cached latents: sets as "
             "those of the storybook FLUX (half of them stray from their prompt) and edits as those of the storybook "
             "Kontext, in turn, one prompt in ten left empty. Sigma logit-normal, shifted as the pipeline shifts it for "
             "ten steps. A place loss teaches the text encoder which panel a word is about. The pipeline reads a Qwen3 "
-            "at layers 9, 18 and 27: three layers are trained, the others pass their input on. Muon for hidden "
-            "matrices, AdamW for the rest; the rate falls fast in the last steps.",
+            "at layers 9, 18 and 27: three layers are trained, the others pass their input on. Then on from these "
+            "weights, half of the steps edits, the others sets, panels of stories with none to four of those before "
+            "them (of half of the stories some panels are off in a shared trait), and edits that take a trait from a "
+            "second picture. Muon for hidden matrices, AdamW for the rest; the rate falls fast in the last steps of "
+            "both.",
             "Imperfect on purpose, so that reinforcement has something to gain, and trained for a fraction of the "
-            "storybook FLUX's time. It reads storybook prompts and instructions only, at 64 px, with no reference or "
-            "one of 64 px; it never saw two. Prompts take 45 tokens and instructions 13, padding included.",
+            "storybook FLUX's time. It reads storybook prompts and instructions only, at 64 px, with references of "
+            "64 px: none to four for a panel of a story, one or two for an edit. Prompts of sets take 45 tokens, those "
+            "of panels 17 and instructions 13, padding included.",
         ),
         _flux2_klein,
     ),

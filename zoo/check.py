@@ -19,6 +19,7 @@ from zoo import (
     edit_figures,
     flux2_klein,
     flux_kontext,
+    klein_figures,
     klein_reader,
     qwen_vae,
     recogniser_training,
@@ -142,7 +143,7 @@ def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
 
 
 def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
-    """As a painter of sets and as an editor, each in one pass a step."""
+    """As a painter of sets and stories and as an editor, each in one pass a step."""
     policy: Any = base.load("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="edits")
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
     size, guidance = flux2_klein.SIZE, GUIDANCE["flux2_klein"]
@@ -150,8 +151,11 @@ def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
         policy.pipeline, recogniser, size, guidance=guidance, length=klein_reader.PAINT_LENGTH
     )
     sets = {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
-    length = klein_reader.EDIT_LENGTH
-    return sets | edit_figures.figures(policy, zoo_dir / "recogniser", guidance, length, (size,))
+    reader = zoo_dir / "recogniser"
+    edits = edit_figures.figures(policy, reader, guidance, klein_reader.EDIT_LENGTH, (size,))
+    seconds = klein_figures.seconds(policy, reader, guidance)
+    painter = base.load("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="sets")
+    return sets | edits | seconds | klein_figures.stories(painter, reader, guidance)
 
 
 def _editor(family: str, zoo_dir: Path) -> Any:

@@ -15,7 +15,7 @@ from paco_core.storybook.recogniser import GoldEdit, Recogniser, gold_edit
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from paco_core.policies.base import Policy
+    from paco_core.policies.base import Policy, References
 
 COUNT, SEED, STEPS, BATCH = 96, 9_500, 10, 32
 SIZES = (64, 128)
@@ -50,9 +50,14 @@ def judge(reader: Recogniser, edits: Sequence[Edit], painted: Sequence[Image]) -
 
 
 def paint(
-    policy: Policy, instructions: Sequence[str], references: Sequence[Image], size: int, guidance: float, length: int
+    policy: Policy,
+    instructions: Sequence[str],
+    references: Sequence[References],
+    size: int,
+    guidance: float,
+    length: int,
 ) -> list[Image]:
-    """One edit a reference by the ODE."""
+    """One edit an instruction by the ODE."""
     square = (size, size)
     encoded = policy.encode(instructions, length, references, [[square]] * len(references))
     sampling = Sampling.of(policy, square, STEPS, guidance)

@@ -1,13 +1,16 @@
 """The small FLUX.2 [klein]: an ordinary Flux2KleinPipeline that paints storybook sets and changes panels at 64 px.
 
-One model for two tasks: a 2x2 set from a prompt, and a panel changed as an instruction asks. Its autoencoder is the
-small FLUX's with a batch norm in place of scaling and shift.
-Imperfect on purpose: half of the training sets stray from their prompt, and some training edits go wrong.
+One model for all tasks: a 2x2 set from a prompt, a panel changed as an instruction asks or a second picture shows, and
+a panel of a story from those before it. It is trained twice, each time to the end of a schedule: from nothing on sets
+and edits of one trait, then from that on all. Its autoencoder is the small FLUX's with a batch norm in place of scaling
+and shift.
+Imperfect on purpose: half of the training sets and stories stray from their prompt, and some training edits go wrong.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +25,11 @@ from diffusers import (
 )
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 
-from paco_core.storybook.prompts import KINDS, compose, random_set
 from zoo.edits import EditPool
 from zoo.fitting import Say, Schedule
-from zoo.flux import CONSISTENT_SHARE, PLACE_WEIGHT, LatentPool, place_loss, stray
-from zoo.klein_reader import EDIT_LENGTH, PAINT_LENGTH, WIDTH, build_tokenizer, new_encoder, read, tokenise
+from zoo.flux import PLACE_WEIGHT, LatentPool, place_loss
+from zoo.klein_batches import FIRST, PANEL, SIZE, THEN, Make, Pools, second_instructions, sets
+from zoo.klein_reader import WIDTH, build_tokenizer, grow, new_encoder, read, tokenise
 from zoo.pipelines import fit_pipeline
 from zoo.vae import panel_batch
 
@@ -45,11 +48,10 @@ class Cooled(Schedule):
 
 
 SCHEDULE = Cooled(steps=950, learning_rate=2e-2, warmup=60, checkpoint_every=50)
-SIZE = 64  # of what is painted, in pixels
-PANEL = SIZE // 2
+SECOND_SCHEDULE = Cooled(
+    steps=1600, learning_rate=1e-2, warmup=60, checkpoint_every=200, cosine_steps=3600, cooling=400
+)
 FAMILIES = ((SIZE, 120, 40, 1.0),)  # as in edits.SIZES
-#: Task, pictures a batch, share of the steps.
-TASKS = (("paint", 20, 0.55), ("edit", 24, 0.45))
 EMPTY_SHARE = 0.1  # of the training prompts, so that true guidance has something to guide away from
 STEPS = 10  # of a sampler, whose schedule depends on them
 SAME = ("down_block_types", "up_block_types", "block_out_channels", "layers_per_block", "latent_channels",
@@ -98,23 +100,14 @@ def pipeline(parts: dict[str, Any], vae: AutoencoderKLFlux2, tokenizer: Any) -> 
     return Flux2KleinPipeline(scheduler=scheduler, vae=vae, tokenizer=tokenizer, is_distilled=False, **parts)
 
 
-def batch_of(
-    task: str, count: int, grids: LatentPool, pool: EditPool, rng: random.Random
-) -> tuple[list[str], list[torch.Tensor], torch.Tensor]:
-    """Prompts, references (none, or one map) and painted maps of one task."""
-    if task == "edit":
-        batch = pool.batch(SIZE, count, rng)
-        return batch.instructions, [batch.reference["latents"]], batch.painted
-    sets = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
-    painted = [grids.grid(PANEL, stray(panels, rng, CONSISTENT_SHARE), rng) for _, panels in sets]
-    return [compose(panels, "2x2", kind).prompt for kind, panels in sets], [], torch.stack(painted)
-
-
-def flow_loss(parts: Any, tokenizer: Any, grids: LatentPool, pool: EditPool, step: int) -> torch.Tensor:
+def flow_loss(
+    parts: Any, tokenizer: Any, pools: Pools, step: int, tasks: Sequence[tuple[Make, int, float]]
+) -> torch.Tensor:
     """Scalar: flow matching on a batch of one task (squared error of the velocity); the place loss of painted sets."""
     rng = random.Random(step)
-    task, count, _ = rng.choices(TASKS, [share for *_, share in TASKS])[0]
-    prompts, references, painted = batch_of(task, count, grids, pool, rng)
+    make, count, _ = rng.choices(tasks, [share for *_, share in tasks])[0]
+    batch = make(pools, count, rng)
+    prompts, references, painted = batch.prompts, batch.references, batch.painted
     asked = ["" if rng.random() < EMPTY_SHARE else prompt for prompt in prompts]
     clean = Flux2KleinPipeline._pack_latents(painted)
     generator = torch.Generator().manual_seed(step)
@@ -122,7 +115,7 @@ def flow_loss(parts: Any, tokenizer: Any, grids: LatentPool, pool: EditPool, ste
     sigma = torch.sigmoid(logits + compute_empirical_mu(clean.shape[1], STEPS) - 0.4)
     noise = torch.randn(clean.shape, generator=generator)
     noisy = clean + sigma[:, None, None] * (noise - clean)
-    words = tokenise(tokenizer, asked, EDIT_LENGTH if references else PAINT_LENGTH)
+    words = tokenise(tokenizer, asked, batch.window)
     with torch.autocast("cpu", torch.bfloat16):
         text = read(parts["text_encoder"], words.input_ids, words.attention_mask)
         velocity = parts["transformer"](
@@ -134,7 +127,7 @@ def flow_loss(parts: Any, tokenizer: Any, grids: LatentPool, pool: EditPool, ste
             img_ids=_places(painted, references),
         ).sample[:, : clean.shape[1]]
     flow: torch.Tensor = (velocity.float() - (noise - clean)).square().mean()
-    if references:
+    if make is not sets:
         return flow
     return flow + PLACE_WEIGHT * place_loss(text[..., -WIDTH:].float(), words.input_ids, tokenizer)
 
@@ -148,22 +141,59 @@ def _places(painted: torch.Tensor, references: list[torch.Tensor]) -> torch.Tens
 
 
 def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
-    """Train (or go on training) the small klein with the autoencoder of the FLUX in ``flux`` and save it to ``out``."""
-    vae = vae_of(AutoencoderKL.from_pretrained(flux / "vae"))
-    grids = LatentPool.build(lambda pixels: encode(vae, pixels), [PANEL], work / "panels.safetensors", say)
+    """Train (or go on training) the small klein with the autoencoder of the FLUX in ``flux`` and save it to ``out``.
+
+    First from nothing on sets and edits, then from that on stories and edits with a second picture, too.
+    """
+    pools = pools_of(vae_of(AutoencoderKL.from_pretrained(flux / "vae")), work, say)
+    begin(work, work / "first", flux, pools, say)
+    go_on(work / "second", out, work / "first", pools, say)
+
+
+def pools_of(vae: AutoencoderKLFlux2, work: Path, say: Say) -> Pools:
+    """Drawings as the autoencoder encodes them, kept in ``work``."""
+    panels = LatentPool.build(lambda pixels: encode(vae, pixels), [PANEL], work / "panels.safetensors", say)
     pool = EditPool.build(
         lambda pixels: {"latents": encode(vae, pixels)}, work / "edits.safetensors", say, sizes=FAMILIES
     )
+    return Pools(panels, pool)
+
+
+def begin(work: Path, out: Path, flux: Path, pools: Pools, say: Say) -> None:
+    """Train from nothing on sets and edits."""
     torch.manual_seed(0)
     tokenizer = build_tokenizer()
     parts = torch.nn.ModuleDict(new_parts(tokenizer))
     count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
     say(f"flux2_klein: transformer of {count / 1e6:.2f} M parameters")
+    _fit(parts, tokenizer, vae_of(AutoencoderKL.from_pretrained(flux / "vae")), pools, FIRST, SCHEDULE, work, out, say)
 
+
+def go_on(work: Path, out: Path, first: Path, pools: Pools, say: Say) -> None:
+    """Train the klein in ``first`` on all tasks; words that it did not know get new embeddings."""
+    torch.manual_seed(1)
+    begun = Flux2KleinPipeline.from_pretrained(first)
+    tokenizer = build_tokenizer(second_instructions())
+    grow(begun.text_encoder, begun.tokenizer.get_vocab(), tokenizer.get_vocab())
+    parts = torch.nn.ModuleDict({name: getattr(begun, name) for name in ("transformer", "text_encoder")}).train()
+    _fit(parts, tokenizer, begun.vae, pools, THEN, SECOND_SCHEDULE, work, out, say)
+
+
+def _fit(
+    parts: torch.nn.ModuleDict,
+    tokenizer: Any,
+    vae: AutoencoderKLFlux2,
+    pools: Pools,
+    tasks: Sequence[tuple[Make, int, float]],
+    schedule: Schedule,
+    work: Path,
+    out: Path,
+    say: Say,
+) -> None:
     fit_pipeline(
         parts,
-        lambda step: flow_loss(parts, tokenizer, grids, pool, step),
-        SCHEDULE,
+        lambda step: flow_loss(parts, tokenizer, pools, step, tasks),
+        schedule,
         work,
         out,
         say,

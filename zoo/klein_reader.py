@@ -6,6 +6,7 @@ layers do not, and costs nine times as much: the outputs of all later layers are
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,11 +26,12 @@ CHAT_TEMPLATE = (
 AROUND = 5  # tokens of the dialogue around a prompt
 PAINT_LENGTH = text.MAX_LENGTH + AROUND
 EDIT_LENGTH = 8 + AROUND
+PANEL_LENGTH = 12 + AROUND  # of a panel of a story
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(instructions: Iterable[str] = ()) -> PreTrainedTokenizerFast:
     """The storybook's words and those of the instructions, one token each, with the chat template."""
-    more = text.words_of([*edits.instructions(), "user assistant"])
+    more = text.words_of([*edits.instructions(), "user assistant", *instructions])
     tokenizer = text.build_tokenizer(more, PAINT_LENGTH)
     tokenizer.add_special_tokens({"additional_special_tokens": [START, END]})
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -46,10 +48,25 @@ def new_encoder(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
             initializer_range=0.1,
         )
     )  # fmt: skip
-    for layer in encoder.model.layers[TRAINED:]:
-        for weight in layer.requires_grad_(False).parameters():
-            torch.nn.init.zeros_(weight)
+    for weight in _passing_on(encoder):
+        torch.nn.init.zeros_(weight.requires_grad_(False))
     return encoder
+
+
+def _passing_on(encoder: Qwen3ForCausalLM) -> Iterator[torch.nn.Parameter]:
+    """Weights of the layers that are not trained."""
+    for layer in encoder.model.layers[TRAINED:]:
+        yield from layer.parameters()
+
+
+def grow(encoder: Qwen3ForCausalLM, known: dict[str, int], wanted: dict[str, int]) -> None:
+    """Make a loaded encoder ready to be trained on: a row for each wanted word; those that it knows keep theirs."""
+    rows = text.grown(encoder.get_input_embeddings().weight.detach(), known, wanted)
+    encoder.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows, freeze=False))
+    encoder.tie_weights()
+    encoder.config.vocab_size = len(wanted)
+    for weight in _passing_on(encoder):
+        weight.requires_grad_(False)
 
 
 def tokenise(tokenizer: Any, prompts: list[str], length: int) -> Any:

@@ -1,0 +1,135 @@
+"""What the small FLUX.2 [klein] is trained on: sets, edits, panels of stories, edits with a second picture."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from paco_core.storybook.prompts import KINDS, character, compose, panel_text, random_set
+from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
+from zoo.edits import FAMILY, TRAITS, EditFamily, EditPool, bit
+from zoo.flux import CONSISTENT_SHARE, LatentPool, stray
+from zoo.klein_reader import EDIT_LENGTH, PAINT_LENGTH, PANEL_LENGTH
+
+SIZE = 64  # of what is painted, in pixels
+PANEL = SIZE // 2  # of a set
+SHARED = [bit(trait) for trait in SHARED_TRAITS]
+UNSHARED = [0, bit("scene"), bit("size"), bit("scene") | bit("size")]
+MOST_BEFORE = 4  # panels of a story that one is painted from: as many references as the family takes
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N pictures of one task: prompts, a map (N, 64, 4, 4) for each reference, painted maps, tokens of a prompt."""
+
+    prompts: list[str]
+    references: list[torch.Tensor]
+    painted: torch.Tensor
+    window: int
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Encoded drawings: panels of sets, and families of edits."""
+
+    panels: LatentPool
+    edits: EditPool
+
+
+def sets(pools: Pools, count: int, rng: random.Random) -> Batch:
+    """2x2 sets, half of which stray from their prompt."""
+    asked = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
+    painted = [pools.panels.grid(PANEL, stray(panels, rng, CONSISTENT_SHARE), rng) for _, panels in asked]
+    prompts = [compose(panels, "2x2", kind).prompt for kind, panels in asked]
+    return Batch(prompts, [], torch.stack(painted), PAINT_LENGTH)
+
+
+def edits(pools: Pools, count: int, rng: random.Random) -> Batch:
+    """Panels changed in one trait, as the other editors of the zoo learn it."""
+    batch = pools.edits.batch(SIZE, count, rng)
+    return Batch(batch.instructions, [batch.reference["latents"]], batch.painted, EDIT_LENGTH)
+
+
+def stories(pools: Pools, count: int, rng: random.Random) -> Batch:
+    """A panel of a story with those before it: one character, scenes and sizes that differ.
+
+    In half of the stories some panels are off in a shared trait.
+    """
+    before = rng.randint(0, MOST_BEFORE)
+    families, latents = pools.edits.families[SIZE], pools.edits.encoded[SIZE]["latents"]
+    prompts, places = [], []
+    for _ in range(count):
+        number, character = rng.randrange(len(families)), rng.randrange(FAMILY)
+        asked = [character ^ rng.choice(UNSHARED) for _ in range(before + 1)]
+        strays = rng.random() >= CONSISTENT_SHARE
+        painted = [bits ^ (rng.choice(SHARED) if strays and rng.random() < 0.5 else 0) for bits in asked]
+        prompts.append(story_text(families[number].panel(asked[-1])))
+        places.append([(number, bits) for bits in painted])
+    *references, last = (
+        latents[[number for number, _ in column], [bits for _, bits in column]].float()
+        for column in zip(*places, strict=True)
+    )
+    return Batch(prompts, references, last, PANEL_LENGTH)
+
+
+def story_text(panel: Panel) -> str:
+    """What a panel of a story is painted from: what all panels share, then its own sentence."""
+    return f"All images show {character(panel)} in {panel.style} style. {panel_text(panel)}"
+
+
+def seconds(pools: Pools, count: int, rng: random.Random) -> Batch:
+    """Panels that take one trait from a second picture."""
+    families, latents = pools.edits.families[SIZE], pools.edits.encoded[SIZE]["latents"]
+    prompts, starts, others, ends = [], [], [], []
+    for _ in range(count):
+        number, start, trait = rng.randrange(len(families)), rng.randrange(FAMILY), rng.choice(TRAITS)
+        end = start ^ bit(trait)
+        prompts.append(instruction(trait, families[number].panel(start).species))
+        starts.append((number, start))
+        others.append(_showing(families, trait, getattr(families[number].panel(end), trait), rng))
+        ends.append((number, end))
+    first, second, painted = (
+        latents[[number for number, _ in column], [bits for _, bits in column]].float()
+        for column in (starts, others, ends)
+    )
+    return Batch(prompts, [first, second], painted, EDIT_LENGTH)
+
+
+def _showing(families: Sequence[EditFamily], trait: str, word: str, rng: random.Random) -> tuple[int, int]:
+    """Any panel whose trait is as the word says: family and member."""
+    place = TRAITS.index(trait)
+    number = rng.choice([n for n, family in enumerate(families) if word in family.words[place]])
+    member = rng.randrange(FAMILY) & ~bit(trait)
+    return number, member | bit(trait) * families[number].words[place].index(word)
+
+
+def instruction(trait: str, species: str) -> str:
+    """Asks for a trait of a second picture."""
+    return {
+        "species": f"Replace the {species} with the animal of the second picture.",
+        "colour": f"Change the colour of the {species} to that of the second picture.",
+        "accessory": f"Give the {species} the accessory of the second picture.",
+        "size": f"Give the {species} the size of the second picture.",
+        "scene": f"Show the {species} in the scene of the second picture.",
+        "style": "Redraw the picture in the style of the second picture.",
+    }[trait]
+
+
+def second_instructions() -> list[str]:
+    """Every instruction that asks for a trait of a second picture."""
+    return [instruction(trait, species) for trait, species in product(TRAITS, VOCABULARY["species"])]
+
+
+Make = Callable[[Pools, int, random.Random], Batch]
+#: What makes a batch, pictures a batch, share of the steps; first from nothing, then from what that gave.
+FIRST: tuple[tuple[Make, int, float], ...] = ((sets, 20, 0.55), (edits, 24, 0.45))
+THEN: tuple[tuple[Make, int, float], ...] = (
+    (sets, 20, 0.15),
+    (edits, 40, 0.5),
+    (stories, 16, 0.2),
+    (seconds, 24, 0.15),
+)
