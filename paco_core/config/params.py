@@ -128,7 +128,7 @@ class Params(Section):
     edit_reward: EditRewardParams
     t2is: T2isParams
     t2is_bench: T2isBenchParams
-    vistory: VistoryParams
+    vistory: VistoryParams = Field(default_factory=VistoryParams)
     gedit: GeditParams
     rounds: RoundsParams = Field(default_factory=RoundsParams)
 

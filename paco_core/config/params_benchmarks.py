@@ -92,12 +92,12 @@ class VistoryParams(Section):
 
     source: ImportedStories | None = None
     """folder that `paco dataset import vistory` made; null = the stage is skipped"""
-    clip: ModelRef | None
+    clip: ModelRef | None = None
     """CLIP of the similarities; null = not measured"""
     adherence: YesNoJudge | None = None
-    bootstrap: Resamples
+    bootstrap: Resamples = 2000
     """resamples of the confidence intervals"""
-    seed: Seed
+    seed: Seed = 0
     """seed of the resamples"""
 
 

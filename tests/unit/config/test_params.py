@@ -42,6 +42,13 @@ def test_an_unknown_key_names_the_nearest_valid_one(tree: Any, path: tuple[str, 
     assert f"did you mean '{nearest}'?" in str(raised.value)
 
 
+@pytest.mark.parametrize("section", ["rounds", "vistory"])
+def test_a_file_from_before_a_section_is_read_and_asks_for_nothing_of_it(tree: Any, section: str) -> None:
+    tree.pop(section, None)
+    read = params.parse(tree)
+    assert read.rounds.items == {} and read.vistory.source is None
+
+
 def test_a_missing_key_and_a_wrong_type_are_both_named(tree: Any) -> None:
     del tree["reward"]["alpha"]
     tree["grids"]["steps"] = "ten"
