@@ -35,7 +35,7 @@ CLIP = "data/zoo/clip/open_clip_model.safetensors"
 FLUX = "data/zoo/flux/transformer/diffusion_pytorch_model.safetensors"
 WITH_TORCH = {
     "diverse_prompts", *GRIDS, "rankings", "annotations", "edits", "cot_labels", "reward_lora", "reward_merged",
-    *POLICIES, "consistency_rank", "edit_reward", "t2is", "t2is_bench", "gedit", "report",
+    *POLICIES, "consistency_rank", "edit_reward", "t2is", "t2is_bench", "vistory", "gedit", "report",
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ CHANGES = [
     number("cot_labels.model", "data/zoo/clip", "cot_labels"),
     number("reward.alpha", 0.5, "reward_lora", "reward_merged"),  # whose card names it
     number("execution.reward.checkpoint_every", one_more),
-    number("reward.max_pixels", 6272, "reward_lora", "reward_merged", *BENCHMARKS, "t2is_bench"),
+    number("reward.max_pixels", 6272, "reward_lora", "reward_merged", *BENCHMARKS, "t2is_bench", "vistory"),
     number("execution.serving.linger_s", one_more),
     number("serving.both_orders", True, *POLICIES),
     number("policies.defaults.learning_rate", 1e-5, *POLICIES),
@@ -137,6 +137,7 @@ CHANGES = [
     number("edit_reward.count", 72, "edit_reward"),
     number("t2is.seed", one_more, "t2is"),
     number("t2is_bench.prompts", one_more, "t2is_bench"),
+    number("vistory.seed", one_more, "vistory"),
     number("gedit.seed", one_more, "gedit"),
     text("paco_core/grpo/losses.py", "torch.maximum(-advantages", "torch.maximum(advantages", *POLICIES),
     text("paco_core/rewards/clip_t.py", "totals /", "2 * totals /", "policies@flux_t2is", "t2is"),
@@ -159,7 +160,7 @@ CHANGES = [
     text("paco_core/grpo/losses.py", '"""max(-A rho', '"""Another docstring: max(-A rho'),
     text("paco_core/grpo/trainer.py", "SHEET_PICTURES = 16", "SHEET_PICTURES = 16  # a comment"),
     text("paco_core/grpo/losses.py", "\ndef ", "\n\n\n\ndef ", name="layout of paco_core/grpo/losses.py"),
-    byte(CLIP, "diverse_prompts", "policies@flux_t2is", "consistency_rank", "edit_reward", "t2is", "report"),
+    byte(CLIP, "diverse_prompts", "policies@flux_t2is", "consistency_rank", "edit_reward", "t2is", "vistory", "report"),
     byte(FLUX, *GRIDS, "policies@flux_t2is", "t2is", "report"),
     version("networkx", "diverse_prompts"),
     version("torch", *WITH_TORCH),
