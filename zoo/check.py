@@ -17,8 +17,8 @@ from paco_core.storybook.recogniser import Recogniser, gold_consistency, gold_fo
 from zoo import (
     clip,
     edit_figures,
-    flux2_klein,
     flux_kontext,
+    klein_batches,
     klein_figures,
     klein_reader,
     qwen_vae,
@@ -146,7 +146,7 @@ def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
     """As a painter of sets and stories and as an editor, each in one pass a step."""
     policy: Any = base.load("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="edits")
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
-    size, guidance = flux2_klein.SIZE, GUIDANCE["flux2_klein"]
+    size, guidance = klein_batches.SIZE, GUIDANCE["flux2_klein"]
     consistency, following = paint_and_read(
         policy.pipeline, recogniser, size, guidance=guidance, length=klein_reader.PAINT_LENGTH
     )
