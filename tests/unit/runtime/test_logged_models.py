@@ -14,6 +14,7 @@ import torch
 from diffusers import FluxPipeline
 from mlflow.exceptions import MlflowException
 from PIL import Image
+from waiting import until
 
 from paco_core.config.params import load
 from paco_core.policies import base
@@ -22,7 +23,6 @@ from paco_core.runtime import tracking
 from paco_core.runtime.tracking import models, open_run, system, views
 from paco_core.runtime.tracking.models import Adapted
 from paco_core.stages import policies
-from tests.support.waiting import until
 
 NAME = "flux_t2is"
 MODEL = "paco-policy-flux_t2is"
