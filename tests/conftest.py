@@ -104,20 +104,14 @@ class SenderThread:
         self._thread.join(10)
 
     def _run(self) -> None:
-        from paco_core.io.file_locks import try_hold
-        from paco_core.runtime.tracking import brief_requests, tracking_uri
-        from paco_core.runtime.tracking.__main__ import complain
-        from paco_core.runtime.tracking.sender import POLL_S, Sender
+        from paco_core.runtime.tracking import brief_requests, daemon, tracking_uri
+        from paco_core.runtime.tracking.sender import Sender
 
-        held = try_hold(self._address.file)
+        held = daemon.lock(self._address.file)
         if held is not None:
             with held, brief_requests():
                 root, key = self._address.root, self._address.key
-                sender = Sender(root, tracking_uri(root), complain, key)
-                while not self._stop.is_set():
-                    if not sender.round():
-                        self._stop.wait(POLL_S)
-                sender.free()
+                Sender(root, tracking_uri(root), daemon.complain, key).run(600, self._stop.is_set)
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 The store is a SQLite file in the project unless ``MLFLOW_TRACKING_URI`` says otherwise. What a stage logs
 goes to a journal on disk (:mod:`paco_core.runtime.tracking.journal`), and another process brings it to the store
-(:mod:`paco_core.runtime.tracking.__main__`): a server that is slow or down stops nothing and loses nothing, and no
-stage pays for importing MLflow.
+(:mod:`paco_core.runtime.tracking.daemon`): a server that is slow or down stops nothing and loses nothing, and no stage
+pays for importing MLflow.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import errno
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -63,6 +65,7 @@ __all__ = [
 
 PATIENCE_S, HASTE_S = 20.0, 5.0  # what a stage waits for MLflow in all; at its end after SIGTERM
 PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
+HELD_SAMPLES = 30  # of the machine, 10 s apart
 SWITCH = "PACO_TRACKING"  # "off": log nothing (a trial run, an audit)
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
@@ -84,7 +87,8 @@ class Tracker:
         self.uri = uri
         self.dropped = 0  # events that could not be written
         self._journal, self._outbox, self._say = journal, outbox, say
-        self.has_figures = False
+        self._lock, self._holds = threading.Lock(), True
+        self._held: list[Event] = []  # figures of the machine that wait for the stage's first
 
     @property
     def run_id(self) -> str | None:
@@ -139,11 +143,26 @@ class Tracker:
         if values:
             event = {"kind": "metrics", "step": int(step), "values": {k: float(v) for k, v in values.items()}}
             self._log(event if measures is None else {**event, "measures": measures})
-            self.has_figures = True
+            self._log_held()
 
-    def system(self, values: Mapping[str, float], step: int, time_ms: int) -> None:
-        """Log figures of the machine, taken ``time_ms`` milliseconds after 1970 began."""
-        self._log({"kind": "metrics", "step": step, "values": dict(values), "time": time_ms})
+    def system(self, values: Mapping[str, float], step: int) -> None:
+        """Log figures of the machine, behind the first metrics of the stage.
+
+        MLflow's pages list and choose metrics in the order of their arrival. A stage that reports none keeps them
+        back for some minutes only.
+        """
+        event = {"kind": "metrics", "step": step, "values": dict(values), "time": int(time.time() * 1000)}
+        with self._lock:
+            self._held.append(event)
+            waits = self._holds and len(self._held) < HELD_SAMPLES
+        if not waits:
+            self._log_held()
+
+    def _log_held(self) -> None:
+        with self._lock:
+            self._holds, held, self._held = False, self._held, []
+        for event in held:
+            self._log(event)
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Set tags of the run, without secrets."""
@@ -235,7 +254,7 @@ def open_run(
     outbox = Outbox(journal, root, say, PATIENCE_S)
     tracker = Tracker(uri, journal, outbox, say)
     outbox.open()
-    system = SystemMetrics(tracker.system, lambda: tracker.has_figures) if is_wanted() else None
+    system = SystemMetrics(tracker.system) if is_wanted() else None
     if system is not None:
         system.start()
     status, patience = "FAILED", PATIENCE_S
@@ -248,6 +267,7 @@ def open_run(
     finally:
         if system is not None:
             system.stop()
+        tracker._log_held()
         _end(journal, status, tracker.dropped, say)
         if waiting := outbox.close(patience):
             say(

@@ -15,7 +15,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
-from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, DamagedJournal, Event, RunJournal
+from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, DamagedJournal, Event, RunJournal, store_of
 from paco_core.runtime.tracking.models import Adapted
 
 JOURNAL_TAG = "paco.journal"
@@ -23,13 +23,13 @@ JOURNAL_TAG = "paco.journal"
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 BATCHED = {"metrics", "params", "tags"}
 CARRIERS = {"file", "image", "model"}
-METRICS_A_BATCH = 1000
+METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
 #: What asking again will not change.
 FINAL = {
     "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "NOT_IMPLEMENTED",
 }  # fmt: skip
 FILE_ATTEMPTS = 5
-PAUSE_S = 1.0  # after an attempt that found no answer
+PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # after the first, second ... attempt that found no answer
 
 
 def short(error: Exception) -> str:
@@ -57,41 +57,51 @@ def is_final(error: Exception) -> bool:
 class Delivery:
     """Delivers one journal, a request or two at a time.
 
+    What people should know is noted in ``delivered.json``, from where the writer prints it.
+
     Args:
         uri: the store of who delivers, with its credentials.
-        say: called with what people should know where the writer has gone; one that lives prints it itself.
-        left: whether it has gone.
+        say: called with what people should know where the writer has gone.
+        left: whether it has.
     """
 
     def __init__(self, journal: RunJournal, uri: str, say: Callable[[str], None], *, left: bool = False) -> None:
         self.journal, self.left, self._ours, self._say = journal, left, uri, say
         self.done = journal.delivered()
-        self._header = journal.header()
-        self._store = str(self._header.get("uri", ""))
+        self.failures = 0  # attempts in a row that found no answer
         self._next_attempt = 0.0
         self._attempts = 0  # at the next event
+        self._singly = False  # one of a batch is refused
+        self._resumed = self.done.offset > 0
         self._client: Any = None
         self._models: dict[str, str] = {}  # the run that made a model ("": this one), and its id
 
     def attempt(self) -> bool:
-        """Deliver the next events; whether there were some and the store is well.
+        """Deliver the next events; whether the store took something.
 
-        A store that does not answer is asked again after a pause; that it does not is noted.
+        A store that does not answer is not asked too often, but once more after the run's end; what it says is noted.
 
         Raises:
             DamagedJournal: when a line is no event.
         """
-        if time.monotonic() < self._next_attempt:
-            return False
         size = self.journal.size()
+        over = self.left or self.journal.has_ended()
+        if time.monotonic() < self._next_attempt and not (over and (self.done.failed_at or 0) < size):
+            return False
         try:
-            return self.step()
+            worked = self.step()
         except DamagedJournal:
             raise
         except Exception as error:
-            self._next_attempt = time.monotonic() + PAUSE_S
+            if over and self._is_stuck():
+                return True  # the store is well: a file is asked for again at once, and set aside after some attempts
+            self.failures += 1
+            self._next_attempt = time.monotonic() + PAUSES_S[min(self.failures, len(PAUSES_S)) - 1]
             self._note_outage(error, size)
             return False
+        if worked:
+            self.failures, self._next_attempt = 0, 0.0
+        return worked
 
     def step(self) -> bool:
         """Deliver the next events; False when none waits.
@@ -102,56 +112,55 @@ class Delivery:
         waiting = self.journal.waiting(self.done.offset)
         if not waiting:
             return False
-        if self._client is None:  # a store that cannot be opened refuses nothing
-            self._client = database.connect(self._with_credentials())
-        self._send(_batch(waiting))
-        return True
-
-    def _send(self, batch: list[tuple[Event, int]]) -> None:
+        batch = waiting[:1] if self._singly else _batch(waiting)
         first = batch[0][0]
+        if self._client is None:  # a store that cannot be opened refuses nothing
+            self._connect(self.journal.waiting(0, limit=1)[0][0])
         try:
             self._attempts += 1
             self._deliver([event for event, _ in batch])
         except Exception as error:
-            stuck = self._is_stuck(first)
-            if stuck and self._attempts < FILE_ATTEMPTS:
-                time.sleep(PAUSE_S)
-                return
+            stuck = self._attempts >= FILE_ATTEMPTS and self._is_stuck()
             if not (is_final(error) or stuck) or first["kind"] == "run":
                 raise
             if len(batch) > 1:  # one of them is to blame
-                for one in batch:
-                    self._send([one])
-                return
-            home = self.journal.refuse(first, f"{type(error).__name__}: {error}")
-            self._report(f"MLflow refused {first['kind']} ({redacted(str(error))[:300]}); it is kept in {home}")
+                self._singly = True
+                return True
+            self._refuse(first, error)
         self._advance(batch)
+        return True
+
+    def _refuse(self, event: Event, error: Exception) -> None:
+        home = self.journal.refuse(event, f"{type(error).__name__}: {error}")
+        self.done.refused += 1
+        self.done.refusal = f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is kept in {home}"
+        self._report(self.done.refusal)
 
     def _note_outage(self, error: Exception, size: int) -> None:
         """Note that :meth:`step` found no answer; the journal had ``size`` bytes when it began."""
-        if self.left or self.done.failed_at is None:
-            self._report(
-                f"MLflow at {self._store} does not accept figures now ({short(error)}); "
-                f"they are kept in {self.journal.home} and sent later"
-            )
+        self.done.outage = (
+            f"MLflow at {store_of(self.journal)} does not accept figures now ({short(error)}); "
+            f"they are kept in {self.journal.home} and sent later"
+        )
         self.done.failed_at = size
         self.journal.mark(self.done)
+        self._report(self.done.outage)
 
     def _report(self, line: str) -> None:
-        (self._say if self.left else self.journal.note)(line)
+        if self.left:
+            self._say(line)
 
     def _advance(self, batch: list[tuple[Event, int]]) -> None:
-        if self.done.failed_at is not None:
-            self.journal.note(f"MLflow at {self._store} answers again")
-        self.done.offset, self.done.failed_at = batch[-1][1], None
+        self.done.offset, self.done.failed_at, self.done.outage = batch[-1][1], None, ""
         self.journal.mark(self.done)
         for event, _ in batch:
             self.journal.drop(event)
-        self._attempts = 0
+        self._attempts, self._singly = 0, False
 
-    def _is_stuck(self, event: Event) -> bool:
-        """Whether it is the file of an event that cannot be stored, and the store itself is well."""
-        if event["kind"] not in CARRIERS:
+    def _is_stuck(self) -> bool:
+        """Whether the store itself is well, and it is the file of the next event that cannot be stored."""
+        waiting = self.journal.waiting(self.done.offset, limit=1)
+        if not waiting or waiting[0][0]["kind"] not in CARRIERS or self._client is None:
             return False
         try:
             self._client.get_run(self.done.run_id)
@@ -173,16 +182,21 @@ class Delivery:
         else:
             getattr(self, f"_{first['kind']}")(first)
 
-    def _with_credentials(self) -> str:
+    def _connect(self, header: Event) -> None:
+        self._uri = self._with_credentials(header)
+        self._client = database.connect(self._uri)
+
+    def _with_credentials(self, header: Event) -> str:
         """The URI of the journal's store; a journal does not hold the password of a database."""
-        if bare(self._ours) == self._store:
+        given = str(header["uri"])
+        if bare(self._ours) == given:
             return self._ours
-        if self._header.get("needs_credentials"):
+        if header.get("needs_credentials"):
             raise DataError(
-                f"{self.journal.home}: its run goes to {self._store}, whose password no journal keeps; "
+                f"{self.journal.home}: its run goes to {given}, whose password no journal keeps; "
                 "name that store with its password in MLFLOW_TRACKING_URI and run `paco sync`"
             )
-        return self._store
+        return given
 
     def _start(self, event: Event) -> None:
         """Create the run, or find the one whose creation was answered to nobody."""
@@ -233,14 +247,20 @@ class Delivery:
         ]
         params = [Param(k, v) for event in events if event["kind"] == "params" for k, v in event["values"].items()]
         tags = [RunTag(k, v) for event in events if event["kind"] == "tags" for k, v in event["values"].items()]
-        self._client.log_batch(self.done.run_id, metrics=metrics, params=params, tags=tags)
+        for start in range(0, len(metrics), METRICS_A_BATCH):
+            self._client.log_batch(self.done.run_id, metrics=metrics[start : start + METRICS_A_BATCH])
+        for start in range(0, len(params), OTHERS_A_BATCH):
+            self._client.log_batch(self.done.run_id, params=params[start : start + OTHERS_A_BATCH])
+        for start in range(0, len(tags), OTHERS_A_BATCH):
+            self._client.log_batch(self.done.run_id, tags=tags[start : start + OTHERS_A_BATCH])
 
     def _image(self, event: Event) -> None:
         key, step = event["key"], event["step"]
-        stored = [item.path for item in self._client.list_artifacts(self.done.run_id, "images")]
-        start = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
-        if sum(path.startswith(start) for path in stored) >= 2:  # it and its small version: the answer was lost
-            return
+        if self._attempts > 1 or self._resumed:  # it may have arrived with its answer lost
+            stored = [item.path for item in self._client.list_artifacts(self.done.run_id, "images")]
+            start = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
+            if sum(path.startswith(start) for path in stored) >= 2:  # the picture and its small version
+                return
         image = read_image(self.journal.home / event["file"])
         self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
 

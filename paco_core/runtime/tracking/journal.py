@@ -1,8 +1,8 @@
 """What a run has logged, kept on disk until a store has it: an append-only file of JSON lines.
 
 ``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way),
-``delivered.json`` (how far the store has got), ``notes`` (what the sender has its writer print), and two files that are
-locked: ``alive`` while its writer lives, ``delivering`` by the one who brings it to the store.
+``delivered.json`` (how far the store has got, and what it did not take), and two files that are locked: ``alive``
+while its writer lives, ``delivering`` by the one who brings it to the store.
 ``reserve`` takes the room of the last line, which a full disk would have no place for.
 The folder goes when all is delivered. What a store refuses for good is kept in ``.paco/tracking/refused/<id>/``.
 """
@@ -17,15 +17,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
-from itertools import islice
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from paco_core.io.file_locks import try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
-from paco_core.io.secrets import redacted
+from paco_core.io.secrets import bare, redacted
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
@@ -49,12 +48,18 @@ class Delivered:
     Attributes:
         failed_at: how many bytes the journal had when the store last left an attempt without an answer; None once it
             answers again.
+        outage: in words, why it does not answer.
+        refused: events that the store refused for good.
+        refusal: in words, the last of them.
     """
 
     offset: int = 0
     run_id: str | None = None
     experiment_id: str | None = None
     failed_at: int | None = None
+    outage: str = ""
+    refused: int = 0
+    refusal: str = ""
 
 
 class RunJournal:
@@ -65,8 +70,6 @@ class RunJournal:
         self._lock = threading.Lock()
         self._alive: IO[bytes] | None = None
         self._delivering: IO[bytes] | None = None
-        self._ended = False  # by this writer
-        self._noted = 0  # bytes of the notes that were read
 
     @property
     def events(self) -> Path:
@@ -98,7 +101,7 @@ class RunJournal:
 
     def leave(self) -> None:
         """The writer goes: what is delivered to its end is removed, the rest is left to others."""
-        if self._ended and self.is_delivered():
+        if self.is_done():
             self.remove()
         if self._alive is not None:
             self._alive.close()
@@ -135,13 +138,6 @@ class RunJournal:
         except OSError:
             (self.home / RESERVE).unlink(missing_ok=True)
             self.append(event)
-        self._ended = True
-
-    def notes(self) -> list[str]:
-        """What the sender noted since the last look."""
-        lines = list(_whole_lines(self.home / "notes", self._noted))
-        self._noted += sum(map(len, lines))
-        return [line.decode().rstrip() for line in lines]
 
     @contextmanager
     def adding(self, event: Event, name: str) -> Iterator[Path]:
@@ -187,9 +183,9 @@ class RunJournal:
             _end_of_the_killed(self)
         return True
 
-    def header(self) -> Event:
-        """The first event, which opens the run; empty while there is none."""
-        return next((event for event, _ in self.waiting(0, limit=1)), {})
+    def header(self) -> Event | None:
+        """The first event, which opens the run; None while there is none."""
+        return next((event for event, _ in self.waiting(0, limit=1)), None)
 
     def size(self) -> int:
         """Bytes of all events."""
@@ -197,18 +193,12 @@ class RunJournal:
 
     def delivered(self) -> Delivered:
         try:
-            noted = json.loads((self.home / "delivered.json").read_bytes())
+            return Delivered(**json.loads((self.home / "delivered.json").read_bytes()))
         except FileNotFoundError:
             return Delivered()
-        return Delivered(**{field.name: noted.get(field.name) for field in fields(Delivered)})  # earlier ones had more
 
     def mark(self, delivered: Delivered) -> None:
         write_json(self.home / "delivered.json", asdict(delivered))
-
-    def note(self, line: str) -> None:
-        """Have the writer print a line, where the disk takes it."""
-        with suppress(OSError):
-            append_line(self.home / "notes", f"{line}\n".encode())
 
     def waiting(self, offset: int, limit: int = 1000) -> list[tuple[Event, int]]:
         """The next events behind ``offset``, each with the offset behind it; a torn last line is no event yet.
@@ -216,20 +206,39 @@ class RunJournal:
         Raises:
             DamagedJournal: when a line is no event.
         """
+        if not self.events.is_file():
+            return []
         found: list[tuple[Event, int]] = []
-        for line in islice(_whole_lines(self.events, offset), limit):
-            event = _event(line, self.events, offset)
-            offset += len(line)
-            found.append((event, offset))
+        with self.events.open("rb") as stream:
+            stream.seek(offset)
+            for line in stream:
+                if not line.endswith(b"\n") or len(found) == limit:
+                    break
+                event = _event(line, self.events, offset)
+                offset += len(line)
+                found.append((event, offset))
         return found
 
-    def is_delivered(self) -> bool:
-        """Whether the store has all that was logged."""
-        return self.delivered().offset >= self.size()
+    def has_ended(self) -> bool:
+        """Whether the run's end is logged."""
+        if not (size := self.size()):
+            return False
+        with self.events.open("rb") as stream:
+            stream.seek(max(0, size - 4096))
+            return b'"kind": "end"' in stream.readlines()[-1]
+
+    def is_done(self) -> bool:
+        """Whether the run's end is delivered."""
+        return self.has_ended() and self.delivered().offset >= self.size()
 
     def count_waiting(self) -> int:
         """How many events the store does not have yet."""
-        return sum(1 for _ in _whole_lines(self.events, self.delivered().offset))
+        offset = self.delivered().offset
+        if not self.events.is_file():
+            return 0
+        with self.events.open("rb") as stream:
+            stream.seek(offset)
+            return sum(line.endswith(b"\n") for line in stream)
 
     def refuse(self, event: Event, reason: str) -> Path:
         """Keep an event that the store will never take, with its file and the reason."""
@@ -247,6 +256,11 @@ class RunJournal:
         """Remove the file of a delivered event."""
         if name := event.get("file"):
             shutil.rmtree((self.home / str(name)).parent, ignore_errors=True)
+
+
+def store_of(journal: RunJournal) -> str:
+    """The URI of a journal's store, as it may be shown."""
+    return bare(str((journal.header() or {}).get("uri", "")))
 
 
 def journals(root: Path) -> list[RunJournal]:
@@ -269,23 +283,14 @@ def sweep(root: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _whole_lines(file: Path, offset: int = 0) -> Iterator[bytes]:
-    """Lines of a file behind an offset, without a torn last one; none where there is no file."""
-    if not file.is_file():
-        return
-    with file.open("rb") as stream:
-        stream.seek(offset)
-        for line in stream:
-            if not line.endswith(b"\n"):
-                return
-            yield line
-
-
 def _end_of_the_killed(journal: RunJournal) -> None:
     """Cut a torn last line off, and end a run that logged no end."""
     whole, last = 0, b""
-    for line in _whole_lines(journal.events):
-        whole, last = whole + len(line), line
+    if journal.events.is_file():
+        with journal.events.open("rb") as stream:
+            for line in stream:
+                if line.endswith(b"\n"):
+                    whole, last = whole + len(line), line
     if not last:
         journal.remove()
         return

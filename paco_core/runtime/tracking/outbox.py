@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paco_core.io.file_locks import is_held
 from paco_core.io.project import owner_root
-from paco_core.runtime.tracking.journal import Delivered, RunJournal
+from paco_core.runtime.tracking.journal import Delivered, RunJournal, store_of
 
 FOLDER = Path(".paco") / "senders"
 LOOK_S, POLL_S = 0.25, 0.02  # between two looks at a sender; while the stage waits for one
@@ -64,7 +64,7 @@ def start(address: SenderAddress, environment: Mapping[str, str]) -> subprocess.
     path = os.pathsep.join([code, *filter(None, [environment.get("PYTHONPATH")])])
     with address.file.open("ab") as complaints:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "paco_core.runtime.tracking", str(address.root)],
+            [sys.executable, "-P", "-m", "paco_core.runtime.tracking.daemon", str(address.root)],
             cwd=address.root,
             env={**environment, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
@@ -85,6 +85,7 @@ class Outbox:
         self._sender: subprocess.Popen[bytes] | None = None
         self._started = -RESTART_S
         self._broken = False
+        self._shown = Delivered()  # as of the last look
         self._known = Delivered()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="outbox", daemon=True)
@@ -116,7 +117,7 @@ class Outbox:
 
         def is_over() -> bool:
             failed_at = self._journal.delivered().failed_at
-            return self._journal.is_delivered() or (failed_at is not None and failed_at >= size)
+            return self._journal.is_done() or (failed_at is not None and failed_at >= size)
 
         self._wait(is_over)
         self._closed.set()
@@ -141,8 +142,13 @@ class Outbox:
 
     def _show(self) -> None:
         """Print what a sender noted since the last look: a refusal, an outage, its end."""
-        for line in self._journal.notes():
-            self._say(line)
+        before, self._shown = self._shown, self._journal.delivered()
+        if count := self._shown.refused - before.refused:
+            self._say(self._shown.refusal if count == 1 else f"{count} refusals, the last: {self._shown.refusal}")
+        if self._shown.outage and not before.outage:
+            self._say(self._shown.outage)
+        elif before.outage and not self._shown.outage:
+            self._say(f"MLflow at {store_of(self._journal)} answers again")
 
     def _call(self) -> None:
         """Start a sender where none lives: none came yet, the last one was killed, or went just before we came."""

@@ -11,25 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.io.secrets import bare, redacted
-from paco_core.runtime.tracking.delivery import Delivery
+from paco_core.runtime.tracking.delivery import PAUSES_S, Delivery
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal, journals, sweep
 from paco_core.runtime.tracking.store import brief_requests, tracking_uri
 
 POLL_S = 0.1
-AGAIN_S = 10.0  # before a running stage's journal is looked at again, which could not be read or marked
 
 
 class Sender:
     """Delivers the journals of a project, a request or two of each at a time.
 
     Those of running stages where it serves them, and those that earlier processes left behind: of the latter one that
-    the store does not take is tried once, and again when the next stage comes or the store answers
-    again.
+    the store does not take is tried once, and again when the next stage comes or the store answers again.
 
     Args:
         uri: the store, with its credentials.
         say: called with what people should know of the journals whose writer has gone.
-        key: of the stages that it serves; without one it sends only what was left, to whichever store.
+        key: of its address; without one it sends only what was left, to whichever store.
     """
 
     def __init__(self, root: Path, uri: str, say: Callable[[str], None], key: str | None = None) -> None:
@@ -37,15 +35,18 @@ class Sender:
         self._deliveries: dict[str, Delivery] = {}
         self._later: dict[str, float] = {}  # names of journals, and when they are tried again
 
-    def run(self, idle_s: float) -> None:
-        """Deliver until nothing has come for ``idle_s`` seconds."""
+    def run(self, idle_s: float, is_gone: Callable[[], bool]) -> None:
+        """Deliver until nothing has come for ``idle_s`` seconds, or the project ``is_gone``."""
         last = time.monotonic()
-        while time.monotonic() - last < idle_s:
+        while not is_gone():
             worked = self.round()
             if self._deliveries:
                 last = time.monotonic()
+            elif time.monotonic() - last >= idle_s:
+                break
             if not worked:
                 time.sleep(POLL_S)
+        self.free()
 
     def free(self) -> None:
         """Leave what is not delivered to others."""
@@ -53,17 +54,18 @@ class Sender:
             delivery.journal.free()
 
     def round(self) -> bool:
-        """Deliver a little of each journal; whether a store took something."""
-        worked, found = False, {journal.home.name: journal for journal in journals(self._root)}
-        for name in self._deliveries.keys() - found.keys():
-            self._release(name)  # its writer took it away
-        for name, journal in found.items():
+        """Deliver a little of each journal; whether the store took something."""
+        worked, found = False, journals(self._root)
+        for name in self._deliveries.keys() - {journal.home.name for journal in found}:
+            self._release(self._deliveries[name].journal)  # its writer took it away
+        for journal in found:
+            name = journal.home.name
             try:
                 delivery = self._deliveries.get(name) or self._take(journal)
                 worked = (delivery is not None and self._attend(delivery)) or worked
             except Exception as error:  # one that nobody can read, or a full disk: it must not stop the others
                 lives = name in self._deliveries and not self._deliveries[name].left
-                self._release(name, time.monotonic() + AGAIN_S if lives else math.inf)
+                self._release(journal, time.monotonic() + PAUSES_S[-1] if lives else math.inf)
                 if journal.home.exists():  # else its writer took it away in this moment
                     self._say(_problem(error))
         return worked
@@ -73,7 +75,7 @@ class Sender:
         name = journal.home.name
         if time.monotonic() < self._later.get(name, 0.0):
             return None
-        header = journal.header()
+        header = journal.header() or {}
         ours = self._key is not None and header.get("sender") == self._key
         if not (ours or self._key is None or header.get("uri") == bare(self._uri)):
             return None
@@ -86,22 +88,23 @@ class Sender:
         return self._deliveries[name]
 
     def _attend(self, delivery: Delivery) -> bool:
-        delivery.left = delivery.left or delivery.journal.is_left()
-        failed_at = delivery.done.failed_at
+        journal, failures = delivery.journal, delivery.failures
+        delivery.left = delivery.left or journal.is_left()
         worked = delivery.attempt()
-        if failed_at is not None and delivery.done.failed_at is None:
+        if failures and not delivery.failures:
             self._later.clear()  # the store answers again
-        if delivery.left and delivery.journal.is_delivered():
-            delivery.journal.remove()
-            self._release(delivery.journal.home.name)
-        elif delivery.left and delivery.done.failed_at is not None:
-            self._release(delivery.journal.home.name, math.inf)
+        if delivery.left and journal.is_done():
+            journal.remove()
+            self._release(journal)
+        elif delivery.left and delivery.failures:
+            self._release(journal, math.inf)
         return worked
 
-    def _release(self, name: str, until: float = 0.0) -> None:
-        if delivery := self._deliveries.pop(name, None):
+    def _release(self, journal: RunJournal, until: float = 0.0) -> None:
+        if delivery := self._deliveries.pop(journal.home.name, None):
             delivery.journal.free()
-        self._later[name] = until
+        journal.free()
+        self._later[journal.home.name] = until
 
 
 def _problem(error: Exception) -> str:

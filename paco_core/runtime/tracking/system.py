@@ -3,24 +3,21 @@
 MLflow's monitor writes to the server itself and ends with the first request that fails, and importing it imports all
 of MLflow; these samples go the way of all other figures, so that an outage loses none.
 ``MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING=false`` switches them off, ``MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL`` says
-how many seconds lie between two. MLflow's pages list and choose metrics in the order of their arrival: samples wait for
-the stage's first figures, for some minutes at most.
+how many seconds lie between two.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 INTERVAL_S = 10.0
-HELD_SAMPLES = 30  # that wait for the stage's first figures
 
-LogMetrics = Callable[[Mapping[str, float], int, int], None]  # figures, step, and milliseconds since 1970
+LogMetrics = Callable[[Mapping[str, float], int], None]
 
 
 def is_wanted() -> bool:
@@ -30,11 +27,10 @@ def is_wanted() -> bool:
 class SystemMetrics:
     """Samples CPU, memory, disk, network and, where there is one, GPU; one sample at least, at the end."""
 
-    def __init__(self, log: LogMetrics, has_figures: Callable[[], bool]) -> None:
-        self._log, self._has_figures = log, has_figures
+    def __init__(self, log: LogMetrics) -> None:
+        self._log = log
         self._interval = float(os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL") or INTERVAL_S)
         self._stop = threading.Event()
-        self._held: list[tuple[Mapping[str, float], int, int]] = []
         self._step = 0
         self._machine, self._gpus = MachineLoad(), gpus()
         self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
@@ -47,21 +43,18 @@ class SystemMetrics:
         self._thread.join(self._interval)
 
     def _run(self) -> None:
-        last = False
-        while not last:
+        while True:
             last = self._stop.wait(self._interval)
-            self._held.append((self._sample(), self._step, int(time.time() * 1000)))
-            self._step += 1
-            if last or self._has_figures() or len(self._held) >= HELD_SAMPLES:
-                for sample in self._held:
-                    self._log(*sample)
-                self._held.clear()
+            self._sample()
+            if last:
+                return
 
-    def _sample(self) -> dict[str, float]:
+    def _sample(self) -> None:
         found = self._machine.sample()
         for number, gpu in enumerate(self._gpus):
             found |= {f"gpu_{number}_{name}": value for name, value in gpu().items()}
-        return {f"system/{name}": round(value, 3) for name, value in found.items()}
+        self._log({f"system/{name}": round(value, 3) for name, value in found.items()}, self._step)
+        self._step += 1
 
 
 class MachineLoad:

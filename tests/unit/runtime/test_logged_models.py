@@ -14,13 +14,12 @@ import torch
 from diffusers import FluxPipeline
 from mlflow.exceptions import MlflowException
 from PIL import Image
-from waiting import until
 
 from paco_core.config.params import load
 from paco_core.policies import base
 from paco_core.policies.adapted import adapted
 from paco_core.runtime import tracking
-from paco_core.runtime.tracking import models, open_run, system, views
+from paco_core.runtime.tracking import models, open_run, views
 from paco_core.runtime.tracking.models import Adapted
 from paco_core.stages import policies
 
@@ -139,33 +138,20 @@ def test_a_model_whose_answer_was_lost_is_completed_and_not_made_twice(
     assert mlflow.diffusers.load_model(f"models:/{model.model_id}").base_model == "/zoo/flux"
 
 
-def sampling_fast(tracker: tracking.Tracker, monkeypatch: pytest.MonkeyPatch) -> system.SystemMetrics:
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.02")
-    metrics = system.SystemMetrics(tracker.system, lambda: tracker.has_figures)
-    metrics.start()
-    return metrics
-
-
 def test_figures_of_the_machine_come_behind_the_stages_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "system/system_memory_usage_megabytes"
-    monkeypatch.setattr(system, "HELD_SAMPLES", 100_000)
     with open_run(project, "paco/x", "x", {}) as tracker:
-        machine = sampling_fast(tracker, monkeypatch)
-        until(lambda: len(machine._held) > 3)
+        tracker.system({"system/cpu": 1.0}, 0)
         tracker.metrics({"Summary/goal": 0.5})
-        machine.stop()
+        tracker.system({"system/cpu": 2.0}, 1)
     run = mlflow.MlflowClient().get_run(str(tracker.run_id))
-    assert next(iter(run.data.metrics)) == "Summary/goal"
-    steps = [m.step for m in mlflow.MlflowClient().get_metric_history(run.info.run_id, name)]
-    assert steps == list(range(len(steps))) and len(steps) > 3, "none is lost"
-    monkeypatch.setattr(system, "HELD_SAMPLES", 2)
+    assert list(run.data.metrics) == ["Summary/goal", "system/cpu"]
+    assert [m.value for m in mlflow.MlflowClient().get_metric_history(run.info.run_id, "system/cpu")] == [1.0, 2.0]
+    monkeypatch.setattr(tracking, "HELD_SAMPLES", 2)
     with open_run(project, "paco/x", "y", {}) as tracker:  # a stage that reports nothing for long, or ever
-        machine = sampling_fast(tracker, monkeypatch)
-        until(lambda: machine._step > 3)
+        tracker.system({"system/cpu": 1.0}, 0)
+        tracker.system({"system/cpu": 2.0}, 1)
         tracker.metrics({"late": 0.5})
-        machine.stop()
-    names = list(mlflow.MlflowClient().get_run(str(tracker.run_id)).data.metrics)
-    assert names[0].startswith("system/") and "late" in names
+    assert list(mlflow.MlflowClient().get_run(str(tracker.run_id)).data.metrics) == ["system/cpu", "late"]
 
 
 def test_a_saved_view_reaches_the_experiment_and_follows_its_changes(project: Path) -> None:

@@ -324,7 +324,7 @@ def test_the_machine_is_described_as_mlflow_does(monkeypatch: pytest.MonkeyPatch
         monitor.collect_metrics()
         theirs |= {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
     told: list[dict[str, float]] = []
-    ours = SystemMetrics(lambda values, _step, _time: told.append(dict(values)), lambda: True)
+    ours = SystemMetrics(lambda values, _step: told.append(dict(values)))
     ours.start()
     ours.stop()
     assert told[0].keys() == theirs.keys() and "system/gpu_1_power_usage_watts" not in theirs

@@ -1,4 +1,4 @@
-"""The one process that sends to MLflow while stages run: ``python -m paco_core.runtime.tracking ROOT``.
+"""The one process that sends to MLflow while stages run: ``python -m paco_core.runtime.tracking.daemon ROOT``.
 
 The first stage starts it. It imports MLflow once, serves the journals of all stages that run, ends the runs of those
 that were killed, and goes when nothing has come for a while. It may be killed at any time: a stage that waits for it
@@ -9,17 +9,37 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
+from typing import IO
 
-from paco_core.io.file_locks import remove_unless_held, try_hold
+from paco_core.io.file_locks import try_hold
 from paco_core.io.imports import uncollected
 from paco_core.io.secrets import redact_tracebacks
 from paco_core.runtime.tracking.outbox import SenderAddress
-from paco_core.runtime.tracking.sender import Sender
+from paco_core.runtime.tracking.sender import POLL_S, Sender
 from paco_core.runtime.tracking.store import brief_requests, tracking_uri
 
 IDLE_S = 20.0
 IDLE = "PACO_SENDER_IDLE_S"
+TAKEOVER_S = 1.0  # for a sender that goes, and for those who look whether one lives
+
+
+def lock(file: Path) -> IO[bytes] | None:
+    """The lock of an address, held until it is closed; None when another sender holds it."""
+    deadline = time.monotonic() + TAKEOVER_S
+    file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    while (held := try_hold(file)) is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return held
+
+
+def is_gone(file: Path, held: IO[bytes]) -> bool:
+    """Whether the project, or its folder of senders, was taken away."""
+    try:
+        return not os.path.samestat(file.stat(), os.fstat(held.fileno()))
+    except FileNotFoundError:
+        return True
 
 
 def complain(line: str) -> None:
@@ -30,7 +50,7 @@ def complain(line: str) -> None:
 def main(root: Path) -> None:
     redact_tracebacks()
     address, uri = SenderAddress.from_environment(root, os.environ), tracking_uri(root)
-    held = try_hold(address.file)
+    held = lock(address.file)
     if held is None:
         return
     with held, brief_requests():
@@ -39,8 +59,10 @@ def main(root: Path) -> None:
         held.flush()
         with uncollected():
             import mlflow  # noqa: F401  (now, while the stage works)
-        Sender(address.root, uri, complain, address.key).run(float(os.environ.get(IDLE) or IDLE_S))
-    remove_unless_held(address.file)  # keys that expire would leave one each; a sender that failed leaves its complaint
+        sender = Sender(address.root, uri, complain, address.key)
+        sender.run(float(os.environ.get(IDLE) or IDLE_S), lambda: is_gone(address.file, held))
+        if not is_gone(address.file, held):
+            address.file.unlink()  # keys that expire would leave one each; a sender that failed leaves its complaint
 
 
 if __name__ == "__main__":
