@@ -199,8 +199,8 @@ def train(epochs: int = EPOCHS, log: Callable[[str], None] = print) -> list[dict
     torch.manual_seed(SEED)
     policy, records = TinyPolicy(), [prompt(colour) for colour in COLOURS]
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE)
-    plain = Sampling.of(policy, SIZE, STEPS, GUIDANCE)
-    noisy = Sampling.of(policy, SIZE, STEPS, GUIDANCE, noise_steps=NOISE_STEPS, noise_level=NOISE_LEVEL)
+    plain = Sampling.for_policy(policy, SIZE, STEPS, GUIDANCE)
+    noisy = Sampling.for_policy(policy, SIZE, STEPS, GUIDANCE, noise_steps=NOISE_STEPS, noise_level=NOISE_LEVEL)
     found: list[dict[str, float]] = []
     for epoch in range(epochs + 1):
         if epoch % 10 == 0:

@@ -74,7 +74,7 @@ def measure(
     planned = device_memory(params, name, root)
     assert planned is not None
     prompt = encoded(policy, recipe, found, side)
-    whole = Sampling.of(policy, size, recipe.sampling_steps, recipe.guidance, noise_steps=[1], noise_level=0.7)
+    whole = Sampling.for_policy(policy, size, recipe.sampling_steps, recipe.guidance, noise_steps=[1], noise_level=0.7)
     sampling = replace(whole, steps=whole.steps[:MEASURED_STEPS])
 
     def sampled(batch: int) -> Trajectory:

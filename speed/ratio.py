@@ -49,7 +49,7 @@ def experience(policy: Policy, recipe: PolicyRecipe, side: int) -> Experience:
     given = ([picture] * len(PROMPTS), [[size]] * len(PROMPTS)) if policy.edits else (None, ())
     encoded = policy.encode(PROMPTS, recipe.max_sequence_length, *given, guidance=recipe.guidance)
     noisy, level = recipe.noise_steps[0], recipe.noise_level
-    whole = Sampling.of(
+    whole = Sampling.for_policy(
         policy, size, recipe.sampling_steps, recipe.guidance, noise_steps=[noisy], noise_level=level,
         dynamics=recipe.dynamics,
     )  # fmt: skip

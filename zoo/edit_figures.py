@@ -60,7 +60,7 @@ def paint(
     """One edit an instruction by the ODE."""
     square = (size, size)
     encoded = policy.encode(instructions, length, references, [[square]] * len(references))
-    sampling = Sampling.of(policy, square, STEPS, guidance)
+    sampling = Sampling.for_policy(policy, square, STEPS, guidance)
     painted: list[Image] = []
     for start in range(0, len(references), BATCH):
         rows = range(start, min(start + BATCH, len(references)))

@@ -69,7 +69,7 @@ def stories(policy: Policy, recogniser: Path, guidance: float) -> dict[str, floa
     ]  # fmt: skip
     prompts = EncodedPrompts.from_records(policy, records, MOST_BEFORE, PANEL_LENGTH, guidance)
     rows, page = range(STORIES), Canvas((2 * SIZE, 3 * SIZE), records[0].grid)
-    sampling = Sampling.of(policy, page.part_size, edit_figures.STEPS, guidance)
+    sampling = Sampling.for_policy(policy, page.part_size, edit_figures.STEPS, guidance)
     keys = [NoiseKey(record.idx, 0, SEED) for record in records]
     _, parts = paint_page(policy, prompts, rows, keys, sampling, page)
     reader = Recogniser.from_pretrained(recogniser)

@@ -93,7 +93,7 @@ def _champions(root: Path) -> str:
     from paco_core.operations.promotion.champions import Champions
 
     try:
-        registry = Champions.of_store(root)
+        registry = Champions.from_store(root)
         return "nothing is registered" if registry is None else registry.text()
     except Exception as error:  # MLflow raises much: a status is printed without its registry rather than not at all
         return f"unknown: the registry does not answer ({str(error).splitlines()[0]})"

@@ -92,7 +92,7 @@ class Evaluator:
         painted: dict[int, Image] = {}
         scoring, number, rollouts = self.scoring.round(), 0, list[int]()
         for page, places in buckets(pages).items():
-            sampling = Sampling.of(self.policy, page.part_size, self.recipe.eval_steps, self.recipe.guidance)
+            sampling = Sampling.for_policy(self.policy, page.part_size, self.recipe.eval_steps, self.recipe.guidance)
             for part in shared_out(places, most, shares, together):
                 rollouts += [number] * page.parts
                 number += 1

@@ -121,7 +121,7 @@ class OfflineEpochs:
 
     def _bucket(self, size: Size, places: Sequence[int], rows: Sequence[int]) -> Bucket:
         recipe = self.recipe
-        sampling = Sampling.of(
+        sampling = Sampling.for_policy(
             self.policy, size, recipe.sampling_steps, recipe.guidance, train_steps=recipe.train_steps or ()
         )
         pairs = [self.preferences.pictures(self.records[rows[place]].idx) for place in places]

@@ -30,7 +30,7 @@ class Sampling:
     train_steps: tuple[int, ...] = ()  # noise steps of which something is kept; none named = all
 
     @classmethod
-    def of(
+    def for_policy(
         cls,
         policy: Flow,
         size: Size,

@@ -81,7 +81,7 @@ class Sampler:
 
     def _sampling_of(self, size: Size) -> Sampling:
         recipe = self.recipe
-        return Sampling.of(
+        return Sampling.for_policy(
             self.policy,
             size,
             recipe.sampling_steps,

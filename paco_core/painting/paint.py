@@ -84,7 +84,7 @@ def paint(
         return paint_page(policy, prompts, [row for row, _ in part], keys, sampling, page)[0]
 
     for page, rows in buckets(pages).items():
-        sampling = Sampling.of(policy, page.part_size, steps, guidance)
+        sampling = Sampling.for_policy(policy, page.part_size, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
         beside = int(policy.edits) or min(predecessors, page.parts - 1)
         batch = pictures_a_pass(page.part_size, references=beside, words=max_sequence_length)

@@ -46,7 +46,7 @@ def champions(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     changed = None if file is None or not file.is_file() else str(file.stat().st_mtime_ns)
     if changed is not None and changed == context.cursor:
         return dg.SkipReason("MLflow recorded nothing since the last tick")
-    lines = mirror_champions(context.instance, Champions.of_store(ROOT))
+    lines = mirror_champions(context.instance, Champions.from_store(ROOT))
     if changed is not None:
         context.update_cursor(changed)
     return dg.SkipReason("; ".join(lines) or "Dagster and the registry agree")

@@ -61,7 +61,7 @@ def painters(root: Path, params: Params, task: Task) -> list[dict[str, Any]]:
 def _aliases(root: Path, name: str) -> list[str]:
     """The aliases that a policy's versions have."""
     try:
-        registry = Champions.of_store(root)
+        registry = Champions.from_store(root)
         return [] if registry is None else [alias for alias in ALIASES if registry.at(name, alias) is not None]
     except Exception as error:  # MLflow raises much, and the page does without its champions
         log.warning("the registry does not answer (%s)", redacted(str(error).splitlines()[0]))

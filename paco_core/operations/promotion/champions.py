@@ -70,7 +70,7 @@ class Champions:
         self._client = connect(self.uri)
 
     @classmethod
-    def of_store(cls, root: Path) -> Champions | None:
+    def from_store(cls, root: Path) -> Champions | None:
         """The registry, or None where nobody has made its file yet: MLflow would make it when it is asked."""
         file = sqlite_file(tracking_uri(root))
         return None if file is not None and not file.is_file() else cls(root)

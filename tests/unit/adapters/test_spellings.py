@@ -180,7 +180,7 @@ def test_the_names_of_xlabs(folders: dict[str, Path], tmp_path: Path) -> None:
 def paint(policy: Any) -> torch.Tensor:
     pictures, sizes = ([Image.new("RGB", (64, 64), "red")], [[(32, 32)]]) if policy.edits else (None, ())
     encoded = policy.encode(["a red cat on the beach"], TEXT_LENGTH, pictures, sizes)
-    return rollout(policy, encoded, [0], [NoiseKey("p", 0, 3)], Sampling.of(policy, (32, 32), 2, 3.5)).latents
+    return rollout(policy, encoded, [0], [NoiseKey("p", 0, 3)], Sampling.for_policy(policy, (32, 32), 2, 3.5)).latents
 
 
 @pytest.mark.parametrize("family", KINDS)

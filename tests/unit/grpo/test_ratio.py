@@ -95,7 +95,7 @@ def test_recomputed_log_probabilities_leave_nothing_to_rounding(editor: Any, old
     size, prompts = (64, 64), ["a red cat", "two", "a frog with a hat on the beach and a kite"]
     pictures = [Image.new("RGB", size, colour) for colour in ("red", "green", "blue")]
     encoded = editor.encode(prompts, TEXT_LENGTH, pictures, [[size]] * 3)
-    sampling = Sampling.of(editor, size, 3, 4.0, noise_steps=[1], noise_level=1.0)
+    sampling = Sampling.for_policy(editor, size, 3, 4.0, noise_steps=[1], noise_level=1.0)
     rows = [place // 4 % 3 for place in range(16)]
     keys = [NoiseKey(f"p{row}", place, 0) for place, row in enumerate(rows)]
     kept = rollout(editor, encoded, rows, keys, sampling).kept[0]

@@ -18,7 +18,7 @@ SIZE = (32, 32)
 
 
 def run(policy: ToyPolicy, samples: Sequence[tuple[int, int]], **settings: object) -> Trajectory:
-    sampling = Sampling.of(policy, SIZE, 5, 3.5, **{"noise_steps": [1], "noise_level": 0.7, **settings})  # type: ignore[arg-type]
+    sampling = Sampling.for_policy(policy, SIZE, 5, 3.5, **{"noise_steps": [1], "noise_level": 0.7, **settings})  # type: ignore[arg-type]
     encoded = policy.encode(["one", "three"], 80)
     keys = [NoiseKey(f"p{row}", image, 1) for row, image in samples]
     return rollout(policy, encoded, [row for row, _ in samples], keys, sampling)
@@ -39,7 +39,7 @@ def test_only_noise_steps_are_kept_and_each_step_is_one_pass() -> None:
 @pytest.mark.parametrize("dynamics", sorted(DYNAMICS))
 def test_trained_pass_finds_the_log_probability_of_the_rollout(dynamics: str) -> None:
     policy = ToyPolicy()
-    sampling = Sampling.of(policy, SIZE, 5, 3.5, noise_steps=[2], noise_level=0.5, dynamics=dynamics)
+    sampling = Sampling.for_policy(policy, SIZE, 5, 3.5, noise_steps=[2], noise_level=0.5, dynamics=dynamics)
     encoded = policy.encode(["one", "three"], 80)
     rows = [row for row, _ in GROUPS]
     kept = rollout(policy, encoded, rows, [NoiseKey("p", i, 0) for i in range(6)], sampling).kept[0]
@@ -95,7 +95,7 @@ def test_shared_noise_runs_the_common_steps_once_a_prompt() -> None:
 
 def test_noise_step_outside_the_schedule() -> None:
     with pytest.raises(ValueError, match=r"\[4\].*0\.\.3"):
-        Sampling.of(ToyPolicy(), SIZE, 5, 3.5, noise_steps=[4], noise_level=0.7)
+        Sampling.for_policy(ToyPolicy(), SIZE, 5, 3.5, noise_steps=[4], noise_level=0.7)
 
 
 def test_keys_differ_in_every_part() -> None:

@@ -65,7 +65,7 @@ def arrays(pictures: list[Image.Image]) -> np.ndarray:
 def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[Image.Image], list[Any]]:
     page = Canvas.from_record(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
     prompts = EncodedPrompts.from_records(policy, [record], predecessors, WINDOW, 4.0)
-    return paint_page(policy, prompts, [0, 0], KEYS, Sampling.of(policy, page.part_size, 3, 4.0), page)
+    return paint_page(policy, prompts, [0, 0], KEYS, Sampling.for_policy(policy, page.part_size, 3, 4.0), page)
 
 
 def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it(model: Path) -> None:
@@ -103,7 +103,7 @@ def test_references_stand_behind_those_that_a_prompt_has(model: Path) -> None:
     behind = policy.with_references(
         policy.encode(["the beach"], WINDOW, [pictures[:1]], [[size]]), [pictures[1:]], size
     )
-    sampling = Sampling.of(policy, size, 2, 4.0)
+    sampling = Sampling.for_policy(policy, size, 2, 4.0)
     found = [rollout(policy, encoded, [0], KEYS[:1], sampling).latents for encoded in (together, behind)]
     assert torch.equal(*found)
 
@@ -140,7 +140,7 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
     prompts = EncodedPrompts.from_records(policy, [record], 2, WINDOW, recipe.guidance)
-    sampling = Sampling.of(policy, (SIDE, SIDE), 3, recipe.guidance)
+    sampling = Sampling.for_policy(policy, (SIDE, SIDE), 3, recipe.guidance)
     page = Canvas((2 * SIDE, 2 * SIDE), (2, 2))
     images, _ = paint_page(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
     assert np.abs(arrays(images) - arrays([Image.open("painted.png")])).max() <= 2

@@ -68,7 +68,7 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
     class Seed:
         generator_seed = 0
 
-    done = rollout(policy, encoded, [0], [Seed()], Sampling.of(policy, SIZE, 3, recipe.guidance))  # type: ignore[list-item]
+    done = rollout(policy, encoded, [0], [Seed()], Sampling.for_policy(policy, SIZE, 3, recipe.guidance))  # type: ignore[list-item]
     return np.asarray(policy.decode(done.latents, SIZE)[0], dtype=int)
 
 

@@ -94,7 +94,7 @@ def policy(family: Family, folder: Path) -> Any:
 
 def sample(policy: Any, size: Size, guidance: float = GUIDANCE, rows: int = 3) -> np.ndarray:
     encoded = policy.encode(PROMPTS[:rows], TEXT_LENGTH, references()[:rows], [[size]] * rows)
-    done = rollout(policy, encoded, range(rows), KEYS[:rows], Sampling.of(policy, size, STEPS, guidance))
+    done = rollout(policy, encoded, range(rows), KEYS[:rows], Sampling.for_policy(policy, size, STEPS, guidance))
     return arrays(policy.decode(done.latents, size))
 
 
@@ -144,7 +144,7 @@ def test_pictures_equal_those_of_the_pipeline_at_large_references(family: Family
 
 def test_reference_instruction_and_noise_all_matter(policy: Any) -> None:
     size = (32, 32)
-    sampling = Sampling.of(policy, size, STEPS, GUIDANCE)
+    sampling = Sampling.for_policy(policy, size, STEPS, GUIDANCE)
 
     def paint(prompt: str, reference: Image.Image, key: NoiseKey) -> np.ndarray:
         encoded = policy.encode([prompt], TEXT_LENGTH, [reference], [[size]])
@@ -161,7 +161,7 @@ def test_one_encoding_serves_every_size_it_was_made_for(policy: Any) -> None:
     sizes = [(32, 32), (64, 64)]
     encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [sizes] * 3)
     for size in sizes:
-        done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, STEPS, GUIDANCE))
+        done = rollout(policy, encoded, range(3), KEYS, Sampling.for_policy(policy, size, STEPS, GUIDANCE))
         assert np.abs(arrays(policy.decode(done.latents, size)) - sample(policy, size)).max() <= 1
 
 
@@ -205,7 +205,7 @@ def test_a_prompt_is_encoded_at_the_sizes_of_its_own_pictures(policy: Any, monke
         named = [name for name in encoded.rows[row] if name.startswith("reference ") and "shapes" not in name]
         assert named == [f"reference {size[0]}x{size[1]}"]
         alone = sample(policy, size)[row]
-        done = rollout(policy, encoded, [row], KEYS[row : row + 1], Sampling.of(policy, size, STEPS, GUIDANCE))
+        done = rollout(policy, encoded, [row], KEYS[row : row + 1], Sampling.for_policy(policy, size, STEPS, GUIDANCE))
         assert np.abs(arrays(policy.decode(done.latents, size))[0] - alone).max() <= 1
     assert all(tensor.device.type == "cpu" for row in encoded.rows for tensor in row.values())
 
@@ -217,7 +217,7 @@ def test_log_probability_before_an_update_is_the_rollouts(policy: Any, guidance:
     policy.add_adapter(LORA, 0)
     train_a_little(policy)
     encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [[size]] * 3, guidance=guidance)
-    sampling = Sampling.of(policy, size, 4, guidance, noise_steps=[1], noise_level=0.7)
+    sampling = Sampling.for_policy(policy, size, 4, guidance, noise_steps=[1], noise_level=0.7)
     kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
     for rows in ([1, 0], [2], [1]):
         part, step = kept.take(rows), sampling.steps[1]

@@ -52,7 +52,7 @@ def train_a_little(policy: FluxPolicy) -> None:
 
 def sample(policy: FluxPolicy, size: tuple[int, int]) -> np.ndarray:
     encoded = policy.encode(PROMPTS, TEXT_LENGTH)
-    done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, 4, 3.5))
+    done = rollout(policy, encoded, range(3), KEYS, Sampling.for_policy(policy, size, 4, 3.5))
     return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
 
 
@@ -77,7 +77,7 @@ def test_mixed_trains_as_float32_does_and_paints_nearly_the_same(
     assert 0 < np.abs(painted - exact).mean() < 2, "levels of 255; random weights amplify what trained ones do not"
     kept = []
     for each in (policy, mixed):
-        sampling = Sampling.of(each, (32, 32), 4, 3.5, noise_steps=[0], noise_level=0.7)
+        sampling = Sampling.for_policy(each, (32, 32), 4, 3.5, noise_steps=[0], noise_level=0.7)
         kept.append(rollout(each, each.encode(PROMPTS, TEXT_LENGTH), range(3), KEYS, sampling).kept[0])
     assert torch.equal(kept[0].log_prob, kept[1].log_prob) and torch.equal(kept[0].after, kept[1].after)
 
@@ -121,7 +121,7 @@ def test_log_probability_before_an_update_is_the_rollouts(
     policy.add_adapter(LORA, 0)
     train_a_little(policy)
     encoded = policy.encode(PROMPTS, TEXT_LENGTH)
-    sampling = Sampling.of(policy, size, 4, 3.5, noise_steps=[1], noise_level=0.7, dynamics=dynamics)
+    sampling = Sampling.for_policy(policy, size, 4, 3.5, noise_steps=[1], noise_level=0.7, dynamics=dynamics)
     kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
     for rows in ([0, 1], [2]):  # other batches than the rollout's
         part, step = kept.take(rows), sampling.steps[1]

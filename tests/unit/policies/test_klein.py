@@ -61,7 +61,7 @@ def sample(
 ) -> np.ndarray:
     rows = range(len(given or PROMPTS))
     encoded = policy.encode(PROMPTS[: len(rows)], LENGTH, given, [[size]] * len(rows), guidance=guidance)
-    done = rollout(policy, encoded, rows, KEYS[: len(rows)], Sampling.of(policy, size, steps, guidance))
+    done = rollout(policy, encoded, rows, KEYS[: len(rows)], Sampling.for_policy(policy, size, steps, guidance))
     return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
 
 
@@ -140,7 +140,7 @@ def test_log_probability_before_an_update_is_the_rollouts(folder: Path) -> None:
     policy, (first, second, third) = load(folder), pictures()
     train_a_little(policy)
     encoded = policy.encode(PROMPTS, LENGTH, [[first], [second, third], [first]], [[SIZE]] * 3)
-    sampling = Sampling.of(policy, SIZE, 4, 4.0, noise_steps=[1], noise_level=0.7)
+    sampling = Sampling.for_policy(policy, SIZE, 4, 4.0, noise_steps=[1], noise_level=0.7)
     kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
     for rows in ([1, 0], [2], [1]):
         part, step = kept.take(rows), sampling.steps[1]

@@ -48,7 +48,7 @@ def policy(folder: Path) -> Any:
 
 def sample(policy: Any, size: Size = SIZE, steps: int = 3, guidance: float = 4.0) -> np.ndarray:
     encoded = policy.encode(PROMPTS, LENGTH, guidance=guidance)
-    done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, steps, guidance))
+    done = rollout(policy, encoded, range(3), KEYS, Sampling.for_policy(policy, size, steps, guidance))
     return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
 
 
@@ -84,7 +84,7 @@ def test_log_probability_before_an_update_is_the_rollouts(policy: Any) -> None:
     """In other batches than the rollout's, whose longest prompt is another one."""
     train_a_little(policy)
     encoded = policy.encode(PROMPTS, LENGTH, guidance=4.0)
-    sampling = Sampling.of(policy, SIZE, 4, 4.0, noise_steps=[1], noise_level=0.7)
+    sampling = Sampling.for_policy(policy, SIZE, 4, 4.0, noise_steps=[1], noise_level=0.7)
     kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
     for rows in ([1, 0], [2], [1]):
         part, step = kept.take(rows), sampling.steps[1]

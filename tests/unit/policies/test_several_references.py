@@ -42,7 +42,7 @@ def painted(policy: Any, references: Sequence[list[Image.Image]], guidance: floa
     count = len(references)
     encoded = policy.encode([PROMPT] * count, TEXT_LENGTH, references, [[SIZE]] * count, guidance=guidance)
     keys = [NoiseKey("p", n, 0) for n in range(count)]
-    done = rollout(policy, encoded, range(count), keys, Sampling.of(policy, SIZE, STEPS, guidance))
+    done = rollout(policy, encoded, range(count), keys, Sampling.for_policy(policy, SIZE, STEPS, guidance))
     return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, SIZE)])
 
 
