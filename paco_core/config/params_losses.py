@@ -51,6 +51,10 @@ class HackMeter(Section):
     """term of weight 0, the same reward by a judge that trains nothing"""
     near_copy: Annotated[float, Field(ge=0, le=1)] = 0.05
     """root mean square pixel difference, 0 to 1, below which two panels, or edit and reference, are near-copies"""
+    agreement: Annotated[float, Field(ge=-1, le=1)] = 0.7
+    """correlation of the judges' scores of samples of one prompt below which the alarm is raised: they have parted"""
+    patience: Positive = 3
+    """last epochs over which agreement is averaged"""
 
 
 class EarlyStop(Section):
@@ -62,7 +66,7 @@ class EarlyStop(Section):
     """share of the first epochs' panel diversity below which a training ends"""
     patience: Positive = 3
     """epochs that both must hold; also how many first epochs are averaged"""
-    drift: FromZero | None = None
-    """gain by the hack meter's training judge less gain by the held-out one that ends a training; null = none does"""
+    hack_meter: bool = False
+    """the alarm of the recipe's hack_meter ends a training, too"""
     nan: Literal["error", "stop"] = "error"
     """what a gradient that is not finite does"""

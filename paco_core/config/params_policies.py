@@ -190,8 +190,8 @@ class PolicyRecipe(PolicyTraining):
     def _judges_are_compared(self) -> PolicyRecipe:
         if self.hack_meter is not None:
             refuse_judges(self.hack_meter, self.reward_sets)
-        elif self.early_stop is not None and self.early_stop.drift is not None:
-            raise ValueError("early_stop.drift compares the judges of hack_meter: name them there")
+        elif self.early_stop is not None and self.early_stop.hack_meter:
+            raise ValueError("early_stop.hack_meter heeds the alarm of hack_meter: name its judges there")
         elif self.kl.where == "disagreement":
             raise ValueError("kl.where: disagreement is that of the judges of hack_meter: name them there")
         return self

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paco_core.config.params import PolicyRecipe, PolicyTraining
 from paco_core.grpo import ratio
+from paco_core.grpo.hack_alarm import AGREEMENT, first_alarm, gained_alone
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 
@@ -81,10 +82,9 @@ def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckRep
 
 
 def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
-    """A gain by the judge that trains must be one by the judge that does not, as the last evaluation measured both.
+    """A gain by the judge that trains must be one by the judge that does not (:mod:`.hack_alarm`).
 
-    It is not shared at a size where the training judge's gain and the drift are above zero with their whole 95%
-    intervals over prompts, and the held-out judge's gain is not.
+    It is not where any epoch of the training raised the alarm, nor at a size where the last evaluation says so.
     """
     name, meter = "gain_is_shared", recipe.hack_meter
     if meter is None:
@@ -101,9 +101,13 @@ def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
             )
         )  # fmt: skip
         told.append(f"at {side} px over {last['drift_prompts']:.0f} prompts {gains}")
-        if last["trained_gain_low"] > 0 and last["drift_low"] > 0 and not last["held_out_gain_low"] > 0:
+        if gained_alone(last["trained_gain_low"], last["held_out_gain_low"], last["drift_low"]):
             alone.append(f"{side} px")
         if math.isnan(last["drift_low"]):
-            alone.append(f"{side} px (not measured: fewer than two prompts have scores of both judges)")
-    end = f"; the held-out judge does not share the gain at {', '.join(alone)}" if alone else ""
-    return CheckReport(name, not alone, "ERROR", f"{'. '.join(told)}{end}", found)
+            alone.append(f"{side} px (not measured: a judge has scores of fewer than two prompts, or equal ones)")
+    lasting = f"the held-out judge does not share the gain at {', '.join(alone)}" if alone else None
+    apart = first_alarm(rows, meter)
+    said = f"in standard deviations {'. '.join(told)}" + "".join(f"; {reason}" for reason in (lasting, apart) if reason)
+    if not math.isnan(agreed := _last(rows, AGREEMENT)):
+        found[AGREEMENT] = agreed
+    return CheckReport(name, not alone and apart is None, "ERROR", said, found)

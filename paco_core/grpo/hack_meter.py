@@ -15,7 +15,7 @@ from paco_core.config.params import HackMeter
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
 from paco_core.grpo.evaluation import Evaluation
-from paco_core.grpo.intervals import mean_with_interval
+from paco_core.grpo.intervals import deviation, mean_with_interval
 from paco_core.grpo.scoring import Reference
 from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json
@@ -34,7 +34,7 @@ class Start:
     scores: Mapping[str, np.ndarray]
 
     @classmethod
-    def of(cls, evaluation: Evaluation) -> Start:
+    def from_evaluation(cls, evaluation: Evaluation) -> Start:
         return cls(evaluation.pictures, evaluation.scores)
 
     @classmethod
@@ -71,16 +71,19 @@ def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
 def drift(
     trained: np.ndarray, trained_start: np.ndarray, held_out: np.ndarray, held_out_start: np.ndarray
 ) -> dict[str, float]:
-    """Gains by two judges since the start, and drift, the first less the second, in units of their scores (0 to 1).
+    """Gains by two judges since the start, and drift, the first less the second, in standard deviations.
 
-    Each a mean over prompts with its 95% interval, ``_low`` and ``_high``; ``drift_prompts`` says over how many. A
-    prompt with a score missing from either judge, before or now, is left out of all three. Over-optimisation of a proxy
-    reward: Gao et al., arXiv 2210.10760.
+    The unit is the standard deviation of the judge's own scores before training (Glass's delta), for two judges need
+    not use the same part of the scale; NaN where a judge scored all pictures alike. Each a mean over prompts with its
+    95% interval, ``_low`` and ``_high``; ``drift_prompts`` says over how many. A prompt with a score missing from
+    either judge, before or now, is left out of all three. Over-optimisation of a proxy reward: Gao et al., arXiv
+    2210.10760.
 
     Args:
         trained, held_out: scores (prompts, seeds) now; ``_start`` before training.
     """
-    gains = [np.mean(now - before, axis=1) for now, before in ((trained, trained_start), (held_out, held_out_start))]
+    pairs = ((trained, trained_start), (held_out, held_out_start))
+    gains = [np.mean(now - before, axis=1) / deviation(before) for now, before in pairs]
     both = np.where(np.isnan(gains).any(axis=0), np.nan, gains)
     figures: dict[str, float] = {}
     for name, changes in (("trained_gain", both[0]), ("held_out_gain", both[1]), ("drift", both[0] - both[1])):

@@ -25,6 +25,12 @@ def mean_with_interval(changes: np.ndarray) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
+def deviation(scores: np.ndarray) -> float:
+    """Standard deviation of scores of any shape, NaN left out; NaN where all are alike or fewer than two are known."""
+    known = scores[~np.isnan(scores)]
+    return float(known.std(ddof=1)) if len(set(known.tolist())) > 1 else float("nan")
+
+
 def change_intervals(
     before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[float, float]]:

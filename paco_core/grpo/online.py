@@ -15,6 +15,7 @@ from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.experience import Experience
 from paco_core.grpo.figures import Row, reward_figures
+from paco_core.grpo.hack_alarm import AGREEMENT, agreement
 from paco_core.grpo.objectives import Objective
 from paco_core.grpo.opponents import Opponents
 from paco_core.grpo.sampler import Sampler
@@ -113,10 +114,12 @@ class OnlineEpochs:
         if recipe.num_noise_steps is not None:
             figures["first_noise_step"] = float(noisy[0])
         held = None
-        if recipe.hack_meter is not None and recipe.kl.where == "disagreement":
-            judges = (recipe.hack_meter.trained, recipe.hack_meter.held_out)
-            held = disagreement(*(scores.rewards[name].reshape(shape) for name in judges)).reshape(-1)
-            figures["disagreement"] = float(held.mean())
+        if (meter := recipe.hack_meter) is not None:
+            judges = [scores.rewards[name].reshape(shape) for name in (meter.trained, meter.held_out)]
+            figures[AGREEMENT] = agreement(*judges)
+            if recipe.kl.where == "disagreement":
+                held = disagreement(*judges).reshape(-1)
+                figures["disagreement"] = float(held.mean())
         seconds = {"seconds/sample": sampled - clock, "seconds/wait_for_scores": scored - sampled}
         panels = np.diff(found.first)  # of each picture: all learn from its advantage
         return (

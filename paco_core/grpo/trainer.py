@@ -186,7 +186,7 @@ class Trainer:
         evaluation = self.evaluator.evaluate()
         owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
         if (meter := self.recipe.hack_meter) is not None:
-            start = Start.of(evaluation) if store is None else self._start(store)
+            start = Start.from_evaluation(evaluation) if store is None else self._start(store)
             found = measure(meter, evaluation, start, owners, self.split.reference)
             evaluation = replace(evaluation, metrics=evaluation.metrics | found)
         if self.processes.main:

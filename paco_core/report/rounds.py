@@ -175,7 +175,10 @@ class RoundFigures:
             if name == "drift"
         ] or [[self.number, "–", "–", "–", "no hack_meter in the recipe"]]
         head = ["Round", "Size", "By the judge that trains", "By the held-out judge", "Drift"]
-        notes = ["Since the start of the round's training, with 95% intervals over the prompts of its evaluations."]
+        notes = [
+            "Since the start of the round's training, in standard deviations of each judge's scores at that start; 95% "
+            "intervals over the prompts of its evaluations."
+        ]
         return ResultTable(DRIFT, head, rows, notes)
 
     def _evaluated(self) -> list[tuple[int, str]]:

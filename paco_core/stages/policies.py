@@ -122,6 +122,7 @@ STAGE = Stage(
             ("Summary/panel_diversity", "LINE"),
             ("Summary/drift", "LINE"),
             ("Summary/drift_low", "LINE"),
+            ("Summary/agreement", "LINE"),
         ),
     ),
     checks=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from paco_core.grpo.hack_alarm import AGREEMENT
 from paco_core.tasks.base import Success
 
 # With a capital, for MLflow's charts of a run stand in the order of the code points of their groups.
@@ -27,6 +28,7 @@ class Summary:
             self._places[GUARD] = f"eval/{side}/{success.guard}"
         self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
         self._places |= {name: f"eval/{side}/{measure}" for name, measure in HACK_METER.items()}
+        self._places["Summary/agreement"] = AGREEMENT
         self._begun: float | None = None
         self.last: dict[str, float] = {}  # the latest value of each
 

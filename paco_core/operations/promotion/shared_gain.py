@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from paco_core.grpo.hack_alarm import gained_alone
+from paco_core.grpo.intervals import deviation
 from paco_core.operations.promotion.paired import Paired, paired
 from paco_core.rewards.registry import JUDGED, kind
 
@@ -44,6 +46,8 @@ def by_both_judges(
 def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]:
     """Gains of the candidate by each judge, and drift, the first less the second; none where no table has both.
 
+    In standard deviations of the judge's scores of the incumbent's pictures.
+
     Args:
         both: the cases of the candidate (columns ``_first``) and of the incumbent (``_second``).
     """
@@ -51,7 +55,9 @@ def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]
     if not scores <= set(both):
         return {}
     first, second = ({judge: both[f"{judge}_{side}"] for judge in (TRAINED, HELD_OUT)} for side in ("first", "second"))
+    units = {judge: deviation(scores.to_numpy(float)) for judge, scores in second.items()}
     for side in (first, second):
+        side |= {judge: scores / units[judge] for judge, scores in side.items()}
         side[DRIFT] = side[TRAINED] - side[HELD_OUT]
     prompts = [str(prompt) for prompt in both["prompt_id"]]
     return {name: paired(first[name], second[name], prompts, resamples=resamples, seed=seed) for name in first}
@@ -60,16 +66,17 @@ def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]
 def unshared(found: Mapping[str, Paired]) -> str | None:
     """Why the held-out judge does not share the gain, with the figures; None where it does, or nobody was asked.
 
-    As in the check ``gain_is_shared``: the trained judge's gain and the drift lie above zero with their whole
-    intervals, and the held-out judge's gain does not. A drift without an interval is not shared either.
+    As in the check ``gain_is_shared`` (:func:`paco_core.grpo.hack_alarm.gained_alone`). A drift without an interval is
+    not shared either.
     """
     if not found:
         return None
     figures = (
-        f"{found[TRAINED].text()} by the judge that trains, {found[HELD_OUT].text()} by it, drift {found[DRIFT].text()}"
+        f"{found[TRAINED].text()} by the judge that trains, {found[HELD_OUT].text()} by it, drift "
+        f"{found[DRIFT].text()}, in standard deviations of each judge's scores"
     )
     if math.isnan(found[DRIFT].low):
         return f"the held-out judge scored too few prompts to say whether it shares the gain: {figures}"
-    if found[TRAINED].is_better and found[DRIFT].is_better and not found[HELD_OUT].is_better:
+    if gained_alone(found[TRAINED].low, found[HELD_OUT].low, found[DRIFT].low):
         return f"the held-out judge does not share the gain: {figures}"
     return None

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from paco_core.config.params import EarlyStop, HackMeter
-from paco_core.grpo.early_stop import collapsed, drifted
+from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.hack_alarm import agreement, alarm, first_alarm
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.trainer import Trainer
 from paco_core.rewards.base import RewardBatch
@@ -49,27 +50,43 @@ def test_collapse_is_a_rising_reward_with_panels_that_become_one(
 
 
 @pytest.mark.parametrize(
-    ("trained", "held_out", "stops"),
+    ("agreements", "raised"),
     [
-        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.45, 0.45], True),
-        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.65, 0.75], False),  # shared
-        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.65, 0.45], False),  # one epoch is not patience
-        ([0.5, 0.5, 0.5, 0.5], [0.4, 0.4, 0.1, 0.1], True),  # lost by the other alone
-        ([0.5, 0.9, 0.9], [0.4, 0.4, 0.4], False),  # too few epochs
-        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, float("nan"), 0.4], False),  # an epoch without an answer says nothing
+        ([0.9, 0.4, 0.3, 0.2], True),
+        ([0.4, 0.6, 0.2], True),  # their mean counts: one epoch has few prompts
+        ([0.4, 0.9, 0.3, 0.3], False),
+        ([0.4, 0.3], False),  # too few epochs
+        ([0.4, float("nan"), 0.3, 0.2], True),  # an epoch that teaches nothing says nothing
+        ([0.5, 0.5, 0.5], False),  # at the bound is not below it
     ],
 )
-def test_drift_is_a_gain_that_the_held_out_judge_does_not_share(
-    trained: list[float], held_out: list[float], stops: bool
-) -> None:
-    found = drifted(
-        [{"epoch": 0.0}] + [{"reward/a": one, "reward/b": other} for one, other in zip(trained, held_out, strict=True)],
-        EarlyStop(patience=2, drift=0.2),
-        HackMeter(trained="a", held_out="b"),
-    )
-    assert (found is not None) == stops
-    if trained[-1] == 0.9 and stops:
-        assert found is not None and "a gained 0.35, and the held-out b 0.05; more than 0.2 apart" in found
+def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[float], raised: bool) -> None:
+    trained = [{"epoch": n + 1.0, "agreement": one} for n, one in enumerate(agreements)]
+    meter = HackMeter(trained="a", held_out="b", agreement=0.5, patience=3)
+    found = alarm([{"epoch": 0.0}, *trained], meter)
+    assert (found is not None) == raised
+    if found is not None:
+        mean = f"{np.nanmean([one for one in agreements if one == one][-3:]):.2f}"
+        assert "a and the held-out b rank the samples of a prompt apart" in found
+        assert f"{mean} over the 3 epochs up to {len(agreements)}, and 0.5 is asked for" in found
+    later = [{"epoch": len(trained) + n + 1.0, "agreement": 0.9} for n in range(3)]
+    assert first_alarm([*trained, *later], meter) == found and alarm([*trained, *later], meter) is None
+
+
+@pytest.mark.parametrize(
+    ("trained", "held_out", "found"),
+    [
+        ([[0.1, 0.2, 0.3]], [[0.5, 0.6, 0.7]], 1.0),  # whatever the scale
+        ([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], [[1, 2, 3], [3, 2, 1]], 0.0),
+        ([[0.1, 0.2, 0.3]], [[0.5, 0.5, 0.5]], 0.0),  # the other judge sees no difference
+        ([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3]], [[1, 2, 3], [1, 2, 3]], 1.0),  # the first prompt teaches nothing
+        ([[0.1, 0.2, 0.9]], [[0.5, 0.6, float("nan")]], 1.0),
+        ([[0.5, 0.5]], [[0.5, 0.6]], float("nan")),
+        ([[float("nan"), 0.5]], [[0.5, float("nan")]], float("nan")),
+    ],
+)
+def test_agreement_is_the_correlation_of_scores_within_prompts(trained: Any, held_out: Any, found: float) -> None:
+    assert agreement(np.array(trained), np.array(held_out)) == pytest.approx(found, abs=1e-6, nan_ok=True)
 
 
 class Same:
@@ -82,8 +99,8 @@ class Same:
         return np.full(len(batch), 0.5)
 
 
-DRIFT = {"reward_rise": 9.0, "patience": 2, "drift": 0.03}
-METER = {"trained": "brightness", "held_out": "same"}
+HEEDED = {"reward_rise": 9.0, "hack_meter": True}
+METER = {"trained": "brightness", "held_out": "same", "patience": 2}
 JUDGES = {"brightness": {"weight": 1.0, "reward": "own:brightness"}, "same": {"weight": 0.0, "reward": "own:same"}}
 TWO = {"terms": JUDGES, "aggregator": "weighted_sum", "advantage_std": "group"}
 
@@ -91,13 +108,13 @@ TWO = {"terms": JUDGES, "aggregator": "weighted_sum", "advantage_std": "group"}
 @pytest.mark.parametrize("other", [Same(), grpo_toys.Brightness()])
 def test_a_training_ends_where_its_judges_part_and_not_where_they_agree(tmp_path: Path, other: Any) -> None:
     rule = recipe(
-        epochs=12, eval_every=99, group_size=12, learning_rate=0.3, early_stop=DRIFT, hack_meter=METER, rewards=TWO
+        epochs=12, eval_every=99, group_size=12, learning_rate=0.3, early_stop=HEEDED, hack_meter=METER, rewards=TWO
     )
     rewards = {"brightness": grpo_toys.Brightness(), "same": other}
     outcome = grpo_toys.trainer(recipe=rule, rewards=rewards).run(tmp_path, tmp_path / "checkpoint")
     if isinstance(other, Same):
-        assert outcome.stopped is not None and outcome.stopped.startswith("drift: over the last 2 epochs brightness")
-        assert outcome.rows[-1]["epoch"] < 12
+        assert outcome.stopped is not None and "0.00 over the 2 epochs up to 2" in outcome.stopped
+        assert outcome.rows[-1]["epoch"] == 2
     else:
         assert outcome.stopped is None and outcome.rows[-1]["epoch"] == 12
 

@@ -54,10 +54,21 @@ def test_the_mean_of_changes_has_students_interval_and_leaves_missing_ones_out()
 
 def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_the_prompt_out() -> None:
     before = np.array([[0.5, 0.5], [0.4, 0.4], [0.1, 0.1]])
+    spread = before.std(ddof=1)
     found = drift(before + 0.3, before, before + np.array([[0.1], [0.1], [NAN]]), before)
-    assert found["trained_gain"] == pytest.approx(0.3) and found["held_out_gain"] == pytest.approx(0.1)
-    assert [found[f"drift{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.2] * 3)
+    assert [found[f"{judge}_gain"] * spread for judge in ("trained", "held_out")] == pytest.approx([0.3, 0.1])
+    assert [found[f"drift{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.2 / spread] * 3)
     assert found["drift_prompts"] == 2
+
+
+def test_drift_is_in_each_judges_own_deviations_so_that_a_narrow_scale_hides_nothing() -> None:
+    """A gain of .02 by a judge whose scores hardly differ is a large one."""
+    before = np.array([[0.2], [0.4], [0.6], [0.8]])
+    narrow = 0.9 + 0.05 * before
+    noise = np.array([[0.03], [-0.03], [0.02], [-0.02]])
+    found = drift(narrow + 0.02, narrow, before + noise, before)
+    assert found["trained_gain"] == pytest.approx(0.02 / narrow.std(ddof=1)) and found["drift_low"] > 0
+    assert math.isnan(drift(np.full((4, 1), 0.6), np.full((4, 1), 0.5), before, before)["drift"])
 
 
 def test_a_copy_of_a_panel_or_of_the_reference_is_a_near_copy() -> None:
@@ -124,6 +135,7 @@ def test_a_training_that_goes_on_compares_with_the_same_start(tmp_path: Path) ->
 def test_a_gain_must_be_shared_by_the_held_out_judge(tmp_path: Path, other: Any, shared: bool) -> None:
     report = checks.shared_gain(run(tmp_path, other), recipe(**RULE))
     assert report.passed is shared and "held-out other" in report.description
+    assert ("rank the samples of a prompt apart" in report.description) is not shared
     if not shared:
         assert "the held-out judge does not share the gain at 32 px" in report.description
         assert float(report.metadata["drift_32px"]) > 0
@@ -133,7 +145,7 @@ def test_no_meter_asks_nothing_and_a_log_without_its_figures_is_not_let_through(
     assert checks.shared_gain([{"epoch": 0.0}], recipe()).passed
     assert not checks.shared_gain([{"epoch": 0.0}], recipe(**RULE)).passed
     unscored = checks.shared_gain([{"eval/32/drift_prompts": 1.0}], recipe(**RULE))
-    assert not unscored.passed and "fewer than two prompts have scores of both judges" in unscored.description
+    assert not unscored.passed and "scores of fewer than two prompts, or equal ones" in unscored.description
 
 
 def test_kl_where_judges_agree_counts_for_nothing(tmp_path: Path) -> None:
@@ -155,7 +167,7 @@ def test_kl_where_judges_agree_counts_for_nothing(tmp_path: Path) -> None:
         ({"hack_meter": {**METER, "held_out": "brightness"}}, r"one of weight 0 \(brightness: weight 1\)"),
         ({"hack_meter": {**METER, "trained": "other"}}, r"a reward that trains \(other: weight 0\)"),
         ({"test_rewards": {**REWARDS, "terms": {"brightness": TERMS["brightness"]}}}, "'other' is no term of test_rew"),
-        ({"hack_meter": None, "early_stop": {"drift": 0.1}}, "compares the judges of hack_meter: name them there"),
+        ({"hack_meter": None, "early_stop": {"hack_meter": True}}, "heeds the alarm of hack_meter: name its judges"),
         ({"hack_meter": None, "kl": {"beta": 1.0, "where": "disagreement"}}, "kl.where: disagreement is that of"),
     ],
 )

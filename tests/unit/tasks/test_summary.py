@@ -34,13 +34,14 @@ def test_with_a_hack_meter_drift_stands_among_the_first_figures() -> None:
     figures = {
         f"eval/{side}/{name}": side / 1000 for side in (64, 128) for name in ("drift", "drift_low", "drift_high")
     }
-    found = Summary(SETS.success("storybook"), 128).of({**figures, "eval/128/gold_consistency": 0.4})
+    found = Summary(SETS.success("storybook"), 128).of({**figures, "agreement": 0.9, "eval/128/gold_consistency": 0.4})
     assert found == {
-        "Summary/drift": 0.128, "Summary/drift_low": 0.128, "Summary/goal": 0.4, "Summary/goal_change": 0.0,
+        "Summary/agreement": 0.9, "Summary/drift": 0.128, "Summary/drift_low": 0.128, "Summary/goal": 0.4,
+        "Summary/goal_change": 0.0,
     }  # fmt: skip
     assert policies.STAGE.view is not None
     charts = [metric for metric, _kind in policies.STAGE.view.charts]
-    assert {"Summary/drift", "Summary/drift_low"} <= set(charts)
+    assert {"Summary/agreement", "Summary/drift", "Summary/drift_low"} <= set(charts)
     shown = list(
         arranged({"eval.64.x.change": 1.0, "epochs": 3, "eval.64.drift.change": 0.1}, policies.STAGE.headline, "")
     )
