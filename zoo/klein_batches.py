@@ -23,7 +23,7 @@ MOST_BEFORE = 4  # panels of a story that one is painted from: as many reference
 
 
 @dataclass(frozen=True)
-class Batch:
+class KleinBatch:
     """N pictures of one task: prompts, a map (N, 64, 4, 4) for each reference, painted maps, tokens of a prompt."""
 
     prompts: list[str]
@@ -40,21 +40,21 @@ class Pools:
     edits: EditPool
 
 
-def sets(pools: Pools, count: int, rng: random.Random) -> Batch:
+def sets(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """2x2 sets, half of which stray from their prompt."""
     asked = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
     painted = [pools.panels.grid(PANEL, stray(panels, rng, CONSISTENT_SHARE), rng) for _, panels in asked]
     prompts = [compose(panels, "2x2", kind).prompt for kind, panels in asked]
-    return Batch(prompts, [], torch.stack(painted), PAINT_LENGTH)
+    return KleinBatch(prompts, [], torch.stack(painted), PAINT_LENGTH)
 
 
-def edits(pools: Pools, count: int, rng: random.Random) -> Batch:
+def edits(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """Panels changed in one trait, as the other editors of the zoo learn it."""
     batch = pools.edits.batch(SIZE, count, rng)
-    return Batch(batch.instructions, [batch.reference["latents"]], batch.painted, EDIT_LENGTH)
+    return KleinBatch(batch.instructions, [batch.reference["latents"]], batch.painted, EDIT_LENGTH)
 
 
-def stories(pools: Pools, count: int, rng: random.Random) -> Batch:
+def stories(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """A panel of a story with those before it: one character, scenes and sizes that differ.
 
     In half of the stories some panels are off in a shared trait.
@@ -73,7 +73,7 @@ def stories(pools: Pools, count: int, rng: random.Random) -> Batch:
         latents[[number for number, _ in column], [bits for _, bits in column]].float()
         for column in zip(*places, strict=True)
     )
-    return Batch(prompts, references, last, PANEL_LENGTH)
+    return KleinBatch(prompts, references, last, PANEL_LENGTH)
 
 
 def story_text(panel: Panel) -> str:
@@ -81,7 +81,7 @@ def story_text(panel: Panel) -> str:
     return f"All images show {character(panel)} in {panel.style} style. {panel_text(panel)}"
 
 
-def seconds(pools: Pools, count: int, rng: random.Random) -> Batch:
+def seconds(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """Panels that take one trait from a second picture."""
     families, latents = pools.edits.families[SIZE], pools.edits.encoded[SIZE]["latents"]
     prompts, starts, others, ends = [], [], [], []
@@ -96,7 +96,7 @@ def seconds(pools: Pools, count: int, rng: random.Random) -> Batch:
         latents[[number for number, _ in column], [bits for _, bits in column]].float()
         for column in (starts, others, ends)
     )
-    return Batch(prompts, [first, second], painted, EDIT_LENGTH)
+    return KleinBatch(prompts, [first, second], painted, EDIT_LENGTH)
 
 
 def _showing(families: Sequence[EditFamily], trait: str, word: str, rng: random.Random) -> tuple[int, int]:
@@ -124,7 +124,7 @@ def second_instructions() -> list[str]:
     return [instruction(trait, species) for trait, species in product(TRAITS, VOCABULARY["species"])]
 
 
-Make = Callable[[Pools, int, random.Random], Batch]
+Make = Callable[[Pools, int, random.Random], KleinBatch]
 #: What makes a batch, pictures a batch, share of the steps; first from nothing, then from what that gave.
 FIRST: tuple[tuple[Make, int, float], ...] = ((sets, 20, 0.55), (edits, 24, 0.45))
 THEN: tuple[tuple[Make, int, float], ...] = (

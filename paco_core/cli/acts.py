@@ -238,13 +238,13 @@ def provenance(args: argparse.Namespace) -> None:
     from paco_core.cli import provenance as command
 
     root = project_root()
-    story = command.story_of(root, args.subject)
-    if story.problem:
-        print(f"runs are unknown: {story.problem}", file=sys.stderr)
+    origin = command.origin_of(root, args.subject)
+    if origin.problem:
+        print(f"runs are unknown: {origin.problem}", file=sys.stderr)
     if not args.verify:
-        _show(args, story.text())
+        _show(args, origin.text())
         return
-    verdict = command.check(root, story)
+    verdict = command.check(root, origin)
     _show(args, Answer(verdict.text(), verdict))
     if verdict.breaks:
         raise SystemExit(1)

@@ -16,7 +16,7 @@ from paco_core.runtime.provenance.verify import Verdict, verify, verify_cached
 
 
 @dataclass(frozen=True)
-class Story:
+class TracedOrigin:
     """A provenance, whether it is of the version that lies in the workspace, and what is not known."""
 
     provenance: Provenance
@@ -27,8 +27,8 @@ class Story:
         return Answer(plain(self.provenance), self.provenance.as_dict())
 
 
-def story_of(root: Path, subject: str) -> Story:
-    """The story of a path, a stage (``grids@0``), a policy or an alias (``flux_t2is``, ``flux_t2is@champion``).
+def origin_of(root: Path, subject: str) -> TracedOrigin:
+    """The origin of a path, a stage (``grids@0``), a policy or an alias (``flux_t2is``, ``flux_t2is@champion``).
 
     Raises:
         DataError: when nothing is known of it.
@@ -37,21 +37,21 @@ def story_of(root: Path, subject: str) -> Story:
     name, _, alias = subject.partition("@")
     if subject in lock.entries:
         outs = [out for out in lock.entries[subject].outs if "/metrics/" not in out] or list(lock.entries[subject].outs)
-        return Story(of_path(outs[0], lock, finder), True, finder.failure)
+        return TracedOrigin(of_path(outs[0], lock, finder), True, finder.failure)
     if alias in ALIASES:
         version = Champions(root).at(name, alias)
         if version is None:
             raise DataError(f"no version of {name} carries the alias {alias!r}; `paco champions` lists them")
         if lock.md5_of(version.path) == version.md5:
-            return Story(of_path(version.path, lock, finder), True, finder.failure)
-        return Story(version.provenance(), False, None)
+            return TracedOrigin(of_path(version.path, lock, finder), True, finder.failure)
+        return TracedOrigin(version.provenance(), False, None)
     path = project_path(root, subject)
     named = out_of(subject).as_posix()  # of a policy, or `reward`
-    return Story(
+    return TracedOrigin(
         of_path(path if lock.maker(path) else named if lock.maker(named) else path, lock, finder), True, finder.failure
     )
 
 
-def check(root: Path, story: Story) -> Verdict:
+def check(root: Path, origin: TracedOrigin) -> Verdict:
     """Hash everything again: on disk for the present version, in DVC's cache for an earlier one."""
-    return (verify if story.present else verify_cached)(root, story.provenance)
+    return (verify if origin.present else verify_cached)(root, origin.provenance)

@@ -13,7 +13,7 @@ import yaml
 from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
-from paco_core.cli.provenance import story_of
+from paco_core.cli.provenance import origin_of
 from paco_core.io.files import DataError
 from paco_core.io.versions import restore
 from paco_core.runtime.provenance import records
@@ -69,7 +69,7 @@ def test_a_terminal_shows_a_line_for_each_stage_and_no_markup(root: Path) -> Non
 
 @pytest.mark.parametrize("subject", [POLICY, "flux_t2is", "policies@flux_t2is"])
 def test_a_policy_is_known_by_path_name_and_stage(root: Path, subject: str) -> None:
-    assert story_of(root, subject).provenance.path == POLICY
+    assert origin_of(root, subject).provenance.path == POLICY
 
 
 def test_runs_are_found_by_recipe(root: Path) -> None:

@@ -13,7 +13,7 @@ from paco_core.storybook.world import VOCABULARY, Panel, differing_traits
 from tests.support.fixture_project import records_of
 from zoo import klein_batches, klein_reader
 from zoo.edits import FAMILY, EditFamily, EditPool
-from zoo.klein_batches import MOST_BEFORE, SIZE, Batch, Pools
+from zoo.klein_batches import MOST_BEFORE, SIZE, KleinBatch, Pools
 
 FAMILIES = 40
 
@@ -71,7 +71,7 @@ def test_the_text_of_a_panel_is_what_a_story_is_painted_from() -> None:
 @pytest.mark.parametrize("make", [klein_batches.stories, klein_batches.seconds, klein_batches.edits])
 def test_every_text_fits_its_window_and_has_no_unknown_word(pools: Pools, make: klein_batches.Make) -> None:
     tokenizer = klein_reader.build_tokenizer(klein_batches.second_instructions())
-    batch: Batch = make(pools, 200, random.Random(2))
+    batch: KleinBatch = make(pools, 200, random.Random(2))
     words = klein_reader.tokenise(tokenizer, batch.prompts, batch.window)
     assert tokenizer.unk_token_id not in words.input_ids
     assert (words.input_ids == tokenizer.eos_token_id).any(1).all(), "the closing token is cut last"
