@@ -12,6 +12,7 @@ from dvc_project.lockfile import Lock
 from paco_core.benchmarks.tables import ResultTable, read_tables, write_page
 from paco_core.io import paths
 from paco_core.io.files import write_text
+from paco_core.io.skipped import skipped
 from paco_core.runtime.provenance.records import recorded_runs
 
 if TYPE_CHECKING:
@@ -22,15 +23,18 @@ TITLE = "Benchmarks"
 
 @dataclass(frozen=True)
 class BenchmarkSection:
-    """The tables of one benchmark and the run that they are from; no tables where it did not run."""
+    """The tables of one benchmark and the run that they are from; none where it did not run, or measured nothing."""
 
     benchmark: str
     tables: Sequence[ResultTable]
     run: Run | None
+    reason: str | None = None  # why it measured nothing
 
     @property
     def origin(self) -> str:
         """Which run made the figures, in one line."""
+        if self.reason is not None:
+            return f"{self.benchmark}: skipped: {self.reason}"
         if not self.tables:
             return f"{self.benchmark}: not measured; run `dvc repro {self.benchmark}`"
         if self.run is None:
@@ -55,9 +59,10 @@ def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> 
     found = []
     for name in benchmarks:
         out = root / paths.DATA / name
-        tables = read_tables(out) if out.is_dir() else []
+        reason = skipped(out)
+        tables = read_tables(out) if out.is_dir() and reason is None else []
         shown = [table for table in tables if detail or not table.detail]
-        found.append(BenchmarkSection(name, shown, runs.get(name)))
+        found.append(BenchmarkSection(name, shown, runs.get(name), reason))
     return found
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart
     from paco_core.benchmarks.t2is_bench.sets import PaintedSet
     from paco_core.config.params import Params
+    from paco_core.config.params_benchmarks import VistoryParams
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
@@ -27,12 +28,15 @@ def _skipped(params: Params) -> str | None:
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of
 
-    bench = params.vistory
-    if bench.source is None:
+    return _nothing_asked(params.vistory) or (None if recipes_of(SETS, params.policies) else "no recipe paints sets")
+
+
+def _nothing_asked(params: VistoryParams) -> str | None:
+    if params.source is None:
         return "vistory.source names no stories"
-    if bench.clip is None and bench.adherence is None:
+    if params.clip is None and params.adherence is None:
         return "vistory names neither a clip nor a judge of adherence"
-    return None if recipes_of(SETS, params.policies) else "no recipe paints sets"
+    return None
 
 
 def _cost(params: Params, root: Path) -> Cost:
@@ -99,9 +103,11 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.rejected import Rejected
     from paco_core.io.skipped import skipped
 
-    if reason := _skipped(ctx.params) or skipped(ctx.read(paths.T2IS)):
-        return ctx.skip(paths.VISTORY, reason)
     params, rejected = ctx.params.vistory, Rejected()
+    if reason := skipped(ctx.read(paths.T2IS)):
+        return ctx.skip(paths.VISTORY, f"t2is was skipped: {reason}")
+    if reason := _nothing_asked(params):
+        return ctx.skip(paths.VISTORY, reason)
     stories = _stories(ctx, rejected)
     rejected.print(ctx.say)
     with remembering(ctx.unfinished / "scores.sqlite") as scores:

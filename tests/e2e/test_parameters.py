@@ -28,6 +28,10 @@ NOT_IN_THIS_PROFILE = {
     "edit_prompts.file": "source file",
     "cot_labels.endpoint": "engine openai",
     "reward.weights": "source adapter or merged",
+    "vistory.clip": "no source",
+    "vistory.adherence": "no source",
+    "vistory.bootstrap": "no source",
+    "vistory.seed": "no source",
     "serving.device": "the command that starts a server: another stage had started it",
 }
 

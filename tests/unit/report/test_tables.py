@@ -10,6 +10,7 @@ from paco_core.benchmarks.tables import ResultTable, read_tables, write_tables
 from paco_core.cli import main
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.io.skipped import write_skipped
 from paco_core.report import tables
 
 BENCHMARKS = ("consistency_rank", "gedit")
@@ -35,6 +36,11 @@ def test_details_are_printed_on_demand_and_what_is_missing_is_named(tmp_path: Pa
     assert "_gedit: not measured; run `dvc repro gedit`_" in text
     assert "consistency_rank: the run that dvc.lock names is not recorded here" in text
     assert "Paired differences" in tables.markdown(tables.sections(tmp_path, BENCHMARKS, detail=True))
+
+
+def test_a_benchmark_that_was_skipped_has_its_reason_in_place_of_tables(tmp_path: Path) -> None:
+    write_skipped(tmp_path / paths.DATA / "gedit", "no recipe edits")
+    assert "_gedit: skipped: no recipe edits_" in tables.markdown(tables.sections(tmp_path, BENCHMARKS))
 
 
 def test_the_command_writes_a_page(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
