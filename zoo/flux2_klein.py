@@ -145,8 +145,9 @@ def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
 
     First from nothing on sets and edits, then from that on stories and edits with a second picture, too.
     """
-    pools = pools_of(vae_of(AutoencoderKL.from_pretrained(flux / "vae")), work, say)
-    begin(work, work / "first", flux, pools, say)
+    vae = vae_of(AutoencoderKL.from_pretrained(flux / "vae"))
+    pools = pools_of(vae, work, say)
+    begin(work, work / "first", vae, pools, say)
     go_on(work / "second", out, work / "first", pools, say)
 
 
@@ -159,14 +160,14 @@ def pools_of(vae: AutoencoderKLFlux2, work: Path, say: Say) -> Pools:
     return Pools(panels, pool)
 
 
-def begin(work: Path, out: Path, flux: Path, pools: Pools, say: Say) -> None:
+def begin(work: Path, out: Path, vae: AutoencoderKLFlux2, pools: Pools, say: Say) -> None:
     """Train from nothing on sets and edits."""
     torch.manual_seed(0)
     tokenizer = build_tokenizer()
     parts = torch.nn.ModuleDict(new_parts(tokenizer))
     count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
     say(f"flux2_klein: transformer of {count / 1e6:.2f} M parameters")
-    _fit(parts, tokenizer, vae_of(AutoencoderKL.from_pretrained(flux / "vae")), pools, FIRST, SCHEDULE, work, out, say)
+    _fit(parts, tokenizer, vae, pools, FIRST, SCHEDULE, work, out, say)
 
 
 def go_on(work: Path, out: Path, first: Path, pools: Pools, say: Say) -> None:

@@ -139,25 +139,21 @@ def run(ctx: StageContext) -> None:
 
 
 def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:
-    """What ``t2is`` painted that is a story."""
-    from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records
-    from paco_core.data.records.story_records import story_of
+    """What ``t2is`` painted that is a story.
+
+    Raises:
+        DataError: when none is.
+    """
+    from paco_core.benchmarks.vistory.stories import painted_stories
     from paco_core.io.files import DataError
 
-    folder, records = ctx.read(paths.T2IS), []
-    for record in read_records(folder, None):
-        try:
-            story_of(record)
-        except DataError as error:
-            rejected.add(f"record {record.idx}", str(error))
-        else:
-            records.append(record)
-    if not records:
+    found = painted_stories(ctx.read(paths.T2IS), rejected)
+    if not found:
         raise DataError(
             f"{paths.T2IS}: none of the painted sets is a story; name {ctx.params.vistory.source}/prompts_en.jsonl in "
             f"policies.recipes.*.prompts.test, or leave vistory.source null{rejected.example}"
         )
-    return painted_sets(folder, records)
+    return found
 
 
 def _parts(ctx: StageContext, scores: ScoreCache) -> Iterator[tuple[str, BenchmarkPart]]:

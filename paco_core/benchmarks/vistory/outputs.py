@@ -9,7 +9,7 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
-from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records
+from paco_core.benchmarks.vistory.stories import painted_stories
 from paco_core.data.records.story_records import story_of
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
@@ -28,12 +28,8 @@ def write_outputs(painted: Path, folder: Path, made: datetime) -> dict[str, int]
         DataError: when none of what was painted is a story.
     """
     counts, rejected = Counter[str](), Rejected()
-    for one in painted_sets(painted, read_records(painted, None)):
-        try:
-            story = story_of(one.record)
-        except DataError as error:
-            rejected.add(one.record.idx, str(error))
-            continue
+    for one in painted_stories(painted, rejected):
+        story = story_of(one.record)
         method, size, when = one.method.rsplit(".", 2)
         mode = f"{size}-{when}-seed{one.seed}"
         shots = folder / method / mode / story.language / f"{made:%Y%m%d-%H%M%S}" / story.story / "shots"
