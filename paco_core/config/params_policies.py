@@ -119,6 +119,11 @@ class PolicyRecipe(PolicyTraining):
     test_rewards: TestRewards | None = None  # what evaluation asks; null = the training's rewards
 
     @property
+    def paints_stories(self) -> bool:
+        """Whether the panels of a set are painted one by one."""
+        return self.panels == "one_by_one"
+
+    @property
     def reward_sets(self) -> dict[str, RewardSet]:
         """What is rewarded in training, and in evaluation where that has rewards of its own, by the recipe's keys."""
         both = {"rewards": self.rewards, "test_rewards": self.test_rewards}
@@ -168,7 +173,7 @@ class PolicyRecipe(PolicyTraining):
 
     @model_validator(mode="after")
     def _panels_are_painted(self) -> PolicyRecipe:
-        if self.panels == "one_by_one" and self.offline:
+        if self.paints_stories and self.offline:
             raise ValueError(
                 f"loss {self.loss} learns from pictures that were painted at once; choose another loss, or panels: "
                 "together"

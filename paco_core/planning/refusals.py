@@ -66,7 +66,7 @@ def _rounds(found: Problems, params: Params) -> None:
     name = params.rounds.recipe
     if params.rounds.items and name not in (sets := recipes_of(SETS, params.policies)):
         found.append(f"rounds.recipe: {name} does not paint sets; those that do: {', '.join(sets) or 'none'}")
-    elif params.rounds.items and sets[name].panels == "one_by_one":
+    elif params.rounds.items and sets[name].paints_stories:
         found.append(f"rounds.recipe: {name} paints panels one by one, and the grids of a round are painted at once")
     if params.rounds.items and params.grids.model != params.policies.recipes[name].model:
         found.append(

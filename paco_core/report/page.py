@@ -245,7 +245,7 @@ def _opening(root: Path, params: Params, parts: list[policies.PolicyPart], figur
     if measured is None:
         return None
     recipe = params.policies.recipes[measured.name]
-    measure, story = policies.measure_of(params, "consistency"), recipe.panels == "one_by_one"
+    measure, story = policies.measure_of(params, "consistency"), recipe.paints_stories
     return showcase(root, measured, max(recipe.eval_sizes), measure, figures, story=story)
 
 

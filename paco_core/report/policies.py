@@ -117,7 +117,7 @@ def parts(
                 name=name,
                 train_size=recipe.train_size,
                 charts=[] if log is None else _charts(kind, log, recipe.eval_sizes, name, curves),
-                samples=_samples(kind, root, name, figures, story=recipe.panels == "one_by_one") if sizes else {},
+                samples=_samples(kind, root, name, figures, story=recipe.paints_stories) if sizes else {},
                 tables=_tables(kind, name, sizes) if sizes else [],
             )
         )

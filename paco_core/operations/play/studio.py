@@ -145,7 +145,7 @@ class Studio:
             "prompt": record.prompt, "theme": record.theme, "seeds": options.seeds, "layout": record.layout,
             "columns": parse_layout(record.layout)[1], "pictures": [], "cut": None,
             "painters": [
-                {"name": by.name, "trained": by.adapter is not None, "story": by.recipe.panels == "one_by_one"}
+                {"name": by.name, "trained": by.adapter is not None, "story": by.recipe.paints_stories}
                 for by in painters
             ],
         }  # fmt: skip
