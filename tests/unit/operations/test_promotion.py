@@ -170,10 +170,10 @@ def test_a_life_of_champions(stand: Stand) -> None:
     with pytest.raises(DataError, match="first champion"):
         command.roll_back(stand.root, NAME)
 
-    # The old champion is not what lies in the workspace: its story was recorded, its bytes are in the cache.
-    story = provenance.story_of(stand.root, f"{NAME}@champion")
-    assert not story.present and story.provenance.md5 == champion.md5
-    assert provenance.check(stand.root, story).breaks == ()
+    # The old champion is not what lies in the workspace: its origin was recorded, its bytes are in the cache.
+    origin = provenance.origin_of(stand.root, f"{NAME}@champion")
+    assert not origin.present and origin.provenance.md5 == champion.md5
+    assert provenance.check(stand.root, origin).breaks == ()
 
     # Nor need it be looked for there: its files are copied out, and stay when the cache is cleaned.
     out = stand.root / "mine" / "champion"
