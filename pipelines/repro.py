@@ -94,16 +94,16 @@ class _Running:
                 self._end(0)
                 self._begin(turns_to["name"])
             if text and not _CHATTER.match(text):
-                said = text.removeprefix(f"{self.name}: ")  # a stage may say its name itself
-                self._page.log_line(self.name, said)
-                self._say(f"[{self.name}] {said}")
+                message = text.removeprefix(f"{self.name}: ")  # a stage may print its name itself
+                self._page.log_line(self.name, message)
+                self._say(f"[{self.name}] {message}")
 
     def _begin(self, name: str) -> None:
         self.name, self._began = name, time.monotonic()
         self._page.runs(name)
 
     def ended(self) -> bool:
-        """Whether DVC is gone; says so once all that the stage said is printed."""
+        """Whether DVC is gone; reports it once all output of the stage is printed."""
         if self.child.poll() is None:
             return False
         if self.child.returncode < 0:  # killed by another hand: its children are orphans
@@ -204,10 +204,10 @@ def main() -> None:
     try:
         raise SystemExit(reproduce(Path.cwd(), arguments.jobs))
     except (DvcProjectError, OSError) as error:
-        said = of_system(error) if isinstance(error, OSError) else str(error)
-        if said is None:
+        message = of_system(error) if isinstance(error, OSError) else str(error)
+        if message is None:
             raise
-        raise SystemExit(f"repro: {said}") from None
+        raise SystemExit(f"repro: {message}") from None
     except KeyboardInterrupt:
         raise SystemExit("repro: stopped; the next run resumes from here") from None
 

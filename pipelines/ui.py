@@ -220,9 +220,9 @@ def main() -> None:
     try:
         raise SystemExit(serve(Path(__file__).resolve().parent.parent, arguments.dagster_port, arguments.mlflow_port))
     except OSError as error:
-        if (said := of_system(error)) is None:
+        if (message := of_system(error)) is None:
             raise
-        raise SystemExit(f"ui: {said}") from None
+        raise SystemExit(f"ui: {message}") from None
 
 
 if __name__ == "__main__":

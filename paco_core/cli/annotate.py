@@ -53,7 +53,7 @@ def serve(root: Path, port: int, options: AnnotateOptions) -> None:
             queue = open_queue(root, store, options)
             answer_file.save(root, store)
             address = f"http://{server.HOST}:{listener.getsockname()[1]}"
-            print(_welcome(queue, _shown(root, store.path), address), flush=True)
+            print(_welcome(queue, _relative(root, store.path), address), flush=True)
             server.serve(queue, listener, lambda: print(_saved(root, store), flush=True))
     finally:
         listener.close()
@@ -64,7 +64,7 @@ def _store(root: Path, *, create: bool = False) -> AnswerStore:
     return answer_file.open_store(root, path, lambda line: print(line, file=sys.stderr, flush=True), create=create)
 
 
-def _shown(root: Path, path: Path) -> Path:
+def _relative(root: Path, path: Path) -> Path:
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
@@ -79,7 +79,7 @@ def _saved(root: Path, store: AnswerStore) -> str:
         )
         return f"{answer_file.save(root, store)} answers in {answer_file.FILE}{read}"
     except (DataError, OSError) as error:
-        return f"not saved in {answer_file.FILE} ({error}); the answers are in {_shown(root, store.path)}: " + (
+        return f"not saved in {answer_file.FILE} ({error}); the answers are in {_relative(root, store.path)}: " + (
             "run `paco annotate save` when that is fixed"
         )
 

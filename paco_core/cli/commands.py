@@ -43,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"the package {missing} is not installed; `pip install 'paco-rl[pipeline]'` installs what the graph needs",
         )
     except Exception as error:
-        said = of_system(error)
-        if said is None:
+        message = of_system(error)
+        if message is None:
             raise
-        _end(args.verb, said)
+        _end(args.verb, message)
 
 
 def _end(verb: str, message: str) -> None:

@@ -42,7 +42,9 @@ def _help_of(whole: argparse.ArgumentParser, name: str) -> str:
     found = whole
     for part in above[1:]:
         found = _actions(found).choices[part]
-    return next((str(said.help) for said in _actions(found)._choices_actions if said.dest == last and said.help), "")
+    return next(
+        (str(action.help) for action in _actions(found)._choices_actions if action.dest == last and action.help), ""
+    )
 
 
 def _actions(verb: argparse.ArgumentParser) -> argparse._SubParsersAction[argparse.ArgumentParser]:

@@ -107,7 +107,7 @@ def _matrix(
         with atomic(out) as part:
             part.write_text(_csv(names, values), encoding="utf-8")
     return Answer(
-        _shown(names, values, causes, mean, out),
+        _table(names, values, causes, mean, out),
         {"pictures": list(files), "scores": values.tolist(), "mean": mean, "without_score": causes, "table": out},
     )
 
@@ -122,7 +122,7 @@ def _short_names(files: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(file) for file in files]
 
 
-def _shown(names: Sequence[str], values: np.ndarray, causes: Counter[str], mean: float, out: Path | None) -> str:
+def _table(names: Sequence[str], values: np.ndarray, causes: Counter[str], mean: float, out: Path | None) -> str:
     """Numbered rows, so that the columns stay narrow; every pair once, above the diagonal."""
     numbers = [str(number) for number in range(1, len(names) + 1)]
     rows = [

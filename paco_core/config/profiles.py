@@ -69,13 +69,13 @@ def _overlay(base: Any, changes: Any, where: str) -> None:
 def _take_comment(base: Any, changes: Any, key: Any) -> None:
     """Put the change's own comment on the line of a key, and leave what stands below it."""
     own = changes.ca.items.get(key, [None] * 3)[2] if isinstance(changes, CommentedMap) else None
-    said = own.value.partition("\n")[0] if own is not None else ""
-    if not said:
+    comment = own.value.partition("\n")[0] if own is not None else ""
+    if not comment:
         return
     held = base.ca.items.get(key, [None] * 3)[2]
     below = held.value.partition("\n")[2] if held is not None else ""
-    base.yaml_add_eol_comment(said, key, column=held.start_mark.column if held is not None else None)
-    base.ca.items[key][2].value = f"{said}\n{below}"
+    base.yaml_add_eol_comment(comment, key, column=held.start_mark.column if held is not None else None)
+    base.ca.items[key][2].value = f"{comment}\n{below}"
 
 
 def read(root: Path, name: str) -> params.Params:

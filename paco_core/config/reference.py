@@ -229,9 +229,9 @@ def text(root: Path, patterns: Sequence[str]) -> Answer:
         if patterns and not any(_matches(parameter.key, pattern) for pattern in patterns):
             continue
         lines += [parameter.key, f"    {parameter.meaning}", f"    {parameter.values}"]
-        said = {name: value(tree, parameter) for name, tree in trees.items()}
-        lines += [f"    {name}: {given}" for name, given in said.items() if given]
-        figures.append({**plain(parameter), "profiles": said})
+        by_profile = {name: value(tree, parameter) for name, tree in trees.items()}
+        lines += [f"    {name}: {given}" for name, given in by_profile.items() if given]
+        figures.append({**plain(parameter), "profiles": by_profile})
     if not lines:
         names = sorted({name for parameter in parameters() for name in (parameter.key, parameter.key.split(".")[-1])})
         hints = "".join(meant(pattern, names) for pattern in patterns)

@@ -38,6 +38,6 @@ def parse_question(text: str) -> PairQuestion | None:
     """Inverse of :meth:`Question.text`; None for any other wording, and for one about a blank theme or instruction."""
     for name, pattern in _PATTERNS.items():
         match = pattern.fullmatch(text.strip())
-        if match and all(said.strip() for said in match.groups()):
+        if match and all(part.strip() for part in match.groups()):
             return PairQuestion(**match.groupdict(), template=name if name in EDIT_TEMPLATES[1:] else None)
     return None

@@ -59,8 +59,10 @@ def rounds(row: Mapping[str, Any], form: Form) -> list[DialogueRound]:
         raise DataError(f"system: the reward model is asked without this system turn: {str(system)[:60]!r}")
     roles = [role for role, _ in spoken]
     if roles != [form.user_tag, form.assistant_tag] * max(1, len(roles) // 2):
-        said = ", ".join(map(str, roles[:6])) + (", ..." if len(roles) > 6 else "") or "nobody"
-        raise DataError(f"turns: {said}; expected {form.user_tag}, {form.assistant_tag}, each question with one answer")
+        listed = ", ".join(map(str, roles[:6])) + (", ..." if len(roles) > 6 else "") or "nobody"
+        raise DataError(
+            f"turns: {listed}; expected {form.user_tag}, {form.assistant_tag}, each question with one answer"
+        )
     texts = [text for _, text in spoken]
     return list(_rounds(texts[::2], texts[1::2], _images(row, form)))
 

@@ -73,12 +73,12 @@ def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckRep
         "largest_clip_share": share,
         "epochs": len(gaps),
     }
-    said = f"largest |ratio - 1| before an update is {largest:.2g} over {len(gaps)} epochs, {bound:g} at most"
+    description = f"largest |ratio - 1| before an update is {largest:.2g} over {len(gaps)} epochs, {bound:g} at most"
     if not largest <= bound:
-        return CheckReport(name, False, "ERROR", f"{said}; {ratio.REMEDY}", found)
+        return CheckReport(name, False, "ERROR", f"{description}; {ratio.REMEDY}", found)
     if warning := ratio.clipped_early(share, params):
         return CheckReport(name, False, "WARN", warning, found)
-    return CheckReport(name, True, "ERROR", said, found)
+    return CheckReport(name, True, "ERROR", description, found)
 
 
 def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
@@ -90,7 +90,7 @@ def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
     if meter is None:
         return CheckReport(name, True, "ERROR", "no held-out judge watched: the recipe has no hack_meter")
     found: dict[str, str | int | float] = {}
-    told, alone = [], []
+    figures, alone = [], []
     for side in recipe.eval_sizes:
         last = {key: _last(rows, f"eval/{side}/{key}") for key in DRIFT}
         found |= {f"{key}_{side}px": value for key, value in last.items() if not math.isnan(value)}
@@ -100,14 +100,16 @@ def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
                 ("trained_gain", meter.trained), ("held_out_gain", f"held-out {meter.held_out}"), ("drift", "drift")
             )
         )  # fmt: skip
-        told.append(f"at {side} px over {last['drift_prompts']:.0f} prompts {gains}")
+        figures.append(f"at {side} px over {last['drift_prompts']:.0f} prompts {gains}")
         if gained_alone(last["trained_gain_low"], last["held_out_gain_low"], last["drift_low"]):
             alone.append(f"{side} px")
         if math.isnan(last["drift_low"]):
             alone.append(f"{side} px (not measured: a judge has scores of fewer than two prompts, or equal ones)")
     lasting = f"the held-out judge does not share the gain at {', '.join(alone)}" if alone else None
     apart = first_alarm(rows, meter)
-    said = f"in standard deviations {'. '.join(told)}" + "".join(f"; {reason}" for reason in (lasting, apart) if reason)
+    description = f"in standard deviations {'. '.join(figures)}" + "".join(
+        f"; {reason}" for reason in (lasting, apart) if reason
+    )
     if not math.isnan(agreed := _last(rows, AGREEMENT)):
         found[AGREEMENT] = agreed
-    return CheckReport(name, not alone and apart is None, "ERROR", said, found)
+    return CheckReport(name, not alone and apart is None, "ERROR", description, found)

@@ -92,8 +92,8 @@ def answer(tool: str, *words: str) -> tuple[list[str], str | None]:
     lines = [line.rstrip() for line in out.splitlines() if line.strip()]
     if process.returncode == 0:
         return lines, None
-    said = err.strip().splitlines()
-    return lines, ": ".join([f"exit status {process.returncode}", *said[:1]])
+    errors = err.strip().splitlines()
+    return lines, ": ".join([f"exit status {process.returncode}", *errors[:1]])
 
 
 def why(error: OSError | subprocess.TimeoutExpired) -> str:

@@ -77,17 +77,17 @@ def upload_of(root: Path, name: str) -> Upload:
     if not folder.is_dir():
         raise DataError(f"{folder}: {meant_model(root, name)}nothing is there to push; `dvc repro` makes the models")
     paths, faults = _files(folder)
-    head, amiss = _head(folder, root)
+    head, faults_of_card = _head(folder, root)
     kind: Kind = "dataset" if "configs" in head else "model"
     if out is not None and Workspace(root).md5(out.as_posix()) != Lock.read(root).md5_of(out.as_posix()):
-        amiss.append(f"{out}: not what dvc.lock records; run `dvc repro`, or `dvc checkout {out}`")
+        faults_of_card.append(f"{out}: not what dvc.lock records; run `dvc repro`, or `dvc checkout {out}`")
     names = [path.relative_to(folder).as_posix() for path in paths]
     stamps = [_stamp(path) for path in paths]
     search = Search(os.environ)
     for path, shown in zip(paths, names, strict=True):
         faults += [f"{shown}: {why}" for why in _against(path, shown, kind, search)]
     files = [(shown, stamp[0]) for shown, stamp in zip(names, stamps, strict=True)]
-    return Upload(folder, kind, files, _shown(folder), [*amiss, *faults], stamps)
+    return Upload(folder, kind, files, _card_head(folder), [*faults_of_card, *faults], stamps)
 
 
 def _files(folder: Path) -> tuple[list[Path], list[str]]:
@@ -146,7 +146,7 @@ def _head(folder: Path, root: Path) -> tuple[dict[str, object], list[str]]:
     if not (folder / CARD).is_file() or (folder / CARD).is_symlink():
         return {}, [f"{CARD} is missing: a card says what this is, and under which licence"]
     try:
-        head = parse_yaml(_shown(folder))
+        head = parse_yaml(_card_head(folder))
     except DataError as error:
         return {}, [f"{CARD}: its head is no YAML ({error})"]
     found = head if isinstance(head, dict) else {}
@@ -169,7 +169,7 @@ def _against_base(head: Mapping[str, object], folder: Path, root: Path) -> Itera
             yield f"base_model {base} is a folder of this machine, which others do not have; {instead}"
 
 
-def _shown(folder: Path) -> str:
+def _card_head(folder: Path) -> str:
     card = folder / CARD
     if not card.is_file() or card.is_symlink():
         return ""

@@ -18,6 +18,6 @@ class Problems(list[str]):
         try:
             return check(*given)
         except DataError as error:
-            said = str(error)
-            self.append(said if said.startswith(key) else f"{key}: {said}")
+            message = str(error)
+            self.append(message if message.startswith(key) else f"{key}: {message}")
             return None

@@ -34,7 +34,7 @@ class Best:
         return cls(epoch, seen, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
 
     def put_back(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Give ``weights``, shaped like those of :meth:`of`, the values of the best evaluation."""
+        """Give ``weights``, shaped like those of :meth:`from_evaluation`, the values of the best evaluation."""
         with torch.no_grad():
             for name, tensor in weights.items():
                 tensor.copy_(self.weights[name])

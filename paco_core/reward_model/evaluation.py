@@ -24,8 +24,8 @@ class RewardEvaluation:
     position_bias: float  # mean of score(a, b) - score(b, a)
     position_spread: float  # mean of |score(a, b) - score(b, a)|
     identical_score: float  # mean score of a panel with itself
-    true_yes: int  # the confusion table: said Yes, and the label is Yes
-    false_yes: int  # said Yes, but the label is No
+    true_yes: int  # the confusion table: answered Yes, and the label is Yes
+    false_yes: int  # answered Yes, but the label is No
     true_no: int
     false_no: int
     pairs: int
@@ -39,7 +39,10 @@ class RewardEvaluation:
         """The confusion table as Markdown."""
         rows = [("label Yes", self.true_yes, self.false_no), ("label No", self.false_yes, self.true_no)]
         lines = [f"| {label} | {yes} | {no} |" for label, yes, no in rows]
-        return "\n".join(["| | said Yes | said No |", "|---|---|---|", *lines, "", f"no score: {self.failed}"]) + "\n"
+        return (
+            "\n".join(["| | answered Yes | answered No |", "|---|---|---|", *lines, "", f"no score: {self.failed}"])
+            + "\n"
+        )
 
 
 #: What a best checkpoint can be chosen by, and whether more of it is better.
@@ -76,18 +79,18 @@ def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: in
     difference = scores[either_way] - swapped
     difference = difference[~np.isnan(difference)]
     same = same[~np.isnan(same)]
-    said, labelled = scores[valid] > 0.5, labels[valid]
+    answered, labelled = scores[valid] > 0.5, labels[valid]
     return RewardEvaluation(
-        accuracy=_mean(said == labelled),
+        accuracy=_mean(answered == labelled),
         roc_auc=roc_auc(scores[valid], labelled),
         calibration_error=calibration_error(scores[valid], labelled),
         position_bias=_mean(difference),
         position_spread=_mean(np.abs(difference)),
         identical_score=_mean(same),
-        true_yes=int((said & labelled).sum()),
-        false_yes=int((said & ~labelled).sum()),
-        true_no=int((~said & ~labelled).sum()),
-        false_no=int((~said & labelled).sum()),
+        true_yes=int((answered & labelled).sum()),
+        false_yes=int((answered & ~labelled).sum()),
+        true_no=int((~answered & ~labelled).sum()),
+        false_no=int((~answered & labelled).sum()),
         pairs=len(examples),
         failed=int((~valid).sum()),
         scores=tuple(scores.tolist()),

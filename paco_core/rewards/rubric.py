@@ -76,7 +76,7 @@ class RubricReward:
     def _question(self, sample: tuple[PromptRecord, Image, Sequence[Image]]) -> Question[Marks]:
         record, picture, references = sample
         listed = "\n".join(f"- {name}: {text}" for name, text in self._criteria.items())
-        shown = _shown(len(references))
+        shown = _order_of_pictures(len(references))
         text = (
             f"{shown}Prompt: {record.prompt}\nLayout (rows x columns): {record.layout}\nTheme: {record.theme}\n\n"
             f"Criteria:\n{listed}\n\nGive one mark for each criterion, by its name."
@@ -91,7 +91,7 @@ class RubricReward:
         return Rejection("mark_out_of_range", f"{outside[0]} is not 0 to {BEST}") if outside else None
 
 
-def _shown(references: int) -> str:
+def _order_of_pictures(references: int) -> str:
     """What the pictures of a question are; nothing of one that is no edit."""
     if references < 2:
         return "The first picture was edited; the second is the result.\n" if references else ""

@@ -93,13 +93,13 @@ def alert_on_failure(context: dg.RunFailureSensorContext) -> None:
 
 
 def _words(context: dg.RunFailureSensorContext) -> str:
-    """What failed checks said, else the run's own message."""
+    """What failed checks messages, else the run's own message."""
     records = context.instance.get_records_for_run(
         context.dagster_run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
     ).records
     found = [record.event_log_entry.asset_check_evaluation for record in records]
-    said = [f"{e.asset_key.to_user_string()}: {e.description}" for e in found if e is not None and not e.passed]
-    return "\n".join(said) or context.failure_event.message or "no message"
+    messages = [f"{e.asset_key.to_user_string()}: {e.description}" for e in found if e is not None and not e.passed]
+    return "\n".join(messages) or context.failure_event.message or "no message"
 
 
 def sensors() -> list[dg.SensorDefinition]:

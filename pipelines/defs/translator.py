@@ -15,7 +15,7 @@ from dvc_project.project import Group, Stage
 from paco_core.runtime.code.derived import present_code
 from paco_core.stages import declaration
 from pipelines.previews.columns import described
-from pipelines.previews.stages import shown
+from pipelines.previews.stages import preview_metadata
 
 
 class PacoTranslator(DagsterDvcTranslator):
@@ -35,7 +35,7 @@ class PacoTranslator(DagsterDvcTranslator):
         return super().get_asset_spec(project, group).merge_attributes(metadata={"dagster/code_references": links})
 
     def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
-        return {**super().get_materialization_metadata(project, stage), **shown(project.root, stage)}
+        return {**super().get_materialization_metadata(project, stage), **preview_metadata(project.root, stage)}
 
     def get_derived(self, root: Path) -> Derived:
         return present_code(root)

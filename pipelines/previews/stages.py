@@ -10,17 +10,17 @@ from dvc_project.project import Stage
 from paco_core.io import paths
 from paco_core.io.skipped import skipped
 from paco_core.stages import declaration
-from pipelines.previews.tables import drawn
+from pipelines.previews.tables import metadata_value
 
 
-def shown(root: Path, stage: Stage) -> Mapping[str, Any]:
+def preview_metadata(root: Path, stage: Stage) -> Mapping[str, Any]:
     """Tables and pictures of a stage's outs; of one that had nothing to do, the reason."""
     reasons = [reason for out in stage.data if (reason := skipped(root / out))]
     if reasons:
         return {"skipped": reasons[0]}
     preview = declaration(stage.group).preview
     found = preview(*_place(root, stage)) if preview else {}
-    return {name: drawn(value) for name, value in found.items()}
+    return {name: metadata_value(value) for name, value in found.items()}
 
 
 def _place(root: Path, stage: Stage) -> tuple[Path, str]:

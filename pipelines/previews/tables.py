@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 CHARACTERS = 160  # of a text
 
 
-def drawn(shown: Preview) -> dg.MetadataValue[Any]:
+def metadata_value(preview: Preview) -> dg.MetadataValue[Any]:
     """What a stage previews, as metadata of its asset."""
     from paco_core.io.contact_sheet import contact_sheet, preview_markdown
 
-    match shown:
+    match preview:
         case Table():
-            return _table(shown.frame.head(shown.rows))
+            return _table(preview.frame.head(preview.rows))
         case Pictures():
-            sheet = contact_sheet(shown.images, shown.columns, captions=shown.captions)
-            return dg.MetadataValue.md(preview_markdown(sheet, shown.alt))
+            sheet = contact_sheet(preview.images, preview.columns, captions=preview.captions)
+            return dg.MetadataValue.md(preview_markdown(sheet, preview.alt))
         case Chart():
             from paco_core.io.pictures import read_image
 
-            return dg.MetadataValue.md(preview_markdown(read_image(shown.file), shown.file.stem))
+            return dg.MetadataValue.md(preview_markdown(read_image(preview.file), preview.file.stem))
         case Page():
-            return dg.MetadataValue.path(str(shown.file))
+            return dg.MetadataValue.path(str(preview.file))
 
 
 def _table(frame: pd.DataFrame) -> dg.TableMetadataValue:

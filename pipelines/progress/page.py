@@ -163,9 +163,9 @@ def _matching(texts: Mapping[str, str], pattern: str) -> dict[str, str]:
 def sheets_of(root: Path, stage: Stage) -> Iterator[Sheet]:
     """The pictures that a stage's page shows in Dagster. None where they cannot be drawn: the run itself went well."""
     try:
-        from pipelines.previews.stages import shown  # with Dagster, which takes a second
+        from pipelines.previews.stages import preview_metadata  # with Dagster, which takes a second
 
-        values = shown(root, stage).values()
+        values = preview_metadata(root, stage).values()
     except Exception as error:
         yield Sheet(stage.name, f"no picture: {type(error).__name__}: {error}", "")
         return

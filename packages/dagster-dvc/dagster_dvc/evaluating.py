@@ -95,8 +95,8 @@ def _alike(
     about: AssetCheckEvaluationTargetMaterializationData,
 ) -> bool:
     target = last.target_materialization_data
-    said = (last.passed, last.description) == (found.passed, found.description)
-    return said and target is not None and target.storage_id >= about.storage_id
+    unchanged = (last.passed, last.description) == (found.passed, found.description)
+    return unchanged and target is not None and target.storage_id >= about.storage_id
 
 
 def _newest(
@@ -128,7 +128,7 @@ def _is_answered(
 
 
 def _last(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | str | None:
-    """What a check said last; :data:`UNDER_WAY` where a run is about to ask it."""
+    """The last result of a check; :data:`UNDER_WAY` where a run is about to ask it."""
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     if record is None or record.event is None:
         return None

@@ -30,11 +30,11 @@ def put_aside(root: Path) -> list[str]:
     folder = tmp_folder(root)
     if not folder.is_dir() or locks_by_link(root):
         return []
-    said = []
+    repairs = []
     with held(folder / "rwlock.lock") as ours:
         if ours and _is_half_json(folder / RWLOCK):
             (folder / RWLOCK).unlink()
-            said.append("removed a half-written .dvc/tmp/rwlock that a killed DVC had left")
+            repairs.append("removed a half-written .dvc/tmp/rwlock that a killed DVC had left")
     lock = root / LOCK_FILE
     with held(folder / "lock") as ours:
         kept = whole_part(lock.read_bytes()) if ours and lock.is_file() else None
@@ -45,11 +45,11 @@ def put_aside(root: Path) -> list[str]:
                 part = lock.with_name(f".{LOCK_FILE}.{os.getpid()}.part")
                 part.write_bytes(kept)
                 part.replace(lock)
-            said.append(
+            repairs.append(
                 f"moved a half-written dvc.lock that a killed DVC had left to .dvc/tmp/{aside.name}"
                 f"{', and kept its whole records' if kept else ''}; what DVC's cache holds is restored, not made again"
             )
-    return said
+    return repairs
 
 
 def _free_place(folder: Path) -> Path:

@@ -249,21 +249,21 @@ def _with_the_run_that_made_it(
     stage: Stage,
     translator: DagsterDvcTranslator,
 ) -> Reproduction:
-    """A version that was restored or left alone, with what the stage said when it made it, and the seconds saved."""
+    """A version that was restored or left alone, with the metadata of the run that made it."""
     event = executed_event(context, made.lock_digest, translator.partition_key(stage))
     if event is None:
         took = translator.get_usual_seconds(project, stage)
-        said: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
     else:
         took = float(str(event.metadata["dvc/seconds"].value))
         known = figures(project, stage)
-        said = {
+        metadata = {
             name: value
             for name, value in event.metadata.items()
             if not name.startswith(("dvc/", "dagster")) and name not in {*known, *made.metadata}
         }
     saved = None if took is None else max(0.0, took - made.seconds)
-    return replace(made, saved_seconds=saved, metadata={**made.metadata, **said})
+    return replace(made, saved_seconds=saved, metadata={**made.metadata, **metadata})
 
 
 def executed_event(
@@ -295,11 +295,11 @@ def _outcome(done: Completed, reported: bool, same_entry: bool) -> Outcome:
 
 
 def _failure(stage: Stage, done: Completed) -> dg.Failure:
-    said = done.stderr.strip() or done.stdout.strip()
-    if busy := re.search(r"is busy, it is being blocked by:\s*(.*(?:\n\s+.*)*)", said):
+    output = done.stderr.strip() or done.stdout.strip()
+    if busy := re.search(r"is busy, it is being blocked by:\s*(.*(?:\n\s+.*)*)", output):
         text = f"stage {stage.name} is busy: another process runs it or writes what it reads.\n{busy[1].strip()}"
     else:
-        text = f"stage {stage.name} failed (dvc ended with {done.returncode})\n{said}"
+        text = f"stage {stage.name} failed (dvc ended with {done.returncode})\n{output}"
     if len(text) > FAILURE_CHARACTERS:
         head, _, tail = text.partition("\n")
         text = f"{head}\n…{tail[-(FAILURE_CHARACTERS - len(head) - 2) :]}"

@@ -166,8 +166,8 @@ class _Job:
         if done.returncode == 0 and done.stdout.strip():
             return " ".join(done.stdout.split())
         job = _slurm("scontrol", "--oneliner", "show", "job", self.number).stdout.split()
-        said = [word for word in job if word.startswith(("JobState=", "Reason=", "ExitCode="))]
-        return " ".join(said) or "neither sacct nor scontrol has a record of it; see its node's log"
+        states = [word for word in job if word.startswith(("JobState=", "Reason=", "ExitCode="))]
+        return " ".join(states) or "neither sacct nor scontrol has a record of it; see its node's log"
 
     def _forward(self) -> None:
         for name, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):

@@ -56,7 +56,7 @@ class ConsistencyByCriteria:
         queries: list[Query] = []
         places: list[tuple[int, int, int]] = []  # set, dimension, criterion
         for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
-            shown = list(combinations(self._shown(panels), 2))
+            shown = list(combinations(self._resized(panels), 2))
             criteria = self.questions.of(record).criteria
             for column, dimension in enumerate(DIMENSIONS):
                 for number, text in enumerate(criteria.get(dimension, ())):
@@ -68,7 +68,7 @@ class ConsistencyByCriteria:
         found = mean_of_means(places, [score.value for score in scores], (len(batch), len(self.columns)))
         return dict(zip(self.columns, found.T, strict=True))
 
-    def _shown(self, panels: Sequence[Image]) -> Sequence[Image]:
+    def _resized(self, panels: Sequence[Image]) -> Sequence[Image]:
         if self.wording == "rl":
             return panels
         return [panel.resize((SIDE, SIDE), pil.Resampling.BICUBIC) for panel in panels]

@@ -151,20 +151,20 @@ def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Vot
                     counts["skipped"] += 1
                     continue
                 key = (instance_id, _who(annotation.get("completed_by")))
-                said = _ranking(annotation.get("result"), sizes[instance_id])
+                verdict = _ranking(annotation.get("result"), sizes[instance_id])
             except DataError as error:
                 rejected.add(f"{place}, annotation {nth}", str(error))
                 continue
             updated = str(annotation.get("updated_at", ""))
-            answer = (updated, said)
+            answer = (updated, verdict)
             if key in answers:
                 counts["superseded_answers"] += 1
             if key not in answers or updated >= answers[key][0]:
                 answers[key] = answer
-    counts.update(said for _, said in answers.values() if isinstance(said, str))
+    counts.update(verdict for _, verdict in answers.values() if isinstance(verdict, str))
     return Votes(
-        rankings=[unscored(*key, said) for key, (_, said) in answers.items() if not isinstance(said, str)],
-        undecided=Counter(instance for (instance, _), (_, said) in answers.items() if said == "cannot_tell"),
+        rankings=[unscored(*key, verdict) for key, (_, verdict) in answers.items() if not isinstance(verdict, str)],
+        undecided=Counter(instance for (instance, _), (_, verdict) in answers.items() if verdict == "cannot_tell"),
         counts=dict(counts),
     )
 

@@ -24,11 +24,11 @@ class PicturesInMemory(dict[str, bytes]):
 
 @dataclass
 class PaintedBatch:
-    """What a worker made of a batch, and said."""
+    """Pictures that a worker painted of a batch, and its messages."""
 
     pictures: dict[str, bytes]
     batch_size: int
-    said: list[str]
+    messages: list[str]
 
 
 class GridPainter:
@@ -39,10 +39,10 @@ class GridPainter:
         self._generator.encode(requests)
 
     def __call__(self, jobs: Sequence[GridJob]) -> PaintedBatch:
-        kept, said = PicturesInMemory(), list[str]()
-        done = paint(jobs, kept, lambda: _Encoded(self._generator), batch_size=self._batch_size, say=said.append)
+        kept, messages = PicturesInMemory(), list[str]()
+        done = paint(jobs, kept, lambda: _Encoded(self._generator), batch_size=self._batch_size, say=messages.append)
         self._batch_size = done.batch_size  # memory that did not suffice once will not the next time
-        return PaintedBatch(dict(kept), done.batch_size, said)
+        return PaintedBatch(dict(kept), done.batch_size, messages)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def paint_apart(
     batches = [pending[start : start + batch_size] for start in range(0, len(pending), batch_size)]
     make = partial(GridPainter, load, [job.request for job in pending], batch_size)
     for number, made in launchers.spread(batches, make, gpu=gpu, threads=threads):
-        for line in made.said:
+        for line in made.messages:
             say(line)
         for grid_id, png in made.pictures.items():
             finished.save(grid_id, png)

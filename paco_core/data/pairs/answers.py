@@ -42,8 +42,8 @@ def normalised(answer: str) -> str:
     plain = _halfwidth(body[:64]) + body[64:]
     found = _OPENING.match(plain)
     if found is None:
-        said = re.match(r"(yes|no)\b", plain, re.IGNORECASE)
-        cause = "no mark stands between its Yes or No and what follows" if said else "begins with neither Yes nor No"
+        word = re.match(r"(yes|no)\b", plain, re.IGNORECASE)
+        cause = "no mark stands between its Yes or No and what follows" if word else "begins with neither Yes nor No"
         raise DataError(f"{cause}: {answer[:40]!r}")
     rest = body[found.end() :]
     if len(body) < len(answer.lstrip(_BLANKS)):  # what was opened before the word is closed behind the mark
@@ -61,10 +61,10 @@ def opening(answer: str) -> str:
 
 def fault(answer: str, label: str) -> str | None:
     """What is wrong with an answer, or None: it must begin with its label."""
-    said = opening(answer)
-    if not said:
+    word = opening(answer)
+    if not word:
         return "answer_without_yes_or_no"
-    return None if said == label else "answer_contradicts_label"
+    return None if word == label else "answer_contradicts_label"
 
 
 def _halfwidth(text: str) -> str:

@@ -208,14 +208,14 @@ def compose(subject: str, shared: str, texts: Sequence[str], layout: str) -> Pro
     for text in (subject, shared, *texts):
         if found := PANEL_MARK.search(text):
             raise DataError(f"the text holds the panel mark {found.group()}: {text[:80]!r}")
-    gaps, said = [" "] * (len(marks) - 1) + [""], shared.strip()
+    gaps, common = [" "] * (len(marks) - 1) + [""], shared.strip()
     panels = tuple(PanelText(m, f" {t.strip()}{gap}") for m, t, gap in zip(marks, texts, gaps, strict=True))
     head = f"{COUNTS[len(marks) - 1]}-PANEL Images with a {layout} grid layout"
-    return PromptText(head, f" {subject.strip().removesuffix('.')}.", f" {said} " if said else " ", panels)
+    return PromptText(head, f" {subject.strip().removesuffix('.')}.", f" {common} " if common else " ", panels)
 
 
 def from_theme(theme: str, texts: Sequence[str], layout: str) -> PromptText:
-    """A prompt from a theme and what each panel shows, for a person: the theme is its subject, said once.
+    """A prompt from a theme and what each panel shows, for a person: the theme is its subject, named once.
 
     What follows the theme's first sentence as in a whole prompt ("All images show ...") is what the panels share.
 

@@ -189,10 +189,10 @@ class Jobs:
             except DataError as error:
                 state, job.error = FAILED, str(error)
             except Exception as error:  # the page goes on; the terminal shows where it happened
-                said = of_system(error)
-                if said is None:
+                message = of_system(error)
+                if message is None:
                     log.exception("a request of the page failed")
-                state, job.error = FAILED, said or f"{type(error).__name__}: {error}"
+                state, job.error = FAILED, message or f"{type(error).__name__}: {error}"
             del work, found
             with self._changed:
                 job.seconds, job.work, job.state = round(time.monotonic() - begun, 1), None, state

@@ -114,7 +114,7 @@ class Studio:
             if reasons:
                 why = None if score.failed else _reasons(judge, query)
                 job.advance()
-            rows.append({"first": first, "second": second, **_shown(score), "reasons": why})
+            rows.append({"first": first, "second": second, **_score_row(score), "reasons": why})
             job.show({"pictures": list(names), "theme": theme, "pairs": list(rows), "mean": None})
         known = [row["score"] for row in rows if row["score"] is not None]
         mean = fmean(known) if len(known) == len(rows) else None  # of the rest it would depend on which pairs failed
@@ -283,8 +283,8 @@ class _Causes:
 def _score(judge: Scorer, painted: Painted, references: Sequence[Image]) -> dict[str, Any]:
     asked = _Causes(judge)
     (value,) = paint.scored(asked, [painted], references)
-    return {"score": None, "cause": asked.first} if math.isnan(value) else _shown(Score(value))
+    return {"score": None, "cause": asked.first} if math.isnan(value) else _score_row(Score(value))
 
 
-def _shown(score: Score) -> dict[str, Any]:
+def _score_row(score: Score) -> dict[str, Any]:
     return {"score": None if score.failed else round(score.value, 4), "cause": score.cause}

@@ -72,9 +72,9 @@ def _without_declaration(body: list[ast.stmt]) -> list[ast.stmt]:
     if declaration is None:
         return body
     others = [node for node in body if node is not declaration]
-    said = _needed_by([declaration], others)
-    counted = _needed_by([node for node in others if node not in said], others)
-    return [node for node in others if node not in said or node in counted]
+    declared = _needed_by([declaration], others)
+    counted = _needed_by([node for node in others if node not in declared], others)
+    return [node for node in others if node not in declared or node in counted]
 
 
 def _needed_by(roots: list[ast.stmt], body: list[ast.stmt]) -> list[ast.stmt]:

@@ -34,7 +34,7 @@ def counter(network: Network) -> Count:
 
     def count(ask: Ask, answer: ModelAnswer) -> Usage:
         pictures = (network.grid(ask.query.first), network.grid(ask.query.second))
-        said = 1 if ask.max_tokens == 1 else len(tokenizer(answer.text)["input_ids"])
-        return Usage(len(network.prompt(ask.query.instruction, pictures).ids), said)
+        tokens = 1 if ask.max_tokens == 1 else len(tokenizer(answer.text)["input_ids"])
+        return Usage(len(network.prompt(ask.query.instruction, pictures).ids), tokens)
 
     return count

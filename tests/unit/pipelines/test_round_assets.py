@@ -68,6 +68,6 @@ def test_the_page_of_a_round_shows_what_lies_in_its_place(
     preview = SimpleNamespace(preview=lambda data, item: asked.append((data, item)) or {})
     monkeypatch.setattr(previews, "declaration", lambda _name: preview)
     for label in ("round_t2is@2", "round_policies@2", "policies@flux_t2is"):
-        previews.shown(tmp_path, stages_of(tmp_path)[label])
+        previews.preview_metadata(tmp_path, stages_of(tmp_path)[label])
     second = tmp_path / "data/rounds/2"
     assert asked == [(second, "2"), (second, "flux_t2is"), (tmp_path / "data", "flux_t2is")]

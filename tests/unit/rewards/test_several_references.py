@@ -13,7 +13,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.editing import Editing
-from paco_core.rewards.rubric import _shown
+from paco_core.rewards.rubric import _order_of_pictures
 
 EDITED = Image.new("RGB", (16, 16), "white")
 
@@ -70,5 +70,5 @@ def test_a_further_reference_keeps_its_proportions() -> None:
 
 
 def test_a_chat_model_is_told_which_picture_is_which() -> None:
-    assert _shown(0) == "" and "the second is the result" in _shown(1)
-    assert "next 2 are further references" in _shown(3)
+    assert _order_of_pictures(0) == "" and "the second is the result" in _order_of_pictures(1)
+    assert "next 2 are further references" in _order_of_pictures(3)
