@@ -80,6 +80,7 @@ SPELLINGS: dict[str, tuple[Callable[[loras.Tensors], loras.Tensors], float | Non
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_each_spelling_adds_what_its_numbers_say(folders: dict[str, Path], tmp_path: Path, spelling: str) -> None:
     write, alpha = SPELLINGS[spelling]
@@ -183,6 +184,7 @@ def paint(policy: Any) -> torch.Tensor:
     return rollout(policy, encoded, [0], [NoiseKey("p", 0, 3)], Sampling.for_policy(policy, (32, 32), 2, 3.5)).latents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", KINDS)
 def test_the_plain_pipeline_paints_the_same(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
     """A published file of the family, loaded by diffusers and here: equal pictures, and others than without."""

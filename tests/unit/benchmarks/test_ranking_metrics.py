@@ -85,6 +85,7 @@ def test_any_order_that_the_humans_tie_leaves_open_is_right() -> None:
     assert across.tau == pytest.approx(kendalltau([2, 1, 3, 4], [1, 3, 3, 3]).statistic)
 
 
+@pytest.mark.slow
 @given(scores, orders)
 def test_scores_without_ties_say_no_more_than_the_order(values: list[float], human: list[int]) -> None:
     strict = [4.0 - human.index(n) for n in range(4)]

@@ -69,6 +69,7 @@ def test_an_answer_of_the_wrong_form_is_asked_again_and_then_has_no_score(tmp_pa
     assert found.columns["sc"][0] == 6 and found.counts["rejected.out_of_range"] == 4  # two edits, two tries
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_asks_nothing_twice(tmp_path: Path) -> None:
     def half(body: dict[str, Any], number: int) -> Raw:
         return completion({"reasoning": "so", "score": [5, 5]}) if number < 6 else Raw(status=500)

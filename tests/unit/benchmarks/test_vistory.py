@@ -167,6 +167,7 @@ def context(root: Path, **changes: Any) -> StageContext:
     return StageContext("vistory", None, root, whole.model_copy(update={"vistory": section}), Mock(), None)
 
 
+@pytest.mark.slow
 def test_the_stage_measures_painted_stories(project: Path) -> None:
     asked = context(project, adherence={"model": str(ZOO / "qwen2_5_vl")})
     assert vistory.STAGE.skipped(asked.params) is None

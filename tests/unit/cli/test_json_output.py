@@ -59,6 +59,7 @@ def test_every_verb_that_shows_figures_takes_json_and_no_other() -> None:
         assert takes == ("_show(" in inspect.getsource(act)), verb.prog
 
 
+@pytest.mark.slow
 def test_plans(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, found = both(capsys, "plan", "flux_t2is")
     assert f"images per epoch     {found['images_an_epoch']} =" in text
@@ -84,12 +85,14 @@ def test_checks(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert ended.value.code == 1 and not found["passed"] and "memory" in found["problems"][0]
 
 
+@pytest.mark.slow
 def test_parameters(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, found = both(capsys, "params", "policies.defaults.learning_rate")
     assert [one["key"] for one in found] == ["policies.defaults.learning_rate"]
     assert all(f"    {name}: {value}" in text for name, value in found[0]["profiles"].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "empty"),
     [
@@ -157,6 +160,7 @@ def test_decisions(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert found["promoted"] and found["candidate"]["figures"] == {"accuracy": 0.75} and found["reason"] in text
 
 
+@pytest.mark.slow
 def test_pictures(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["paint", "a bear", "--panels", "a bear at night.", "a bear in the snow.", "--seeds", "1", "--size", "64"]
     text, found = both(capsys, *words, "--steps", "1", "--policy", paint.BASE)

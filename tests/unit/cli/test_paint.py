@@ -30,6 +30,7 @@ def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return lay_out(repository, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     adapter(project)
     main(
@@ -69,6 +70,7 @@ def test_panels_are_as_large_as_those_of_two_by_two(project: Path, capsys: pytes
         assert Image.open(project / "out/base-0.png").size == size
 
 
+@pytest.mark.slow
 def test_equal_seeds_paint_equal_pictures(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     once = []
     for _ in range(2):
@@ -92,6 +94,7 @@ def test_equal_seeds_paint_equal_pictures(project: Path, capsys: pytest.CaptureF
     assert once[0] == once[1] and "no scores: there is no reward model yet" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_picture_is_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Image.new("RGB", (64, 64), "red").save(project / "cat.png")
     main(["edit", "cat.png", "Make the cat blue.", "--policy", "base", "--seeds", "1", "--steps", "1", "--out", "out"])

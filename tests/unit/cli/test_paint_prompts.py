@@ -92,6 +92,7 @@ def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository:
     assert [record.prompt for record in again] == [known[one["name"]] for one in examples] and len(examples) == 4
 
 
+@pytest.mark.slow
 def test_a_photograph_is_edited_upright(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lying = drawing().transpose(Image.Transpose.ROTATE_90)
     (project / "photo.png").write_bytes(encoded(lying, exif=exif(6)))

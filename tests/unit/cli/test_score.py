@@ -30,6 +30,7 @@ def folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+@pytest.mark.slow
 def test_pictures_are_compared_each_with_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [file.name for file in pictures_in(folder / "set")] == ["1.png", "2.png", "10.png"]
     main(["score", "set", "--out", "matrix.csv"])
@@ -49,6 +50,7 @@ def test_pictures_are_compared_each_with_each(folder: Path, capsys: pytest.Captu
     assert "empty: holds no picture (.png, .jpg" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_a_table_of_sets_gets_the_mean_of_each(folder: Path, suffix: str) -> None:
     listed = ["set/1.png", "set/2.png"]

@@ -39,6 +39,7 @@ assert not {"torch", "mlflow"} & set(sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_misspelt_name_costs_no_import_of_torch(repository: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ASK, *TYPOS], cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

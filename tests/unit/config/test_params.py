@@ -154,6 +154,7 @@ def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
     assert params.load(project / "params.yaml") == before
 
 
+@pytest.mark.slow
 def test_the_storybook_profile_comes_back_byte_for_byte_with_what_was_changed_in_it(project: Path) -> None:
     """``params.yaml`` is that profile; it lies among the others only while another one is in use."""
     text = (project / "params.yaml").read_text().replace("noise_level: 0.7", "noise_level: 0.9  # mine", 1)
@@ -206,6 +207,7 @@ def test_keys_of_an_earlier_version_are_refused_with_their_place_now(project: Pa
     assert "missing" not in said
 
 
+@pytest.mark.slow
 def test_migration_moves_them_with_their_comments(project: Path) -> None:
     before = params.load(project / "params.yaml")
     as_in_version_2(project)
@@ -243,6 +245,7 @@ def _profile_with_brackets(project: Path) -> str:
     return "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PROFILES, "storybook", "mine"])
 @pytest.mark.parametrize(
     ("change", "line"),

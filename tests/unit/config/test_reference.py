@@ -37,6 +37,7 @@ def test_the_schema_takes_every_profile_and_refuses_what_the_code_refuses(reposi
     assert meaning == RewardParams.model_fields["alpha"].description != ""
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_profiles(repository: Path) -> None:
     paper = profiles.resolve(repository, "paper")
     found = {parameter.key: parameter for parameter in reference.parameters()}
@@ -51,6 +52,7 @@ def test_values_are_those_of_the_profiles(repository: Path) -> None:
         assert reference.value(paper, found[key]) == expected
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_some_of_them(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["params", "reward.alpha", "policies.recipes.*.noise_level"])
     said = capsys.readouterr().out.splitlines()

@@ -63,6 +63,7 @@ def paint(folder: Path, prompts: list[PromptRecord], p: GridsParams, shards: int
     return table.reset_index(drop=True).sort_values("id")[["id", "prompt_id", "seed", "md5"]].reset_index(drop=True)
 
 
+@pytest.mark.slow
 def test_shards_and_order_change_no_picture(flux: Path, tmp_path: Path) -> None:
     prompts = records(5, side=32)
     one = paint(tmp_path / "1", prompts, params(flux), 1)

@@ -192,6 +192,7 @@ def test_an_endpoint_that_answers_byte_by_byte_is_given_up_in_time(tmp_path: Pat
             ask_all(Chat(given, journal), ["w"], lambda text: Question(text, text, Word))
 
 
+@pytest.mark.slow
 def test_a_dying_endpoint_loses_no_answer(tmp_path: Path) -> None:
     texts = [f"w{n}" for n in range(60)]
     told = "8 questions in a row failed, the last with http_500.*run again"

@@ -184,6 +184,7 @@ def test_one_text_under_two_ids_is_one_prompt_and_equal_bytes_are_one_picture() 
     assert leakage(benchmark.iloc[:0], {"a": part, "b": part}, texts, md5s).both == ["p2", "p3"]
 
 
+@pytest.mark.slow
 def test_a_pair_can_be_traced_to_grid_seed_and_prompt(ranked: tuple[Path, list[PromptRecord]]) -> None:
     project, prompts = ranked
     run_pairs(project, editing={"count": 0}, identical_share=0.0)

@@ -288,6 +288,7 @@ def test_columns_and_tags_of_dataset_info_are_honoured(tmp_path: Path, form: str
     assert "x 1, pictures 2" in command.bring("paco_dataset", folder, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_published_split_is_kept(made: Path, tmp_path: Path) -> None:
     """Entries under the released names: what is published to test on validates, and all the rest trains."""
     import shutil

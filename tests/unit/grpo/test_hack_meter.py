@@ -148,6 +148,7 @@ def test_no_meter_asks_nothing_and_a_log_without_its_figures_is_not_let_through(
     assert not unscored.passed and "scores of fewer than two prompts, or equal ones" in unscored.description
 
 
+@pytest.mark.slow
 def test_kl_where_judges_agree_counts_for_nothing(tmp_path: Path) -> None:
     """The held-out judge agrees always, so the gated KL equals none."""
     kl = {"beta": 5.0, "form": "exact"}

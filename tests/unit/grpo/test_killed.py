@@ -64,6 +64,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outco
     return out, train_toy(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", KILLED_AT)
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, moment: str, uninterrupted: tuple[Path, Outcome]) -> None:
     folder, whole = uninterrupted

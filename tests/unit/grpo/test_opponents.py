@@ -81,6 +81,7 @@ def test_a_stopped_training_goes_on_with_the_opponents_that_there_are(tmp_path: 
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [

@@ -68,6 +68,7 @@ def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[
     return paint_page(policy, prompts, [0, 0], KEYS, Sampling.for_policy(policy, page.part_size, 3, 4.0), page)
 
 
+@pytest.mark.slow
 def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it(model: Path) -> None:
     record = story(1, "2x2")
     images, parts = painted(load(model), record, 2)
@@ -86,6 +87,7 @@ def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it
     assert (arrays(images)[0] == arrays([composed([part.pictures[0] for part in parts], (2, 2))])[0]).all()
 
 
+@pytest.mark.slow
 def test_a_panel_depends_on_those_before_it_as_far_as_predecessors_reach(model: Path) -> None:
     record, policy = story(1), load(model)
     by_one, by_two = (painted(policy, record, count)[1] for count in (1, 2))
@@ -108,6 +110,7 @@ def test_references_stand_behind_those_that_a_prompt_has(model: Path) -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.slow
 def test_a_recipe_paints_a_story(model: Path) -> None:
     policy, record = load(model), story(2)
     found, at_once = (
@@ -127,6 +130,7 @@ class Zero(NoiseKey):
         return 0
 
 
+@pytest.mark.slow
 def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, record = load(model), story(1, "2x2")
     policy.add_adapter(PolicyLora(rank=2, alpha=4), 0)

@@ -102,6 +102,7 @@ def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path) -> None:
         made.learner.learn(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, {"loss": "nft", "noise_steps": [], "dynamics": "ode"}, {"shared_noise": True}],

@@ -198,6 +198,7 @@ def experiment_of(run_id: str) -> str:
     return str(mlflow.get_experiment(mlflow.get_run(run_id).info.experiment_id).name)
 
 
+@pytest.mark.slow
 def test_mlflow_loads_the_champion_and_what_dvc_keeps(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_version_points_to_the_model_that_its_training_logged(stand: Stand) ->
     assert [one.base_model for one in loaded] == [str(stand.root / "data/zoo/flux"), "base/model"]
 
 
+@pytest.mark.slow
 def test_a_training_of_another_store_is_no_source(stand: Stand) -> None:
     mlflow.set_tracking_uri(f"sqlite:///{stand.root / 'mlflow.db'}")
     label = f"policies@{NAME}"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dvc_project.project import DvcProject
 
 LINE = "      flux_t2is: {prompts: data/diverse_prompts, judged_by: data/reward_merged}\n"
@@ -31,6 +33,7 @@ def test_a_policy_of_rankings_waits_for_grids_and_annotations_alone(repository: 
     assert "reward_merged" in above(upstream, "policies@flux_t2is")
 
 
+@pytest.mark.slow
 def test_dvc_reads_the_recipes_as_the_library_does(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").write_text((repository / "dvc.yaml").read_text().replace(LINE, LINE + OFFLINE))
     shutil.copy(repository / "params.yaml", tmp_path)

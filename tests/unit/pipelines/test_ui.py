@@ -104,6 +104,7 @@ raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
 '''
 
 
+@pytest.mark.slow
 def test_one_signal_ends_all(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text("{}\n")
     arguments = [sys.executable, "-c", FAKE, str(free_port()), str(free_port()), str(tmp_path)]

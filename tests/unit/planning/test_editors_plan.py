@@ -125,6 +125,7 @@ def test_what_an_edit_takes_more(params: Params) -> None:
     assert kept[0] == 2 * kept[1] and qwen.weights_gb == once.weights_gb == pytest.approx(2 * 40.8, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", PUBLIC)
 def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Params, family: str) -> None:
     configurations(tmp_path / "model", family)

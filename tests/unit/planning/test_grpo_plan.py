@@ -35,6 +35,7 @@ def changed(params: Params, recipe: dict[str, Any] | None = None, **changes: Any
     return parse(tree)
 
 
+@pytest.mark.slow
 def test_plan_counts_the_opponents_of_win_rate(repository: Path, params: Params) -> None:
     own = params.policies.recipes["flux_t2is"].rewards.model_dump()
     small = {"epochs": 3, "prompts_per_epoch": 8, "group_size": 12}

@@ -40,6 +40,7 @@ def configurations(folder: Path, size: str) -> dict[str, Any]:
     return transformer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_its_size_is_that_of_the_real_one(tmp_path: Path, size: str) -> None:
     config = configurations(tmp_path / "model", size)

@@ -311,6 +311,7 @@ def case_criteria_of_no_case(root: Path) -> tuple[dict[str, Any], str]:
 CASES = {name.removeprefix("case_"): case for name, case in list(globals().items()) if name.startswith("case_")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_check_says_what_the_stage_would_say(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(project))

@@ -121,6 +121,7 @@ def as_large(monkeypatch: pytest.MonkeyPatch, family: Family) -> Callable[[Any, 
     return arrange
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guidance", [1.0, GUIDANCE])
 @pytest.mark.parametrize("size", [(32, 32), (64, 32)])
 def test_pictures_equal_those_of_the_pipeline(
@@ -184,6 +185,7 @@ def test_an_empty_instruction_is_encoded_only_for_guided_passes(policy: Any) -> 
     assert guided - names(1.0) == ({"negative"} if policy.known.true_guidance else set())
 
 
+@pytest.mark.slow
 def test_a_prompt_is_encoded_at_the_sizes_of_its_own_pictures(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four shapes take as many passes of an encoder as one shape, and no memory beside the weights."""
 
@@ -227,6 +229,7 @@ def test_log_probability_before_an_update_is_the_rollouts(policy: Any, guidance:
         assert (found - part.log_prob).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_adapter_loads_into_a_plain_pipeline(
     family: Family, policy: Any, folder: Path, tmp_path: Path, as_large: Callable[..., dict[str, Any]]
 ) -> None:
@@ -283,6 +286,7 @@ def test_gradient_checkpointing_changes_no_gradient(policy: Any) -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, gradients(), strict=True))
 
 
+@pytest.mark.slow
 def test_what_was_encoded_once_is_not_encoded_again(
     family: Family, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def train_a_little(policy: Any) -> None:
         parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["base", "distilled"])
 @pytest.mark.parametrize("references", [0, 1, 2, 3])
 def test_pictures_equal_those_of_the_pipeline(folder: Path, distilled: Path, references: int, variant: str) -> None:
@@ -102,6 +103,7 @@ def test_pictures_equal_those_of_the_pipeline(folder: Path, distilled: Path, ref
     assert moved > 3 if variant == "base" else moved == 0, "distilled weights ignore guidance"
 
 
+@pytest.mark.slow
 def test_each_reference_its_place_and_the_instruction_matter(folder: Path) -> None:
     policy, (first, second, _) = load(folder), pictures()
     one, both, turned = (sample(policy, [given])[0] for given in ([first], [first, second], [second, first]))
@@ -110,6 +112,7 @@ def test_each_reference_its_place_and_the_instruction_matter(folder: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_a_batch_of_prompts_with_other_references_is_each_prompt_alone(folder: Path) -> None:
     """One, two and one pictures of two shapes: two of the rows have equally many tokens in other shapes."""
     policy, (first, second, _) = load(folder), pictures()
@@ -150,6 +153,7 @@ def test_log_probability_before_an_update_is_the_rollouts(folder: Path) -> None:
         assert (found - part.log_prob).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_adapter_loads_into_a_plain_pipeline(folder: Path, tmp_path: Path) -> None:
     import diffusers
 
@@ -172,6 +176,7 @@ def test_adapter_loads_into_a_plain_pipeline(folder: Path, tmp_path: Path) -> No
     assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
 
 
+@pytest.mark.slow
 def test_an_adapter_by_original_names_paints_as_in_the_pipeline(folder: Path, tmp_path: Path) -> None:
     """As ComfyUI and ai-toolkit write it: queries, keys and values of a double block are one layer."""
     import diffusers
@@ -213,6 +218,7 @@ def test_gradient_checkpointing_changes_no_gradient(folder: Path) -> None:
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(plain, gradients(), strict=True))
 
 
+@pytest.mark.slow
 def test_what_was_encoded_once_is_not_encoded_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +240,7 @@ def test_what_was_encoded_once_is_not_encoded_again(
         again.encode(["another one"], LENGTH, [first], [[SIZE]])
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_is_encoded_only_for_guided_passes(folder: Path, distilled: Path) -> None:
     def names(model: Path, guidance: float) -> set[str]:
         return set(load(model, 0).encode(PROMPTS[:1], LENGTH, guidance=guidance).rows[0])

@@ -42,6 +42,7 @@ def test_every_family_is_here() -> None:
     assert {name for name, _ in BUILDERS.values()} == set(FAMILIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BUILDERS)
 def test_a_rollout_leaves_nothing_that_a_trained_pass_cannot_use(tmp_path: Path, case: str) -> None:
     name, build = BUILDERS[case]
@@ -62,6 +63,7 @@ def test_a_rollout_leaves_nothing_that_a_trained_pass_cannot_use(tmp_path: Path,
     assert any(parameter.grad is not None for parameter in policy.trainable().values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BUILDERS)
 def test_memory_of_the_text_encoders_goes_back_to_the_gpu(
     tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch

@@ -129,6 +129,7 @@ def test_no_opening_where_the_measure_is_not_there(project: Path) -> None:
     assert 'class="showcase"' not in built(project).html
 
 
+@pytest.mark.slow
 def test_no_opening_where_nothing_was_painted(project: Path) -> None:
     shutil.rmtree(project / "data/t2is")
     assert 'class="showcase"' not in built(project).html and "all-sets" not in built(project).html

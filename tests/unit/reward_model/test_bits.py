@@ -132,6 +132,7 @@ def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:
     assert all(math.isnan(score.value) for score in scorer.score([long]))
 
 
+@pytest.mark.slow
 def test_the_window_ends_where_question_and_answer_fill_it(folder: Path) -> None:
     query = questions(1, 30)[0]
     length = len(Scorer(folder).network.question(query).ids)

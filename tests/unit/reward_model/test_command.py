@@ -72,6 +72,7 @@ def test_a_table_is_scored_in_batches_with_progress(folder: Path, monkeypatch: p
     assert any("6/6 pairs" in line for line in told)
 
 
+@pytest.mark.slow
 def test_reasons_are_added_when_asked(folder: Path) -> None:
     command.score_table(folder, pairs(folder, ".parquet"), ScoreOptions(reasons=True), folder / "out.parquet")
     found = pd.read_parquet(folder / "out.parquet")
@@ -79,6 +80,7 @@ def test_reasons_are_added_when_asked(folder: Path) -> None:
     assert found["reasons"].str.len().min() > 0
 
 
+@pytest.mark.slow
 def test_panels_of_the_project_are_found_by_reference(project: Path) -> None:
     fill(project)
     tiny_vlm.build(project / paths.REWARD_MERGED)
@@ -110,6 +112,7 @@ def test_a_missing_picture_names_its_row_before_anything_is_scored(
     assert not (folder / "pairs.scored.parquet").exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_pictures_or_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from paco_core.cli import commands as cli
 
@@ -146,6 +149,7 @@ def test_tables_that_are_none_are_named(folder: Path) -> None:
         command.score_table(folder, pairs(folder, ".csv"), ScoreOptions("./elsewhere"))
 
 
+@pytest.mark.slow
 def test_the_golden_pairs_of_the_folder_are_asked_first(folder: Path) -> None:
     """Weights that are whole, and yet not those that the folder was written with."""
     model = folder / paths.REWARD_MERGED

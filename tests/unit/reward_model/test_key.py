@@ -50,6 +50,7 @@ def corrected(example: Example) -> Example:
     return replace(example, answer="No." if example.consistent else "Yes.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pairs", "check"),
     [
@@ -83,6 +84,7 @@ def change_bounds(folder: Path) -> None:
     file.write_text(file.read_text() + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [change_vision, change_bounds])
 def test_a_base_with_another_tower_or_processor_is_trained_anew(
     base: Path, kept: Path, tmp_path: Path, change: Callable[[Path], Any]

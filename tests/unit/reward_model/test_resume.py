@@ -212,6 +212,7 @@ def test_the_best_epoch_by_the_named_metric_is_kept(
     assert not torch.equal(*(list(epoch.values())[1] for epoch in (after_epochs[0], after_epochs[2])))
 
 
+@pytest.mark.slow
 def test_a_vision_tower_in_training_changes_and_its_features_are_not_kept(base: Path, tmp_path: Path) -> None:
     report = train(base, tmp_path / "lora", epochs=1, vision="lora")
     names = weights(tmp_path / "lora")
@@ -222,6 +223,7 @@ def test_a_vision_tower_in_training_changes_and_its_features_are_not_kept(base: 
     assert frozen.after.scores != report.after.scores
 
 
+@pytest.mark.slow
 def test_a_small_feature_cache_changes_nothing_but_the_work(base: Path, tmp_path: Path) -> None:
     train(base, tmp_path / "large", epochs=1)
     train(base, tmp_path / "none", epochs=1, vision_cache_gb=0.0)

@@ -25,6 +25,7 @@ def folder(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_it_scores_as_the_scorer_does(folder: Path, tmp_path: Path) -> None:
     pictures = {name: Image.new("RGB", (56, 56), name) for name in ("red", "blue")}
     for name, picture in pictures.items():

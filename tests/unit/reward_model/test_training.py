@@ -44,6 +44,7 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "adapter" / WEIGHTS)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_logs_every_step(base: Path, tmp_path: Path) -> None:
     examples, told = reward_tiny.pairs(12), []
     report = training.train(
@@ -345,6 +346,7 @@ def test_roc_auc_and_calibration_by_hand() -> None:
     assert calibration_error(scores, labels) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_computes_layers_twice_and_ends_with_the_same_weights(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +374,7 @@ def test_gradient_checkpointing_computes_layers_twice_and_ends_with_the_same_wei
         torch.testing.assert_close(off[name], on_[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_with_adapter_weights_in_float32(base: Path, tmp_path: Path) -> None:
     examples = reward_tiny.pairs(8)
     report = training.train(

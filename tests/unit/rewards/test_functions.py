@@ -164,6 +164,7 @@ def test_jpeg_rewards_what_compresses() -> None:
     assert 1.0 > values[0] > 0.6 > 0.5 > values[1] > -1.0
 
 
+@pytest.mark.slow
 def test_ocr_reads_what_the_prompt_quotes() -> None:
     pytest.importorskip("rapidocr")
     from PIL import ImageDraw, ImageFont

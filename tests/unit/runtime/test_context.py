@@ -66,6 +66,7 @@ def test_sigterm_ends_the_run_killed_and_leaves_no_half_out(project: Path) -> No
     assert not (project / "data").exists()
 
 
+@pytest.mark.slow
 def test_a_missing_input_names_the_stage_that_makes_it(project: Path) -> None:
     with open_stage("pairs", None, project) as ctx, pytest.raises(DataError) as raised:
         ctx.read(Path("data/rankings/instances.parquet"))

@@ -97,6 +97,7 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
         assert painted.tobytes() == paint().tobytes() != before.tobytes()
 
 
+@pytest.mark.slow
 def test_a_model_holds_its_files_and_figures_and_runs_name_it(project: Path, adapter: Path, tmp_path: Path) -> None:
     run = train(project, adapter, Adapted("/zoo/flux"))
     client = mlflow.MlflowClient()

@@ -30,6 +30,7 @@ def faults(prepare: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is set")
 def test_freed_memory_is_used_again_without_the_kernel_clearing_it() -> None:
     pages = 5 * (48 << 20) // 4096

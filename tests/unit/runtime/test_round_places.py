@@ -56,6 +56,7 @@ def test_each_round_reads_the_one_before(project: Path) -> None:
     assert {"round_policies@1", "round_reward_merged@2"} <= set(upstream["round_policies@2"])
 
 
+@pytest.mark.slow
 def test_what_a_round_declares_lies_in_its_place_and_the_rest_where_it_was(project: Path) -> None:
     for label, path, found in (
         ("round_pairs@2", paths.RANKINGS, "data/rounds/2/rankings"),
@@ -152,6 +153,7 @@ def test_an_editor_or_another_generator_is_refused_before_anything_runs(project:
     )
 
 
+@pytest.mark.slow
 def test_each_stage_of_each_round_has_a_cost(project: Path, params: Params) -> None:
     found = stage_costs(stages.declared(project), params, project)
     labels = {name for name in stages_of(project) if paths.in_round(stages_of(project)[name].group)}

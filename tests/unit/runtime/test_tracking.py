@@ -119,6 +119,7 @@ def test_a_file_that_a_healthy_store_never_takes_is_set_aside_and_the_run_ends(
     assert "no place for this" in kept.read_text() and "MLflow refused model" in said[-1]
 
 
+@pytest.mark.slow
 def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_killed_user_leaves_no_server(model: Path, number: signal.Signals) -> 
     assert not (home / "server.json").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_takes_its_server_along(model: Path, serving: ServingParams, fake: None) -> None:
     root = model.parent
     with RewardEndpoint.lease(model, serving, root) as served:
@@ -135,6 +136,7 @@ def test_a_killed_supervisor_takes_its_server_along(model: Path, serving: Servin
         assert answers(again.url) and again.pid != served.pid
 
 
+@pytest.mark.slow
 def test_threads_share_a_server_and_it_ends_with_the_last(model: Path, serving: ServingParams, fake: None) -> None:
     root, urls = model.parent, []
 
@@ -204,6 +206,7 @@ def test_up_status_logs_down(model: Path, serving: ServingParams, fake: None) ->
     assert not answers(served.url) and endpoint.down(root) == "no reward model was served"
 
 
+@pytest.mark.slow
 def test_a_failed_start_shows_the_log_and_leaves_nothing(
     model: Path, serving: ServingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,7 @@ def test_another_model_is_refused_before_anything_is_asked(served: RewardEndpoin
         assert client.counts.requests == 0
 
 
+@pytest.mark.slow
 def test_one_data_url_is_one_picture_to_every_engine(served: RewardEndpoint, folder: Path) -> None:
     """Files as people have them, sent by a client that is not ours: answered as what a person sees in them is.
 

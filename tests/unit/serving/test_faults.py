@@ -112,6 +112,7 @@ def test_a_server_that_is_killed_in_a_batch_of_500_and_comes_back_elsewhere(
     assert "is down; waiting for it" in caplog.text
 
 
+@pytest.mark.slow
 def test_bad_requests_cost_no_memory_and_no_life(up: Callable[..., RewardEndpoint]) -> None:
     served = up()
     pid = server_of(served.pid)

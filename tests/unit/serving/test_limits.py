@@ -181,6 +181,7 @@ def test_an_idle_server_keeps_nothing_of_its_last_batch() -> None:
     assert asyncio.run(ask_once())() is None
 
 
+@pytest.mark.slow
 def test_a_picture_is_decoded_once_for_all_who_send_it_together() -> None:
     with served(FakeModel()) as (url, state), RewardClient(url, NAME, in_flight=16) as client:
         first = panel(1, 512)
@@ -225,6 +226,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: 
 SLOW = [(b"",), (HEAD,), (HEAD, b"Content-Length: 1000\r\n\r\n{"), (HEAD, b"Transfer-Encoding: chunked\r\n\r\n5\r\n{")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", SLOW, ids=["nothing", "half a head", "half a body", "half a chunk"])
 @pytest.mark.parametrize("behind_the_gateway", [False, True])
 def test_a_request_that_does_not_arrive_in_time_ends_with_its_connection(
