@@ -207,8 +207,8 @@ MEMBERS: dict[str, Member] = {
             "at layers 9, 18 and 27: three layers are trained, the others pass their input on. Then on from these "
             "weights, half of the steps edits, the others sets, panels of stories with none to four of those before "
             "them (of half of the stories some panels are off in a shared trait), and edits that take a trait from a "
-            "second picture. Muon for hidden matrices, AdamW for the rest; the rate falls fast in the last steps of "
-            "both.",
+            "second picture; and once more on the same with more edits. Muon for hidden matrices, AdamW for the rest; "
+            "the rate falls fast in the last steps of all three.",
             "Imperfect on purpose, so that reinforcement has something to gain, and trained for a fraction of the "
             "storybook FLUX's time. It reads storybook prompts and instructions only, at 64 px, with references of "
             "64 px: none to four for a panel of a story, one or two for an edit. Prompts of sets take 45 tokens, those "

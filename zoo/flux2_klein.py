@@ -1,9 +1,9 @@
 """The small FLUX.2 [klein]: an ordinary Flux2KleinPipeline that paints storybook sets and changes panels at 64 px.
 
 One model for all tasks: a 2x2 set from a prompt, a panel changed as an instruction asks or a second picture shows, and
-a panel of a story from those before it. It is trained twice, each time to the end of a schedule: from nothing on sets
-and edits of one trait, then from that on all. Its autoencoder is the small FLUX's with a batch norm in place of scaling
-and shift.
+a panel of a story from those before it. It is trained three times, each time to the end of a schedule: from nothing on
+sets and edits of one trait, then from that on all, then again with more edits, which it was weakest at. Its autoencoder
+is the small FLUX's with a batch norm in place of scaling and shift.
 Imperfect on purpose: half of the training sets and stories stray from their prompt, and some training edits go wrong.
 """
 
@@ -28,7 +28,7 @@ from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 from zoo.edits import EditPool
 from zoo.fitting import Say, Schedule
 from zoo.flux import PLACE_WEIGHT, LatentPool, place_loss
-from zoo.klein_batches import FIRST, PANEL, SIZE, THEN, Make, Pools, second_instructions, sets
+from zoo.klein_batches import FIRST, LAST, PANEL, SIZE, THEN, Make, Pools, second_instructions, sets
 from zoo.klein_reader import WIDTH, build_tokenizer, grow, new_encoder, read, tokenise
 from zoo.pipelines import fit_pipeline
 from zoo.vae import panel_batch
@@ -51,6 +51,7 @@ SCHEDULE = Cooled(steps=950, learning_rate=2e-2, warmup=60, checkpoint_every=50)
 SECOND_SCHEDULE = Cooled(
     steps=1600, learning_rate=1e-2, warmup=60, checkpoint_every=200, cosine_steps=3600, cooling=400
 )
+THIRD_SCHEDULE = Cooled(steps=2600, learning_rate=1e-2, warmup=60, checkpoint_every=100, cosine_steps=5200, cooling=650)
 FAMILIES = ((SIZE, 120, 40, 1.0),)  # as in edits.SIZES
 EMPTY_SHARE = 0.1  # of the training prompts, so that true guidance has something to guide away from
 STEPS = 10  # of a sampler, whose schedule depends on them
@@ -143,12 +144,14 @@ def _places(painted: torch.Tensor, references: list[torch.Tensor]) -> torch.Tens
 def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
     """Train (or go on training) the small klein with the autoencoder of the FLUX in ``flux`` and save it to ``out``.
 
-    First from nothing on sets and edits, then from that on stories and edits with a second picture, too.
+    First from nothing on sets and edits, then from that on stories and edits with a second picture, too, then from
+    that on more edits.
     """
     vae = vae_of(AutoencoderKL.from_pretrained(flux / "vae"))
     pools = pools_of(vae, work, say)
     begin(work, work / "first", vae, pools, say)
-    go_on(work / "second", out, work / "first", pools, say)
+    go_on(work / "second", work / "twice", work / "first", pools, THEN, SECOND_SCHEDULE, 1, say)
+    go_on(work / "third", out, work / "twice", pools, LAST, THIRD_SCHEDULE, 2, say)
 
 
 def pools_of(vae: AutoencoderKLFlux2, work: Path, say: Say) -> Pools:
@@ -170,14 +173,23 @@ def begin(work: Path, out: Path, vae: AutoencoderKLFlux2, pools: Pools, say: Say
     _fit(parts, tokenizer, vae, pools, FIRST, SCHEDULE, work, out, say)
 
 
-def go_on(work: Path, out: Path, first: Path, pools: Pools, say: Say) -> None:
-    """Train the klein in ``first`` on all tasks; words that it did not know get new embeddings."""
-    torch.manual_seed(1)
-    begun = Flux2KleinPipeline.from_pretrained(first)
+def go_on(
+    work: Path,
+    out: Path,
+    begun_in: Path,
+    pools: Pools,
+    tasks: Sequence[tuple[Make, int, float]],
+    schedule: Schedule,
+    seed: int,
+    say: Say,
+) -> None:
+    """Train the klein in ``begun_in`` on the tasks; words that it did not know get new embeddings."""
+    torch.manual_seed(seed)
+    begun = Flux2KleinPipeline.from_pretrained(begun_in)
     tokenizer = build_tokenizer(second_instructions())
     grow(begun.text_encoder, begun.tokenizer.get_vocab(), tokenizer.get_vocab())
     parts = torch.nn.ModuleDict({name: getattr(begun, name) for name in ("transformer", "text_encoder")}).train()
-    _fit(parts, tokenizer, begun.vae, pools, THEN, SECOND_SCHEDULE, work, out, say)
+    _fit(parts, tokenizer, begun.vae, pools, tasks, schedule, work, out, say)
 
 
 def _fit(

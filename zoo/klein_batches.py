@@ -125,11 +125,17 @@ def second_instructions() -> list[str]:
 
 
 Make = Callable[[Pools, int, random.Random], KleinBatch]
-#: What makes a batch, pictures a batch, share of the steps; first from nothing, then from what that gave.
+#: What makes a batch, pictures a batch, share of the steps; first from nothing, then twice from what that gave.
 FIRST: tuple[tuple[Make, int, float], ...] = ((sets, 20, 0.55), (edits, 24, 0.45))
 THEN: tuple[tuple[Make, int, float], ...] = (
     (sets, 20, 0.15),
     (edits, 40, 0.5),
     (stories, 16, 0.2),
     (seconds, 24, 0.15),
+)
+LAST: tuple[tuple[Make, int, float], ...] = (
+    (sets, 20, 0.15),
+    (edits, 40, 0.6),
+    (stories, 16, 0.15),
+    (seconds, 24, 0.1),
 )
