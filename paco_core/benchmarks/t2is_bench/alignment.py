@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from paco_core.benchmarks.t2is_bench.means import mean_of_means
+from paco_core.benchmarks.t2is_bench.means import Place, answers
 from paco_core.benchmarks.t2is_bench.texts import ASPECTS, Questions, refuse_without_texts
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PictureQuery, Query, QueryScorer
@@ -50,18 +50,14 @@ class AlignmentWithTexts:
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
         """The columns, (N,) each."""
-        queries: list[Query] = []
-        places: list[tuple[int, int, int]] = []  # set, aspect, panel
+        asked: list[tuple[Place, Query]] = []  # of set, aspect, panel
         for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
-            asked = self.questions.of(record).panels or ()
-            for number, (panel, texts) in enumerate(zip(panels, asked, strict=True)):
+            shows = self.questions.of(record).panels or ()
+            for number, (panel, texts) in enumerate(zip(panels, shows, strict=True)):
                 for column, aspect in enumerate(ASPECTS):
-                    queries += [PictureQuery(panel, self._question(text)) for text in texts.get(aspect, ())]
-                    places += [(row, column, number)] * len(texts.get(aspect, ()))
-        scores = self.scorer.score(queries)
-        self.causes.update(score.cause for score in scores if score.cause is not None)
-        found = mean_of_means(places, [score.value for score in scores], (len(batch), len(self.columns)))
-        return dict(zip(self.columns, found.T, strict=True))
+                    queries = [PictureQuery(panel, self._question(text)) for text in texts.get(aspect, ())]
+                    asked += [((row, column, number), query) for query in queries]
+        return answers(self.scorer, asked, len(batch), self.columns, self.causes)
 
     def _question(self, text: str) -> str:
         return render(TEMPLATE, criterion=text) if self.wording == "published" else text

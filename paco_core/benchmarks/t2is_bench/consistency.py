@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from PIL import Image as pil
 
-from paco_core.benchmarks.t2is_bench.means import mean_of_means
+from paco_core.benchmarks.t2is_bench.means import Place, answers
 from paco_core.benchmarks.t2is_bench.texts import DIMENSIONS, Questions
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, Query, QueryScorer
@@ -53,20 +53,15 @@ class ConsistencyByCriteria:
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
         """The columns, (N,) each."""
-        queries: list[Query] = []
-        places: list[tuple[int, int, int]] = []  # set, dimension, criterion
+        asked: list[tuple[Place, Query]] = []  # of set, dimension, criterion
         for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
             shown = list(combinations(self._resized(panels), 2))
             criteria = self.questions.of(record).criteria
             for column, dimension in enumerate(DIMENSIONS):
                 for number, text in enumerate(criteria.get(dimension, ())):
-                    asked = render(TEMPLATES[self.wording], criterion=text)
-                    queries += [PairQuery(first, second, asked) for first, second in shown]
-                    places += [(row, column, number)] * len(shown)
-        scores = self.scorer.score(queries)
-        self.causes.update(score.cause for score in scores if score.cause is not None)
-        found = mean_of_means(places, [score.value for score in scores], (len(batch), len(self.columns)))
-        return dict(zip(self.columns, found.T, strict=True))
+                    question = render(TEMPLATES[self.wording], criterion=text)
+                    asked += [((row, column, number), PairQuery(first, second, question)) for first, second in shown]
+        return answers(self.scorer, asked, len(batch), self.columns, self.causes)
 
     def _resized(self, panels: Sequence[Image]) -> Sequence[Image]:
         if self.wording == "rl":

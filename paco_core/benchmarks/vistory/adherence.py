@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.t2is_bench.means import mean_of_means
+from paco_core.benchmarks.t2is_bench.means import Place, answers
 from paco_core.data.records.story_records import story_of
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PictureQuery, Query, QueryScorer
@@ -44,18 +44,13 @@ class AdherenceToShots:
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
         """The columns, (N,) each."""
-        queries: list[Query] = []
-        places: list[tuple[int, int, int]] = []  # story, column, panel
+        asked: list[tuple[Place, Query]] = []  # of story, column, panel
         for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
             story = story_of(record)
             for number, (panel, shot) in enumerate(zip(panels, story.shots, strict=True)):
-                for column, question in _questions(story, shot):
-                    queries.append(PictureQuery(panel, question))
-                    places.append((row, column, number))
-        scores = self.scorer.score(queries)
-        self.causes.update(score.cause for score in scores if score.cause is not None)
-        found = mean_of_means(places, [score.value for score in scores], (len(batch), len(self.columns)))
-        return dict(zip(self.columns, found.T, strict=True))
+                queries = [(column, PictureQuery(panel, question)) for column, question in _questions(story, shot)]
+                asked += [((row, column, number), query) for column, query in queries]
+        return answers(self.scorer, asked, len(batch), self.columns, self.causes)
 
 
 def _questions(story: Story, shot: Shot) -> list[tuple[int, str]]:
