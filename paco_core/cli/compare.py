@@ -10,6 +10,7 @@ from paco_core.experiments.comparison import page, table
 from paco_core.experiments.comparison.collect import ComparedRun, Runs
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, write_text
+from paco_core.runtime.provenance.chain import STAGE_TAG
 
 #: What the table shows of a run; its curves and pictures are on the page.
 SHOWN = ("run_id", "title", "experiment", "status", "seconds", "url", "metrics", "params", "datasets")
@@ -40,4 +41,5 @@ def _groups(found: Sequence[Sequence[ComparedRun]]) -> list[list[ComparedRun]]:
     runs = [run for several in found for run in several]
     if all(len(several) == 1 for several in found):
         return [runs]
-    return [[run for run in runs if run.stage == stage] for stage in dict.fromkeys(run.stage for run in runs)]
+    stages = dict.fromkeys(run.tags.get(STAGE_TAG) for run in runs)
+    return [[run for run in runs if run.tags.get(STAGE_TAG) == stage] for stage in stages]

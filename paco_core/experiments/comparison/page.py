@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paco_core.experiments.comparison.collect import ComparedRun, differing
-from paco_core.experiments.comparison.table import figures
+from paco_core.experiments.comparison.collect import ComparedRun
+from paco_core.experiments.comparison.table import differing, figures
 from paco_core.report import charts, html
 
 if TYPE_CHECKING:
@@ -16,32 +15,9 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).parent / "templates" / "comparison.html.j2"
 WIDEST_PX = 640  # wider pictures are scaled down: the full ones are in MLflow
-STYLES = ("s1", "s2", "s3", "s4")
 
 GetPicture = Callable[[ComparedRun, str, int], "Image"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A run at the head of a column, with the sign of its lines."""
-
-    number: int
-    run: ComparedRun
-    style: str
-    marker: str
-
-
-@dataclass(frozen=True)
-class PictureRow:
-    """One moment of training: a picture of each run, None where a run has none of it."""
-
-    moment: str
-    cells: list[html.Picture | None]
-
-
-def columns(runs: Sequence[ComparedRun]) -> list[Column]:
-    styles = [STYLES[n % len(STYLES)] for n in range(len(runs))]
-    return [Column(n, run, s, charts.legend_marker(s)) for n, (run, s) in enumerate(zip(runs, styles, strict=True))]
+Moment = tuple[str, list[html.Picture | None]]  # of training: a picture of each run, None where a run has none of it
 
 
 def axis(runs: Sequence[ComparedRun]) -> str:
@@ -50,45 +26,45 @@ def axis(runs: Sequence[ComparedRun]) -> str:
     return "samples seen" if drawn and all(run.samples for run in drawn) else "step"
 
 
-def curve_charts(heads: Sequence[Column]) -> list[dict[str, str]]:
+def _places(run: ComparedRun, x_label: str) -> Mapping[int, float]:
+    """Where each step lies on the axis; of one that the run knows no samples of nothing."""
+    return run.samples if x_label == "samples seen" else {s: float(s) for c in run.curves.values() for s, _ in c}
+
+
+def curve_charts(runs: Sequence[ComparedRun]) -> list[dict[str, str]]:
     """One chart a metric that any run has as a curve."""
-    runs = [head.run for head in heads]
-    x_label = axis(runs)
-    names = sorted({name for run in runs for name in run.curves if not name.startswith("seconds/")})
-    made = []
-    for name in names:
+    x_label, made = axis(runs), []
+    places = [_places(run, x_label) for run in runs]
+    for name in sorted({name for run in runs for name in run.curves if not name.startswith("seconds/")}):
         lines = []
-        for head in heads:
-            points = head.run.curves.get(name, ())
-            xs = [p.samples if x_label == "samples seen" else float(p.step) for p in points]
-            kept = [(x, p.value) for x, p in zip(xs, points, strict=True) if x is not None]
-            label = f"[{head.number}]"
-            lines.append(
-                charts.Line(label, [x for x, _ in kept], [y for _, y in kept], head.style, dots=len(kept) < 12)
-            )
+        for n, run in enumerate(runs):
+            points = [(places[n][step], value) for step, value in run.curves.get(name, ()) if step in places[n]]
+            xs, ys = [x for x, _ in points], [y for _, y in points]
+            lines.append(charts.Line(f"[{n}]", xs, ys, _style(n), dots=len(points) < 12))
         made.append({"title": name, "svg": charts.line_chart(lines, title=name, x_label=x_label)})
     return made
 
 
-def picture_rows(runs: Sequence[ComparedRun], get: GetPicture) -> dict[str, list[PictureRow]]:
+def picture_rows(runs: Sequence[ComparedRun], get: GetPicture) -> dict[str, list[Moment]]:
     """By picture series, a row for each moment at which any run has one."""
     x_label = axis(runs)
-
-    def moment(run: ComparedRun, step: int) -> float:
-        return run.samples.get(step, float(step)) if x_label == "samples seen" else float(step)
-
-    found: dict[str, list[PictureRow]] = {}
+    found = {}
     for key in sorted({key for run in runs for key, _ in run.pictures}):
-        at = [{moment(run, step): step for name, step in run.pictures if name == key} for run in runs]
+        at = [{_places(run, x_label).get(s, float(s)): s for name, s in run.pictures if name == key} for run in runs]
         rows = []
         for when in sorted({place for places in at for place in places}):
+            moment = f"{when:g} {x_label}"
             cells = [
-                _small(get(run, key, places[when]), f"[{n}] {key} at {when:g} {x_label}") if when in places else None
+                _small(get(run, key, places[when]), f"[{n}] {key} at {moment}") if when in places else None
                 for n, (run, places) in enumerate(zip(runs, at, strict=True))
             ]
-            rows.append(PictureRow(f"{when:g} {x_label}", cells))
+            rows.append((moment, cells))
         found[key] = rows
     return found
+
+
+def _style(number: int) -> str:
+    return charts.STYLES[number % len(charts.STYLES)]
 
 
 def _small(image: Image, alt: str) -> html.Picture:
@@ -99,19 +75,14 @@ def _small(image: Image, alt: str) -> html.Picture:
 
 def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
     """The page."""
-    heads = columns(runs)
-    view: dict[str, Any] = {
+    view = {
         "made": made,
-        "heads": heads,
+        "heads": [{"number": n, "run": run, "marker": charts.legend_marker(_style(n))} for n, run in enumerate(runs)],
         "pictures": picture_rows(runs, get),
-        "charts": curve_charts(heads),
+        "charts": curve_charts(runs),
         "metrics": figures(runs),
-        "params": _rows([run.params for run in runs]),
-        "datasets": _rows([run.datasets for run in runs]),
+        "params": differing([run.params for run in runs], "–"),
+        "datasets": differing([run.datasets for run in runs], "–"),
         "families": list(dict.fromkeys(run.experiment for run in runs)),
     }
     return html.render(TEMPLATE, view)
-
-
-def _rows(columns: Sequence[Any]) -> list[tuple[str, list[str]]]:
-    return [(key, [str(column.get(key, "–")) for column in columns]) for key in differing(columns)]

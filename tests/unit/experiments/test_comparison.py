@@ -52,9 +52,9 @@ def test_pictures_meet_at_equal_samples_though_their_steps_differ(project: Path,
     found = [found for run in runs for found in store.find(run)]
     assert page.axis(found) == "samples seen"
     rows = page.picture_rows(found, store.picture)["unseen_64px"]
-    assert [row.moment for row in rows] == ["0 samples seen", "288 samples seen"]
-    assert all(cell is not None for row in rows for cell in row.cells)
-    (drawn,) = [c for c in page.curve_charts(page.columns(found)) if c["title"] == "eval/64/consistency"]
+    assert [moment for moment, _ in rows] == ["0 samples seen", "288 samples seen"]
+    assert all(cell is not None for _, cells in rows for cell in cells)
+    (drawn,) = [c for c in page.curve_charts(found) if c["title"] == "eval/64/consistency"]
     assert "[0]: 0 at 0, 0.3 at 288; [1]: 0 at 0, 0.6 at 288" in drawn["svg"]
 
 
@@ -74,6 +74,27 @@ def test_an_interval_stands_with_its_figure(project: Path, monkeypatch: pytest.M
     assert "0.25 (0.15 to 0.35)" in (project / "out.html").read_text()
 
 
+def test_a_figure_that_a_training_logs_and_its_stage_reports_stands_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    with open_run(project, "paco/policies", "policies/a", {}) as tracker:
+        tracker.metrics({"eval/64/x": 0.6, "gap/x": 0.1, "ratio": 1.5})
+        tracker.metrics({"change/64/x": 0.2, "change/64/x_low": 0.1, "change/64/x_high": 0.3})
+        evaluated = {"before": 0.4, "after": 0.6, "change": 0.2, "change_low": 0.1, "change_high": 0.3}
+        tracker.metrics({f"policies/eval.64.x.{name}": value for name, value in evaluated.items()})
+        tracker.metrics({"policies/gap.x.after": 0.1, "policies/ratio": 1.5, "policies/epochs": 4.0})
+    with open_run(project, "paco/policies", "policies/b", {}) as tracker:
+        tracker.metrics({"eval/64/x": 0.7, "64/x": 0.8})
+    text = compare(project, ["policies/a", "policies/b"], project / "out.html")
+    listed = text.split("---\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == [
+        "64/x", "change/64/x", "eval/64/x", "gap/x", "policies/epochs", "policies/eval.64.x.before", "ratio",
+    ]  # fmt: skip
+    assert "0.2 (0.1 to 0.3)" in listed[1]
+    assert "eval.64.x.after" not in (project / "out.html").read_text()
+
+
 def test_runs_that_are_not_there_or_are_meant_twice(project: Path, runs: list[str]) -> None:
     with pytest.raises(DataError, match=r"no run or experiment is called 'policies/c'.*policies/b/smoke/seed0"):
         compare(project, ["policies/c"], project / "out.html")
@@ -81,7 +102,7 @@ def test_runs_that_are_not_there_or_are_meant_twice(project: Path, runs: list[st
         compare(project, ["policies/a/smok/seed0"], project / "out.html")
     with pytest.raises(DataError, match="named twice"):
         compare(project, [runs[0], "policies/a/smoke/seed0"], project / "out.html")
-    with pytest.raises(DataError, match="has no run"):
+    with pytest.raises(DataError, match="nor does an id begin with it; the latest are"):
         compare(project, ["0" * 32], project / "out.html")
     assert not (project / "out.html").exists()
 
