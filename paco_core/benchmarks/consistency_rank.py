@@ -267,7 +267,6 @@ def evaluate(
     Args:
         pairs: (first, second) keys of ``judgements``; the difference is first - second.
     """
-    groups = [instance.prompt_id for instance in instances]
     per_instance = {
         name: [
             chance_metrics(i.ranking, i.scores) if judgement.is_chance else rank_metrics(s, i.ranking, i.scores)
@@ -279,7 +278,24 @@ def evaluate(
         name: {metric: [getattr(row, metric) for row in rows] for metric in METRICS}
         for name, rows in per_instance.items()
     }
-    draws: dict[str, Any] = {"groups": groups, "resamples": resamples, "seed": seed}
+    estimates, comparisons = intervals(instances, columns, pairs, resamples=resamples, seed=seed)
+    return ConsistencyRankResult(list(instances), dict(judgements), per_instance, estimates, comparisons)
+
+
+def intervals(
+    instances: Sequence[HeldOutRanking],
+    columns: Mapping[str, Mapping[str, Sequence[float]]],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    resamples: int,
+    seed: int,
+) -> tuple[dict[str, dict[str, Estimate]], dict[str, dict[str, Comparison]]]:
+    """Estimates of each judge, and comparisons of the named pairs (``"first - second"``), by metric.
+
+    Args:
+        columns: judge -> metric -> a value an instance.
+    """
+    draws: dict[str, Any] = {"groups": [i.prompt_id for i in instances], "resamples": resamples, "seed": seed}
     estimates = {
         name: {metric: estimate(values, **draws) for metric, values in column.items()}
         for name, column in columns.items()
@@ -288,4 +304,4 @@ def evaluate(
         f"{a} - {b}": {metric: compare(columns[a][metric], columns[b][metric], **draws) for metric in METRICS}
         for a, b in pairs
     }
-    return ConsistencyRankResult(list(instances), dict(judgements), per_instance, estimates, comparisons)
+    return estimates, comparisons

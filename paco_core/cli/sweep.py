@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paco_core.experiments import grid
-from paco_core.experiments.reward_sweep import ALPHAS, Sweep, setting
+from paco_core.experiments.reward_sweep import ALPHAS, Sweep, variant
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_json
@@ -16,7 +16,7 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     """Run a sweep below ``data/sweeps/NAME`` and return its tables as Markdown.
 
     Args:
-        alphas: see :func:`paco_core.experiments.reward_sweep.setting`; :data:`ALPHAS` when None.
+        alphas: see :func:`paco_core.experiments.reward_sweep.variant`; :data:`ALPHAS` when None.
         changes: further ``key=value`` of ``params.yaml``, dotted keys, for all cells.
 
     Raises:
@@ -24,10 +24,9 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
         ParamsError: when the changed parameters are invalid.
     """
     out = grid.folder_of(root / paths.DATA / "sweeps", name)
-    settings = [setting(alpha) for alpha in alphas or ALPHAS]
-    names = [s.name for s in settings]
+    names = list(alphas or ALPHAS)
+    variants = [variant(name) for name in names]
     if len(set(names)) < len(names):
         raise DataError(f"a setting is given twice: {', '.join(names)}")
-    params = grid.begin(root, changes, seeds)
-    Sweep(root, params, out, grid.say).run(settings, seeds)
+    Sweep(root, grid.begin(root, changes, seeds), out).run(variants, seeds)
     return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))

@@ -1,4 +1,4 @@
-"""A grid of trainings: settings by seeds, each cell trained once, kept, and logged as a child run.
+"""A grid of trainings: variants by seeds, each cell trained once, kept, and logged as a child run.
 
 All cells of a grid hang under one parent run of MLflow. A cell whose result is there under the same key is not
 computed again: a grid that was stopped, or killed, goes on where it was. Commands that run side by side on one grid
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,75 +21,89 @@ from paco_core.io.answer import plain
 from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError, checked_name, read_json, write_json
 from paco_core.io.targets import checked
+from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.tracking import Tracker, open_run
 
 RESULT = "result.json"
-Say = Callable[[str], None]
+Train = Callable[[Path, Tracker], Mapping[str, Any]]  # in a folder; returns the result as JSON holds it
 
 
-@dataclass(frozen=True)
-class OpenCell:
-    """One cell while it is looked at: its folder and its run."""
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A name, words for people, and what is replaced in a section of ``params.yaml``.
 
-    folder: Path
-    tracker: Tracker
+    Attributes:
+        changes: dotted keys, whose first word stands for the section, and their values.
+        recipe: whose section it is, behind ``recipe.``; None for the reward's.
+    """
 
-    def once(self, key: str, compute: Callable[[OpenCell], Mapping[str, Any]]) -> dict[str, Any]:
-        """The kept result of this key, else a fresh one, as JSON gives it back (NaN is None).
+    name: str
+    title: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str | None = None
 
-        ``key`` and ``run``, the id of the run that computed it (None where MLflow had not answered yet), are
-        part of the result.
+    def replaced(self, params: Params, section: str, seed: int) -> Params:
+        """The parameters under which the variant is trained.
+
+        Raises:
+            ParamsError: when a changed value does not fit the others.
         """
-        kept = kept_result(self.folder, key)
-        if kept is None:
-            made = plain(dict(compute(self)))
-            write_json(self.folder / RESULT, {"key": key, "run": self.tracker.run_id, **made})
-            kept = read_json(self.folder / RESULT)
-        return kept
+        values = {f"{section}.{key.partition('.')[2]}": value for key, value in self.changes.items()}
+        return changed(params, {f"{section}.seed": seed, **values})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training: a setting's name and a seed, what names it by content, and what to do.
+    """One training: a variant under a seed, what names it by content, and what to do.
 
     Attributes:
-        settings: what its run logs as parameters.
         key: digest of all that its result depends on.
-        compute: trains; returns the result as JSON holds it.
-        note: logs a result's figures to the cell's run.
+        settings: what its run logs as parameters.
+        figures: of the folder and a result, what its run logs.
     """
 
-    name: str
+    variant: Variant
     seed: int
-    settings: Mapping[str, Any]
     key: str
-    compute: Callable[[OpenCell], Mapping[str, Any]]
-    note: Callable[[OpenCell, dict[str, Any]], None]
+    settings: Mapping[str, Any]
+    train: Train
+    figures: Callable[[Path, dict[str, Any]], Mapping[str, float]]
+
+    @property
+    def label(self) -> str:
+        return f"{self.variant.name}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells below ``out``, and the parent run that ``parent`` opens."""
+    """The cells below ``out``. Their runs stand in the experiment ``paco/VERB``, which ``about`` describes."""
 
     root: Path
     out: Path
-    experiment: str
-    about: str  # what its runs are
-    tags: Mapping[str, str]
-    say: Say
+    verb: str
+    about: str
+    params: Params
 
     @contextmanager
-    def parent(self, settings: Mapping[str, Any]) -> Iterator[Tracker]:
-        with open_run(self.root, self.experiment, self.out.name, self.tags, self.say, about=self.about) as tracker:
-            tracker.params(settings)
-            yield tracker
+    def opened(self, cells: Sequence[Cell], device: str | None) -> Iterator[Tracker]:
+        """The parent run, and a GPU for this process where the device is one; None for no device."""
+        holder = f"{self.verb} {self.out.name} in {self.root}"
+        gpu = nullcontext() if device is None else one_gpu([device], holder, self.params, say)
+        with self._run(self.out.name, {}) as parent, gpu:
+            names = list(dict.fromkeys(cell.variant.name for cell in cells))
+            parent.params({"variants": names, "seeds": sorted({cell.seed for cell in cells})})
+            yield parent
+
+    def _run(self, name: str, tags: Mapping[str, str]) -> AbstractContextManager[Tracker]:
+        tags = {"profile": self.params.profile, f"paco.{self.verb}": self.out.name, **tags}
+        return open_run(self.root, f"paco/{self.verb}", name, tags, say, about=self.about)
 
     def folder(self, cell: Cell) -> Path:
-        return cell_folder(self.out, cell.name, cell.seed)
+        return self.out / "cells" / f"{cell.variant.name.replace('/', '-over-')}-seed-{cell.seed}"
 
-    def is_kept(self, cell: Cell) -> bool:
-        """Whether the cell was trained, with all that it depends on as it is now."""
-        return kept_result(self.folder(cell), cell.key) is not None
+    def kept(self, cell: Cell) -> dict[str, Any] | None:
+        """The cell's result, if it was trained with all that it depends on as it is now."""
+        return kept_result(self.folder(cell), cell.key)
 
     def run(
         self, parent: Tracker, cells: Sequence[Cell], on_fresh: Callable[[], object] = lambda: None
@@ -100,42 +114,49 @@ class Grid:
             on_fresh: called after each cell that was trained now.
         """
         for place, cell in enumerate(cells, start=1):
+            folder = self.folder(cell)
             try:  # the kernel lets go of the lock when this process dies
-                held = hold(self.folder(cell).with_name(f".{self.folder(cell).name}.lock"))
+                held = hold(folder.with_name(f".{folder.name}.lock"))
             except BlockingIOError:
                 continue
             with held:
-                fresh = not self.is_kept(cell)
-                if fresh:
-                    self.say(f"{self.out.name}: {cell.name}, seed {cell.seed} ({place}/{len(cells)})")
-                self._compute(parent, cell)
+                if fresh := self.kept(cell) is None:
+                    say(f"{self.out.name}: {cell.label} ({place}/{len(cells)})")
+                tags = {"mlflow.parentRunId": parent.run_id or "", "paco.variant": cell.variant.name}
+                with self._run(f"{cell.variant.name}/seed-{cell.seed}", tags) as tracker:
+                    tracker.params(cell.settings)
+                    result = once(folder, cell.key, tracker, cell.train)
+                    tracker.tags({"paco.trained_by": str(result["run"])})
+                    tracker.metrics(cell.figures(folder, result))
             if fresh:
                 on_fresh()
-        found = [(cell, kept_result(self.folder(cell), cell.key)) for cell in cells]
-        for cell, result in found:
-            if result is None:
-                self.say(f"{cell.name}, seed {cell.seed}: another command is training it; it is left out here")
-        return [(cell, result) for cell, result in found if result is not None]
+        found = []
+        for cell in cells:
+            if (kept := self.kept(cell)) is None:
+                say(f"{cell.label}: another command is training it; it is left out here")
+            else:
+                found.append((cell, kept))
+        return found
 
-    def _compute(self, parent: Tracker, cell: Cell) -> None:
-        """Train the cell unless it is kept; log it as a child run."""
-        own = {**self.tags, "mlflow.parentRunId": parent.run_id or "", "paco.setting": cell.name}
-        name = f"{cell.name}/seed-{cell.seed}"
-        with open_run(self.root, self.experiment, name, own, self.say, about=self.about) as tracker:
-            tracker.params(cell.settings)
-            opened = OpenCell(self.folder(cell), tracker)
-            cell.note(opened, opened.once(cell.key, cell.compute))
+
+def once(folder: Path, key: str, tracker: Tracker, train: Train) -> dict[str, Any]:
+    """The result of this key that lies in a folder, else a fresh one, as JSON gives it back (NaN is None).
+
+    ``key`` and ``run``, the id of the run that computed it (None where MLflow had not answered yet), are part of it.
+    """
+    kept = kept_result(folder, key)
+    if kept is None:
+        made = plain(dict(train(folder, tracker)))
+        write_json(folder / RESULT, {"key": key, "run": tracker.run_id, **made})
+        kept = read_json(folder / RESULT)
+    return kept
 
 
 def kept_result(folder: Path, key: str) -> dict[str, Any] | None:
-    """The result of this key that lies in a cell's folder."""
+    """The result of this key that lies in a folder."""
     path = folder / RESULT
     kept: dict[str, Any] = read_json(path) if path.is_file() else {}
     return kept if kept.get("key") == key else None
-
-
-def cell_folder(out: Path, name: str, seed: int) -> Path:
-    return out / "cells" / f"{name.replace('/', '-over-')}-seed-{seed}"
 
 
 def begin(root: Path, changes: Sequence[str], seeds: Sequence[int]) -> Params:

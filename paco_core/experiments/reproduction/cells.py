@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,9 @@ import numpy as np
 from paco_core.config.execution import how_fields
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.config.references import contents
-from paco_core.experiments.grid import RESULT, Cell, OpenCell, needed
+from paco_core.experiments.grid import RESULT, Cell, Variant, needed, once, say
 from paco_core.experiments.reproduction.exam import ABOUT, Exam, read_table
-from paco_core.experiments.reproduction.variants import VARIANTS, Variant
+from paco_core.experiments.reproduction.variants import VARIANTS, applied
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.recipe import Place
 from paco_core.io import paths
@@ -28,56 +27,35 @@ from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.tasks.training import train_recipe
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.grpo.outcome import Outcome
+    from paco_core.runtime.tracking import Tracker
 
 LAST_EPOCHS = 5  # whose mean stands for the end of a training
-Say = Callable[[str], None]
+#: Of a finished cell: what it is; the MLflow run that trained it; what all cells of its table rest on, and the key of
+#: the examination of its bare model; what the variant changed; what is reported of the training; the settings.
+PARTS = ("variant", "seed", "run", "basis", "examined", "changes", "training", "settings")
+Kept = dict[str, Any]  # the parts of a finished cell, its recipe and its folder
 
 
-@dataclass(frozen=True)
-class FinishedCell:
-    """A finished cell as it lies on the disk."""
+def kept_cells(out: Path) -> list[Kept]:
+    """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over.
 
-    variant: str
-    seed: int
-    run: str | None  # of MLflow, that trained it
-    basis: str
-    examined: str  # key of the examination of its bare model
-    changes: Mapping[str, Any]
-    training: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    folder: Path
-
-    @property
-    def recipe(self) -> str:
-        return str(self.settings["recipe"])
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return read_table(self.folder)
-
-
-def kept_cells(out: Path) -> list[FinishedCell]:
-    """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over."""
-    names = [variant.name for variant in VARIANTS]
-    found, parts = [], [field.name for field in fields(FinishedCell) if field.name != "folder"]
+    Raises:
+        DataError: when a result lacks a part.
+    """
+    names, found = [variant.name for variant in VARIANTS], []
     for path in sorted((out / "cells").glob(f"*/{RESULT}")):
         kept = read_json(path)
-        try:
-            found.append(FinishedCell(**{name: kept[name] for name in parts}, folder=path.parent))
-        except KeyError as error:
-            raise DataError(f"{path}: has no {error}; remove it and run `paco reproduce` again") from None
-    return sorted((c for c in found if c.variant in names), key=lambda c: (names.index(c.variant), c.seed))
+        if missing := [name for name in PARTS if name not in kept]:
+            raise DataError(f"{path}: has no {missing[0]!r}; remove it and run `paco reproduce` again")
+        found.append({**kept, "recipe": kept["settings"]["recipe"], "folder": path.parent})
+    known = [cell for cell in found if cell["variant"] in names]
+    return sorted(known, key=lambda cell: (names.index(cell["variant"]), cell["seed"]))
 
 
-def of_recipes(cells: Sequence[FinishedCell]) -> dict[str, list[FinishedCell]]:
-    """The cells of each recipe, in their order."""
-    found: dict[str, list[FinishedCell]] = {}
-    for cell in cells:
-        found.setdefault(cell.recipe, []).append(cell)
-    return found
+def by(part: str, cells: Sequence[Kept]) -> dict[str, list[Kept]]:
+    """The cells that agree in a part, in their order."""
+    return {value: [cell for cell in cells if cell[part] == value] for value in dict.fromkeys(c[part] for c in cells)}
 
 
 class Trainings:
@@ -88,94 +66,80 @@ class Trainings:
     one table.
     """
 
-    def __init__(self, root: Path, params: Params, recipe: str, out: Path, say: Say) -> None:
-        self.root, self.params, self.recipe, self.out, self.say = root, params, recipe, out, say
+    def __init__(self, root: Path, params: Params, recipe: str) -> None:
+        self.root, self.params, self.recipe = root, params, recipe
         self.exam = Exam(root, params, recipe)
-        policies, numbers = params.policies, self.exam.numbers
-        self.settings = {
+        task = self.exam.task
+        settings = {
             "profile": params.profile,
             "world": params.world,
             "recipe": recipe,
-            recipe: policies.recipes[recipe].model_dump(exclude={"seed", *how_fields(PolicyRecipe)}),
-            "benchmark": self.exam.task.benchmark,
-            self.exam.task.benchmark: numbers.model_dump(exclude={"bootstrap"}),
-            "threads": params.threads,
+            recipe: params.policies.recipes[recipe].model_dump(exclude={"seed", *how_fields(PolicyRecipe)}),
+            "benchmark": task.benchmark,
+            task.benchmark: task.numbers(params).model_dump(exclude={"bootstrap"}),
             "prompts": len(self.exam.cases.records),
         }
-        self.examined = self.exam.identity()
-        trained_on = folder_digest(needed(root, self.exam.task.prompts))
+        examined = self.exam.identity()
+        trained_on = folder_digest(needed(root, task.prompts))
         self.code = StageCodes.present(root).of(paths.POLICIES.name, recipe).digest
-        settings = {k: v for k, v in self.settings.items() if k != "threads"}
-        self.basis = digest([settings, scored_by(params), self.examined, trained_on, self.code], 32)
-
-    def key(self, variant: Variant, seed: int) -> str:
-        """Of a cell's result. Held: the basis, the variant's parameters, and what its recipe names, by content."""
-        recipe = variant.applied(self.params, seed).policies.recipes[self.recipe]
-        return digest(
-            [self.basis, recipe.model_dump(exclude=how_fields(PolicyRecipe)), contents(self.root, recipe)], 32
-        )
+        self.examined = digest(examined, 32)
+        self.basis = digest([settings, scored_by(params), examined, trained_on, self.code], 32)
+        self.settings = {**settings, "threads": params.threads}
 
     def cell(self, variant: Variant, seed: int) -> Cell:
-        """One cell of the grid."""
-        recipe = variant.applied(self.params, seed).policies.recipes[self.recipe]
+        """One cell of the grid.
+
+        Held by its key: the basis, the variant's parameters, and what its recipe names, by content.
+        """
+        params = applied(variant, self.params, seed)
+        recipe = params.policies.recipes[self.recipe]
+        computed = recipe.model_dump(exclude=how_fields(PolicyRecipe))
+        key = digest([self.basis, computed, contents(self.root, recipe)], 32)
         settings = {"variant": variant.name, "recipe": recipe.model_dump()}
-        compute = partial(self.compute, variant, seed)
-        return Cell(variant.name, seed, settings, self.key(variant, seed), compute, _note)
+        return Cell(variant, seed, key, settings, partial(self._compute, variant, params), _figures)
 
-    def before(self, cell: OpenCell) -> None:
+    def before(self, folder: Path, tracker: Tracker) -> None:
         """Examine the recipe's bare model, once for all cells."""
+        once(folder, self.examined, tracker, lambda place, _: self._examine(None, place, f"{self.recipe} bare"))
 
-        def compute(cell: OpenCell) -> dict[str, Any]:
-            with Progress(self.exam.pictures, f"{self.recipe} bare", "pictures", self.say) as progress:
-                cuts = self.exam.examine(None, cell.folder, progress.advance)
-            return {"recipe": self.recipe, **report(cuts, self.say)}
+    def _examine(self, adapter: Path | None, folder: Path, label: str) -> dict[str, Any]:
+        with Progress(self.exam.pictures, label, "pictures", say) as progress:
+            cuts = self.exam.examine(adapter, folder, progress.advance)
+        return {"recipe": self.recipe, **report(cuts, say)}
 
-        cell.once(self.examined_key, compute)
-
-    @property
-    def examined_key(self) -> str:
-        return digest(self.examined, 32)
-
-    def compute(self, variant: Variant, seed: int, cell: OpenCell) -> dict[str, Any]:
+    def _compute(self, variant: Variant, params: Params, folder: Path, tracker: Tracker) -> dict[str, Any]:
         """Train, going on after a kill, and examine."""
-        outcome = self._train(variant.applied(self.params, seed), cell, f"{variant.name}, seed {seed}")
-        with Progress(self.exam.pictures, f"{variant.name}, seed {seed}", "pictures", self.say) as progress:
-            cuts = self.exam.examine(cell.folder / "policy" / "adapter", cell.folder, progress.advance)
-        return {
-            **report(cuts, self.say),
+        seed = params.policies.recipes[self.recipe].seed
+        label = f"{variant.name}, seed {seed}"
+        outcome = self._train(params, folder, tracker, label)
+        return self._examine(folder / "policy" / "adapter", folder, label) | {
             "variant": variant.name,
             "seed": seed,
             "basis": self.basis,
-            "examined": self.examined_key,
+            "examined": self.examined,
             "changes": dict(variant.changes),
             "settings": self.settings,
             "training": _training(outcome),
         }
 
-    def _train(self, params: Params, cell: OpenCell, label: str) -> Outcome:
+    def _train(self, params: Params, cell: Path, tracker: Tracker, label: str) -> Outcome:
         recipe = params.policies.recipes[self.recipe]
-        samples = recipe.prompts_per_epoch * recipe.group_size
+        samples, updates = recipe.prompts_per_epoch * recipe.group_size, recipe.updates_per_epoch
 
         def metrics(values: Mapping[str, float], epoch: int) -> None:
-            logged = {**values, "epoch": epoch, "samples_seen": epoch * samples}
-            cell.tracker.metrics(logged, epoch * recipe.updates_per_epoch)
+            tracker.metrics({**values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates)
 
-        with Progress(recipe.epochs, label, "epochs", self.say) as progress:
+        with Progress(recipe.epochs, label, "epochs", say) as progress:
             reports = Reports(
-                say=self.say,
+                say=say,
                 metrics=metrics,
-                picture=lambda image, key, epoch: cell.tracker.image(image, key, epoch * recipe.updates_per_epoch),
+                picture=lambda image, key, epoch: tracker.image(image, key, epoch * updates),
                 epoch=lambda done, note: progress.advance(done - progress.done, note),
             )
-            folder = cell.folder / "policy"
+            folder = cell / "policy"
             folder.mkdir(parents=True, exist_ok=True)
-            place = Place(
-                self.root,
-                folder,
-                folder.relative_to(self.root),
-                cell.folder / "checkpoint",
-                lambda path: needed(self.root, path),
-            )
+            read = partial(needed, self.root)
+            place = Place(self.root, folder, folder.relative_to(self.root), cell / "checkpoint", read)
             outcome, _ = train_recipe(params, self.recipe, place, self.code, reports)
         return outcome
 
@@ -186,13 +150,11 @@ def scored_by(params: Params) -> list[object]:
     return [serving.program, serving.dtype, serving.device, serving.both_orders, serving.picture_format]
 
 
-def _note(cell: OpenCell, done: dict[str, Any]) -> None:
-    """Log a cell's figures to its run."""
-    cell.tracker.tags({"paco.trained_by": str(done["run"])})
-    known = {name: v for name, v in done["training"].items() if isinstance(v, int | float)}
-    cell.tracker.metrics({f"training/{name}": float(value) for name, value in known.items()})
-    means = read_table(cell.folder).drop(columns=ABOUT).groupby("size").mean()
-    cell.tracker.metrics({f"{size}/{name}": float(v) for name in means for size, v in means[name].items()})
+def _figures(folder: Path, done: dict[str, Any]) -> dict[str, float]:
+    """A cell's figures for its run."""
+    known = {f"training/{name}": float(v) for name, v in done["training"].items() if isinstance(v, int | float)}
+    means = read_table(folder).drop(columns=ABOUT).groupby("size").mean()
+    return known | {f"{size}/{name}": float(v) for name in means for size, v in means[name].items()}
 
 
 def _training(outcome: Outcome) -> dict[str, Any]:
@@ -202,11 +164,10 @@ def _training(outcome: Outcome) -> dict[str, Any]:
     ``processor_seconds``: of the training process in the same time, without the reward server.
     """
     epochs = outcome.rows[1:]
-    last = epochs[-LAST_EPOCHS:]
 
     def mean(name: str) -> float:
-        values = [row[name] for row in last if name in row]
-        return float(np.mean(values)) if values else float("nan")
+        values = [row[name] for row in epochs[-LAST_EPOCHS:] if name in row]
+        return float(np.mean(values)) if values else np.nan
 
     parts = ("sample", "wait_for_scores", "optimise")
     seconds = {name: outcome.seconds.get(f"seconds/{name}", 0.0) for name in parts}

@@ -7,25 +7,26 @@ difference is taken case by case. Intervals are for other prompts and other trai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
-from paco_core.experiments.reproduction.cells import FinishedCell, of_recipes
+from paco_core.config.params import Params
+from paco_core.experiments.grid import RESULT
+from paco_core.experiments.reproduction.cells import Kept, by
+from paco_core.experiments.reproduction.exam import read_table
 from paco_core.experiments.reproduction.variants import VARIANTS, plain_of
 from paco_core.io.answer import plain
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_json
 from paco_core.tasks.table import measured_by
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from numpy.typing import NDArray
-
     from paco_core.tasks.base import Task
 
-    Table = NDArray[np.float64]  # (groups of cases,)
+BARE = "before training"  # who painted, beside the variants
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,10 @@ class CellChange:
 class VariantRow:
     """One variant over its seeds."""
 
-    variant: str
     title: str
     changes: Mapping[str, Any]  # of keys
     measures: Mapping[int, Mapping[str, CellChange]]  # size -> measure
     trainings: Mapping[int, Mapping[str, Any]]  # seed -> what was reported of it, and its MLflow ``run``, if any
-
-    @property
-    def seeds(self) -> list[int]:
-        return list(self.trainings)
 
     def figures(self, name: str) -> list[float]:
         """A figure of the trainings, one a seed; NaN where it has none."""
@@ -59,12 +55,13 @@ class VariantRow:
 
 @dataclass(frozen=True)
 class RecipeSummary:
-    """One recipe's rows, and what they rest on."""
+    """One recipe's variants, and what they rest on."""
 
     recipe: str
-    rows: list[VariantRow]
+    variants: Mapping[str, VariantRow]
     settings: Mapping[str, Any]
     resamples: int
+    painters: Mapping[str, Path]  # the bare model and each variant under its first seed -> folder with pictures
 
     @property
     def train_size(self) -> int:
@@ -72,104 +69,102 @@ class RecipeSummary:
         return int(self.settings[self.recipe]["train_size"])
 
     @property
-    def plain(self) -> VariantRow | None:
-        """The recipe as it is."""
-        return self.row(plain_of(self.recipe))
+    def plain(self) -> str | None:
+        """The variant that is the recipe as it is, if it was trained."""
+        name = plain_of(self.recipe)
+        return name if name in self.variants else None
 
     @property
     def task(self) -> Task:
         """What the recipe trains for."""
         return measured_by(self.settings["benchmark"])
 
-    def row(self, variant: str) -> VariantRow | None:
-        return next((row for row in self.rows if row.variant == variant), None)
+    @property
+    def first(self) -> Mapping[int, Mapping[str, CellChange]]:
+        """The measures of one variant; all have the same, and the same before training."""
+        return next(iter(self.variants.values())).measures
 
     @property
     def sizes(self) -> list[int]:
-        return sorted({size for row in self.rows for size in row.measures})
+        return sorted(self.first)
 
     @property
     def measures(self) -> list[str]:
-        return list(dict.fromkeys(name for row in self.rows for found in row.measures.values() for name in found))
+        return list(self.first[self.sizes[0]])
 
     def as_dict(self) -> dict[str, Any]:
-        rows = [asdict(row) for row in self.rows]
-        variants = {row.pop("variant"): row for row in rows}
-        tree = {"settings": dict(self.settings), "resamples": self.resamples, "variants": variants}
-        return dict(plain(tree))
+        return dict(plain({name: getattr(self, name) for name in ("settings", "resamples", "variants")}))
 
 
-def by_recipe(cells: Sequence[FinishedCell]) -> dict[str, list[FinishedCell]]:
-    """The cells of each recipe, which can stand in one table.
+def before_folder(out: Path, recipe: str) -> Path:
+    """Where the examination of a recipe's bare model lies."""
+    return out / "before" / recipe
+
+
+def go_together(out: Path, cells: Sequence[Kept]) -> bool:
+    """Do a recipe's cells rest on the same settings, and on the bare model as it was examined last?"""
+    key = read_json(before_folder(out, cells[0]["recipe"]) / RESULT)["key"]
+    return len(by("basis", cells)) == 1 and {cell["examined"] for cell in cells} == {key}
+
+
+def _refuse_mixed(out: Path, recipe: str, cells: Sequence[Kept]) -> None:
+    meant = {variant.name: plain(variant.changes) for variant in VARIANTS}
+    for cell in cells:
+        if cell["changes"] != meant[cell["variant"]]:
+            raise DataError(f"{cell['folder']}: variant {cell['variant']} meant {cell['changes']} then; remove it")
+    if len(found := by("basis", cells)) > 1:
+        groups = "; ".join(f"{basis}: {', '.join(c['folder'].name for c in part)}" for basis, part in found.items())
+        raise DataError(
+            f"the cells in {out / 'cells'} have different settings, prompts, reward or models ({groups}); "
+            "remove those that are out of date, or give another --name"
+        )
+    if not go_together(out, cells):
+        before = before_folder(out, recipe)
+        raise DataError(f"{before}: the bare model was measured differently from the cells; run `paco reproduce` again")
+
+
+def summarise(out: Path, cells: Sequence[Kept], params: Params) -> dict[str, RecipeSummary]:
+    """A summary of each recipe.
 
     Raises:
-        DataError: when there is none, when those of a recipe rest on different settings or data, or when a variant
+        DataError: when there is no cell, when those of a recipe rest on different settings or data, or when a variant
             meant something else at the time; naming folders.
     """
     if not cells:
         raise DataError("no cell is finished yet; run `paco reproduce`")
-    found = of_recipes(cells)
-    for part in found.values():
-        _refuse_mixed(part)
-    return found
+    found = by("recipe", cells)
+    for recipe, part in found.items():
+        _refuse_mixed(out, recipe, part)
+    return {recipe: _summary(recipe, part, before_folder(out, recipe), params) for recipe, part in found.items()}
 
 
-def _refuse_mixed(cells: Sequence[FinishedCell]) -> None:
-    meant = {variant.name: plain(dict(variant.changes)) for variant in VARIANTS}
-    other = [cell for cell in cells if dict(cell.changes) != meant[cell.variant]]
-    if other:
-        raise DataError(f"{other[0].folder}: variant {other[0].variant} meant {dict(other[0].changes)} then; remove it")
-    by_basis: dict[str, list[FinishedCell]] = {}
-    for cell in cells:
-        by_basis.setdefault(cell.basis, []).append(cell)
-    if len(by_basis) > 1:
-        groups = "; ".join(f"{basis}: {', '.join(c.folder.name for c in found)}" for basis, found in by_basis.items())
-        raise DataError(
-            f"the cells in {cells[0].folder.parent} have different settings, prompts, reward or models ({groups}); "
-            "remove those that are out of date, or give another --name"
-        )
-
-
-def summarise(
-    recipe: str, cells: Sequence[FinishedCell], before: pd.DataFrame, resamples: int, seed: int = 0
-) -> RecipeSummary:
-    """The rows of a recipe's kept cells.
-
-    Args:
-        before: the bare model's table.
-    """
-    tables = {(cell.variant, cell.seed): _by_group(cell.table) for cell in cells}
-    bare, plain = _by_group(before), plain_of(recipe)
-    draws = {"resamples": resamples, "seed": seed}
-    rows = []
-    for variant in VARIANTS:
-        mine = [cell for cell in cells if cell.variant == variant.name]
-        if not mine:
-            continue
-        common = [cell.seed for cell in mine if (plain, cell.seed) in tables and variant.name != plain]
+def _summary(recipe: str, cells: Sequence[Kept], before: Path, params: Params) -> RecipeSummary:
+    settings, normal = cells[0]["settings"], plain_of(recipe)
+    resamples = measured_by(settings["benchmark"]).numbers(params).bootstrap
+    tables = {(cell["variant"], cell["seed"]): _by_group(cell["folder"]) for cell in cells}
+    bare = _by_group(before)
+    rows, painters = {}, {BARE: before}
+    for name, mine in by("variant", cells).items():
+        seeds = [cell["seed"] for cell in mine]
+        common = [seed for seed in seeds if (normal, seed) in tables and name != normal]
         measures: dict[int, dict[str, CellChange]] = {}
         for size, measure in bare:
-            after = np.stack([tables[variant.name, cell.seed][size, measure] for cell in mine])
-            base = bare[size, measure]
-            over = None
-            if common:
-                own, other = (np.stack([tables[v, s][size, measure] for s in common]) for v in (variant.name, plain))
-                over = crossed_estimate(own, other, **draws)
+            base, after = bare[size, measure], np.stack([tables[name, seed][size, measure] for seed in seeds])
+            pair = [np.stack([tables[v, s][size, measure] for s in common]) for v in (name, normal) if common]
             measures.setdefault(size, {})[measure] = CellChange(
-                crossed_estimate(base, **draws),
-                crossed_estimate(after, **draws),
-                crossed_estimate(after, base, **draws),
-                over,
+                crossed_estimate(base, resamples=resamples),
+                crossed_estimate(after, resamples=resamples),
+                crossed_estimate(after, base, resamples=resamples),
+                crossed_estimate(*pair, resamples=resamples) if pair else None,
             )
-        trainings = {c.seed: {**c.training, "run": c.run} for c in mine}
-        rows.append(VariantRow(variant.name, variant.title, dict(variant.changes), measures, trainings))
-    return RecipeSummary(recipe, rows, cells[0].settings, resamples)
+        trainings = {cell["seed"]: {**cell["training"], "run": cell["run"]} for cell in mine}
+        title = next(variant.title for variant in VARIANTS if variant.name == name)
+        rows[name] = VariantRow(title, mine[0]["changes"], measures, trainings)
+        painters[name] = mine[0]["folder"]
+    return RecipeSummary(recipe, rows, settings, resamples, painters)
 
 
-def _by_group(table: pd.DataFrame) -> dict[tuple[int, str], Table]:
+def _by_group(folder: Path) -> dict[tuple[int, str], np.ndarray]:
     """(size, measure) -> mean of each group (a prompt, or a source picture) over its cases, groups in sorted order."""
-    found: dict[tuple[int, str], Table] = {}
-    for size, rows in table.groupby("size", sort=True):
-        means = rows.drop(columns=["size", "prompt_id", "seed"]).groupby("group", sort=True).mean()
-        found |= {(int(str(size)), str(name)): means[name].to_numpy(dtype=np.float64) for name in means.columns}
-    return found
+    means = read_table(folder).drop(columns=["prompt_id", "seed"]).groupby(["size", "group"]).mean()
+    return {(int(str(size)), str(name)): of[name].to_numpy() for size, of in means.groupby("size") for name in means}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number
 from paco_core.experiments.reproduction.findings import signed
-from paco_core.experiments.reproduction.summary import RecipeSummary, VariantRow
+from paco_core.experiments.reproduction.summary import BARE, RecipeSummary
 from paco_core.tasks.edits import EDITS
 
 #: Measures by table, in order -> their heads.
@@ -53,33 +54,36 @@ def basis(summary: RecipeSummary) -> str:
 def tables(summary: RecipeSummary) -> list[ResultTable]:
     """All of a recipe, in the order of the page."""
     measured = [
-        _measured(summary, size, kind, heads)
+        _measured(summary, size, kind, {name: head for name, head in heads.items() if name in summary.measures})
         for kind, heads in MEASURES.items()
-        if set(heads) & set(summary.measures)
         for size in summary.sizes
     ]
-    return [*measured, _trainings(summary), published(summary), _runs(summary)]
+    return [
+        *(table for table in measured if len(table.head) > 2),
+        _trainings(summary),
+        published(summary),
+        _runs(summary),
+    ]
 
 
 def _measured(summary: RecipeSummary, size: int, kind: str, heads: Mapping[str, str]) -> ResultTable:
-    names = [name for name in heads if name in summary.measures]
-    plain = summary.plain if len(summary.rows) > 1 else None  # what else is compared with
-    over = [f"less {plain.variant}'s"] if plain else []
-    first = summary.rows[0].measures[size]
-    head = ["variant", "seeds", *(cell for name in names for cell in (heads[name], "change", *over))]
-    rows = [["before training", "", *(c for n in names for c in (interval(first[n].before), "", *([""] * len(over))))]]
-    for row in summary.rows:
-        cells = [row.variant, str(len(row.seeds))]
-        for found in (row.measures[size][name] for name in names):
-            cells += [interval(found.after), signed(found.change)]
-            cells += ["" if found.over_plain is None else signed(found.over_plain)] * len(over)
+    plain = summary.plain if len(summary.variants) > 1 else None  # what else is compared with
+    width = 3 if plain else 2  # columns of a measure
+    head = [cell for text in heads.values() for cell in (text, "change", f"less {plain}'s")[:width]]
+    before = [cell for name in heads for cell in (interval(summary.first[size][name].before), "", "")[:width]]
+    rows = [[BARE, "", *before]]
+    for variant, row in summary.variants.items():
+        cells = [variant, str(len(row.trainings))]
+        for found in (row.measures[size][name] for name in heads):
+            over = "" if found.over_plain is None else signed(found.over_plain)
+            cells += [interval(found.after), signed(found.change), over][:width]
         rows.append(cells)
-    compared = f", change from before, and difference to {plain.variant}" if plain else " and change from before"
+    compared = f", change from before, and difference to {plain}" if plain else " and change from before"
     note = (
         f"Mean after training with a 95% interval{compared}, case by case. Intervals are for other "
         f"{summary.task.drawn} and other training seeds, both drawn anew ({METHODS}); with few seeds they are rough."
     )
-    return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", head, rows, [note])
+    return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", ["variant", "seeds", *head], rows, [note])
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -93,19 +97,20 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 def _trainings(summary: RecipeSummary) -> ResultTable:
     """Time and health; columns that say nothing of this recipe are left out."""
-    plain = summary.plain
-    base = float(np.mean(plain.figures("seconds"))) if plain else math.nan
-    columns = {"variant": [row.variant for row in summary.rows]}
-    columns["seconds"] = [spread(row.figures("seconds"), 0) for row in summary.rows]
-    if plain and len(summary.rows) > 1:
-        columns[f"{plain.variant} = 1"] = [
-            number(float(np.mean(row.figures("seconds"))) / base, 2) for row in summary.rows
-        ]
-    columns["processor s"] = [spread(row.figures("processor_seconds"), 0) for row in summary.rows]
+    rows = summary.variants.values()
+
+    def spreads(name: str, digits: int) -> list[str]:
+        return [spread(row.figures(name), digits) for row in rows]
+
+    columns = {"variant": list(summary.variants), "seconds": spreads("seconds", 0)}
+    if summary.plain and len(rows) > 1:
+        means = {name: float(np.mean(row.figures("seconds"))) for name, row in summary.variants.items()}
+        columns[f"{summary.plain} = 1"] = [number(mean / means[summary.plain], 2) for mean in means.values()]
+    columns["processor s"] = spreads("processor_seconds", 0)
     for name, digits in (("reward_ratio", 2), ("panel_diversity", 3), ("clip_fraction", 2)):
-        if any(not math.isnan(value) for row in summary.rows for value in row.figures(name)):
-            columns[name.replace("_", " ")] = [spread(row.figures(name), digits) for row in summary.rows]
-    columns["ended"] = [_ended(row) for row in summary.rows]
+        if {*spreads(name, digits)} != {"–"}:
+            columns[name.replace("_", " ")] = spreads(name, digits)
+    columns["ended"] = [_ended(list(row.trainings.values())) for row in rows]
     notes = [
         "Seconds of all epochs: sampling, waiting for scores, optimising; evaluations are not counted. Seeds are "
         "trained in turns, one of each variant, so that a busy machine does not slow only some; load averages are in "
@@ -114,18 +119,17 @@ def _trainings(summary: RecipeSummary) -> ResultTable:
         "Of the training's samples, mean of the last five epochs: reward ratio (consistency / CLIP-T), panel diversity "
         "and clip fraction, as far as the recipe has them. In brackets the range over seeds.",
     ]
-    rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
-    return ResultTable("Trainings", list(columns), rows, notes)
+    return ResultTable("Trainings", list(columns), [[*cells] for cells in zip(*columns.values(), strict=True)], notes)
 
 
-def _ended(row: VariantRow) -> str:
-    early = sum(t["stopped"] is not None for t in row.trainings.values())
-    return f"{early} of {len(row.seeds)} early" if early else "all epochs"
+def _ended(trainings: Sequence[Mapping[str, Any]]) -> str:
+    early = sum(training["stopped"] is not None for training in trainings)
+    return f"{early} of {len(trainings)} early" if early else "all epochs"
 
 
 def published_rows(summary: RecipeSummary) -> tuple[PublishedRow, ...]:
     """What the paper says of such recipes."""
-    return {"sets": T2IS_ABLATION, "edits": GEDIT}[summary.task.name]
+    return GEDIT if summary.task is EDITS else T2IS_ABLATION
 
 
 def published(summary: RecipeSummary) -> ResultTable:
@@ -141,10 +145,9 @@ def published(summary: RecipeSummary) -> ResultTable:
 
 def _runs(summary: RecipeSummary) -> ResultTable:
     rows = [
-        [row.variant, str(seed), training["run"] or "not in MLflow yet", str(training["ended"])]
-        for row in summary.rows
+        [variant, str(seed), training["run"] or "not in MLflow yet", str(training["ended"])]
+        for variant, row in summary.variants.items()
         for seed, training in row.trainings.items()
     ]
-    return ResultTable(
-        "Runs", ["variant", "training seed", "MLflow run", "ended"], rows, ["Experiment paco/reproduce."]
-    )
+    head = ["variant", "training seed", "MLflow run", "ended"]
+    return ResultTable("Runs", head, rows, ["Experiment paco/reproduce."])

@@ -2,65 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from paco_core.config.changes import changed
 from paco_core.config.params import Params
+from paco_core.experiments.grid import Variant
 from paco_core.io.files import DataError
 from paco_core.io.nearest import meant
 
-FULL = "full"
+FULL, SETS = "full", "flux_t2is"
 LARGEST = "largest of eval_sizes"  # as a value of train_size
 
 
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """A name, words for people, and dotted keys of the recipe, behind ``recipe.``."""
+def applied(variant: Variant, params: Params, seed: int) -> Params:
+    """The parameters under which a variant is trained; ``policies.recipes`` holds its recipe alone.
 
-    name: str
-    title: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    recipe: str = "flux_t2is"
-
-    def applied(self, params: Params, seed: int) -> Params:
-        """The parameters under which the variant is trained; ``policies.recipes`` holds its recipe alone.
-
-        Raises:
-            DataError: when the recipe does not exist.
-            ParamsError: when a changed value does not fit the others.
-        """
-        if self.recipe not in params.policies.recipes:
-            known = ", ".join(params.policies.recipes)
-            hint = meant(self.recipe, params.policies.recipes)
-            raise DataError(
-                f"variant {self.name}: no recipe {self.recipe!r} in policies.recipes; {hint}there are: {known}"
-            )
-        recipe = params.policies.recipes[self.recipe]
-        place = f"policies.recipes.{self.recipe}"
-        values: dict[str, Any] = {f"{place}.seed": seed}
-        for key, value in self.changes.items():
-            values[f"{place}.{key.partition('.')[2]}"] = max(recipe.eval_sizes) if value == LARGEST else value
-        alone = params.policies.model_copy(update={"recipes": {self.recipe: recipe}})
-        return changed(params.model_copy(update={"policies": alone}), values)
+    Raises:
+        DataError: when the recipe does not exist.
+        ParamsError: when a changed value does not fit the others.
+    """
+    recipes, name = params.policies.recipes, str(variant.recipe)
+    if name not in recipes:
+        raise DataError(
+            f"variant {variant.name}: no recipe {name!r} in policies.recipes; {meant(name, recipes)}there are: "
+            f"{', '.join(recipes)}"
+        )
+    largest = max(recipes[name].eval_sizes)
+    changes = {key: largest if value == LARGEST else value for key, value in variant.changes.items()}
+    alone = params.policies.model_copy(update={"recipes": {name: recipes[name]}})
+    params = params.model_copy(update={"policies": alone})
+    return replace(variant, changes=changes).replaced(params, f"policies.recipes.{name}", seed)
 
 
-def _aggregated(name: str, title: str, aggregator: str | None = None) -> Variant:
-    return Variant(name, title, {"recipe.rewards.aggregator": aggregator or name})
+def _aggregated(name: str, title: str, aggregator: str) -> Variant:
+    return Variant(name, title, {"recipe.rewards.aggregator": aggregator}, SETS)
 
 
 #: The paper's ablation in small (full, high resolution, no log-tame), then what else the trainer offers,
 #: then the other policies.
 VARIANTS: tuple[Variant, ...] = (
-    Variant(FULL, "The recipe as it is: low training size, log-tamed rewards, PPO's loss on flow-SDE noise"),
-    Variant("no_decoupling", "Trained at the size it is evaluated at", {"recipe.train_size": LARGEST}),
+    Variant(FULL, "The recipe as it is: low training size, log-tamed rewards, PPO's loss on flow-SDE noise", {}, SETS),
+    Variant("no_decoupling", "Trained at the size it is evaluated at", {"recipe.train_size": LARGEST}, SETS),
     _aggregated("no_log_tame", "Rewards summed as they are", "weighted_sum"),
-    _aggregated("gdpo", "Rewards normalised one by one in each group, then over the batch (GDPO)"),
-    _aggregated("mo_grpo", "Each reward divided by its group's deviation (MO-GRPO)"),
-    _aggregated("weighted_advantage_sum", "Advantages of each reward summed"),
-    Variant("cps", "Coefficient-preserving noise (CPS) instead of flow-SDE's", {"recipe.dynamics": "cps"}),
-    Variant("guard", "Ratios freed of drift and scale (GRPO-Guard)", {"recipe.loss": "grpo_guard"}),
+    _aggregated("gdpo", "Rewards normalised one by one in each group, then over the batch (GDPO)", "gdpo"),
+    _aggregated("mo_grpo", "Each reward divided by its group's deviation (MO-GRPO)", "mo_grpo"),
+    _aggregated("weighted_advantage_sum", "Advantages of each reward summed", "weighted_advantage_sum"),
+    Variant("cps", "Coefficient-preserving noise (CPS) instead of flow-SDE's", {"recipe.dynamics": "cps"}, SETS),
+    Variant("guard", "Ratios freed of drift and scale (GRPO-Guard)", {"recipe.loss": "grpo_guard"}, SETS),
     Variant(
         "nft",
         "Learns on clean pictures noised anew, samples without noise (DiffusionNFT)",
@@ -72,9 +60,10 @@ VARIANTS: tuple[Variant, ...] = (
             "recipe.train_steps": None,
             "recipe.shared_noise": False,  # without noise steps a group of one noise would be one picture
         },
+        SETS,
     ),
-    Variant("kontext", "The editing policy as it is: FLUX Kontext, rewarded for edits", recipe="kontext_edit"),
-    Variant("qwen", "The editing policy as it is: Qwen-Image-Edit, rewarded for edits", recipe="qwen_edit"),
+    Variant("kontext", "The editing policy as it is: FLUX Kontext, rewarded for edits", {}, "kontext_edit"),
+    Variant("qwen", "The editing policy as it is: Qwen-Image-Edit, rewarded for edits", {}, "qwen_edit"),
 )
 
 
@@ -86,7 +75,7 @@ def chosen(names: Sequence[str] | None, recipes: Collection[str]) -> list[Varian
     """
     if names is None:
         return [variant for variant in VARIANTS if variant.recipe in recipes]
-    known = {variant.name: variant for variant in VARIANTS}
+    known = [variant.name for variant in VARIANTS]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise DataError(

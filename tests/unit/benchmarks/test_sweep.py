@@ -15,10 +15,9 @@ from paco_core.cli.sweep import sweep
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import ParamsError, RewardParams, load
 from paco_core.experiments import reward_sweep
-from paco_core.experiments.grid import OpenCell, cell_folder
-from paco_core.experiments.reward_sweep import setting
+from paco_core.experiments.reward_sweep import variant
 from paco_core.io.files import DataError
-from paco_core.runtime.tracking import tracking_uri
+from paco_core.runtime.tracking import Tracker, tracking_uri
 from tests.support.reward_project import fill, fill_benchmark
 
 pytestmark = pytest.mark.slow
@@ -35,9 +34,9 @@ def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monke
     trained: list[tuple[str, float, int]] = []
     train = reward_sweep.Sweep._train
 
-    def counted(self: reward_sweep.Sweep, reward: RewardParams, cell: OpenCell) -> dict[str, Any]:
+    def counted(self: reward_sweep.Sweep, reward: RewardParams, folder: Path, tracker: Tracker) -> dict[str, Any]:
         trained.append((reward.loss, reward.answers, reward.seed))
-        return train(self, reward, cell)
+        return train(self, reward, folder, tracker)
 
     monkeypatch.setattr(reward_sweep.Sweep, "_train", counted)
     text = sweep(project, ["0.3", "fast"], [0, 1], SMALL, "try")
@@ -50,6 +49,7 @@ def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monke
     results = json.loads((out / "results.json").read_text())
     assert results["fast"]["seeds"] == 2 and results["base"]["gain"] is None
     assert results["fast"]["metrics"]["accuracy"]["groups"] == 3
+    assert results["random"]["metrics"]["accuracy"]["mean"] == 0.25, "what a random order is expected to reach"
     cells = [json.loads((out / "cells" / f"fast-seed-{seed}" / "result.json").read_text()) for seed in (0, 1)]
     mean = np.mean([cell["validation"]["calibration_error"] for cell in cells])
     assert results["fast"]["validation"]["calibration_error"] == pytest.approx(mean)
@@ -71,12 +71,11 @@ def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monke
 
 
 def test_points_of_a_sweep() -> None:
-    assert setting("1/n").changes == {"reward.loss": "plain", "reward.answers": "reasons"}
-    assert cell_folder(Path("x"), "1/n", 0) == Path("x/cells/1-over-n-seed-0")
-    assert setting("0.01").changes["reward.alpha"] == 0.01 and setting("default").changes == {}
+    assert variant("1/n").changes == {"reward.loss": "plain", "reward.answers": "reasons"}
+    assert variant("0.01").changes["reward.alpha"] == 0.01 and variant("default").changes == {}
     for wrong in ("1.5", "half"):
         with pytest.raises(DataError, match="number from 0 to 1, 1/n, fast or default"):
-            setting(wrong)
+            variant(wrong)
 
 
 def test_what_is_wrong_with_a_sweep_is_said(project: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from paco_core.data.records.edit_records import EditRecord, read_edit_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.experiments.reproduction import exam
 from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN
-from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, chosen
+from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, applied, chosen
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.painting.painted import BEFORE, Painted
@@ -143,7 +144,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(exam, "load_recipe", found.load_recipe)
     monkeypatch.setattr(exam, "measuring", found.measuring)
     monkeypatch.setattr(Cases, "painted_by", lambda cases, *args, **named: found.paint(cases, *args, **named))
-    monkeypatch.setattr(command._Table, "_hold_server", lambda _self, _stack: None)
+    monkeypatch.setattr(command, "_reward_server", lambda _root, _params: nullcontext())
     return found
 
 
@@ -266,7 +267,7 @@ def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: 
     own = params.policies.recipes["flux_t2is"]
     recipe = own.model_dump(exclude=own.inherited) if variant.recipe == "flux_t2is" else KONTEXT
     params = changed(params, {"policies.recipes": {variant.recipe: recipe}})
-    before, after = flatten(params.model_dump()), flatten(variant.applied(params, 7).model_dump())
+    before, after = flatten(params.model_dump()), flatten(applied(variant, params, 7).model_dump())
     place = f"policies.recipes.{variant.recipe}"
     differing = {key for key in before | after if before.get(key) != after.get(key)} - {f"{place}.seed"}
     assert differing <= {re.sub("^recipe", place, key) for key in variant.changes}
