@@ -18,6 +18,7 @@ import pandas as pd
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 34
 STYLES = ("s1", "s2", "s3", "s4")
+Curves = dict[str, dict[str, list[tuple[float, float]]]]  # the numbers behind each chart, by line, for ``metrics.json``
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def line_chart(
     lines: Sequence[Line],
     *,
     title: str,
-    x_label: str,
+    x_label: str = "epoch",
     bounds: tuple[float, float] | None = None,
     guide: tuple[float, str] | None = None,
 ) -> str:
@@ -227,8 +228,10 @@ class DrawnChart:
     legend: list[tuple[str, str]]
 
     @classmethod
-    def from_lines(cls, title: str, note: str, lines: Sequence[Line], **how: Any) -> DrawnChart:
+    def kept(cls, curves: Curves, key: str, title: str, note: str, lines: Sequence[Line], **how: Any) -> DrawnChart:
+        """The chart of some lines, whose points are put into ``curves``."""
         drawn = [line for line in lines if line.points()]
+        curves[key] = {line.label: line.points() for line in drawn}
         legend = [(legend_marker(line.style), line.label) for line in drawn]
         return cls(title, note, line_chart(drawn, title=title, **how), legend if len(drawn) > 1 else [])
 
@@ -243,11 +246,6 @@ def line(log: pd.DataFrame, x: str, column: str, label: str, style: str = "s1", 
         return Line(label, [], [], style, dots)
     values = log[[x, column]].dropna()
     return Line(label, [float(v) for v in values[x]], [float(v) for v in values[column]], style, dots)
-
-
-def keep(curves: dict[str, Any], name: str, lines: Sequence[Line]) -> None:
-    """The numbers behind a chart, for ``metrics.json``."""
-    curves[name] = {line.label: line.points() for line in lines if line.points()}
 
 
 def by_size(log: pd.DataFrame, sizes: Sequence[int], measure: str) -> list[Line]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paco_core.grpo.hack_alarm import AGREEMENT
-from paco_core.report.charts import DrawnChart, Line, by_size, keep, line
+from paco_core.report.charts import Curves, DrawnChart, by_size, line
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: dict[str, Any]) -> list[DrawnChart]:
+def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
     """Gains by both judges and the lower end of the drift at the largest size, agreement, grid score and near-copies.
 
     None where the training had no hack meter.
@@ -27,40 +27,38 @@ def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves
         line(log, "epoch", f"{place}/drift_low", "drift, lower end", "s3", dots=True),
     ]
     grid, copies = by_size(log, sizes, "grid_score"), by_size(log, sizes, "near_copies")
-    agreed = [line(log, "epoch", AGREEMENT, "of the two judges")] if AGREEMENT in log.columns else []
-    drawn = {"gains": gains, AGREEMENT: agreed, "grid_score": grid, "near_copies": copies}
-    for key, lines in drawn.items():
-        keep(curves, f"{name}.{key}", lines)
-    return [
-        DrawnChart.from_lines(
+    drawn = [
+        DrawnChart.kept(
+            curves,
+            f"{name}.gains",
             "Gain by two judges",
             f"Unseen prompts at {side} px, in standard deviations of each judge's scores before training. A lower end "
             "of the drift above 0, while the held-out judge sees no gain, means that the policy exploits its judge.",
             gains,
-            x_label="epoch",
             guide=(0.0, ""),
-        ),
-        *_agreement(agreed),
-        DrawnChart.from_lines(
+        )
+    ]
+    if AGREEMENT in log.columns:  # else it learnt from pictures that were ranked before: no judge scored samples
+        agreed = [line(log, "epoch", AGREEMENT, "of the two judges")]
+        about = "Correlation of their scores of the samples of one prompt, mean of an epoch's prompts, -1 to 1."
+        key = f"{name}.{AGREEMENT}"
+        drawn += [DrawnChart.kept(curves, key, "Agreement of two judges", about, agreed, bounds=(0.0, 1.0))]
+    return [
+        *drawn,
+        DrawnChart.kept(
+            curves,
+            f"{name}.grid_score",
             "Grid score",
             "How far one frequency stands out against the pictures before training, in nats; 0 is nowhere.",
             grid,
-            x_label="epoch",
             bounds=(0.0, 3.0),
         ),
-        DrawnChart.from_lines(
+        DrawnChart.kept(
+            curves,
+            f"{name}.near_copies",
             "Near-copies",
             "Share of panel pairs, or of edits and their references, that hardly differ.",
             copies,
-            x_label="epoch",
             bounds=(0.0, 1.0),
         ),
     ]
-
-
-def _agreement(lines: Sequence[Line]) -> list[DrawnChart]:
-    """None where the policy learnt from pictures that were ranked before, and no judge scored samples."""
-    if not lines:
-        return []
-    about = "Correlation of their scores of the samples of one prompt, mean of an epoch's prompts, -1 to 1."
-    return [DrawnChart.from_lines("Agreement of two judges", about, lines, x_label="epoch", bounds=(0.0, 1.0))]

@@ -15,7 +15,7 @@ from paco_core.io import paths
 from paco_core.io.files import read_json, read_table
 from paco_core.io.shards import GRID_COLUMNS, ShardReader
 from paco_core.report import charts
-from paco_core.report.charts import Axis, DrawnChart, keep, line, read_log
+from paco_core.report.charts import Axis, Curves, DrawnChart, line, read_log
 from paco_core.report.html import Figures, Missing, Picture, Skipped
 
 SHEET_ROWS, PAIRS = 6, 6
@@ -137,7 +137,7 @@ def pair_cards(root: Path) -> list[PairCard] | Missing | Skipped:
     return cards or Skipped("pairs of panels", "none was ranked here")
 
 
-def learning(root: Path, curves: dict[str, Any]) -> list[DrawnChart] | Missing:
+def learning(root: Path, curves: Curves) -> list[DrawnChart] | Missing:
     """The judge's learning curves."""
     log = read_log(root / paths.REWARD_LORA / "training_log.csv")
     if log is None and (root / paths.REWARD_LORA / "source.json").is_file():
@@ -149,13 +149,12 @@ def learning(root: Path, curves: dict[str, Any]) -> list[DrawnChart] | Missing:
         line(log, "step", "validation_accuracy", "right decisions", dots=True),
         line(log, "step", "validation_roc_auc", "ROC-AUC", "s2", dots=True),
     ]
-    keep(curves, "reward_lora.loss", loss)
-    keep(curves, "reward_lora.validation", seen)
+    about = "Falls while the judge learns; each point is a mini-batch."
     return [
-        DrawnChart.from_lines(
-            "Training loss", "Falls while the judge learns; each point is a mini-batch.", loss, x_label="step"
-        ),
-        DrawnChart.from_lines(
+        DrawnChart.kept(curves, "reward_lora.loss", "Training loss", about, loss, x_label="step"),
+        DrawnChart.kept(
+            curves,
+            "reward_lora.validation",
             "On held-out pairs",
             "After each round through the data: how often it is right, and how well it separates Yes from No.",
             seen,

@@ -64,7 +64,7 @@ class Report:
 
     html: str
     figures: Figures
-    curves: dict[str, Any]
+    curves: charts.Curves
     missing: list[Missing]
     skipped: list[Skipped]
     headline: dict[str, float] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         made: the time that the page states; now when None.
     """
     figures = Figures()
-    curves: dict[str, Any] = {}
+    curves: charts.Curves = {}
     missing: list[Missing] = []
     left_out: list[Skipped] = []
 

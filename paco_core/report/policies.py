@@ -13,14 +13,12 @@ from paco_core.io import paths
 from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import in_a_row, read_image
 from paco_core.report import charts
-from paco_core.report.charts import Axis, DrawnChart, by_size, keep, line, read_log
+from paco_core.report.charts import Axis, Curves, DrawnChart, by_size, line, read_log
 from paco_core.report.hack_meter import hack_meter_charts
 from paco_core.report.html import Figures, Missing, Picture
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Curves = dict[str, Any]
 
 
 class MeasureText(NamedTuple):
@@ -229,23 +227,22 @@ def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
         unseen = by_size(log, sizes, "consistency")
         measured = "The judge’s consistency on prompts it never trained on."
     diversity = [line(log, "epoch", "panel_diversity", "panel diversity")]
-    lists = {"rewards": rewards, "reward_ratio": ratio, "unseen": unseen, "panel_diversity": diversity}
-    for key, lines in lists.items():
-        keep(curves, f"{name}.{key}", lines)
     return [
-        DrawnChart.from_lines("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
-        DrawnChart.from_lines(
+        DrawnChart.kept(curves, f"{name}.rewards", "Rewards", "Mean over all pictures of an epoch.", rewards),
+        DrawnChart.kept(
+            curves,
+            f"{name}.reward_ratio",
             "Reward ratio",
             "If training pursued only one of the rewards, this line would keep climbing.",
             ratio,
-            x_label="epoch",
         ),
-        DrawnChart.from_lines("Unseen prompts", measured, unseen, x_label="epoch", bounds=(0.0, 1.0)),
-        DrawnChart.from_lines(
+        DrawnChart.kept(curves, f"{name}.unseen", "Unseen prompts", measured, unseen, bounds=(0.0, 1.0)),
+        DrawnChart.kept(
+            curves,
+            f"{name}.panel_diversity",
             "Panel diversity",
             "Near 0 the panels would be one picture four times: the collapse to watch for.",
             diversity,
-            x_label="epoch",
             bounds=(0.0, 0.1),
         ),
     ]
@@ -272,17 +269,16 @@ def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Cur
     measure = "gold_editing" if f"eval/{sizes[0]}/gold_editing" in log.columns else "editing"
     unseen = by_size(log, sizes, measure)
     distance = [line(log, "epoch", "reference_distance", "distance from the reference")]
-    for key, lines in {"rewards": rewards, "unseen": unseen, "reference_distance": distance}.items():
-        keep(curves, f"{name}.{key}", lines)
     words = f"{EDIT_MEASURES[measure].name} on pictures it never trained on."
     return [
-        DrawnChart.from_lines("Reward", "Mean over all edits of an epoch.", rewards, x_label="epoch"),
-        DrawnChart.from_lines("Unseen pictures", words, unseen, x_label="epoch", bounds=(0.0, 1.0)),
-        DrawnChart.from_lines(
+        DrawnChart.kept(curves, f"{name}.rewards", "Reward", "Mean over all edits of an epoch.", rewards),
+        DrawnChart.kept(curves, f"{name}.unseen", "Unseen pictures", words, unseen, bounds=(0.0, 1.0)),
+        DrawnChart.kept(
+            curves,
+            f"{name}.reference_distance",
             "Distance from the reference",
             "Near 0 the edits would be copies: the collapse to watch for.",
             distance,
-            x_label="epoch",
             bounds=(0.0, 0.1),
         ),
     ]
