@@ -29,8 +29,9 @@ import pandas as pd
 import yaml
 
 from paco_core import Judge
-from paco_core.benchmarks.statistics import Estimate, crossed_estimate
+from paco_core.benchmarks.statistics import crossed_estimate
 from paco_core.benchmarks.t2is_bench.sets import PICTURES, RECORDS
+from paco_core.benchmarks.tables import signed
 from paco_core.config.params import PARAMS_FILE
 from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
@@ -155,10 +156,6 @@ def values(tables: Mapping[int, pd.DataFrame], size: int, measure: str, when: st
     return np.stack([row.sort_index().to_numpy() for row in rows])
 
 
-def cell(found: Estimate) -> str:
-    return f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
-
-
 def table(arms: Mapping[str, Mapping[int, pd.DataFrame]]) -> str:
     """The arms below each other, in Markdown: changes since the bare model, and gold less that of `one_judge`."""
     lines = []
@@ -167,12 +164,12 @@ def table(arms: Mapping[str, Mapping[int, pd.DataFrame]]) -> str:
         lines += ["|---" * (len(MEASURES) + 4) + "|"]
         for arm, tables in arms.items():
             both = {m: [values(tables, size, m, when) for when in (AFTER, BEFORE)] for m in MEASURES}
-            cells = [cell(crossed_estimate(*both[measure])) for measure in MEASURES]
+            cells = [signed(crossed_estimate(*both[measure])) for measure in MEASURES]
             gold, plain = (
                 values({seed: of[seed] for seed in tables}, size, "gold_consistency", AFTER)
                 for of in (tables, arms["one_judge"])
             )
-            less = "" if arm == "one_judge" else cell(crossed_estimate(gold, plain))
+            less = "" if arm == "one_judge" else signed(crossed_estimate(gold, plain))
             seconds = sum(one["seconds"].iloc[0] for one in tables.values()) / len(tables)
             lines.append(f"| {arm} | {len(tables)} | {' | '.join(cells)} | {less} | {seconds:.0f} |")
         lines.append("")

@@ -90,6 +90,13 @@ def interval(value: Estimate) -> str:
     return f"{number(value.mean)} ({number(value.low)} to {number(value.high)})"
 
 
+def signed(value: Estimate) -> str:
+    """A change with its interval: ``+0.035 (+0.001 to +0.067)``."""
+    if math.isnan(value.mean):
+        return number(value.mean)
+    return f"{value.mean:+.3f}" + ("" if math.isnan(value.low) else f" ({value.low:+.3f} to {value.high:+.3f})")
+
+
 def difference(value: Comparison) -> str:
     """A signed difference with its interval and p-value."""
     found = value.difference

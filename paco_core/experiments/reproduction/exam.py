@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from paco_core.benchmarks import gedit
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import Params
-from paco_core.config.params_benchmarks import GeditParams, T2isParams
 from paco_core.config.references import contents, model_content
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.experiments.grid import needed
@@ -53,11 +52,6 @@ class Exam:
         self.judge = needed(root, paths.REWARD_MERGED)
         read = partial(needed, root)
         self.cases = unseen_cases(read, params, recipe, self.task.seen(self.rule, read))
-
-    @property
-    def numbers(self) -> T2isParams | GeditParams:
-        """The parameters of the benchmark that measures alike."""
-        return self.task.numbers(self.params)
 
     def identity(self) -> dict[str, Any]:
         """What the figures depend on beside the trained weights.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from paco_core.benchmarks.statistics import Estimate
+from paco_core.benchmarks.tables import signed
 from paco_core.experiments.reproduction.summary import RecipeSummary
 from paco_core.tasks.sets import SETS
 
@@ -45,12 +44,6 @@ def _verdict(held: bool, not_held: bool) -> str:
 def _goal(summary: RecipeSummary) -> str:
     gold = summary.task.gold.goal
     return gold if gold in summary.measures else summary.task.judged.goal
-
-
-def signed(found: Estimate) -> str:
-    if math.isnan(found.mean):
-        return "–"
-    return f"{found.mean:+.3f}" + ("" if math.isnan(found.low) else f" ({found.low:+.3f} to {found.high:+.3f})")
 
 
 def _lift(summary: RecipeSummary, size: int) -> Finding:

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paco_core.benchmarks.tables import ResultTable
+from paco_core.benchmarks.tables import ResultTable, signed
 from paco_core.config.params import Params
 from paco_core.experiments.reproduction.cells import Kept
 from paco_core.experiments.reproduction.exam import CAPTIONS, PICTURES, REFERENCE, SHOWN
-from paco_core.experiments.reproduction.findings import findings, signed
+from paco_core.experiments.reproduction.findings import findings
 from paco_core.experiments.reproduction.summary import BARE, RecipeSummary, summarise
 from paco_core.experiments.reproduction.tables import basis, published_rows, tables
 from paco_core.io.answer import Answer

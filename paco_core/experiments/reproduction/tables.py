@@ -11,8 +11,7 @@ import numpy as np
 from paco_core.benchmarks.gedit import published_table
 from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.statistics import METHODS
-from paco_core.benchmarks.tables import ResultTable, interval, number
-from paco_core.experiments.reproduction.findings import signed
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed
 from paco_core.experiments.reproduction.summary import BARE, RecipeSummary
 from paco_core.tasks.edits import EDITS
 
