@@ -85,7 +85,7 @@ def drawn(
     policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, prompts: Sequence[str], *_: Any, **__: Any
 ) -> Encoded:
     """What :meth:`Policy.encode` gives, at random: text encoders of full size would not be used for anything else."""
-    rows = [encoded(policy, recipe, found, recipe.train_size).rows[0] for _ in prompts]
+    rows = [encoded(policy, recipe, found, (recipe.train_size,) * 2).rows[0] for _ in prompts]
     return Encoded(rows, policy.device)
 
 

@@ -73,7 +73,7 @@ def measure(
     size = (side, side)
     planned = device_memory(params, name, root)
     assert planned is not None
-    prompt = encoded(policy, recipe, found, side)
+    prompt = encoded(policy, recipe, found, size)
     whole = Sampling.for_policy(policy, size, recipe.sampling_steps, recipe.guidance, noise_steps=[1], noise_level=0.7)
     sampling = replace(whole, steps=whole.steps[:MEASURED_STEPS])
 

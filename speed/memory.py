@@ -11,22 +11,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from paco_core.config import profiles
-from paco_core.config.params import Params
+from paco_core.config.params import Params, PolicyRecipe
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.sizes import pages_of
 from paco_core.planning.device_memory import device_memory
 from paco_core.planning.footprint import KEPT_BYTES, KNOWN
+from paco_core.planning.foreseen import paintable
 from paco_core.policies.adapters import rounded
+from paco_core.policies.base import Size, sized
+from paco_core.policies.encoded import shapes_of
+from paco_core.policies.families import predecessors_of
 from speed.policy_models import build, encoded
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -81,11 +90,31 @@ def peak(allocated: Allocated, found: dict[str, float], phase: str) -> Iterator[
     found[phase] = max(found.get(phase, 0.0), allocated.peak / 1e9)
 
 
-def measure(params: Params, name: str) -> dict[str, float]:
+@dataclass(frozen=True)
+class Picture:
+    """What a pass paints, a picture or a story's panel, and how many reference pictures stand beside it."""
+
+    size: Size
+    references: int | None = None
+
+
+def largest(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, patch: int) -> Picture:
+    """The largest that the records' pages have, beside as many reference pictures as one has at most."""
+    pages = pages_of(recipe, records, side, patch)
+    size = max((page.part_size for page in pages), key=math.prod, default=(side, side))
+    before = predecessors_of(recipe)
+    if before:
+        return Picture(size, min(before, max(page.parts for page in pages) - 1))
+    counts = [len(record.references) for record in records if isinstance(record, EditRecord)]
+    return Picture(size, max(counts, default=None))
+
+
+def measure(params: Params, name: str, root: Path) -> dict[str, float]:
     """GB at the peak of each phase that `paco plan` names, but for the encoding of prompts."""
     recipe = params.policies.recipes[name]
     found, peaks = KNOWN[recipe.model], dict[str, float]()
-    policy = build(recipe, found, "meta", Path.cwd())
+    trained, painted = paintable(params, recipe, root)
+    policy = build(recipe, found, "meta", root)
     with FakeTensorMode(allow_non_fake_inputs=True), Allocated() as allocated:
         allocate(policy.transformer)
         allocate(policy.vae)
@@ -93,30 +122,36 @@ def measure(params: Params, name: str) -> dict[str, float]:
         # As the learner holds them: the average, two moments, and the sum of an update's gradients in float64.
         kept = [torch.empty(w.shape, dtype=d) for w in weights for d in (*[torch.float32] * 3, torch.float64)]
 
-        def passed(side: int, batch: int, *, train: bool = False) -> torch.Tensor:
-            given = encoded(policy, recipe, found, side).take([0] * batch)
-            latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
-            size = (side, side)
+        def passed(one: Picture, batch: int, *, train: bool = False) -> torch.Tensor:
+            size = one.size
+            row = encoded(policy, recipe, found, size, one.references)
+            given, shapes = row.take([0] * batch), shapes_of(sized("reference", size))
+            if shapes in given.tensors:
+                with unset_fake_temporarily():  # these numbers are read, so they have contents
+                    given.tensors[shapes] = row.rows[0][shapes].expand(batch, -1, -1)
+            latents = torch.empty(batch, math.prod(size) // found.patch**2, found.channels)
             with torch.set_grad_enabled(train), nullcontext() if train else rounded(policy.transformer):
                 velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, size)
                 if train:
                     velocity.square().mean().backward()
             return latents
 
-        def decoded(latents: torch.Tensor, side: int) -> None:
+        def decoded(latents: torch.Tensor, size: Size) -> None:
             with torch.no_grad(), rounded(policy.transformer):  # as `decode` does
-                for part in policy.decoded_at_once(latents, (side, side)):
-                    policy._pixels(policy._unpacked(part, (side, side)))
+                for part in policy.decoded_at_once(latents, size):
+                    policy._pixels(policy._unpacked(part, size))
                     break  # the others are like it
 
         for weight in weights:
             weight.grad = torch.empty(weight.shape)
         with peak(allocated, peaks, "training"):
-            passed(recipe.train_size, recipe.train_batch, train=True)
-            decoded(passed(recipe.train_size, recipe.rollout_batch), recipe.train_size)
+            one = largest(recipe, trained, recipe.train_size, found.patch)
+            passed(one, recipe.train_batch, train=True)
+            decoded(passed(one, recipe.rollout_batch), one.size)
         side = max(recipe.eval_sizes)
         with peak(allocated, peaks, f"evaluation at {side} px"):
-            decoded(passed(side, recipe.eval_batch or recipe.rollout_batch), side)
+            one = largest(recipe, painted, side, found.patch)
+            decoded(passed(one, recipe.eval_batch or recipe.rollout_batch), one.size)
         del kept
     spared = _spared(policy.transformer, recipe.base) / 1e9
     return {phase: gb - spared for phase, gb in peaks.items()}
@@ -137,7 +172,7 @@ def compare(params: Params, root: Path, recipes: Sequence[str] = RECIPES) -> lis
     for name in recipes:
         planned = device_memory(params, name, root)
         assert planned is not None
-        for phase, gb in measure(params, name).items():
+        for phase, gb in measure(params, name, root).items():
             rows.append(
                 {"recipe": name, "phase": phase, "peak_gb": round(gb, 2), "plan_gb": round(planned.phases[phase], 2)}
             )

@@ -12,11 +12,12 @@ from typing import Any
 
 import diffusers
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.io.precision import weights_format
 from paco_core.planning.footprint import Architecture
-from paco_core.policies.base import sized
+from paco_core.policies.base import Size, sized
 from paco_core.policies.encoded import Encoded, shapes_of
 from paco_core.policies.families import family_of
 from paco_core.policies.pipeline_policy import PipelinePolicy
@@ -86,11 +87,17 @@ def build(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) ->
     return policy
 
 
-def encoded(policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, side: int) -> Encoded:
-    """One prompt at its longest for square pictures of ``side`` px, with the reference of an edit: random values."""
-    config, size = policy.transformer.config, (side, side)
-    dtype = policy.transformer.dtype
-    image, words = found.tokens(recipe, side)
+def encoded(
+    policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, size: Size, references: int | None = None
+) -> Encoded:
+    """One prompt at its longest for pictures of ``size``, with reference pictures: random values.
+
+    Args:
+        references: how many, each as large as the picture or of ``reference_size``; None = one of an edit.
+    """
+    config, dtype = policy.transformer.config, policy.transformer.dtype
+    count = int(policy.edits) if references is None else references
+    _, words = found.tokens(recipe, round(math.sqrt(math.prod(size))), count)
     text = torch.randn(words, config.joint_attention_dim).to(dtype)
     if found.kind == "FluxTransformer2DModel":
         row = {"text": text, "pooled": torch.randn(config.pooled_projection_dim).to(dtype)}
@@ -98,8 +105,10 @@ def encoded(policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, s
         row = {"text": text, "negative": text.clone()}
     else:
         row = {sized("text", size): text, sized("negative", size): text.clone()}
-    if policy.edits:
-        tokens = image - (side // found.patch) ** 2
-        row[sized("reference", size)] = torch.randn(tokens, found.channels).to(dtype)
-        row[shapes_of(sized("reference", size))] = torch.tensor([[math.isqrt(tokens)] * 2])
+    if count:
+        seen = size if recipe.reference_size is None else (recipe.reference_size,) * 2
+        high, wide = (side // found.patch for side in seen)
+        row[sized("reference", size)] = torch.randn(count * high * wide, found.channels).to(dtype)
+        with unset_fake_temporarily():
+            row[shapes_of(sized("reference", size))] = torch.tensor([[high, wide]] * count)
     return Encoded([row], policy.device)

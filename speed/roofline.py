@@ -132,7 +132,7 @@ def passes(name: str, recipe: PolicyRecipe, found: Architecture, root: Path) -> 
     flops = found.pass_flops(*found.tokens(recipe, side)) * each
 
     def run(batch: int, around: AbstractContextManager[None], *, train: bool) -> None:
-        given = encoded(policy, recipe, found, side).take([0] * batch)
+        given = encoded(policy, recipe, found, (side, side)).take([0] * batch)
         latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
         with torch.set_grad_enabled(train), around, Roofline() as line:
             velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, (side, side))

@@ -86,7 +86,7 @@ def paint(
     for page, rows in buckets(pages).items():
         sampling = Sampling.for_policy(policy, page.part_size, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
-        beside = int(policy.edits) or min(predecessors, page.parts - 1)
+        beside = min(predecessors, page.parts - 1) if references is None else max(len(references[row]) for row in rows)
         batch = pictures_a_pass(page.part_size, references=beside, words=max_sequence_length)
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]

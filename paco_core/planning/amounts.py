@@ -13,7 +13,7 @@ from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io.files import DataError
 from paco_core.runtime.stage import LIGHT_S
 
-#: Seconds for one unit of work on two cores with the small models, measured by `make demo`.
+#: Seconds for one unit of work on two cores with the small models, measured by `make demo` at 64 px.
 CPU_SECONDS = {
     "grid_step": 0.008,
     "reward_pair": 0.0125,
@@ -22,6 +22,8 @@ CPU_SECONDS = {
     "train_sample": 0.01,
     "bench_question": 0.002,
 }
+#: Share of a pass's seconds at 64 px that does not grow with its pixels; the rest does (measured at 32 to 128 px).
+FIXED = 0.57
 START_UP_S = 5.0  # a stage's imports, MLflow and the loading of models
 PAIRS_AN_INSTANCE = 1.05  # rule top1_bottom1: two, less duplicates, contradictions and what is left to balance
 
@@ -87,6 +89,11 @@ def pairs(params: Params, root: Path) -> int:
 
         imported = count_to_train_on(root / params.pairs.imported)
     return ranked + imported + (params.pairs.editing.count or 0)
+
+
+def size_factor(pixels: float) -> float:
+    """By how much longer a pass takes than at 64 px; ``pixels`` of its picture and of those that stand beside it."""
+    return FIXED + (1 - FIXED) * pixels / 64**2
 
 
 def seconds(params: Params, work: float) -> float | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dvc_project.project import DvcProject
-from paco_core.config.params import Params
+from paco_core.config.params import Params, PolicyRecipe
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.sizes import PUBLIC_TOKEN, token_pixels
 from paco_core.io.paths import in_round
 from paco_core.planning import amounts
-from paco_core.planning.amounts import CPU_SECONDS, seconds
+from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
 from paco_core.planning.device_memory import device_memory, painting_gb
-from paco_core.planning.foreseen import trained_on
+from paco_core.planning.foreseen import paintable, trained_on
+from paco_core.planning.squares import beside, pixels_a_pass
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import edits, family_of, predecessors_of
+from paco_core.policies.families import edits, family_of
 from paco_core.runtime.rounds import params_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
 from paco_core.tasks.base import Task
@@ -52,14 +55,18 @@ def _round_costs(stages: Mapping[str, Stage], params: Params, root: Path) -> dic
     return found
 
 
-def training_seconds(done: Workload) -> float:
-    """Seconds of a training's epochs with the small models, without its evaluations."""
+def training_seconds(done: Workload, factor: float = 1.0) -> float:
+    """Seconds of a training's epochs with the small models, without its evaluations.
+
+    Args:
+        factor: by which its passes take longer than at 64 px (:func:`paco_core.planning.amounts.size_factor`).
+    """
     trained = done.trained_passes + WITHOUT_BACKWARD * done.untrained_passes
     passes = done.rollout_passes * CPU_SECONDS["rollout_step"] + trained * CPU_SECONDS["train_sample"]
     scored = done.images_an_epoch * done.questions_a_picture * CPU_SECONDS["score_pair"]
-    opponents = done.opponent_passes * CPU_SECONDS["rollout_step"]
+    opponents = factor * done.opponent_passes * CPU_SECONDS["rollout_step"]
     opponents += done.opponents * done.questions_a_picture * CPU_SECONDS["score_pair"]
-    return done.epochs * (passes + scored) + opponents
+    return done.epochs * (factor * passes + scored) + opponents
 
 
 def training_cost(params: Params, name: str, root: Path) -> Cost:
@@ -69,12 +76,15 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
         DataError: when there is no recipe of that name.
     """
     recipe = params.policies.recipe(name)
-    done = Workload.from_params(params, name, trained_on(params, recipe, root))
-    family = family_of(recipe.family)
+    records = trained_on(params, recipe, root)
+    done = Workload.from_params(params, name, records)
     held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
     evaluations = done.evaluations * done.evaluation_images
-    passes = family.passes_a_step(recipe.guidance) * evaluations * recipe.eval_steps * 2 * done.panels_a_story
-    takes = seconds(params, training_seconds(done) + passes * CPU_SECONDS["rollout_step"])
+    patch = _patch(root, recipe)
+    epochs = training_seconds(done, size_factor(pixels_a_pass(recipe, records, recipe.train_size, patch)))
+    watched, pictures = paintable(params, recipe, root)[1], done.evaluations * recipe.eval_prompts
+    each = pictures * len(recipe.eval_seeds) * _painting_seconds(recipe, watched, recipe.eval_steps, patch)
+    takes = seconds(params, epochs + each)
     models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
     return Cost(
         f"{done.epochs} epochs, {done.images} samples, {done.scored_pairs}, "
@@ -88,16 +98,31 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
 
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:
     """Of a benchmark that paints its cases at every size, before and after training."""
-    recipes, numbers = recipes_of(task, params.policies).values(), task.numbers(params)
-    pictures, passes = 0, 0.0
-    for recipe in recipes:
-        painted = 2 * numbers.prompts * len(numbers.seeds) * len(recipe.eval_sizes)
-        pictures += painted
-        panels = amounts.panels(params, root) if predecessors_of(recipe) else 1
-        passes += painted * panels * numbers.steps * family_of(recipe.family).passes_a_step(recipe.guidance)
+    numbers, pictures, takes = task.numbers(params), 0.0, 0.0
+    cases = numbers.prompts * len(numbers.seeds)
+    for recipe in recipes_of(task, params.policies).values():
+        records, patch = paintable(params, recipe, root)[1], _patch(root, recipe)
+        pictures += 2 * cases * len(recipe.eval_sizes)
+        takes += 2 * cases * _painting_seconds(recipe, records, numbers.steps, patch)
+        if task.panels_alone(params):
+            alone, each = cases * amounts.panels(params, root), recipe.model_copy(update={"panels": "together"})
+            pictures += alone * len(recipe.eval_sizes)
+            takes += alone * _painting_seconds(each, [], numbers.steps, patch)
     return Cost(
-        f"{at_most}{pictures} pictures",
-        BASE_GB + painting_gb(recipes, root),
-        seconds(params, passes * 2 * CPU_SECONDS["rollout_step"]),
+        f"{at_most}{round(pictures)} pictures",
+        BASE_GB + painting_gb(params, task, root),
+        seconds(params, takes),
         params.policies.device,
     )
+
+
+def _patch(root: Path, recipe: PolicyRecipe) -> int:
+    return token_pixels(root / recipe.model) or PUBLIC_TOKEN
+
+
+def _painting_seconds(recipe: PolicyRecipe, records: Sequence[PromptRecord], steps: int, patch: int) -> float:
+    """Seconds of one picture at each evaluation size with the small models, on average."""
+    parts = beside(recipe, records)
+    passes = family_of(recipe.family).passes_a_step(recipe.guidance) * steps * sum(map(len, parts)) / len(parts)
+    sizes = sum(size_factor(pixels_a_pass(recipe, records, side, patch)) for side in recipe.eval_sizes)
+    return passes * sizes * CPU_SECONDS["rollout_step"]

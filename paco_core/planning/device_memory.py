@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.painting.painted import pictures_a_pass
-from paco_core.planning.footprint import KEPT_BYTES, architecture, footprint
-from paco_core.planning.foreseen import trained_on
-from paco_core.planning.squares import parts_of, squared
+from paco_core.planning.footprint import KEPT_BYTES, Architecture, architecture, footprint
+from paco_core.planning.foreseen import paintable
+from paco_core.planning.squares import beside, most_beside, resized, squared
 from paco_core.planning.weights import language_layers, model_gb
-from paco_core.policies.families import edits, predecessors_of
 from paco_core.rewards import registry
+from paco_core.tasks.base import Task
+from paco_core.tasks.table import recipes_of
 
 ANSWERING_GB = 2.0  # of a reward's server beside its weights, where it is ours: one batch of questions
 
@@ -57,22 +57,31 @@ def server_gb(params: Params, root: Path, memory_gb: float | None = None, judge:
     return max(needed, params.serving.gpu_share * memory_gb)
 
 
-def painting_gb(recipes: Iterable[PolicyRecipe], root: Path) -> float:
-    """What a benchmark holds that paints by these recipes at their largest size: it keeps the text encoders."""
-    most = 0.0
-    for recipe in recipes:
-        size = _bytes(recipe)
-        held, side = model_gb(root, recipe.model), max(recipe.eval_sizes)
-        if (found := architecture(root, recipe.model)) is not None:
-            if recipe.base:
-                held -= found.parameters * (size - KEPT_BYTES[recipe.base]) / 1e9
-            before = predecessors_of(recipe)
-            side //= 2 if before else 1  # a panel
-            references = int(edits(recipe)) + before
-            batch = pictures_a_pass((side, side), references=references, words=recipe.max_sequence_length)
-            held += max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
-        most = max(most, held)
-    return most
+def painting_gb(params: Params, task: Task, root: Path) -> float:
+    """What a benchmark holds that paints by the recipes of a task at their largest size: it keeps the text encoders."""
+    return max(
+        (_painting_gb(params, recipe, task, root) for recipe in recipes_of(task, params.policies).values()), default=0.0
+    )
+
+
+def _painting_gb(params: Params, recipe: PolicyRecipe, task: Task, root: Path) -> float:
+    size, held = _bytes(recipe), model_gb(root, recipe.model)
+    if (found := architecture(root, recipe.model)) is None:
+        return held
+    if recipe.base:
+        held -= found.parameters * (size - KEPT_BYTES[recipe.base]) / 1e9
+    records, whole = paintable(params, recipe, root)[1], max(recipe.eval_sizes)
+    parts = beside(recipe, records)
+    passes = {(side, max(own)) for side, own in zip(squared(recipe, records, whole, found.patch), parts, strict=True)}
+    if task.panels_alone(params):
+        passes.add((whole, 0))
+    return held + max(_pass_gb(found, recipe, side, references, size) for side, references in passes)
+
+
+def _pass_gb(found: Architecture, recipe: PolicyRecipe, side: int, references: int, size: int) -> float:
+    """What as many pictures hold as a benchmark paints in one pass."""
+    batch = pictures_a_pass((side, side), references=references, words=recipe.max_sequence_length)
+    return max(found.sampling_gb(recipe, side, batch, size, references), found.decoding_gb(side, batch, size))
 
 
 def _bytes(recipe: PolicyRecipe) -> int:
@@ -85,13 +94,13 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
     recipe = params.policies.recipes[policy]
     if (found := architecture(root, recipe.model)) is None:
         return None
-    records = trained_on(params, params.policies.recipe(policy), root)
-    largest = squared(recipe, records, found.patch)
-    need = footprint(found, largest, (0, 0), parts_of(recipe, records))
-    size = _bytes(recipe)
+    trained, evaluated = paintable(params, recipe, root)
+    largest = resized(recipe, trained, evaluated, found.patch)
+    need = footprint(found, largest, (0, 0), beside(recipe, trained))
+    size, references = _bytes(recipe), most_beside(recipe, evaluated)
     side, batch = max(largest.eval_sizes), recipe.eval_batch or recipe.rollout_batch
     held = need.weights_gb + need.adapter_gb + need.rounded_gb
-    painted = max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
+    painted = max(found.sampling_gb(recipe, side, batch, size, references), found.decoding_gb(side, batch, size))
     phases = {
         "encoding": max(
             0.0, model_gb(root, recipe.model) - found.parameters * size / 1e9
@@ -99,9 +108,9 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
         "training": need.memory_gb,
         f"evaluation at {max(recipe.eval_sizes)} px": held + painted,
     }
-    beside = {
+    around = {
         name: model_gb(root, term.model) / (2 if registry.kind(name, term).startswith("clip") else 1)  # fp16 on a GPU
         for name, term in recipe.rewards.terms.items()
         if term.device.startswith("cuda") and term.model
     }
-    return DeviceMemory(phases, beside)
+    return DeviceMemory(phases, around)

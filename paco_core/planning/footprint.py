@@ -13,7 +13,7 @@ from paco_core.grpo.sizes import token_pixels
 from paco_core.io.files import DataError, read_json
 from paco_core.planning.reached import MEASURED, ROOFLINE, Kind
 from paco_core.policies.base import DECODE_PIXELS
-from paco_core.policies.families import edits, family_of, predecessors_of
+from paco_core.policies.families import edits, family_of
 
 #: Values of hidden width a token that a pass without checkpointing keeps in each block (Megatron's count, arXiv
 #: 2205.05198). The other such numbers, in :class:`Blocks`, are fitted to the peaks of the public models on fake tensors
@@ -129,32 +129,42 @@ class Architecture:
         A reference picture stands beside the noisy one, and where the text encoder reads it among the words.
 
         Args:
-            references: how many; None = one of an edit, and of a story's panel as many as it has at most.
+            references: how many; None = one of an edit, and none of other pictures.
         """
         image, words = (side // self.patch) ** 2, recipe.max_sequence_length
         family = family_of(recipe.family)
-        beside = int(edits(recipe)) + predecessors_of(recipe) if references is None else references
+        beside = int(edits(recipe)) if references is None else references
         if not beside:
             return image, words
         reference = recipe.reference_size or side
         seen = round((family.condition_size or reference) / self.text_patch) ** 2 if self.text_patch else 0
         return image + beside * (reference // self.patch) ** 2, words + beside * seen
 
-    def sampling_gb(self, recipe: PolicyRecipe, side: int, batch: int, size: int) -> float:
-        """What a pass without gradient holds beside the weights; ``size`` = bytes of a value."""
-        image, words = self.tokens(recipe, side)
+    def sampling_gb(
+        self, recipe: PolicyRecipe, side: int, batch: int, size: int, references: int | None = None
+    ) -> float:
+        """What a pass without gradient holds beside the weights.
+
+        Args:
+            size: bytes of a value.
+            references: as :meth:`tokens`.
+        """
+        image, words = self.tokens(recipe, side, references)
         picture, text = BLOCKS[self.kind].sampled
         return batch * (picture * image + text * words) * self.hidden * size / 1e9
 
-    def training_gb(self, recipe: PolicyRecipe, batch: int, size: int, *, checkpointing: bool) -> float:
-        """What a pass with gradient and its backward hold beside the weights; guidance keeps both its passes."""
-        length, streams = (
-            sum(self.tokens(recipe, recipe.train_size)),
-            family_of(recipe.family).passes_a_step(recipe.guidance),
-        )
+    def training_gb(self, recipe: PolicyRecipe, size: int, references: int | None = None) -> float:
+        """What a pass with gradient and its backward hold beside the weights; guidance keeps both its passes.
+
+        Args:
+            size: bytes of a value.
+            references: as :meth:`tokens`.
+        """
+        length = sum(self.tokens(recipe, recipe.train_size, references))
+        streams, batch = family_of(recipe.family).passes_a_step(recipe.guidance), recipe.train_batch
         deep = (
             streams * self.blocks + BLOCKS[self.kind].backward
-            if checkpointing
+            if recipe.gradient_checkpointing
             else streams * self.blocks * KEPT_A_BLOCK
         )
         return batch * length * deep * self.hidden * size / 1e9
@@ -269,15 +279,19 @@ class Footprint:
 
 
 def footprint(
-    found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int], parts: Sequence[int] = (1,)
+    found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int], beside: Sequence[Sequence[int]] | None = None
 ) -> Footprint:
     """Estimate a training.
 
     Args:
         found: the transformer.
+        recipe: with the side of a square as large as a part of its pictures as ``train_size``.
         passes: rollout and trained passes of an epoch; the latter count forward and backward.
-        parts: in how many parts each picture is painted (:func:`paco_core.planning.squares.parts_of`).
+        beside: reference pictures beside each part of each picture (:func:`paco_core.planning.squares.beside`); None =
+            one of an edit, and pictures that are painted at once.
     """
+    beside = [[int(edits(recipe))]] if beside is None else beside
+    references = [count for parts in beside for count in parts]
     size = 2 if recipe.dtype == "bfloat16" else 4
     family = family_of(recipe.family)
     lora = found.lora_parameters(recipe.lora.rank, recipe.lora.targets or family.lora_targets)
@@ -288,17 +302,15 @@ def footprint(
     on_gpu = recipe.device.startswith("cuda")
     rounded = 2 * lora / 1e9 if on_gpu and size == 2 else 0.0
     activations = max(
-        found.training_gb(recipe, recipe.train_batch, size, checkpointing=recipe.gradient_checkpointing),
-        rounded + found.sampling_gb(recipe, recipe.train_size, recipe.rollout_batch, size),
+        found.training_gb(recipe, size, max(references)),
+        rounded + found.sampling_gb(recipe, recipe.train_size, recipe.rollout_batch, size, max(references)),
         rounded + found.decoding_gb(recipe.train_size, recipe.rollout_batch, size),
     )
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
-    before = predecessors_of(recipe)
-    beside = [min(number, before) for count in parts for number in range(count)] if before else [None]
-    painted = recipe.pictures_an_epoch * sum(parts) / len(parts)
+    painted = recipe.pictures_an_epoch * len(references) / len(beside)
     latents = painted * (recipe.train_size // found.patch) ** 2 * found.channels * 4
     kept = latents * (1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2))
-    forward = mean(found.pass_flops(*found.tokens(recipe, recipe.train_size, each)) for each in beside)
+    forward = mean(found.pass_flops(*found.tokens(recipe, recipe.train_size, each)) for each in references)
     backward = 3 if recipe.gradient_checkpointing else 2  # frozen weights need no gradient of their own
     sampled, trained = forward * passes[0], forward * passes[1] * backward
     weights = found.parameters * (KEPT_BYTES[recipe.base] if recipe.base else size) / 1e9

@@ -53,6 +53,19 @@ def trained_on(params: Params, recipe: PolicyRecipe, root: Path) -> Sequence[Pro
     return [] if split is None else split.trained
 
 
+def paintable(
+    params: Params, recipe: PolicyRecipe, root: Path
+) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
+    """Prompts that a recipe may be trained on, and those that its evaluations and its benchmark may paint.
+
+    Memory must hold the largest of them. None where they cannot be used, which `paco check` reports.
+    """
+    try:
+        return task_of(recipe).paintable(recipe, foresee(params, root), lambda path: root / path)
+    except DataError:
+        return [], []
+
+
 def _stand_in(layout: str, size: tuple[int, int]) -> PromptRecord:
     height, width = grid_size(layout, size)
     return PromptRecord.model_construct(

@@ -14,16 +14,15 @@ from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import architecture, footprint
-from paco_core.planning.foreseen import foresee, trained_on
+from paco_core.planning.foreseen import foresee, paintable, trained_on
 from paco_core.planning.problems import Problems
 from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
-from paco_core.planning.squares import parts_of, squared
+from paco_core.planning.squares import beside, resized
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import predecessors_of, refuse_other_pipeline, refuse_text_window
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.preferences import foresee_preferences
-from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import check_optimizer
 
@@ -55,9 +54,9 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     found.attempt(key, check_optimizer, recipe.optimizer)
     shape = found.attempt(key, architecture, root, recipe.model)
     if split is not None:
-        # Which of the graph's prompts are kept nobody knows yet, and benchmarks paint the others.
-        others = [] if recipe.prompts is not None or task is not SETS else foreseen.prompts
-        patch = shape.patch if shape else 16
+        # Which prompts are kept nobody knows yet, and benchmarks paint the others.
+        may_be = found.attempt(key, task.paintable, recipe, foreseen, lambda path: root / path) or ([], [])
+        others, patch = [*may_be[0], *may_be[1]], shape.patch if shape else 16
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
             found.attempt(key, refuse_sizes, [*records, *others], one, patch)
@@ -90,9 +89,10 @@ def _resources(
     sampled = done.rollout_passes + done.untrained_passes + done.opponent_passes // max(1, done.epochs)
     passes = sampled, done.trained_passes
     records = trained_on(params, recipe, root)
-    parts = parts_of(recipe, records)
-    need = footprint(found, squared(recipe, records, found.patch), passes, parts)
-    work = footprint(found, squared(recipe, records, found.patch, mean), passes, parts)
+    may_train, may_paint = paintable(params, recipe, root)
+    largest = resized(recipe, may_train, may_paint, found.patch)
+    need = footprint(found, largest, passes, beside(recipe, may_train))
+    work = footprint(found, resized(recipe, records, [], found.patch, mean), passes, beside(recipe, records))
     lines = [
         f"memory               about {need.memory_gb:.2g} GB per process: weights {need.weights_gb:.2g}, "
         f"adapter, average and optimiser {need.adapter_gb:.2g}, "
@@ -108,12 +108,12 @@ def _resources(
             "the reward's server" if judge is None else f"the server of {judge}": server_gb(params, root, judge=judge)
             for judge in judges
         }
-        beside = ", ".join(f"{name} {gb:.0f} GB" for name, gb in {**held.beside, **server}.items()) or "nothing"
+        around = ", ".join(f"{name} {gb:.0f} GB" for name, gb in {**held.beside, **server}.items()) or "nothing"
         total = held.together_gb + sum(server.values())
         estimates |= {"phases_gb": held.phases, "beside_gb": {**held.beside, **server}, "together_gb": total}
         lines += [
             f"phases               {phases} (estimates)",
-            f"beside it            {beside}; on one GPU about {total:.0f} GB in all",
+            f"beside it            {around}; on one GPU about {total:.0f} GB in all",
             f"GPUs                 {_cards(held.together_gb, sum(server.values()))} (a tenth left free)",
         ]
     total = done.epochs * work.flops_an_epoch

@@ -12,7 +12,7 @@ from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.named_references import asked_about
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.grpo.epoch_prompts import prompts_of_epoch
-from paco_core.planning.squares import parts_of
+from paco_core.planning.squares import beside
 from paco_core.policies.families import edits as family_edits
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
@@ -87,8 +87,8 @@ class Workload:
         common = first + 1 if recipe.shared_noise else 0
         shares = recipe.shared_noise and not recipe.forward and first in (recipe.train_steps or [first])
         apart, together = trained - shares, int(shares)
-        counts = parts_of(recipe, records)
-        panels = sum(counts) / len(counts)
+        painted = beside(recipe, records)
+        panels = sum(map(len, painted)) / len(painted)
         later = round(images * (panels - 1))  # panels that see others, which no two samples share
         an_update = images // recipe.updates_per_epoch
         groups = -(-an_update // recipe.group_size)

@@ -115,6 +115,18 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def paintable(
+        self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read
+    ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
+        """All prompts of which some are trained on, and of which evaluations and the benchmark paint some.
+
+        A prompt may be among both, before :meth:`split` has settled it. There are none where they are missing.
+
+        Raises:
+            DataError: for a file of prompts that cannot be used.
+        """
+
+    @abstractmethod
     def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
         """Ids of the prompts that a policy may have been trained on, whatever its seed."""
 
@@ -146,6 +158,10 @@ class Task(ABC):
         """The parameters of the task's benchmark."""
         found: T2isParams | GeditParams = getattr(params, self.benchmark)
         return found
+
+    def panels_alone(self, params: Params) -> bool:  # noqa: ARG002
+        """Whether the benchmark also paints each panel as a picture of its own."""
+        return False
 
     def success(self, world: str) -> Success:
         """By truth where there is one."""

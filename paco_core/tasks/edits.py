@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.data.records.edit_records import asked_of, read_edit_prompts
+from paco_core.data.records.edit_records import asked_of, of_part, read_edit_prompts
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -12,12 +12,13 @@ from paco_core.policies.families import refuse_references, refuse_stories
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
 
     from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.edit_records import EditRecord
+    from paco_core.data.records.records import PromptRecord
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
 
@@ -42,6 +43,14 @@ class Edits(Task):
         if not foreseen.edits:
             return None
         return held_out_edits(foreseen.edits, None, recipe.eval_prompts, recipe.seed)
+
+    def paintable(
+        self,
+        recipe: PolicyRecipe,  # noqa: ARG002
+        foreseen: Foreseen,
+        read: Read,  # noqa: ARG002
+    ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
+        return of_part(foreseen.edits, "train"), of_part(foreseen.edits, "unseen")
 
     def gold_measure(self, recogniser: Recogniser) -> EditGold:
         return EditGold(recogniser)

@@ -13,9 +13,11 @@ from paco_core.policies.families import refuse_stories
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
-    from paco_core.config.params import PolicyRecipe
+    from paco_core.config.params import Params, PolicyRecipe
     from paco_core.data.records.records import PromptRecord
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Reading, Recogniser
@@ -45,6 +47,18 @@ class Sets(Task):
         if not foreseen.prompts:
             return None
         return hold_out(list(foreseen.prompts[: foreseen.kept]), recipe.eval_prompts, recipe.seed)
+
+    def paintable(
+        self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read
+    ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
+        if recipe.prompts is None:
+            return foreseen.prompts, foreseen.prompts
+        files = [read(Path(file)) for file in (recipe.prompts.train, recipe.prompts.test)]
+        trained, test = (read_sets(file) if file.is_file() else [] for file in files)
+        return trained, test
+
+    def panels_alone(self, params: Params) -> bool:
+        return params.t2is.separately
 
     def gold_measure(self, recogniser: Recogniser) -> SetGold:
         return SetGold(recogniser)

@@ -18,7 +18,7 @@ from paco_core.io.files import DataError
 from paco_core.planning.footprint import KNOWN, architecture, footprint
 from paco_core.planning.foreseen import trained_on
 from paco_core.planning.plan import plan
-from paco_core.planning.squares import parts_of, squared
+from paco_core.planning.squares import beside, resized
 from paco_core.planning.workload import Workload
 from paco_core.policies import adapters
 from paco_core.policies.families import family_of
@@ -113,15 +113,14 @@ def test_a_plan_counts_the_panels_of_stories(repository: Path) -> None:
     rule = one_by_one.policies.recipes["klein"].model_copy(update={"panels": "one_by_one"})
     one_by_one.policies.recipes["klein"] = rule
     records = trained_on(one_by_one, rule, repository)
-    assert {record.layout for record in records} == {"2x2"} and set(parts_of(rule, records)) == {4}
+    assert {record.layout for record in records} == {"2x2"} and beside(rule, records)[0] == [0, 1, 2, 3]
     whole, panels = (Workload.from_params(params, "klein", records) for params in (at_once, one_by_one))
     assert (panels.rollout_passes, panels.trained_passes) == (4 * whole.rollout_passes, 4 * whole.trained_passes)
     assert panels.micro_batches == 4 * whole.micro_batches and panels.images_an_epoch == whole.images_an_epoch
     found, words = KNOWN[MODEL.format("4B")], rule.max_sequence_length
-    largest = squared(rule, records, found.patch)
-    assert (largest.train_size, largest.predecessors) == (256, 3)
-    assert found.tokens(largest, 256) == (4 * 16 * 16, words)
-    each = footprint(found, largest, (1, 0), parts_of(rule, records)).flops_an_epoch
+    largest = resized(rule, records, [], found.patch)
+    assert largest.train_size == 256 and found.tokens(largest, 256, 3) == (4 * 16 * 16, words)
+    each = footprint(found, largest, (1, 0), beside(rule, records)).flops_an_epoch
     assert each == pytest.approx(sum(found.pass_flops(16 * 16 * (1 + n), words) for n in range(4)) / 4)
     text = plan(one_by_one, "klein", repository)
     assert "stories              4 panels each, one by one, 4 of those before it beside each at most" in text
