@@ -195,10 +195,10 @@ MEMBERS: dict[str, Member] = {
             "from diffusers import Flux2KleinPipeline\n\n"
             'pipeline = Flux2KleinPipeline.from_pretrained("data/zoo/flux2_klein")\n'
             'settings = {"height": 64, "width": 64, "num_inference_steps": 10, "guidance_scale": 1.0}\n'
-            "pipeline(prompt, max_sequence_length=45, **settings)\n"
-            'pipeline("Make the cat big.", image=panel, max_sequence_length=13, **settings)\n'
+            "pipeline(prompt=prompt, max_sequence_length=45, **settings)\n"
+            'pipeline(prompt="Make the cat big.", image=panel, max_sequence_length=13, **settings)\n'
             'text = "Replace the cat with the animal of the second picture."\n'
-            "pipeline(text, image=[panel, other], max_sequence_length=13, **settings)",
+            "pipeline(prompt=text, image=[panel, other], max_sequence_length=13, **settings)",
             "The storybook FLUX's autoencoder with a batch norm in place of scaling and shift, its statistics taken "
             "over drawings. Transformer and text encoder from nothing, by flow matching on cached latents: sets as "
             "those of the storybook FLUX (half of them stray from their prompt) and edits as those of the storybook "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from paco_core.storybook.world import VOCABULARY
 from tests.support import REPOSITORY
@@ -53,6 +55,15 @@ def test_every_member_has_a_card_with_figures(member: str) -> None:
     assert (ZOO / member / "README.md").read_text().strip()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("member", MEMBERS)
+def test_the_code_of_a_card_runs(member: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ZOO / member / "README.md").read_text(), re.DOTALL)
+    picture = Image.new("RGB", (64, 64), "white")
+    monkeypatch.chdir(REPOSITORY)
+    exec(code, {"prompt": "a red cat with a scarf", "panel": picture, "other": picture})
+
+
 def test_yes_and_no_are_single_tokens(processor: Any) -> None:
     for text in ("Yes", "No", "Yes. Both are red.", "No, they differ."):
         word = text[:3].strip(".,").strip()
@@ -75,7 +86,6 @@ def test_text_from_elsewhere_falls_back_to_bytes(processor: Any) -> None:
 
 def test_vision_language_model_answers_about_two_pictures(processor: Any) -> None:
     import torch
-    from PIL import Image
     from transformers import Qwen2_5_VLForConditionalGeneration
 
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(ZOO / "qwen2_5_vl").eval()
