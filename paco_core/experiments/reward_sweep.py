@@ -173,8 +173,9 @@ class Sweep:
         table["name"] = [names[int(place)] for place in table["method"]]
         means = table.groupby(["name", "instance_id"])[metrics].mean(skipna=False)
         spread: Any = table.groupby(["name", "method"])[metrics].mean().groupby("name").std().to_dict("index")
-        trained = pd.DataFrame([done["validation"] for _, done in cells], columns=list(VALIDATION), dtype=float)
-        validation: Any = trained.groupby(names[: len(cells)]).mean(skipna=False).to_dict("index")
+        reported = [done["validation"] for _, done in cells]
+        trained = pd.DataFrame(reported, names[: len(cells)], list(VALIDATION), dtype=float)
+        validation: Any = trained.groupby(level=0).mean(skipna=False).to_dict("index")
         columns = {name: {metric: means.loc[name][metric].tolist() for metric in metrics} for name in names}
         bounds, others = self.params.consistency_rank, [(name, "base") for name in columns if name != "base"]
         found, gains = bench.intervals(self.instances, columns, others, resamples=bounds.bootstrap, seed=bounds.seed)

@@ -16,6 +16,7 @@ from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import ParamsError, RewardParams, load
 from paco_core.experiments import reward_sweep
 from paco_core.experiments.reward_sweep import variant
+from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import Tracker, tracking_uri
 from tests.support.reward_project import fill, fill_benchmark
@@ -68,6 +69,14 @@ def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monke
     assert sorted(run.info.run_name for run in children) == ["0.3/seed-0", "0.3/seed-1", "fast/seed-0", "fast/seed-1"]
     assert all("accuracy" in run.data.metrics for run in children)
     assert any("train/loss" in run.data.metrics for run in children)
+
+
+def test_cells_that_another_command_trains_are_left_out(project: Path) -> None:
+    fill(project)
+    fill_benchmark(project)
+    with hold(project / "data" / "sweeps" / "try" / "cells" / ".1-over-n-seed-0.lock"):
+        text = sweep(project, ["1/n"], [0], SMALL, "try")
+    assert "\n| base | 1 |" in text and "\n| 1/n | " not in text
 
 
 def test_points_of_a_sweep() -> None:
