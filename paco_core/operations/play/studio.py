@@ -149,6 +149,7 @@ class Studio:
                 for by in painters
             ],
         }  # fmt: skip
+        job.show(result)
         for by in painters:
             policy, judge = self._policy_of(by, job), self._judge_of(job)
             result["judge"] = judge is not None

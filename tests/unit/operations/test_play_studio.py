@@ -191,7 +191,7 @@ def test_painting_ends_within_a_step_when_it_is_cancelled_and_can_begin_again(pr
     now = job(lambda one: one.done == 1 and one.cancel())
     with pytest.raises(Cancelled):
         made.paint("a red cat", PANELS, StudioOptions("base", 8, 64, beside=None), now)
-    assert now.done == 1 and now.result is None
+    assert now.done == 1 and now.result is not None and now.result["pictures"] == []
     assert len(made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())["pictures"]) == 1
 
 
@@ -239,8 +239,11 @@ def test_a_painter_of_stories_is_named_so(project: Path) -> None:
     recipe = made.params.policies.recipes["flux_t2is"].model_copy(update=klein)
     policies = made.params.policies.model_copy(update={"recipes": {"flux_t2is": recipe}})
     made.params = made.params.model_copy(update={"policies": policies})
-    found = made.paint("a red cat", PANELS, StudioOptions("base", 1, 128, beside=None), job())
+    shown = list[dict[str, Any] | None]()
+    watched = job(lambda one: shown.append(one.result))
+    found = made.paint("a red cat", PANELS, StudioOptions("base", 1, 128, beside=None), watched)
     assert found["painters"] == [{"name": "base", "trained": False, "story": True}]
+    assert shown[0] is not None and shown[0]["painters"] == found["painters"] and shown[0]["pictures"] == []
     assert len(found["pictures"][0]["panels"]) == 4
 
 

@@ -75,9 +75,14 @@ function figure(row, painter, result, { noun, judge, actions }) {
   return make(`figure${painter.trained ? ".trained" : ""}${painter.story ? ".strip" : ""}`, {}, panels, caption);
 }
 
+// A place as large as what will stand there: a picture, or the panels of a story.
 function waits(painter, result) {
-  const ratio = result?.pictures[0] ? result.pictures[0].width / result.pictures[0].height : 1;
-  const panels = make("div.panels.waits");
-  panels.style.setProperty("--ratio", ratio);
-  return make("figure", {}, panels, make("figcaption", {}, make("span.name", { textContent: painter.name })));
+  const [rows, columns] = (result?.layout ?? "1x1").split("x").map(Number);
+  const seen = result?.pictures[0];
+  const ratio = seen ? seen.width / seen.height : columns / rows;
+  const cells = Array.from({ length: painter.story ? rows * columns : 1 }, () => make("div.waits"));
+  const panels = make("div.panels", {}, ...cells);
+  panels.style.setProperty("--columns", cells.length);
+  panels.style.setProperty("--ratio", painter.story ? (ratio * rows) / columns : ratio);
+  return make(`figure${painter.story ? ".strip" : ""}`, {}, panels, make("figcaption", {}, make("span.name", { textContent: painter.name })));
 }
