@@ -209,7 +209,8 @@ def explain(error: ValidationError, source: str) -> str:
             lines.append(f"{source}: key '{key}' is missing")
         else:
             given = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
-            lines.append(f"{source}: {key}: {fault['msg']}{given}"[:600])
+            message = fault["msg"].removeprefix("Value error, ")
+            lines.append(f"{source}: {f'{key}: ' if key else ''}{message}{given}"[:600])
     return "\n".join(lines)
 
 

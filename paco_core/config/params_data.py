@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from paco_core.config.params_base import ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
 from paco_core.config.params_edits import EditingParams
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
+from paco_core.data.records.prompt_text import LAYOUT, refuse_layout
 
-Layout = Annotated[str, Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")]
+Layout = Annotated[str, Field(pattern=LAYOUT)]
 ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset import` or name another")]
 
 
@@ -28,6 +29,13 @@ class PromptsParams(Section):
     """JSON Lines of T2IS records, for the engine `import`"""
     endpoint: ChatParams | None = None
     """chat model that writes, for the engine `openai`"""
+
+    @field_validator("layout", mode="before")
+    @classmethod
+    def _layouts_are_grids(cls, given: object) -> object:
+        for layout in given if isinstance(given, list) else [given]:
+            refuse_layout(layout)
+        return given
 
     @property
     def layouts(self) -> tuple[str, ...]:

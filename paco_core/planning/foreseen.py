@@ -7,11 +7,12 @@ from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.prompts import edit_prompts
-from paco_core.data.prompts.prompts import in_turn, make_prompts, shares
+from paco_core.data.prompts.prompts import imported, in_turn, make_prompts, shares
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.table import task_of
 
@@ -64,6 +65,23 @@ def paintable(
         return task_of(recipe).paintable(recipe, foresee(params, root), lambda path: root / path)
     except DataError:
         return [], []
+
+
+def left_out(params: Params, root: Path) -> list[str]:
+    """What of the files of prompts cannot be used, of each with its first row; of pictures the heads are read."""
+    prompts, edits, found = params.prompts, params.edit_prompts, dict[str, Rejected]()
+    try:
+        if prompts.engine == "import" and (file := root / str(prompts.source)).is_file():
+            found["prompts.source"] = imported(file, prompts.layouts, prompts.count).rejected
+        if edits.source == "file" and (file := root / str(edits.file)).is_file():
+            found["edit_prompts.file"] = edit_prompts.read_rows(file, edits.count, heads=True).rejected
+    except DataError:  # `paco check` reports the file itself
+        pass
+    return [
+        f"{key}: rows that cannot be used are left out: {len(rejected)}{rejected.example}"
+        for key, rejected in found.items()
+        if rejected
+    ]
 
 
 def _stand_in(layout: str, size: tuple[int, int]) -> PromptRecord:

@@ -20,6 +20,7 @@ from paco_core.io.files import DataError
 from paco_core.io.text_table import text_table
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
+from paco_core.planning.foreseen import left_out
 from paco_core.planning.refusals import refusals
 from paco_core.planning.weights import model_gb
 from paco_core.policies.families import is_distilled
@@ -248,7 +249,7 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
         elif found.is_of_hub(root):
             report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
-    report.remarks += _untrainable(params) + _distilled(params, root)
+    report.remarks += _untrainable(params) + _distilled(params, root) + left_out(params, root)
     report.problems += _graph_without_recipe(params, _declared(root, profile), root)
     lock = Lock.read(root)
     report.remarks += _lost_outs(root, lock) + (_changed_code(root, lock) if profile is None else [])

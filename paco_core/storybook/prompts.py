@@ -83,7 +83,10 @@ def place_marks(rows: int, columns: int) -> list[str]:
         4: ["LEFT", "MIDDLE-LEFT", "MIDDLE-RIGHT", "RIGHT"],
     }.get(columns)
     if vertical is None or horizontal is None:
-        raise ValueError(f"the storybook has no names for the panels of a {rows}x{columns} grid; use 2x2, 2x3 or 1xN")
+        raise ValueError(
+            f"the storybook has no names for the panels of a {rows}x{columns} grid; use one row, or up to 3 rows of "
+            "up to 4 panels"
+        )
     return [f"[{v}]-[{h}]:" for v in vertical for h in horizontal]
 
 

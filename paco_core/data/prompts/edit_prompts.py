@@ -71,10 +71,11 @@ class EditPrompts:
         """Keep the size of a picture, and not its pixels; its id is that of the file's content.
 
         Raises:
-            DataError: when it is no picture.
+            DataError: when it is missing, or no picture.
         """
+        size = image_size(path)
         name = file_content(path)[:16]
-        self._sizes[name], self.pictures[name] = image_size(path), b""
+        self._sizes[name], self.pictures[name] = size, b""
         return name
 
     def reference(self, record: PromptRecord) -> list[Image]:

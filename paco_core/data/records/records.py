@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from paco_core.data.records import prompt_text
+from paco_core.data.records.prompt_text import LAYOUT, refuse_layout
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, UniqueIds, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
@@ -53,7 +54,7 @@ class PromptRecord(BaseModel):
     prompt: Words
     height: Side
     width: Side
-    layout: str = Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")
+    layout: Annotated[str, Field(pattern=LAYOUT), BeforeValidator(refuse_layout)]
     theme: Words
     category: str
     task_name: str
@@ -99,7 +100,7 @@ class PromptRecord(BaseModel):
 def first_fault(error: ValidationError) -> str:
     """The first thing that is wrong, as ``key: what``."""
     fault = error.errors()[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
 
 
 def validated(kind: type[Record], row: Any, place: str) -> Record:

@@ -81,7 +81,7 @@ def test_layouts_of_the_storybook_take_turns_and_keep_the_size_of_a_panel() -> N
         ({"engine": "storybook", "layout": None}, "engine 'storybook' needs layout"),
         ({"engine": "storybook", "layout": ["2x2", "2x2"]}, "names one twice"),
         ({"engine": "storybook", "layout": []}, "at least 1 item"),
-        ({"engine": "storybook", "layout": ["2x2", "two"]}, "should match pattern"),
+        ({"engine": "storybook", "layout": ["2x2", "two"]}, "'two' is not a layout"),
     ],
 )
 def test_layouts_that_make_no_sense_are_refused(changes: dict[str, Any], said: str) -> None:

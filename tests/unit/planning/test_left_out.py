@@ -1,0 +1,91 @@
+"""What `paco check` says of files whose rows cannot all be used, and of layouts that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from paco_core.config import profiles
+from paco_core.config.params import Params, ParamsError, parse
+from paco_core.io.files import DataError
+from paco_core.planning.foreseen import edits_of, left_out, sets_of
+from tests.support.dataset_world import records
+
+PROMPT = records(1)[0].model_dump(mode="json")
+
+
+def editing(repository: Path, file: Path, *rows: tuple[str, list[str]]) -> Params:
+    """Editing prompts of a file, of (key, pictures)."""
+    lines = [{"key": key, "instruction": "Make it red.", "input_image": pictures} for key, pictures in rows]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tree = profiles.resolve(repository, "storybook")
+    tree["edit_prompts"] |= {"source": "file", "file": str(file), "count": None, "unseen": 1}
+    tree["edits"]["painters"], tree["pairs"]["editing"]["count"] = [], 0
+    return parse(tree)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    for number in range(3):
+        Image.new("RGB", (64, 64), (90 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    return tmp_path
+
+
+def test_rows_whose_pictures_cannot_be_read_are_named_before_a_run(repository: Path, pictures: Path) -> None:
+    """The other rows are used, as the stage uses them."""
+    file = pictures / "edits.jsonl"
+    params = editing(
+        repository, file, ("a", ["0.png"]), ("lost", ["1.png", "gone.png"]), ("b", ["2.png"]), ("no", ["no.png"])
+    )
+    assert [record.idx for record in edits_of(params, repository)] == ["a", "b"]
+    (remark,) = left_out(params, repository)
+    lost = f"{file}:2: picture: {pictures / 'gone.png'}: no such picture"
+    assert remark == f"edit_prompts.file: rows that cannot be used are left out: 2, e.g. {lost}"
+    assert left_out(editing(repository, file, ("a", ["0.png"]), ("b", ["2.png"])), repository) == []
+
+
+def test_a_file_without_a_usable_row_is_refused(repository: Path, pictures: Path) -> None:
+    params = editing(repository, pictures / "edits.jsonl", ("lost", ["gone.png"]))
+    with pytest.raises(DataError, match=r"none of its 1 rows can be used, e\.g\. .*gone\.png: no such picture"):
+        edits_of(params, repository)
+    assert left_out(params, repository) == [], "one sentence a fault"
+
+
+def written(repository: Path, file: Path, *layouts: str) -> Params:
+    """Prompts of a file, of these layouts by their keys."""
+    rows = [{**PROMPT, "idx": f"r{number}", "layout": layout} for number, layout in enumerate(layouts)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = profiles.resolve(repository, "storybook")
+    tree["prompts"] |= {"engine": "import", "source": str(file), "count": None, "layout": None}
+    tree["diverse_prompts"]["target"] = None
+    return parse(tree)
+
+
+@pytest.mark.parametrize("layout", ["0x2", "2x", "2x2x2", "-1x2", ""])
+def test_a_layout_that_is_none_is_named_with_what_is_one(repository: Path, tmp_path: Path, layout: str) -> None:
+    expected = f"{layout!r} is not a layout; expected rows x columns from 1 to 99, such as 2x3"
+    for given in (layout, ["2x2", layout]):
+        tree: dict[str, Any] = profiles.resolve(repository, "storybook")
+        tree["prompts"]["layout"] = given
+        with pytest.raises(ParamsError) as raised:
+            parse(tree)
+        assert str(raised.value) == f"params.yaml: prompts.layout: {expected} (got {given!r})"
+    file = tmp_path / "prompts.jsonl"
+    with pytest.raises(DataError) as refused:
+        sets_of(written(repository, file, layout), repository)
+    assert f"{file}:1: record: layout: {expected}" in str(refused.value)
+    (remark,) = left_out(written(repository, file, "2x2", layout), repository)
+    assert remark.startswith("prompts.source: rows that cannot be used are left out: 1, e.g.") and expected in remark
+
+
+def test_faults_of_several_sections_have_no_empty_key(repository: Path) -> None:
+    tree = profiles.resolve(repository, "storybook")
+    tree["edit_prompts"] |= {"source": "file", "file": "edits.jsonl"}
+    with pytest.raises(ParamsError) as raised:
+        parse(tree)
+    assert str(raised.value).startswith("params.yaml: edits.painters paint what only the embedded world can label")
