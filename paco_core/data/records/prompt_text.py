@@ -16,8 +16,6 @@ from itertools import pairwise
 
 from paco_core.io.files import DataError
 
-LAYOUT = r"^[1-9][0-9]?x[1-9][0-9]?$"  # as files hold one
-
 _NAMED = r"\[[A-Z]+(?:-[A-Z]+)?\]"
 _NUMBERED = "PANEL-([0-9]{1,3})"
 PANEL_MARK = re.compile(rf"{_NAMED}(?:-{_NAMED})?:|\[{_NUMBERED}\]:|(?<![\w-]){_NUMBERED}:")
@@ -98,17 +96,6 @@ def parse_layout(layout: str) -> tuple[int, int]:
     if match is None:
         raise DataError(f"{layout!r} is not a layout; expected rows x columns from 1 to 99, such as 2x3")
     return int(match.group(1)), int(match.group(2))
-
-
-def refuse_layout(layout: object) -> object:
-    """What is given, where it is a layout as files hold it; what is no text is left to its reader.
-
-    Raises:
-        ValueError: when it is a text and no layout.
-    """
-    if isinstance(layout, str) and not re.fullmatch(LAYOUT, layout):
-        raise ValueError(f"{layout!r} is not a layout; expected rows x columns from 1 to 99, such as 2x3")
-    return layout
 
 
 def panel_marks(layout: str) -> list[str]:
