@@ -31,7 +31,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sizes import pages_of
 from paco_core.planning.device_memory import device_memory
 from paco_core.planning.footprint import KEPT_BYTES, KNOWN
-from paco_core.planning.foreseen import paintable
+from paco_core.planning.foreseen import paintable, usable
 from paco_core.policies.adapters import rounded
 from paco_core.policies.base import Size, sized
 from paco_core.policies.encoded import shapes_of
@@ -113,7 +113,7 @@ def measure(params: Params, name: str, root: Path) -> dict[str, float]:
     """GB at the peak of each phase that `paco plan` names, but for the encoding of prompts."""
     recipe = params.policies.recipes[name]
     found, peaks = KNOWN[recipe.model], dict[str, float]()
-    trained, painted = paintable(params, recipe, root)
+    trained, painted = paintable(usable(params, root), recipe, root)
     policy = build(recipe, found, "meta", root)
     with FakeTensorMode(allow_non_fake_inputs=True), Allocated() as allocated:
         allocate(policy.transformer)

@@ -13,7 +13,7 @@ from paco_core.io.paths import in_round
 from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
 from paco_core.planning.device_memory import device_memory, painting_gb
-from paco_core.planning.foreseen import paintable, trained_on
+from paco_core.planning.foreseen import paintable, trained_on, usable
 from paco_core.planning.squares import beside, pixels_a_pass
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
@@ -76,13 +76,14 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
         DataError: when there is no recipe of that name.
     """
     recipe = params.policies.recipe(name)
-    records = trained_on(params, recipe, root)
+    foreseen = usable(params, root)
+    records = trained_on(foreseen, recipe, root)
     done = Workload.from_params(params, name, records)
     held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
     evaluations = done.evaluations * done.evaluation_images
     patch = _patch(root, recipe)
     epochs = training_seconds(done, size_factor(pixels_a_pass(recipe, records, recipe.train_size, patch)))
-    watched, pictures = paintable(params, recipe, root)[1], done.evaluations * recipe.eval_prompts
+    watched, pictures = paintable(foreseen, recipe, root)[1], done.evaluations * recipe.eval_prompts
     each = pictures * len(recipe.eval_seeds) * _painting_seconds(recipe, watched, recipe.eval_steps, patch)
     takes = seconds(params, epochs + each)
     models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
@@ -99,9 +100,9 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:
     """Of a benchmark that paints its cases at every size, before and after training."""
     numbers, pictures, takes = task.numbers(params), 0.0, 0.0
-    cases = numbers.prompts * len(numbers.seeds)
+    cases, foreseen = numbers.prompts * len(numbers.seeds), usable(params, root)
     for recipe in recipes_of(task, params.policies).values():
-        records, patch = paintable(params, recipe, root)[1], _patch(root, recipe)
+        records, patch = paintable(foreseen, recipe, root)[1], _patch(root, recipe)
         pictures += 2 * cases * len(recipe.eval_sizes)
         takes += 2 * cases * _painting_seconds(recipe, records, numbers.steps, patch)
         if task.panels_alone(params):
@@ -110,7 +111,7 @@ def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") ->
             takes += alone * _painting_seconds(each, [], numbers.steps, patch)
     return Cost(
         f"{at_most}{round(pictures)} pictures",
-        BASE_GB + painting_gb(params, task, root),
+        BASE_GB + painting_gb(params, task, foreseen, root),
         seconds(params, takes),
         params.policies.device,
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
+from paco_core.data.records.records import PromptRecord
 from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.footprint import KEPT_BYTES, Architecture, architecture, footprint
-from paco_core.planning.foreseen import paintable
+from paco_core.planning.foreseen import paintable, usable
 from paco_core.planning.squares import beside, most_beside, resized, squared
 from paco_core.planning.weights import language_layers, model_gb
 from paco_core.rewards import registry
-from paco_core.tasks.base import Task
+from paco_core.tasks.base import Foreseen, Task
 from paco_core.tasks.table import recipes_of
 
 ANSWERING_GB = 2.0  # of a reward's server beside its weights, where it is ours: one batch of questions
@@ -57,23 +59,24 @@ def server_gb(params: Params, root: Path, memory_gb: float | None = None, judge:
     return max(needed, params.serving.gpu_share * memory_gb)
 
 
-def painting_gb(params: Params, task: Task, root: Path) -> float:
+def painting_gb(params: Params, task: Task, foreseen: Foreseen, root: Path) -> float:
     """What a benchmark holds that paints by the recipes of a task at their largest size: it keeps the text encoders."""
+    recipes = recipes_of(task, params.policies).values()
+    alone = task.panels_alone(params)
     return max(
-        (_painting_gb(params, recipe, task, root) for recipe in recipes_of(task, params.policies).values()), default=0.0
+        (_painting_gb(recipe, paintable(foreseen, recipe, root)[1], alone, root) for recipe in recipes), default=0.0
     )
 
 
-def _painting_gb(params: Params, recipe: PolicyRecipe, task: Task, root: Path) -> float:
+def _painting_gb(recipe: PolicyRecipe, records: Sequence[PromptRecord], panels_alone: bool, root: Path) -> float:
     size, held = _bytes(recipe), model_gb(root, recipe.model)
     if (found := architecture(root, recipe.model)) is None:
         return held
     if recipe.base:
         held -= found.parameters * (size - KEPT_BYTES[recipe.base]) / 1e9
-    records, whole = paintable(params, recipe, root)[1], max(recipe.eval_sizes)
-    parts = beside(recipe, records)
+    whole, parts = max(recipe.eval_sizes), beside(recipe, records)
     passes = {(side, max(own)) for side, own in zip(squared(recipe, records, whole, found.patch), parts, strict=True)}
-    if task.panels_alone(params):
+    if panels_alone:
         passes.add((whole, 0))
     return held + max(_pass_gb(found, recipe, side, references, size) for side, references in passes)
 
@@ -94,7 +97,7 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
     recipe = params.policies.recipes[policy]
     if (found := architecture(root, recipe.model)) is None:
         return None
-    trained, evaluated = paintable(params, recipe, root)
+    trained, evaluated = paintable(usable(params, root), recipe, root)
     largest = resized(recipe, trained, evaluated, found.patch)
     need = footprint(found, largest, (0, 0), beside(recipe, trained))
     size, references = _bytes(recipe), most_beside(recipe, evaluated)

@@ -26,6 +26,14 @@ def foresee(params: Params, root: Path) -> Foreseen:
     return foreseen_of(params, sets_of(params, root), edits_of(params, root))
 
 
+def usable(params: Params, root: Path) -> Foreseen:
+    """:func:`foresee`; nothing where files cannot be used, which `paco check` reports."""
+    try:
+        return foresee(params, root)
+    except DataError:
+        return Foreseen([], 0, [])
+
+
 def foreseen_of(params: Params, sets: Sequence[PromptRecord], edits: Sequence[EditRecord]) -> Foreseen:
     """The prompts of both kinds, and how many of the former ``diverse_prompts`` keeps at most."""
     return Foreseen(sets, min(params.diverse_prompts.target or len(sets), len(sets)), edits)
@@ -45,24 +53,24 @@ def sets_of(params: Params, root: Path) -> list[PromptRecord]:
     return in_turn([_stand_in(layout, size)] * count for layout, count in counts.items())
 
 
-def trained_on(params: Params, recipe: PolicyRecipe, root: Path) -> Sequence[PromptRecord]:
+def trained_on(foreseen: Foreseen, recipe: PolicyRecipe, root: Path) -> Sequence[PromptRecord]:
     """The prompts of which a recipe is trained on some; none where they cannot be used, which `paco check` reports."""
     try:
-        split = task_of(recipe).foresee(recipe, foresee(params, root), lambda path: root / path)
+        split = task_of(recipe).foresee(recipe, foreseen, lambda path: root / path)
     except DataError:
         return []
     return [] if split is None else split.trained
 
 
 def paintable(
-    params: Params, recipe: PolicyRecipe, root: Path
+    foreseen: Foreseen, recipe: PolicyRecipe, root: Path
 ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
     """Prompts that a recipe may be trained on, and those that its evaluations and its benchmark may paint.
 
     Memory must hold the largest of them. None where they cannot be used, which `paco check` reports.
     """
     try:
-        return task_of(recipe).paintable(recipe, foresee(params, root), lambda path: root / path)
+        return task_of(recipe).paintable(recipe, foreseen, lambda path: root / path)
     except DataError:
         return [], []
 

@@ -14,7 +14,7 @@ from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import architecture, footprint
-from paco_core.planning.foreseen import foresee, paintable, trained_on
+from paco_core.planning.foreseen import foresee, paintable, trained_on, usable
 from paco_core.planning.problems import Problems
 from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
 from paco_core.planning.squares import beside, resized
@@ -88,8 +88,9 @@ def _resources(
         return ["memory               unknown: the model is neither here nor built in"], {}
     sampled = done.rollout_passes + done.untrained_passes + done.opponent_passes // max(1, done.epochs)
     passes = sampled, done.trained_passes
-    records = trained_on(params, recipe, root)
-    may_train, may_paint = paintable(params, recipe, root)
+    foreseen = usable(params, root)
+    records = trained_on(foreseen, recipe, root)
+    may_train, may_paint = paintable(foreseen, recipe, root)
     largest = resized(recipe, may_train, may_paint, found.patch)
     need = footprint(found, largest, passes, beside(recipe, may_train))
     work = footprint(found, resized(recipe, records, [], found.patch, mean), passes, beside(recipe, records))
@@ -209,7 +210,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
         DataError: when there is no recipe of that name, or its numbers cannot work.
     """
     recipe = params.policies.recipe(policy)
-    done = Workload.from_params(params, policy, trained_on(params, recipe, root))
+    done = Workload.from_params(params, policy, trained_on(usable(params, root), recipe, root))
     refuse_impossible(params, policy, root, processes)
     asks = round(done.images_an_epoch * done.questions_a_picture)
     passes = done.epochs * (done.rollout_passes + done.trained_passes) + done.opponent_passes

@@ -16,7 +16,7 @@ from paco_core.config import profiles
 from paco_core.config.params import Params, PolicyLora, parse
 from paco_core.io.files import DataError
 from paco_core.planning.footprint import KNOWN, architecture, footprint
-from paco_core.planning.foreseen import trained_on
+from paco_core.planning.foreseen import trained_on, usable
 from paco_core.planning.plan import plan
 from paco_core.planning.squares import beside, resized
 from paco_core.planning.workload import Workload
@@ -112,7 +112,7 @@ def test_a_plan_counts_the_panels_of_stories(repository: Path) -> None:
     at_once, one_by_one = asked(repository, None), asked(repository, None)
     rule = one_by_one.policies.recipes["klein"].model_copy(update={"panels": "one_by_one"})
     one_by_one.policies.recipes["klein"] = rule
-    records = trained_on(one_by_one, rule, repository)
+    records = trained_on(usable(one_by_one, repository), rule, repository)
     assert {record.layout for record in records} == {"2x2"} and beside(rule, records)[0] == [0, 1, 2, 3]
     whole, panels = (Workload.from_params(params, "klein", records) for params in (at_once, one_by_one))
     assert (panels.rollout_passes, panels.trained_passes) == (4 * whole.rollout_passes, 4 * whole.trained_passes)

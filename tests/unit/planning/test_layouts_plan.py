@@ -17,6 +17,7 @@ from paco_core.io.files import DataError
 from paco_core.planning import costs
 from paco_core.planning.device_memory import device_memory, painting_gb
 from paco_core.planning.footprint import KNOWN
+from paco_core.planning.foreseen import foresee
 from paco_core.planning.plan import plan
 from paco_core.tasks.sets import SETS
 from tests.support.dataset_world import records
@@ -105,16 +106,20 @@ def test_evaluations_hold_the_layouts_that_they_paint(repository: Path, tmp_path
     assert wide[0] == small[0] < trained[0] and trained[1] == small[1] < wide[1]
 
 
+def painted_gb(params: Params, repository: Path) -> float:
+    return painting_gb(params, SETS, foresee(params, repository), repository)
+
+
 def test_a_benchmark_holds_the_largest_picture_that_it_paints(repository: Path, tmp_path: Path) -> None:
     """A batch has as many tokens whatever the layout, until one picture has more than a batch may have."""
     large = {"eval_sizes": [1024]}
-    few, many = (painting_gb(klein(repository, tmp_path, "2x2", t, **large), SETS, repository) for t in ("2x2", "3x3"))
+    few, many = (painted_gb(klein(repository, tmp_path, "2x2", t, **large), repository) for t in ("2x2", "3x3"))
     found = KNOWN["black-forest-labs/FLUX.2-klein-base-4B"]
     assert many - few == pytest.approx(found.decoding_gb(1536, 1, 2) - found.decoding_gb(1024, 1, 2), rel=0.01)
     story = klein(repository, tmp_path, "2x2", "2x2", **large, panels="one_by_one")
-    panels = painting_gb(story, SETS, repository)
+    panels = painted_gb(story, repository)
     apart = story.model_copy(update={"t2is": story.t2is.model_copy(update={"separately": True})})
-    assert painting_gb(apart, SETS, repository) == pytest.approx(few) and few > panels
+    assert painted_gb(apart, repository) == pytest.approx(few) and few > panels
 
 
 def test_seconds_grow_with_what_is_painted(repository: Path, tmp_path: Path) -> None:
