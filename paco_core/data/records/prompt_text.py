@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from paco_core.io.files import DataError
+from paco_core.io.layouts import no_layout
 
 _NAMED = r"\[[A-Z]+(?:-[A-Z]+)?\]"
 _NUMBERED = "PANEL-([0-9]{1,3})"
@@ -94,7 +95,7 @@ def parse_layout(layout: str) -> tuple[int, int]:
     """
     match = re.fullmatch("([1-9][0-9]?)[x×⨉]([1-9][0-9]?)", layout.strip())
     if match is None:
-        raise DataError(f"{layout!r} is not a layout; expected rows x columns from 1 to 99, such as 2x3")
+        raise DataError(no_layout(layout))
     return int(match.group(1)), int(match.group(2))
 
 
