@@ -14,11 +14,11 @@ from pydantic import BaseModel, StrictFloat, StrictInt, ValidationError
 
 from paco_core.data.llm.chat_protocol import data_url
 from paco_core.data.records.records import first_fault
+from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digests
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_key, need_section
 from paco_core.serving.cache import ANY_NUMBER, ScoreCache, question_key
-from paco_core.serving.transport import Patience, RequestFailed, Transport
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -55,7 +55,7 @@ class HttpReward:
         key = need_key(scorer.url, scorer.api_key_env)
         parts = urlsplit(scorer.url)
         patience = Patience(scorer.retries, budget_s=scorer.budget_s)
-        self._transport = Transport(f"{parts.scheme}://{parts.netloc}", scorer.timeout_s, patience, key)
+        self._http = HttpClient(f"{parts.scheme}://{parts.netloc}", scorer.timeout_s, patience, key)
         self._path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
         self._model, self._cache = scorer.model, cache
         self.causes: dict[str, int] = {}
@@ -95,7 +95,7 @@ class HttpReward:
         """A score for each sample, or why there is none."""
         body = json.dumps({"model": self._model, "samples": samples}).encode()
         try:
-            answer = _Answer.model_validate(self._transport.call("POST", self._path, body))
+            answer = _Answer.model_validate(self._http.call("POST", self._path, body))
         except RequestFailed as error:
             return [error.cause] * len(samples)
         except ValidationError as error:

@@ -24,13 +24,13 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digest
 from paco_core.io.same_site import is_loopback
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.errors import ServingError
-from paco_core.serving.protocol import ServedModel, ServedModels
-from paco_core.serving.transport import API_KEY, Patience, RequestFailed, Transport
+from paco_core.serving.protocol import API_KEY, ServedModel, ServedModels
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -94,7 +94,7 @@ class RewardClient:
             server on this machine large pictures go uncompressed instead of as PNG (:data:`RAW_PIXELS`).
         engine: what answers, and in which number format ("vllm bfloat16"): kernels and rounding move a score, so
             that one engine's is never taken for another's.
-        locate: see :class:`Transport`.
+        locate: see :class:`HttpClient`.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class RewardClient:
         self.model, self.max_failed_share = model, max_failed_share
         self.both_orders, self.picture_format = both_orders, picture_format
         self._reckoning = f"{engine} {picture_format}"
-        self._transport = Transport(url, timeout_s, patience or Patience(), os.environ.get(API_KEY), locate)
+        self._http = HttpClient(url, timeout_s, patience or Patience(), os.environ.get(API_KEY), locate)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="reward")
         self._cache = ScoreCache(cache) if cache is not None else None
         self._token_ids, self._checked, self._lock = token_ids, False, threading.Lock()
@@ -124,7 +124,7 @@ class RewardClient:
 
     @property
     def url(self) -> str:
-        return self._transport.url
+        return self._http.url
 
     def _pictures(self) -> _Pictures:
         return _Pictures(self.picture_format, raw=is_loopback(urlsplit(self.url).hostname or ""))
@@ -136,7 +136,7 @@ class RewardClient:
 
     @property
     def retries(self) -> int:
-        return self._transport.retries
+        return self._http.retries
 
     def check(self) -> None:
         """Make sure that the server serves this client's model.
@@ -144,7 +144,7 @@ class RewardClient:
         Raises:
             ServingError: when no server answers, or it serves another model; names both ids.
         """
-        served = _served(self._transport)
+        served = _served(self._http)
         cards = {card.id: card for card in served}
         if self.model not in cards:
             raise ServingError(
@@ -189,7 +189,7 @@ class RewardClient:
 
     def _text(self, body: bytes) -> str:
         try:
-            answer = self._transport.call("POST", CHAT, body)
+            answer = self._http.call("POST", CHAT, body)
             return str(answer["choices"][0]["message"]["content"]).strip()
         except RequestFailed as error:
             raise ServingError(f"{self.url}: {error.cause}") from None
@@ -260,7 +260,7 @@ class RewardClient:
         if this.over:
             return None
         try:
-            answer = self._transport.call("POST", CHAT, body)
+            answer = self._http.call("POST", CHAT, body)
             if answer.get("model") != self.model:
                 raise ServingError(
                     f"{self.url} answers as {answer.get('model')!r}, but the request was for {self.model!r}"
@@ -280,7 +280,7 @@ class RewardClient:
     def close(self) -> None:
         """End the threads and connections."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._transport.close()
+        self._http.close()
 
     def __enter__(self) -> RewardClient:
         return self
@@ -297,23 +297,23 @@ def served_models(url: str) -> list[str]:
     Raises:
         ServingError: when no OpenAI-compatible server answers there.
     """
-    transport = Transport(url, LISTING_TIMEOUT_S, Patience(), os.environ.get(API_KEY))
+    http = HttpClient(url, LISTING_TIMEOUT_S, Patience(), os.environ.get(API_KEY))
     try:
-        return [card.id for card in _served(transport)]
+        return [card.id for card in _served(http)]
     finally:
-        transport.close()
+        http.close()
 
 
-def _served(transport: Transport) -> list[ServedModel]:
+def _served(http: HttpClient) -> list[ServedModel]:
     try:
-        return ServedModels.model_validate(transport.call("GET", "/v1/models")).data
+        return ServedModels.model_validate(http.call("GET", "/v1/models")).data
     except RequestFailed as error:
-        raise ServingError(f"{transport.url}: no reward model answers there ({error.cause})") from None
+        raise ServingError(f"{http.url}: no reward model answers there ({error.cause})") from None
     except ValidationError as error:
         fault = error.errors(include_input=False)[0]
         place = ".".join(map(str, fault["loc"]))
         raise ServingError(
-            f"{transport.url}: its list of models is not that of an OpenAI-compatible server ({place}: {fault['msg']})"
+            f"{http.url}: its list of models is not that of an OpenAI-compatible server ({place}: {fault['msg']})"
         ) from None
 
 

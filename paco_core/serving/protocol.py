@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_TEXT = 16_384  # characters of a question
 NEW_TOKENS, MAX_NEW_TOKENS = 128, 512  # of an answer, unless the request says otherwise
 

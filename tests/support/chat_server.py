@@ -14,11 +14,11 @@ from tests.support.loopback import Loopback, Quiet
 
 @dataclass(frozen=True)
 class Raw:
-    """A reply as it goes over the wire; retried statuses are told to be retried at once."""
+    """A reply as it goes over the wire."""
 
     status: int = 200
     body: bytes = b""
-    headers: dict[str, str] = field(default_factory=lambda: {"Retry-After-Ms": "1"})
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 def completion(content: Any, finish: str = "stop", **message: Any) -> Raw:

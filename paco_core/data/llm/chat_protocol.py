@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import io
@@ -117,21 +116,20 @@ def key_of(params: ChatParams, question: Question[Any]) -> str:
     return digest([*asked, question.id, question.system, question.text, schema, pictures], 24)
 
 
-async def messages_of(params: ChatParams, question: Question[Any]) -> list[dict[str, Any]]:
+def messages_of(params: ChatParams, question: Question[Any]) -> list[dict[str, Any]]:
     text = question.text
     if params.structured != "json_schema":
         schema = json.dumps(question.answer.model_json_schema())
         text += f"\n\nAnswer with one JSON object and nothing else. Its JSON schema: {schema}"
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
-    for image in question.images:
-        parts.append(await picture_part(image))
+    parts += map(picture_part, question.images)
     system = [{"role": "system", "content": question.system}] if question.system else []
     return [*system, {"role": "user", "content": parts if question.images else text}]
 
 
-async def picture_part(image: Image) -> dict[str, Any]:
+def picture_part(image: Image) -> dict[str, Any]:
     """A picture as a part of a message."""
-    return {"type": "image_url", "image_url": {"url": await asyncio.to_thread(data_url, image)}}
+    return {"type": "image_url", "image_url": {"url": data_url(image)}}
 
 
 def data_url(image: Image) -> str:

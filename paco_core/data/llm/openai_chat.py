@@ -8,15 +8,15 @@
         chat = Chat(params, journal)
         replies = ask_all(chat, rows, lambda row: Question(row.id, "Which colour?", Colour, images=[row.picture]))
 
-Bounded in flight; an answer of the wrong form is sent back with what was wrong, and asked for again. Every answer
+``in_flight`` at a time; an answer of the wrong form is sent back with what was wrong, and asked for again. Every answer
 goes to the journal, so that a killed run asks nothing twice.
 """
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from paco_core.config.params import ChatParams
 
 T = TypeVar("T")
+R = TypeVar("R")
 A = TypeVar("A", bound=BaseModel)
-
-GIVE_UP_AFTER = 8  # questions in a row that came to nothing, or as many as are in flight together
 
 
 @dataclass
@@ -88,7 +87,7 @@ class Notes:
 class Chat:
     """A client of one model.
 
-    Use :func:`paco_core.data.llm.chat_workers.ask_all`, or ``async with chat:`` and :meth:`ask`.
+    Use :func:`paco_core.data.llm.chat_workers.ask_all`, or :meth:`each` and, in its work, :meth:`ask`.
 
     Args:
         journal: answers of earlier runs, and where new ones go.
@@ -108,8 +107,7 @@ class Chat:
             except ValidationError:
                 raise ChatError(f"{journal.path}:{number}: not a line of a chat journal; remove it") from None
             self._lines[line.key].append(line)
-        self._unserved = 0
-        self._over: Exception | None = None
+        self._lock = threading.Lock()
 
     def ask_here(
         self,
@@ -118,38 +116,23 @@ class Chat:
         advance: Callable[[int], object] = lambda _count: None,
     ) -> list[Reply[A]]:
         """The replies in the order of the items, by this process; some may not have been served."""
-        return asyncio.run(self._ask_all(items, question, advance))
 
-    async def _ask_all(
-        self, items: Iterable[T], question: Callable[[T], Question[A]], advance: Callable[[int], object]
-    ) -> list[Reply[A]]:
-        replies: dict[int, Reply[A]] = {}
-        turns = enumerate(items)
-
-        async def work() -> None:
-            for number, item in turns:
-                replies[number] = await self.ask(question(item))
+        def work(asked: Question[A]) -> Reply[A]:
+            reply = self.ask(asked)
+            with self._lock:
                 advance(1)
+            return reply
 
-        async with self:
-            await self.settle(work() for _ in range(self.params.in_flight))
-        return [replies[number] for number in sorted(replies)]
+        return self.each(map(question, items), work)
 
-    async def settle(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Await all. When one fails, the others get what they have asked for, so that it is kept, and ask no more."""
+    def each(self, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
+        """See :meth:`paco_core.data.llm.chat_connection.Endpoint.each`."""
+        try:
+            return self._endpoint.each(items, work)
+        finally:
+            self.counts.retries += self._endpoint.retries
 
-        async def watched(work: Coroutine[Any, Any, None]) -> None:
-            try:
-                await work
-            except Exception as error:
-                self._over = self._over or error
-                raise
-
-        await asyncio.gather(*map(watched, works), return_exceptions=True)
-        if self._over is not None:
-            raise self._over
-
-    async def ask(self, question: Question[A]) -> Reply[A]:
+    def ask(self, question: Question[A]) -> Reply[A]:
         """Ask until the answer is good, ``params.tries`` times at most, counting those in the journal."""
         key, rejected = key_of(self.params, question), list[Rejection]()
         lines = self._lines[key]
@@ -157,12 +140,13 @@ class Chat:
             remembered = number < len(lines)
             if not remembered:
                 try:
-                    lines.append(await self._request(key, question, lines[:number], rejected))
+                    lines.append(self._request(key, question, lines[:number], rejected))
                 except NoAnswer as error:
                     self._count([*rejected, error.rejection])
                     return Reply(None, (*rejected, error.rejection), served=error.final)
-            self.counts.remembered += remembered
             answer = read(question, lines[number])
+            with self._lock:
+                self.counts.remembered += remembered
             if not isinstance(answer, Rejection):
                 self._count(rejected)
                 return Reply(answer, tuple(rejected))
@@ -171,63 +155,36 @@ class Chat:
         return Reply(None, tuple(rejected))
 
     def _count(self, rejected: Sequence[Rejection]) -> None:
-        self.counts.rejected.update(rejection.cause for rejection in rejected)
+        with self._lock:
+            self.counts.rejected.update(rejection.cause for rejection in rejected)
 
-    async def _request(
+    def _request(
         self, key: str, question: Question[A], lines: Sequence[ChatLine], rejected: Sequence[Rejection]
     ) -> ChatLine:
-        messages = await messages_of(self.params, question)
+        messages = messages_of(self.params, question)
         for before, fault in zip(lines, rejected, strict=True):
             messages.append({"role": "assistant", "content": before.content or "(empty)"})
             messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
-        async with self._slots:
-            if self._over is not None:
-                raise self._over
-            try:
-                found = await self._send(messages, question.answer)
-            except NoAnswer as error:
-                self._unserved += 1
-                if self._unserved >= max(GIVE_UP_AFTER, self.params.in_flight):
-                    raise self._given_up(error.rejection) from None
-                raise
-        self._unserved = 0
+        found = self._endpoint.complete(self._body(messages, question.answer), Completion)
         choice, usage = found.choices[0], found.usage or ReplyUsage()
-        self.counts.requests += 1
-        self.counts.prompt_tokens += usage.prompt_tokens
-        self.counts.completion_tokens += usage.completion_tokens
         finish = "refusal" if choice.message.refusal else choice.finish_reason
         line = ChatLine(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
-        self.journal.append(line.model_dump())
+        with self._lock:
+            self.counts.requests += 1
+            self.counts.prompt_tokens += usage.prompt_tokens
+            self.counts.completion_tokens += usage.completion_tokens
+            self.journal.append(line.model_dump())
         return line
 
-    async def _send(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> Completion:
+    def _body(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.params.model, "messages": messages}
         if self.params.structured == "json_object":
             body["response_format"] = {"type": "json_object"}
         if self.params.structured == "json_schema":
             schema = {"name": answer.__name__, "strict": True, "schema": answer.model_json_schema()}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        try:
-            return Completion.model_validate_json(await self._endpoint.complete(body))
-        except ValidationError:
-            raise NoAnswer("no_chat_completion", "the endpoint answered something else") from None
-        finally:
-            self.counts.retries = self._endpoint.retries
+        return body
 
     @property
     def name(self) -> str:
         return self._endpoint.name
-
-    def _given_up(self, last: Rejection) -> ChatError:
-        return ChatError(
-            f"{self.name}: {self._unserved} questions in a row failed, the last with {last}; "
-            f"{len(self.journal.rows)} answers are kept in {self.journal.path}: run again to resume from there"
-        )
-
-    async def __aenter__(self) -> Chat:
-        await self._endpoint.__aenter__()
-        self._slots = asyncio.Semaphore(self.params.in_flight)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._endpoint.__aexit__(*exc)

@@ -7,6 +7,7 @@ What the chat's journal holds is replayed, so a killed run goes on with the next
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from paco_core.io.files import DataError, digest
 
 AN_ANSWER = 5  # prompts asked for at once: few enough that the last one is as careful as the first
 BARREN = 3  # answers in a row without one usable prompt, after which a subcategory is given up
+UNSERVED = 20  # questions in a row of which the endpoint does not serve the last; more than end all asking
 LONGEST = 2000  # characters of one text; public themes reach 800 words only by accident
 
 SYSTEM = """\
@@ -91,15 +93,16 @@ class _Chain:
     def short(self) -> bool:
         return len(self.found) < self.share
 
-    async def fill(self, chat: Chat, advance: Callable[[int], object]) -> None:
+    def fill(self, chat: Chat, advance: Callable[[int], object]) -> None:
         """Ask until the share is full.
 
         Raises:
-            DataError: naming the subcategory and the causes when :data:`BARREN` answers in a row bring nothing.
+            DataError: naming the subcategory and the causes when :data:`BARREN` answers in a row bring nothing, or
+                :data:`UNSERVED` questions bring no answer.
         """
-        barren = 0
+        barren, refused = 0, Counter[str]()
         while self.short:
-            reply = await chat.ask(self._question())
+            reply = chat.ask(self._question())
             before = len(self.found)
             if reply.answer is not None:
                 for written in reply.answer.prompts:
@@ -108,12 +111,12 @@ class _Chain:
             gained = len(self.found) - before
             advance(min(gained, max(0, self.share - before)))
             barren = 0 if gained else barren + 1
-            if barren == BARREN:
-                causes = self.rejected + Counter(rejection.cause for rejection in reply.rejected)
-                listed = ", ".join(f"{count} x {cause}" for cause, count in causes.most_common(5))
+            refused.update(rejection.cause for rejection in reply.rejected)
+            if barren >= (BARREN if reply.served else UNSERVED):
+                listed = ", ".join(f"{n} x {cause}" for cause, n in (self.rejected + refused).most_common(5))
                 remedy = "change prompts.endpoint or prompts.seed" if reply.served else "run again to resume from there"
                 raise DataError(
-                    f"prompts, {self.kind}: {BARREN} questions in a row gave no usable prompt ({listed}); it has "
+                    f"prompts, {self.kind}: {barren} questions in a row gave no usable prompt ({listed}); it has "
                     f"{len(self.found)} of {self.share}; {remedy}"
                 )
 
@@ -153,9 +156,7 @@ class _Chain:
         return [record for _, record in self.found.values()][: self.share]
 
 
-async def write(
-    chat: Chat, count: int, job: PromptJob, advance: Callable[[int], object] = lambda _count: None
-) -> Written:
+def write(chat: Chat, count: int, job: PromptJob, advance: Callable[[int], object] = lambda _count: None) -> Written:
     """``count`` prompts; a longer list from the same journal begins with the shorter one of each subcategory.
 
     Raises:
@@ -164,12 +165,17 @@ async def write(
     """
     prompt_text.panel_marks(job.layout)
     chains = [_Chain(kind, share, job) for kind, share in shares(count).items() if share]
-    async with chat:
-        while any(chain.short for chain in chains):
-            await chat.settle(chain.fill(chat, advance) for chain in chains)
-            before = sum(len(chain.records()) for chain in chains)
-            _give_up_repeats(chains)
-            advance(sum(len(chain.records()) for chain in chains) - before)
+    lock = threading.Lock()
+
+    def gained(prompts: int) -> None:
+        with lock:
+            advance(prompts)
+
+    while any(chain.short for chain in chains):
+        chat.each(chains, lambda chain: chain.fill(chat, gained))
+        before = sum(len(chain.records()) for chain in chains)
+        _give_up_repeats(chains)
+        advance(sum(len(chain.records()) for chain in chains) - before)
     turns = zip_longest(*(chain.records() for chain in chains))
     records = [record for turn in turns for record in turn if record is not None]
     rejected = sum((chain.rejected for chain in chains), Counter[str]())

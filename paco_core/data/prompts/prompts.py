@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +114,7 @@ def _written(
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
         found = [
-            asyncio.run(write(chat, count, PromptJob(layout, grid_size(layout, size), params.seed), advance))
+            write(chat, count, PromptJob(layout, grid_size(layout, size), params.seed), advance)
             for layout, count in shares(int(params.count or 0), params.layouts).items()
         ]
     causes = sum((one.rejected for one in found), Counter[str]()) + chat.counts.rejected

@@ -36,9 +36,8 @@ from paco_core.serving.engines.metrics import ServerMetrics
 from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.engines.usage import Count, Usage, counter
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
-from paco_core.serving.protocol import ChatRequest, RequestError
+from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
 from paco_core.serving.replies import ERRORS, as_json, refuse
-from paco_core.serving.transport import API_KEY
 
 if TYPE_CHECKING:
     from paco_core.reward_model.network import Network

@@ -10,7 +10,7 @@ from paco_core.config.params import ServingParams
 from paco_core.io.files import DataError, read_json
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import MAX_PIXELS
-from paco_core.serving.transport import API_KEY
+from paco_core.serving.protocol import API_KEY
 
 NOWHERE = "nowhere.invalid"  # RFC 6761: never resolves
 PYTHON = ".venv-vllm/bin/python"

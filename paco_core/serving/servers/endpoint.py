@@ -16,6 +16,7 @@ from dvc_project.hashing import Workspace
 from paco_core.config.params import ServingParams
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import digest
+from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
@@ -30,7 +31,6 @@ from paco_core.serving.engines import launch, launch_gateway, vllm
 from paco_core.serving.errors import ServingError
 from paco_core.serving.servers.process import tail
 from paco_core.serving.servers.registry import GATEWAY, Registry, ServerRecord, ServerSettings
-from paco_core.serving.transport import Patience, RequestFailed, Transport
 
 POLL_S = 0.05
 EMBEDDED = "paco_core.serving.engines.transformers_app"  # what computes scores in the engine "transformers"
@@ -235,10 +235,10 @@ class RewardEndpoint:
 
 def _await_models(url: str, name: str, registry: Registry, serving: ServingParams, deadline: float) -> None:
     """Wait until a server lists its models."""
-    transport = Transport(url, 5.0, Patience(retries=0))
+    http = HttpClient(url, 5.0, Patience(retries=0))
     while True:
         try:
-            transport.call("GET", "/v1/models")
+            http.call("GET", "/v1/models")
             break
         except RequestFailed as error:
             if error.status in (401, 403):
@@ -249,7 +249,7 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
             limit = f"execution.serving.start_timeout_s = {serving.start_timeout_s}"
             raise ServingError(f"server {name} is not ready within {limit}:\n{tail(registry.log(name))}")
         time.sleep(POLL_S)
-    transport.close()
+    http.close()
 
 
 def _endpoint(record: ServerRecord, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:

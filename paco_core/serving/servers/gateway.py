@@ -36,10 +36,9 @@ from paco_core.io.numbers import decimal, whole
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
-from paco_core.serving.protocol import RequestError
+from paco_core.serving.protocol import API_KEY, RequestError
 from paco_core.serving.replies import ERRORS, as_json
 from paco_core.serving.servers.registry import GATEWAY, Registry
-from paco_core.serving.transport import API_KEY
 
 MAX_PICTURES = 2
 PROBE_S = 5.0  # a server's time to say how it is

@@ -24,8 +24,8 @@ from paco_core.io.project import owner_root
 from paco_core.io.same_site import is_loopback
 from paco_core.serving.engines import Launch
 from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import API_KEY
 from paco_core.serving.servers.process import bind, spawn_supervisor
-from paco_core.serving.transport import API_KEY
 
 FOLDER = Path(".paco") / "serving"
 STOP_S = 15.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +161,38 @@ def test_a_question_that_the_endpoint_refuses_is_counted(tmp_path: Path) -> None
 def test_a_silent_endpoint_is_given_up_in_time(tmp_path: Path) -> None:
     never = threading.Event()
     with ChatServer(lambda *_: never.wait(20) and None) as server:
-        with pytest.raises(ChatError, match=r"8 questions in a row failed, .* no_answer_in_time: 1 s"):
+        with pytest.raises(ChatError, match=r"8 questions in a row failed, .* no_answer_in_time: no answer within 1 s"):
             ask(server, tmp_path, [f"w{n}" for n in range(30)], retries=0, timeout_s=1, in_flight=8)
         never.set()
+
+
+def test_a_question_that_was_not_answered_in_time_is_asked_again(tmp_path: Path) -> None:
+    late = threading.Event()
+    with ChatServer(lambda body, n: echo(body, n) if n else late.wait(20) and None) as server:
+        replies, chat = ask(server, tmp_path, ["a"], retries=1, timeout_s=1)
+        assert replies == [Reply(Word(word="a"))] and chat.counts.retries == 1
+        late.set()
+
+
+def test_ctrl_c_waits_for_no_answer(tmp_path: Path) -> None:
+    """The question on its way would be answered in 20 seconds, and its next try in a minute."""
+    arrived, late = threading.Event(), threading.Event()
+
+    def never(_body: dict[str, Any], _number: int) -> None:
+        arrived.set()
+        late.wait(20)
+
+    def press() -> None:
+        arrived.wait(20)
+        signal.pthread_kill(int(threading.main_thread().ident or 0), signal.SIGINT)
+
+    with ChatServer(never) as server:
+        threading.Thread(target=press).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            ask(server, tmp_path, ["a", "b"], retries=6, timeout_s=60)
+        assert time.monotonic() - began < 10
+        late.set()
 
 
 @pytest.mark.slow

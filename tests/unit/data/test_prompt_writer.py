@@ -124,15 +124,15 @@ def test_unusable_prompts_are_counted_by_cause_and_replaced(tmp_path: Path) -> N
 
 def test_answers_without_the_form_are_asked_for_again(tmp_path: Path) -> None:
     stranger = form("x") | {"category": "Cats"}  # the category is given, never taken from the model
-    script = [
-        Raw(429),
-        Raw(500),
-        completion("Sure!"),
-        completion(""),
-        completion({"prompts": [stranger]}),
-        Raw(200, b"?"),
-    ]
-    with ChatServer(lambda body, n: script[n] if n < len(script) else writer(body, n)) as server:
+    script = {
+        0: Raw(429),
+        1: Raw(500),
+        2: completion("Sure!"),
+        4: completion(""),
+        6: completion({"prompts": [stranger]}),
+        8: Raw(200, b"?"),
+    }
+    with ChatServer(lambda body, n: script.get(n) or writer(body, n)) as server:
         made = run(server, tmp_path, 32, in_flight=1)
     assert len(made.records) == 32 and made.figures["retries"] == 2
     assert {k: v for k, v in made.figures.items() if k.startswith("rejected")} == {
@@ -160,3 +160,14 @@ def test_a_model_that_cannot_do_it_is_given_up_with_the_causes(tmp_path: Path) -
         run(server, tmp_path, 6)
     with ChatServer(lambda *_: Raw(500)) as server, pytest.raises(ChatError, match=r"http_500.*run again"):
         run(server, tmp_path / "dead", 32, retries=0, in_flight=8)
+
+
+def test_a_subcategory_that_is_never_served_ends_the_run(tmp_path: Path) -> None:
+    """The others are, so that the endpoint is not down."""
+
+    def answer(body: dict[str, Any], number: int) -> Raw:
+        return Raw(500) if "Home Decoration" in text_of(body) else writer(body, number)
+
+    named = "Home Decoration: 20 questions in a row .*20 x http_500.*run again to resume"
+    with ChatServer(answer) as server, pytest.raises(DataError, match=named):
+        run(server, tmp_path, 320, retries=0, in_flight=32)

@@ -15,11 +15,11 @@ from PIL import Image
 
 from paco_core.config.params import RewardSet, RewardTerm
 from paco_core.data.records.records import PromptRecord
+from paco_core.io import http_client
 from paco_core.io.files import DataError
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.sources import Sources
-from paco_core.serving import transport
 from tests.support.loopback import Loopback
 from tests.support.scorer_server import Answer, ScorerServer
 
@@ -56,7 +56,7 @@ def reward(server: ScorerServer, root: Path, **changes: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport.Patience, "pause", lambda *_: 0.001)
+    monkeypatch.setattr(http_client.Patience, "pause", lambda *_: 0.001)
 
 
 def test_one_request_a_batch_with_pictures_and_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def test_tries_end_with_the_budget_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport.Patience, "pause", lambda *_: 0.05)
+    monkeypatch.setattr(http_client.Patience, "pause", lambda *_: 0.05)
     with ScorerServer(failing(503, 10**6)) as server:
         theirs, started = reward(server, tmp_path, retries=10**6, budget_s=0.3), time.monotonic()
         assert np.isnan(theirs(batch(3))).all()

