@@ -12,8 +12,8 @@ from typing import Any
 from dvc_project.errors import DvcProjectError
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
-from tests.faults import forked
 from tests.faults.verdicts import Outcome
+from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
 LIMIT_S = 10.0  # for reading one small file

@@ -16,7 +16,7 @@ from paco_core.config import profiles
 from paco_core.io.files import folder_digest
 from paco_core.io.paths import DATA, METRICS, in_round
 from paco_core.runtime import tracking
-from tests.faults import forked
+from tests.support import forked
 from tests.support.stage_modules import imported_by
 
 #: Below the profile ``smoke``: half a second to a few seconds a stage on one core.

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from paco_core.cli.commands import main
-from tests.faults import corpus, damage, forked
+from tests.faults import corpus, damage
 from tests.faults.verdicts import Ledger, Outcome, unclear
+from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
 pytestmark = pytest.mark.thorough

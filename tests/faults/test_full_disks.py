@@ -18,10 +18,11 @@ from paco_core.data.llm.journal import Journal
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal
 from paco_core.serving.cache import ScoreCache
-from tests.faults import disks, forked, micro
+from tests.faults import disks, micro
 from tests.faults.test_killed_stages import figures_of, start_afresh
 from tests.faults.verdicts import Ledger, Outcome, unclear
 from tests.support import dvc_graphs as graphs
+from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
 FULL = ("No space left", "no space left", "disk is full", "disk I/O error", "full")

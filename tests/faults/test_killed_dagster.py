@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 
 from dagster_dvc import DvcProject
-from tests.faults import forked
 from tests.faults.verdicts import Ledger, Outcome
 from tests.support import dvc_graphs as graphs
+from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(500)]

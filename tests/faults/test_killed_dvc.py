@@ -17,9 +17,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipelines.repro import reproduce
-from tests.faults import forked
 from tests.faults.verdicts import Ledger, Outcome
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, forked
 from tests.support import dvc_graphs as graphs
 
 Breach = tuple[Outcome, str] | None

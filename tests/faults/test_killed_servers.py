@@ -16,8 +16,8 @@ from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.serving.servers.registry import Registry
-from tests.faults import forked
 from tests.faults.verdicts import Ledger, Outcome
+from tests.support import forked
 from tests.support.serving_fakes import FakeModel, queries, served, true_score
 from tests.support.waiting import until
 from tests.unit.serving.test_faults import diary, model, server_of, up, written  # noqa: F401  (fixtures)

@@ -14,8 +14,9 @@ import pytest
 from paco_core.io.files import folder_digest
 from paco_core.io.paths import in_round
 from paco_core.runtime.tracking.journal import DamagedJournal, journals
-from tests.faults import forked, micro
+from tests.faults import micro
 from tests.faults.verdicts import Ledger, Outcome
+from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
 #: Moments a stage is killed at, by what a run of it takes.

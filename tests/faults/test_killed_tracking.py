@@ -18,8 +18,9 @@ from PIL import Image
 
 from paco_core.runtime.tracking import open_run, send_left_over
 from paco_core.runtime.tracking.journal import RunJournal, journals
-from tests.faults import forked, micro
+from tests.faults import micro
 from tests.faults.verdicts import Ledger, Outcome
+from tests.support import forked
 from tests.support.loopback import Loopback, Quiet
 from tests.support.serving_fakes import silence
 from tests.support.waiting import until

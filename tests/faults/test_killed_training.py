@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from paco_core.io.files import folder_digest
-from tests.faults import forked, micro
+from tests.faults import micro
 from tests.faults.verdicts import Ledger, Outcome
-from tests.support import ranks
+from tests.support import forked, ranks
 from tests.support.grpo_toys import figures, recipe, trainer
 
 Breach = tuple[Outcome, str] | None

@@ -13,8 +13,8 @@ import psutil
 
 from paco_core.io.file_locks import hold, is_held
 from paco_core.serving.servers import supervisor
-from tests.faults import forked
 from tests.faults.verdicts import Ledger
+from tests.support import forked
 
 WORKERS, SECONDS = 6, 3.0
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from paco_core.cli.commands import main
-from tests.faults import disks, forked, others
+from tests.faults import disks, others
 from tests.faults.verdicts import RAW, Ledger, Outcome, unclear
+from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
 #: What writes into a project.

@@ -35,6 +35,7 @@ from paco_core.io.files import DataError
 from paco_core.painting.painted import BEFORE, Painted
 from paco_core.runtime.tracking import flatten
 from paco_core.storybook.prompts import storybook_prompts
+from tests.support import forked
 from tests.support.fixture_project import records_of
 
 pytestmark = pytest.mark.slow
@@ -201,13 +202,7 @@ def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
 
 def test_killed_and_run_again(made: Path, world: World) -> None:
     world.kill_at = 2
-    pid = os.fork()
-    if pid == 0:
-        try:
-            reproduce(made, options())
-        finally:
-            os._exit(3)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert forked.run(lambda: reproduce(made, options()), made).killed
     assert list(reported(made)["variants"]) == ["full", "no_decoupling"], "what is done is told already"
     world.kill_at = None
     reproduce(made, options())

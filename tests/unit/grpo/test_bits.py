@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +13,17 @@ from paco_core.config.params import load
 from paco_core.grpo.outcome import Outcome
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.servers.endpoint import RewardEndpoint
-from tests.support import tiny_vlm
+from tests.support import forked, tiny_vlm
+from tests.support.forked import At
 from tests.support.grpo_toys import figures, recipe, trainer
-from tests.unit.grpo.test_killed import KILLED_AT, killed_child
+from tests.unit.grpo.test_killed import KILLED_AT
 
 pytestmark = pytest.mark.slow
 
 Train = Callable[[Path], Outcome]
 MOMENTS = {
     "sampling": KILLED_AT["sampling"],
-    "scoring": ("paco_core.serving.client", "RewardClient._ask", 200),
+    "scoring": At("paco_core.serving.client", "RewardClient._ask", 200),
     "updating": KILLED_AT["updating"],
     "logging": KILLED_AT["logging"],
 }
@@ -81,7 +81,7 @@ def test_killed_and_run_again_is_bit_for_bit_the_unbroken_one(
     train = training(endpoint, tmp_path / "scores.db" if cached else None)
     out = tmp_path / "out"
     out.mkdir()
-    assert killed_child(out, MOMENTS[moment], train) == -signal.SIGKILL
+    assert forked.run(lambda: train(out), out, MOMENTS[moment]).killed
     resumed = train(out)
     assert figures(resumed) == figures(unbroken[1])
     assert bits(out) == bits(unbroken[0])

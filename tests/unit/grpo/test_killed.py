@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
-import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +11,25 @@ import safetensors.torch
 from safetensors import SafetensorError
 
 from paco_core.grpo.outcome import Outcome
+from tests.support import forked
+from tests.support.forked import At
 from tests.support.grpo_toys import figures, recipe, trainer
 
 #: Where a kill hurts: while sampling, between two updates, while the checkpoint is written, just before and just
 #: after it takes its name, while older ones are removed, and while the finished adapter is written.
 KILLED_AT = {
-    "sampling": ("paco_core.grpo.sampler", "paint_page", 7),
-    "updating": ("paco_core.training.updates", "WholeUpdates.step", 5),
-    "writing": ("paco_core.training.checkpoint", "save_file", 2),
-    "renaming": ("pathlib", "Path.replace", 3),
-    "renamed": ("paco_core.training.checkpoint", "_finished", 3),
-    "logging": ("paco_core.grpo.trainer", "write_log", 1),
-    "finishing": ("paco_core.grpo.recipe", "model_card", 1),
+    "sampling": At("paco_core.grpo.sampler", "paint_page", 7),
+    "updating": At("paco_core.training.updates", "WholeUpdates.step", 5),
+    "writing": At("paco_core.training.checkpoint", "save_file", 2),
+    "renaming": At("pathlib", "Path.replace", 3),
+    "renamed": At("paco_core.training.checkpoint", "_finished", 3),
+    "logging": At("paco_core.grpo.trainer", "write_log", 1),
+    "finishing": At("paco_core.grpo.recipe", "model_card", 1),
 }
 
 
 def train_toy(out: Path) -> Outcome:
     return trainer().run(out, out / "checkpoint")
-
-
-def killed_child(out: Path, moment: tuple[str, str, int], train: Callable[[Path], object] = train_toy) -> int:
-    """Train in a forked process that is killed at a moment; its exit code. A fork spares the imports of a new one."""
-    module, name, nth = moment
-    pid = os.fork()
-    if pid == 0:
-        owner: Any = importlib.import_module(module)
-        *way, function = name.split(".")
-        for part in way:
-            owner = getattr(owner, part)
-        whole, calls = getattr(owner, function), iter(range(1, 10_000))
-
-        def dying(*args: Any, **kwargs: Any) -> Any:
-            if next(calls) == nth:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return whole(*args, **kwargs)
-
-        setattr(owner, function, dying)
-        try:
-            train(out)
-        finally:
-            os._exit(3)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +42,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outco
 @pytest.mark.parametrize("moment", KILLED_AT)
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, moment: str, uninterrupted: tuple[Path, Outcome]) -> None:
     folder, whole = uninterrupted
-    assert killed_child(tmp_path, KILLED_AT[moment]) == -signal.SIGKILL
+    assert forked.run(lambda: train_toy(tmp_path), tmp_path, KILLED_AT[moment]).killed
     resumed = train_toy(tmp_path)
     assert figures(resumed) == figures(whole)
     for pattern in ("adapter/*", "checkpoint/*/checkpoint-00004/*.safetensors", "samples/*/*/*.png"):

@@ -15,8 +15,9 @@ from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
+from tests.support import forked
+from tests.support.forked import At
 from tests.support.grpo_toys import Brightness, ToyPolicy, figures, recipe, trainer
-from tests.unit.grpo.test_killed import killed_child
 
 TERMS = {"brightness": {"weight": 2.0, "reward": "own:brightness"}}
 REWARDS = {"terms": TERMS, "aggregator": "win_rate", "advantage_std": "group"}
@@ -85,16 +86,17 @@ def test_a_stopped_training_goes_on_with_the_opponents_that_there_are(tmp_path: 
 @pytest.mark.parametrize(
     "moment",
     [
-        ("paco_core.grpo.sampler", "paint_page", 8),  # while opponents of the first epoch are painted
-        ("paco_core.grpo.opponents", "write_json", 1),
-        ("paco_core.grpo.opponents", "write_json", 2),
-        ("paco_core.training.checkpoint", "save_file", 2),  # those of the second epoch are there, and it is not
+        At("paco_core.grpo.sampler", "paint_page", 8),  # while opponents of the first epoch are painted
+        At("paco_core.grpo.opponents", "write_json", 1),
+        At("paco_core.grpo.opponents", "write_json", 2),
+        At("paco_core.training.checkpoint", "save_file", 2),  # those of the second epoch are there, and it is not
     ],
 )
-def test_a_killed_training_ends_as_an_undisturbed_one(tmp_path: Path, moment: tuple[str, str, int]) -> None:
+def test_a_killed_training_ends_as_an_undisturbed_one(tmp_path: Path, moment: At) -> None:
     whole = run(tmp_path / "whole")
     out = tmp_path / "killed"
-    assert killed_child(out, moment, run) == -9
+    out.mkdir()
+    assert forked.run(lambda: run(out), out, moment).killed
     assert figures(run(out)) == figures(whole) and kept(out) == kept(tmp_path / "whole")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from safetensors.torch import load_file
 from paco_core.grpo.outcome import Reports
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
-from tests.support import children
+from tests.support import forked
 from tests.support.grpo_toys import TRAIN, UNSEEN, Brightness, ToyPolicy, figures, recipe, trainer
 
 
@@ -92,20 +90,17 @@ def test_the_average_moves_by_updates_whatever_the_size_of_a_pass(tmp_path: Path
 @pytest.mark.slow
 def test_resume_gives_the_uninterrupted_run(tmp_path: Path) -> None:
     whole = trainer(recipe=recipe(checkpoint_every=2)).run(tmp_path / "whole", tmp_path / "whole" / "checkpoint")
-    child = f"""
-import os
-from pathlib import Path
-from tests.unit.grpo.test_trainer import trainer, Reports
-from tests.support.grpo_toys import recipe
-def kill(done, _note):
-    if done == 3: os.kill(os.getpid(), 9)
-out = Path({str(tmp_path / "cut")!r})
-trainer(recipe=recipe(checkpoint_every=2), reports=Reports(epoch=kill)).run(out, out / "checkpoint")
-"""
-    killed = subprocess.run(
-        [sys.executable, "-c", child], env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": children.PATH}
-    )
-    assert killed.returncode == -signal.SIGKILL
+    cut = tmp_path / "cut"
+    cut.mkdir()
+
+    def kill(done: int, _note: str) -> None:
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def train() -> None:
+        trainer(recipe=recipe(checkpoint_every=2), reports=Reports(epoch=kill)).run(cut, cut / "checkpoint")
+
+    assert forked.run(train, cut).killed
     assert not (tmp_path / "cut" / "adapter").exists()
     resumed = trainer(recipe=recipe(checkpoint_every=2)).run(tmp_path / "cut", tmp_path / "cut" / "checkpoint")
     assert resumed.resumed_at == 2

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from paco_core.io import files
 from paco_core.io.atomic import MARK, atomic
 from paco_core.io.files import DataError
+from tests.support import forked
 
 
 def names(folder: Path) -> list[str]:
@@ -33,12 +34,13 @@ def test_an_interrupted_writer_leaves_the_old_file_and_no_other(tmp_path: Path) 
 
 
 def kill_a_writer(target: Path) -> None:
-    if (child := os.fork()) == 0:
+    def write() -> None:
         with atomic(target, replace=True) as part:
             part.mkdir()
             (part / "stale").write_text("stale")
             os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+    assert forked.run(write, target.parent).killed
 
 
 def test_what_a_killed_writer_left_is_cleared_by_the_next_in_the_folder(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 The parent has imported what the act needs: a fault then costs what the act costs, not a second of imports. The moment
 is a number of calls that the interpreter's own profiler counts in the main thread, so that a seed names the same
-moment on every machine: between any two calls of Python or C, or just before one that changes a file.
+moment on every machine: between any two calls of Python or C, or just before one that changes a file. A test that
+knows where a kill hurts names a function instead.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
+import itertools
 import os
 import random
 import signal
@@ -38,6 +41,30 @@ class Moment:
 
     def __str__(self) -> str:
         return f"killed at {self.count} {self.number}"
+
+
+@dataclass(frozen=True)
+class At:
+    """The ``number``-th call of a function or method, by its module and name: ``("pathlib", "Path.replace", 3)``."""
+
+    module: str
+    name: str
+    number: int = 1
+
+    def arm(self) -> None:
+        """Have this process kill itself there."""
+        owner: Any = importlib.import_module(self.module)
+        *way, function = self.name.split(".")
+        for part in way:
+            owner = getattr(owner, part)
+        whole, calls = getattr(owner, function), itertools.count(1)
+
+        def dying(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == self.number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return whole(*args, **kwargs)
+
+        setattr(owner, function, dying)
 
 
 @dataclass(frozen=True)
@@ -82,7 +109,12 @@ class Child:
 
 
 def start(
-    act: Callable[[], object], folder: Path, kill: Moment | None = None, *, count: bool = False, log: Path | None = None
+    act: Callable[[], object],
+    folder: Path,
+    kill: Moment | At | None = None,
+    *,
+    count: bool = False,
+    log: Path | None = None,
 ) -> Child:
     """Fork, and act in ``folder`` as its working folder.
 
@@ -102,7 +134,7 @@ def start(
 def run(
     act: Callable[[], object],
     folder: Path,
-    kill: Moment | None = None,
+    kill: Moment | At | None = None,
     *,
     count: bool = False,
     limit_s: float = LIMIT_S,
@@ -124,7 +156,7 @@ def _wait(pid: int, deadline: float) -> int | None:
         time.sleep(0.005)
 
 
-def _child(act: Callable[[], object], folder: Path, log: Path, kill: Moment | None, count: bool) -> None:
+def _child(act: Callable[[], object], folder: Path, log: Path, kill: Moment | At | None, count: bool) -> None:
     code = 70
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a suite that is stopped leaves nothing at work
     if "torch" in sys.modules:  # lets go of the parent's threads, before several threads of the child do so at once
@@ -135,7 +167,9 @@ def _child(act: Callable[[], object], folder: Path, log: Path, kill: Moment | No
         os.dup2(output, 2)
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         os.chdir(folder)
-        counted = _watch(kill) if kill or count else None
+        if isinstance(kill, At):
+            kill.arm()
+        counted = _watch(None if isinstance(kill, At) else kill) if isinstance(kill, Moment) or count else None
         try:
             act()
             code = 0
