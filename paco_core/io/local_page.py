@@ -1,16 +1,24 @@
-"""A page for people on this machine: FastAPI on the loopback, with the guards that every such page needs."""
+"""A page for people on this machine: Starlette on the loopback, with the guards that every such page needs."""
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any, TypeVar
 
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
 
 from paco_core.io.files import DataError
 from paco_core.io.same_site import is_own_page
@@ -27,19 +35,30 @@ HEADERS = {
 COMMON = Path(__file__).parent / "page"  # the look that all pages share
 
 
-def guard(app: FastAPI, max_body: int, *, larger: Mapping[str, int] | None = None, own_page_only: bool = False) -> None:
-    """Refuse what other pages or programs could make a browser send, and what is too large.
+B = TypeVar("B", bound=BaseModel)
+
+
+def application(
+    routes: Sequence[Route],
+    page: Path,
+    refusals: Mapping[type[Exception], int],
+    max_body: int,
+    *,
+    larger: Mapping[str, int] | None = None,
+    own_page_only: bool = False,
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
+) -> Starlette:
+    """The application of a page, which refuses what others could make a browser send, and what is too large.
 
     Args:
+        page: folder of its files, which are served, with those that all pages share, at ``/page/NAME``.
+        refusals: statuses of exceptions whose texts are answered.
         max_body: bytes of a request's body at most.
         larger: the limit of some paths.
         own_page_only: refuse what a browser sends for a page of another origin. A page whose links are secret does
             without, and can stand behind a proxy that gives it another origin.
     """
-    # A foreign page that points its own name at the loopback would else read the pictures.
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
 
-    @app.middleware("http")
     async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         refused = _too_large(request, (larger or {}).get(request.url.path, max_body))
         if refused is None and own_page_only:
@@ -48,12 +67,62 @@ def guard(app: FastAPI, max_body: int, *, larger: Mapping[str, int] | None = Non
         response.headers.update(HEADERS)
         return response
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        """Without what was sent: FastAPI would echo it, and fail on a NaN or half a character."""
-        faults = [f"{'.'.join(map(str, fault['loc'][:4]))}: {fault['msg']}" for fault in error.errors()]
-        text = "; ".join(faults)[:1000].encode("ascii", "replace").decode()
-        return JSONResponse({"detail": text}, 422)
+    return Starlette(
+        routes=[*routes, _files(page)],
+        middleware=[
+            Middleware(BaseHTTPMiddleware, dispatch=check),
+            # A foreign page that points its own name at the loopback would else read the pictures.
+            Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]),
+        ],
+        exception_handlers={
+            HTTPException: _refused,
+            **{kind: _failing(status) for kind, status in refusals.items()},
+        },
+        lifespan=lifespan,
+    )
+
+
+def get(path: str, answer: Callable[[Request], Response | dict[str, Any]]) -> Route:
+    """A route to read; ``answer`` runs in a thread, and a ``dict`` is answered as JSON."""
+
+    def endpoint(request: Request) -> Response:
+        return _response(answer(request), 200)
+
+    return Route(path, endpoint)
+
+
+def post(path: str, answer: Callable[[Request, B], dict[str, Any]], form: type[B], status: int = 200) -> Route:
+    """A route that takes JSON of a form; ``answer`` runs in a thread, and is answered as JSON."""
+
+    async def endpoint(request: Request) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # what a form of a foreign page cannot send without asking
+            raise HTTPException(415, f"content type {kind[:40] or 'missing'}: expected application/json")
+        try:
+            body = form.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise HTTPException(422, _faults(error)) from None
+        return _response(await run_in_threadpool(answer, request, body), status)
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+def _faults(error: ValidationError) -> str:
+    """What is wrong with a body, without what was sent: it may be long, or no text that can be sent back."""
+    faults = [
+        f"{'.'.join(map(str, fault['loc'][:3])) or 'body'}: {fault['msg']}"
+        for fault in error.errors(include_input=False, include_url=False)
+    ]
+    return "; ".join(faults)[:1000].encode("ascii", "replace").decode()
+
+
+def _response(answer: Response | dict[str, Any], status: int) -> Response:
+    return answer if isinstance(answer, Response) else JSONResponse(answer, status)
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
 
 def _too_large(request: Request, most: int) -> Response | None:
@@ -70,21 +139,23 @@ def _foreign(request: Request) -> Response | None:
     return JSONResponse({"detail": "requests of other pages are not answered"}, 403)
 
 
-def add_files(app: FastAPI, page: Path) -> None:
-    """Serve a page's files, and those that all pages share, at ``/page/NAME``.
+def _files(page: Path) -> Route:
+    """A page's files, and those that all pages share.
 
     No path is made of what a client sends: it names one of the files that there are at the start.
     """
     files = {file.name: file for folder in (COMMON, page) for file in sorted(folder.iterdir()) if file.is_file()}
 
-    @app.get("/page/{name}")
-    def file(name: str) -> Response:
+    def file(request: Request) -> Response:
+        name = request.path_params["name"]
         if name not in files:
             raise HTTPException(404, "there is no such file")
         return FileResponse(files[name], headers={"Cache-Control": "no-cache"})
 
+    return Route("/page/{name}", file)
 
-def failing(status: int) -> Callable[[Request, Exception], Response]:
+
+def _failing(status: int) -> Callable[[Request, Exception], Response]:
     """A handler that answers an exception with its text."""
     return lambda _request, error: JSONResponse({"detail": str(error)}, status)
 

@@ -1,4 +1,4 @@
-"""The annotation page over HTTP: FastAPI on the loopback, a link with a token for every annotator."""
+"""The annotation page over HTTP on the loopback, a link with a token for every annotator."""
 
 import hashlib
 import re
@@ -9,15 +9,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
 
 from paco_core.data.annotation.queue import AnnotationQueue, Last, NotAssigned, UnknownInstance
 from paco_core.data.annotation.store import Annotator, NotStored, StaleAnswer
 from paco_core.io import connections
 from paco_core.io.files import DataError
-from paco_core.io.local_page import HOST, add_files, failing, guard, listen
+from paco_core.io.local_page import HOST, application, get, listen, post
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 16 * 1024
@@ -46,7 +48,7 @@ class UndoBody(BaseModel):
     revision: int = Field(gt=0)
 
 
-def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: None) -> FastAPI:
+def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: None) -> Starlette:
     """The application; every path below ``/a/TOKEN`` belongs to one annotator.
 
     Args:
@@ -54,63 +56,46 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
     """
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
         at_end()
 
-    app = FastAPI(title="paco annotate", openapi_url=None, lifespan=lifespan)
-    guard(app, MAX_BODY)
-    add_files(app, PAGE)
-
-    def who(token: str) -> Annotator:
-        annotator = queue.annotator(token)
+    def who(request: Request) -> Annotator:
+        annotator = queue.annotator(request.path_params["token"])
         if annotator is None:
             raise HTTPException(404, "unknown link; ask whoever sent it for a new one")
         return annotator
 
-    Who = Annotated[Annotator, Depends(who)]
-
     def state(annotator: Annotator) -> dict[str, Any]:
         return {"annotator": annotator.name, **asdict(queue.view(annotator))}
 
-    for kind, status in (
-        (DataError, 422),
-        (UnknownInstance, 404),
-        (NotAssigned, 403),
-        (StaleAnswer, 409),
-        (NotStored, 503),
-    ):
-        app.add_exception_handler(kind, failing(status))
-
-    @app.get("/")
-    def root() -> Response:
+    def root(_request: Request) -> Response:
         return FileResponse(PAGE / "nobody.html")
 
-    @app.get("/a/{token}")
-    def page(token: str) -> Response:
-        known = queue.annotator(token) is not None
+    def page(request: Request) -> Response:
+        known = queue.annotator(request.path_params["token"]) is not None
         file = PAGE / ("index.html" if known else "nobody.html")
         return FileResponse(file, 200 if known else 404, {"Cache-Control": "no-store"})
 
-    @app.get("/a/{token}/view")
-    def view(annotator: Who) -> dict[str, Any]:
-        return state(annotator)
+    def view(request: Request) -> dict[str, Any]:
+        return state(who(request))
 
-    @app.post("/a/{token}/answers")
-    def answer(annotator: Who, body: AnswerBody) -> dict[str, Any]:
+    def answer(request: Request, body: AnswerBody) -> dict[str, Any]:
+        annotator = who(request)
         seconds = min(body.seconds, LONGEST_S)
         queue.answer(annotator, body.instance, body.revision, body.verdict, body.ranking, seconds)
         return state(annotator)
 
-    @app.post("/a/{token}/undo")
-    def undo(annotator: Who, body: UndoBody) -> dict[str, Any]:
+    def undo(request: Request, body: UndoBody) -> dict[str, Any]:
+        annotator = who(request)
         queue.undo(annotator, Last(body.instance, body.revision))
         return state(annotator)
 
-    @app.get("/a/{token}/pictures/{instance}/{name}.png")
-    def picture(annotator: Who, instance: str, name: str, request: Request) -> Response:
+    def picture(request: Request) -> Response:
+        annotator, name = who(request), request.path_params["name"]
         if not re.fullmatch("reference|[0-9]{1,3}", name):
             raise HTTPException(404, "no such picture")
+        instance = request.path_params["instance"]
         data = queue.picture(annotator, instance, None if name == "reference" else int(name))
         # A browser keeps it and asks each time whether it is still this one: an instance may be painted anew.
         mark = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
@@ -119,7 +104,16 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
             return Response(status_code=304, headers=headers)
         return Response(data, media_type="image/png", headers=headers)
 
-    return app
+    routes = [
+        get("/", root),
+        get("/a/{token}", page),
+        get("/a/{token}/view", view),
+        post("/a/{token}/answers", answer, AnswerBody),
+        post("/a/{token}/undo", undo, UndoBody),
+        get("/a/{token}/pictures/{instance}/{name}.png", picture),
+    ]
+    refusals = {DataError: 422, UnknownInstance: 404, NotAssigned: 403, StaleAnswer: 409, NotStored: 503}
+    return application(routes, PAGE, refusals, MAX_BODY, lifespan=lifespan)
 
 
 def serve(queue: AnnotationQueue, listener: socket.socket, at_end: Callable[[], object] = lambda: None) -> None:

@@ -5,13 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
 
 from paco_core.io.files import DataError
-from paco_core.io.local_page import add_files, failing, guard
+from paco_core.io.local_page import application, get, post
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gone
 from paco_core.operations.play.jobs import Full, Jobs, UnknownJob
@@ -65,55 +67,54 @@ class ScoreBody(_Body):
     reasons: bool = True
 
 
-def create_app(studio: Studio, jobs: Jobs) -> FastAPI:
+def create_app(studio: Studio, jobs: Jobs) -> Starlette:
     """The application. Only ``jobs`` lets ``studio`` work; everything else answers at once."""
-    app, gallery = FastAPI(title="paco play", openapi_url=None), studio.gallery
-    guard(app, MAX_BODY, larger={"/pictures": MAX_PICTURE}, own_page_only=True)
-    add_files(app, PAGE)
-    for kind, status in ((DataError, 422), (UnknownJob, 404), (Gone, 404), (Full, 429)):
-        app.add_exception_handler(kind, failing(status))
+    gallery = studio.gallery
 
-    @app.get("/")
-    def index() -> Response:
+    def index(_request: Request) -> Response:
         return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-store"})
 
-    @app.get("/about")
-    def offered() -> dict[str, Any]:
+    def offered(_request: Request) -> dict[str, Any]:
         return about(studio.root, studio.params, gallery)
 
-    @app.post("/pictures")
-    async def upload(request: Request) -> dict[str, Any]:
+    async def upload(request: Request) -> Response:
         data = await request.body()
         name, image = await run_in_threadpool(gallery.upload, data, "this picture")
-        return {"picture": name, "width": image.width, "height": image.height}
+        return JSONResponse({"picture": name, "width": image.width, "height": image.height})
 
-    @app.get("/pictures/{name}.png")
-    def picture(name: str) -> Response:
+    def picture(request: Request) -> Response:
         headers = {"Cache-Control": "private, max-age=86400, immutable"}
-        return Response(gallery.png(name), media_type="image/png", headers=headers)
+        return Response(gallery.png(request.path_params["name"]), media_type="image/png", headers=headers)
 
-    @app.post("/paint", status_code=202)
-    def paint(body: PaintBody) -> dict[str, Any]:
+    def paint(_request: Request, body: PaintBody) -> dict[str, Any]:
         return jobs.submit(partial(studio.paint, body.theme, body.panels, replace(body.options(), layout=body.layout)))
 
-    @app.post("/edit", status_code=202)
-    def edit(body: EditBody) -> dict[str, Any]:
+    def edit(_request: Request, body: EditBody) -> dict[str, Any]:
         for name in body.pictures:
             gallery.png(name)
         return jobs.submit(partial(studio.edit, body.pictures, body.instruction, body.options()))
 
-    @app.post("/score", status_code=202)
-    def score(body: ScoreBody) -> dict[str, Any]:
+    def score(_request: Request, body: ScoreBody) -> dict[str, Any]:
         for name in body.pictures:
             gallery.png(name)
         return jobs.submit(partial(studio.score, body.pictures, body.theme, body.reasons))
 
-    @app.get("/jobs/{name}")
-    def job(name: str) -> dict[str, Any]:
-        return jobs.view(name)
+    def job(request: Request) -> dict[str, Any]:
+        return jobs.view(request.path_params["name"])
 
-    @app.post("/jobs/{name}/cancel")
-    def cancel(name: str) -> dict[str, Any]:
-        return jobs.cancel(name)
+    def cancel(request: Request) -> Response:
+        return JSONResponse(jobs.cancel(request.path_params["name"]))
 
-    return app
+    routes = [
+        get("/", index),
+        get("/about", offered),
+        Route("/pictures", upload, methods=["POST"]),
+        get("/pictures/{name}.png", picture),
+        post("/paint", paint, PaintBody, 202),
+        post("/edit", edit, EditBody, 202),
+        post("/score", score, ScoreBody, 202),
+        get("/jobs/{name}", job),
+        Route("/jobs/{name}/cancel", cancel, methods=["POST"]),
+    ]
+    refusals: dict[type[Exception], int] = {DataError: 422, UnknownJob: 404, Gone: 404, Full: 429}
+    return application(routes, PAGE, refusals, MAX_BODY, larger={"/pictures": MAX_PICTURE}, own_page_only=True)

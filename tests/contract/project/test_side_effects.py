@@ -15,7 +15,7 @@ IMPORT_ALL = """
 import json, logging, os, signal, sys, warnings
 from importlib import import_module
 # What libraries change at their import is not ours.
-import dagster, diffusers, fastapi, open_clip, peft, requests, ruamel.yaml, scipy.optimize, torch, transformers
+import dagster, diffusers, open_clip, peft, requests, ruamel.yaml, scipy.optimize, torch, transformers
 
 def state():
     root = logging.getLogger()

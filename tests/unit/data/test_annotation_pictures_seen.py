@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from fastapi.testclient import TestClient
 from PIL import Image
+from starlette.testclient import TestClient
 
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import answer_file

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from starlette.testclient import TestClient
 
 from paco_core.cli import commands as cli
 from paco_core.data.annotation import assignment, server
@@ -62,8 +62,21 @@ def test_what_cannot_be_echoed_is_refused_all_the_same(
     body = f'{{"instance": {value}, "revision": {value}, "other": 1}}'.encode()
     for path in ("answers", "undo"):
         reply = client.post(f"{base}/{path}", content=body, headers={"content-type": "application/json"})
-        assert reply.status_code == 422 and "revision" in reply.json()["detail"]
+        assert reply.status_code == 422 and reply.json()["detail"]
     assert queue.store.every() == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
+def test_what_a_foreign_page_can_send_without_asking_is_refused(
+    study: tuple[TestClient, AnnotationQueue, str], kind: str | None
+) -> None:
+    client, queue, base = study
+    body = json.dumps(body_for(client.get(f"{base}/view").json(), [0, 1, 2, 3])).encode()
+    reply = client.post(f"{base}/answers", content=body, headers={} if kind is None else {"content-type": kind})
+    assert reply.status_code == 415 and "expected application/json" in reply.json()["detail"]
+    assert queue.store.every() == []
+    good = client.post(f"{base}/answers", content=body, headers={"content-type": "application/json; charset=utf-8"})
+    assert good.status_code == 200 and len(queue.store.every()) == 1
 
 
 def test_nothing_that_reaches_the_page_tells_where_a_candidate_comes_from(
@@ -171,7 +184,8 @@ def test_answers_are_checked(study: tuple[TestClient, AnnotationQueue, str], mon
     ):  # fmt: skip
         assert client.post(f"{base}/answers", json=wrong).status_code == 422, wrong
     assert client.post(f"{base}/answers", content=b"{" + b" " * 20_000).status_code == 413
-    assert client.post(f"{base}/answers", content=b"{").status_code == 422
+    kind = {"content-type": "application/json"}
+    assert client.post(f"{base}/answers", content=b"{", headers=kind).status_code == 422
     assert client.post("/a/guess/answers", json=good).status_code == 404
     assert not queue.store.every()
     assert client.post(f"{base}/answers", json=good).json()["done"] == 1

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from PIL import Image
+from starlette.testclient import TestClient
 
 from paco_core.config.params import Params, load
 from paco_core.io.shards import encode_png
