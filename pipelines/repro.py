@@ -77,7 +77,8 @@ class _Running:
     def __init__(self, root: Path, names: Sequence[str], say: Say, page: ProgressPage) -> None:
         self.names = names
         self._say, self._page = say, page
-        self._begin(names[0])
+        self.name, self._began = names[0], time.monotonic()
+        self._page.runs(self.name)
         self.child = start_group(
             [*DVC, "--wait-for-lock", "repro", "--single-item", *names],
             cwd=root, env=_environment(),
@@ -92,15 +93,12 @@ class _Running:
             text = line.decode(errors="replace").rstrip()
             if (turns_to := _TURNS_TO.match(text)) and turns_to["name"] != self.name:
                 self._end(0)
-                self._begin(turns_to["name"])
+                self.name, self._began = turns_to["name"], time.monotonic()
+                self._page.runs(self.name)
             if text and not _CHATTER.match(text):
                 message = text.removeprefix(f"{self.name}: ")  # a stage may print its name itself
                 self._page.log_line(self.name, message)
                 self._say(f"[{self.name}] {message}")
-
-    def _begin(self, name: str) -> None:
-        self.name, self._began = name, time.monotonic()
-        self._page.runs(name)
 
     def ended(self) -> bool:
         """Whether DVC is gone; reports it once all output of the stage is printed."""

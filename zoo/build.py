@@ -257,6 +257,7 @@ class _Stopwatch:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.minutes = float(read_json(file)["minutes"]) if file.is_file() else 0.0
+        self._start = 0.0
 
     def __enter__(self) -> _Stopwatch:
         self._start = time.monotonic()

@@ -32,6 +32,7 @@ class TimedConnection(http.client.HTTPConnection):
         proxy_headers: what a proxy asks for with each request.
     """
 
+    timeout: float | None
     origin = ""
     proxy_headers: dict[str, str] = {}  # noqa: RUF012, replaced as a whole
     _deadline = 0.0

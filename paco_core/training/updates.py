@@ -77,11 +77,13 @@ class WholeUpdates:
     ) -> None:
         self.module, self.parameters, self.optimizer = module, parameters, optimizer
         self.max_grad_norm, self.processes = max_grad_norm, processes
+        self.alone = False
+        self.totals: dict[str, torch.Tensor] = {}
 
     def begin(self, passes: int, *, alone: bool) -> None:  # noqa: ARG002
         self.optimizer.zero_grad(set_to_none=True)
         self.alone = alone  # one micro-batch in one process: its gradient is the sum
-        self.totals: dict[str, torch.Tensor] = {}
+        self.totals = {}
 
     def backward(self, loss: torch.Tensor, *, counts: bool = True) -> None:
         loss.backward()

@@ -74,6 +74,7 @@ class Delivery:
         self._singly = False  # one of a batch is refused
         self._resumed = self.done.offset > 0
         self._client: Any = None
+        self._uri = ""  # of the journal's store, with its credentials, once it is connected
         self._models: dict[str, str] = {}  # the run that made a model ("": this one), and its id
 
     def attempt(self) -> bool:
