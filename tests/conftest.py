@@ -114,7 +114,7 @@ class SenderThread:
                 Sender(root, tracking_uri(root), daemon.complain, key).run(600, self._stop.is_set)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def sender_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stages that a test runs in its own process are served by a thread; those it starts have their own senders."""
     from paco_core.runtime.tracking import outbox
@@ -134,7 +134,7 @@ def sender_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, mlflow_template: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, mlflow_template: Path, monkeypatch: pytest.MonkeyPatch, sender_in_a_thread: None) -> Path:
     """A project root of its own: the real params.yaml and profiles, an MLflow store, no data."""
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(REPOSITORY / name, tmp_path / name)

@@ -22,8 +22,8 @@ from pydantic import BaseModel, Field, ValidationError
 from scorer_service import Answer, arguments, run
 
 from paco_core import Judge
-from paco_core.data.records.records import first_fault
 from paco_core.io.files import DataError
+from paco_core.io.validation import first_fault
 from paco_core.reward_model.yes_probability import Score
 
 REWARD = "paco_consistency"

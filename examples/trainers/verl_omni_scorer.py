@@ -21,8 +21,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scorer_service import Answer, arguments, by_prompt, known, run
 
 from paco_core import Judge
-from paco_core.data.records.records import PromptRecord, first_fault
+from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
+from paco_core.io.validation import first_fault
 
 
 class Request(BaseModel):

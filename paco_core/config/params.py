@@ -50,6 +50,7 @@ from paco_core.config.params_rounds import RoundsParams
 from paco_core.config.params_training import PolicyTraining
 from paco_core.io.files import DataError
 from paco_core.io.nearest import nearest
+from paco_core.io.validation import message
 
 __all__ = [
     "AnnotationsParams",
@@ -209,8 +210,7 @@ def explain(error: ValidationError, source: str) -> str:
             lines.append(f"{source}: key '{key}' is missing")
         else:
             given = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
-            message = fault["msg"].removeprefix("Value error, ")
-            lines.append(f"{source}: {f'{key}: ' if key else ''}{message}{given}"[:600])
+            lines.append(f"{source}: {f'{key}: ' if key else ''}{message(fault)}{given}"[:600])
     return "\n".join(lines)
 
 

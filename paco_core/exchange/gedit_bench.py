@@ -17,12 +17,13 @@ from typing import Any, Literal
 from pyarrow import parquet
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paco_core.data.records.records import Id, Words, first_fault
+from paco_core.data.records.records import Id, Words
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, UniqueIds, digest, md5_of, write_json, write_jsonl
 from paco_core.io.pictures import decode_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
+from paco_core.io.validation import first_fault
 
 TASKS = (
     "background_change", "color_alter", "material_alter", "motion_change", "ps_human", "style_change", "subject-add",

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from paco_core.data.records.prompt_text import PANEL_MARK
-from paco_core.data.records.records import PromptRecord, Words, first_fault, write_prompts
+from paco_core.data.records.records import PromptRecord, Words, write_prompts
 from paco_core.data.records.story_records import Character, Shot, Story, story_of
 from paco_core.io.atomic import atomic
 from paco_core.io.decoding import MAX_SIDE
@@ -24,6 +24,7 @@ from paco_core.io.files import DataError, inside, md5_of, read_json, write_json
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
+from paco_core.io.validation import first_fault
 
 Language = Literal["en", "ch"]
 LANGUAGES: tuple[Language, ...] = ("en", "ch")

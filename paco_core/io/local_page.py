@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from paco_core.io.files import DataError
 from paco_core.io.same_site import is_own_page
+from paco_core.io.validation import faults
 
 HOST = "127.0.0.1"
 #: Nothing from elsewhere, no frames, no inline script, no use by another page: it shows private pictures.
@@ -101,19 +102,11 @@ def post(path: str, answer: Callable[[Request, B], dict[str, Any]], form: type[B
         try:
             body = form.model_validate_json(await request.body())
         except ValidationError as error:
-            raise HTTPException(422, _faults(error)) from None
+            text = "; ".join(faults(error, depth=3))[:1000].encode("ascii", "replace").decode()
+            raise HTTPException(422, text) from None
         return _response(await run_in_threadpool(answer, request, body), status)
 
     return Route(path, endpoint, methods=["POST"])
-
-
-def _faults(error: ValidationError) -> str:
-    """What is wrong with a body, without what was sent: it may be long, or no text that can be sent back."""
-    faults = [
-        f"{'.'.join(map(str, fault['loc'][:3])) or 'body'}: {fault['msg']}"
-        for fault in error.errors(include_input=False, include_url=False)
-    ]
-    return "; ".join(faults)[:1000].encode("ascii", "replace").decode()
 
 
 def _response(answer: Response | dict[str, Any], status: int) -> Response:

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import BaseModel, StrictFloat, StrictInt, ValidationError
 
 from paco_core.data.llm.chat_protocol import data_url
-from paco_core.data.records.records import first_fault
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digests
+from paco_core.io.validation import first_fault
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_key, need_section
 from paco_core.serving.cache import ANY_NUMBER, ScoreCache, question_key

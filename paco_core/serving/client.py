@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digest
 from paco_core.io.same_site import is_loopback
+from paco_core.io.validation import first_fault
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.errors import ServingError
@@ -310,10 +311,8 @@ def _served(http: HttpClient) -> list[ServedModel]:
     except RequestFailed as error:
         raise ServingError(f"{http.url}: no reward model answers there ({error.cause})") from None
     except ValidationError as error:
-        fault = error.errors(include_input=False)[0]
-        place = ".".join(map(str, fault["loc"]))
         raise ServingError(
-            f"{http.url}: its list of models is not that of an OpenAI-compatible server ({place}: {fault['msg']})"
+            f"{http.url}: its list of models is not that of an OpenAI-compatible server ({first_fault(error)})"
         ) from None
 
 

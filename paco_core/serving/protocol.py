@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from paco_core.io.validation import faults
+
 API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_TEXT = 16_384  # characters of a question
 NEW_TOKENS, MAX_NEW_TOKENS = 128, 512  # of an answer, unless the request says otherwise
@@ -108,10 +110,7 @@ class ChatRequest(_Model):
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
-            faults = [
-                f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors(include_input=False)
-            ]
-            raise RequestError(400, "; ".join(faults)[:1000]) from None
+            raise RequestError(400, "; ".join(faults(error))[:1000]) from None
 
 
 class AnswerTokens(_Model):

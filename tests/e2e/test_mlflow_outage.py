@@ -67,7 +67,7 @@ class Server:
 
 
 @pytest.fixture(autouse=True)
-def real_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+def real_sender(sender_in_a_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "start", start)
     monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from paco_core.data.records.records import PromptRecord, first_fault
+from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, read_json
 from paco_core.io.rejected import Rejected
+from paco_core.io.validation import first_fault
 from paco_core.storybook import bench_texts
 from paco_core.storybook.prompts import parse_prompt
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from paco_core.data.llm.chat_protocol import Rejection
-from paco_core.data.records.records import first_fault
 from paco_core.io.files import DataError
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
+from paco_core.io.validation import first_fault
 
 if TYPE_CHECKING:
     from paco_core.config.params import ChatParams

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from paco_core.data.records.records import first_fault
 from paco_core.io.files import digest
+from paco_core.io.validation import first_fault
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -18,11 +18,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, fault, normalised
 from paco_core.data.pairs.pairs import Pair
-from paco_core.data.records.records import Words, first_fault, panel_ref
+from paco_core.data.records.records import Words, panel_ref
 from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
+from paco_core.io.validation import first_fault
 from paco_core.storybook.editing import random_edit
 
 if TYPE_CHECKING:

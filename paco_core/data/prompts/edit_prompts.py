@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected
-from paco_core.data.records.records import Id, Words, first_fault
+from paco_core.data.records.records import Id, Words
 from paco_core.io.content import file_content
 from paco_core.io.files import DataError, UniqueIds, digest, inside, md5_of, read_jsonl, write_jsonl
 from paco_core.io.pictures import decode_image, image_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
+from paco_core.io.validation import first_fault
 from paco_core.storybook.editing import random_edit
 from paco_core.storybook.world import VOCABULARY
 

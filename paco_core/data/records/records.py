@@ -21,6 +21,7 @@ from paco_core.io.layouts import LAYOUT, refuse_layout
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
 from paco_core.io.text import not_blank
+from paco_core.io.validation import first_fault
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
@@ -95,12 +96,6 @@ class PromptRecord(BaseModel):
         """(rows, columns) of the layout."""
         rows, columns = self.layout.split("x")
         return int(rows), int(columns)
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong, as ``key: what``."""
-    fault = error.errors()[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
 
 
 def validated(kind: type[Record], row: Any, place: str) -> Record:

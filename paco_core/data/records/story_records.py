@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from paco_core.data.records.records import Id, Words, first_fault
+from paco_core.data.records.records import Id, Words
 from paco_core.io.files import DataError
+from paco_core.io.validation import first_fault
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord

@@ -149,6 +149,7 @@ def test_a_damaged_or_foreign_picture_is_named_when_it_is_asked_for(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sender_in_a_thread")
 def test_the_stage_writes_both_parts_and_tells_what_they_hold(repository: Path, tmp_path: Path) -> None:
     tree = yaml.safe_load((repository / "params.yaml").read_text())
     tree["edit_prompts"] |= {"count": 10, "unseen": 3, "size": 32}

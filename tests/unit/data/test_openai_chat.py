@@ -186,13 +186,17 @@ def test_ctrl_c_waits_for_no_answer(tmp_path: Path) -> None:
         arrived.wait(20)
         signal.pthread_kill(int(threading.main_thread().ident or 0), signal.SIGINT)
 
-    with ChatServer(never) as server:
-        threading.Thread(target=press).start()
-        began = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            ask(server, tmp_path, ["a", "b"], retries=6, timeout_s=60)
-        assert time.monotonic() - began < 10
-        late.set()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started these tests may have it ignored
+    try:
+        with ChatServer(never) as server:
+            threading.Thread(target=press).start()
+            began = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                ask(server, tmp_path, ["a", "b"], retries=6, timeout_s=60)
+            assert time.monotonic() - began < 10
+            late.set()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

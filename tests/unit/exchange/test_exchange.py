@@ -88,6 +88,7 @@ def test_paco_dataset_loads_and_its_rows_hold_question_answer_and_pictures(made:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sender_in_a_thread")
 def test_an_exported_paco_dataset_comes_back_and_can_be_added_to_the_pairs(made: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -146,6 +147,7 @@ def test_rank_bench_loads_comes_back_and_serves_as_benchmark(made: Path, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sender_in_a_thread")
 def test_a_foreign_benchmark_is_kept_out_of_training(made: Path, tmp_path: Path) -> None:
     """Its own benchmark, under other seeds of the split, lies in the training set: the stage refuses."""
     import shutil
@@ -289,6 +291,7 @@ def test_columns_and_tags_of_dataset_info_are_honoured(tmp_path: Path, form: str
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("sender_in_a_thread")
 def test_the_published_split_is_kept(made: Path, tmp_path: Path) -> None:
     """Entries under the released names: what is published to test on validates, and all the rest trains."""
     import shutil

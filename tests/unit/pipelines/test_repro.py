@@ -239,8 +239,12 @@ def test_after_kill_9_of_the_run_and_its_watchdog_the_next_one_says_who_still_ru
     root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
     run = subprocess.Popen([sys.executable, "-m", "pipelines.repro"], cwd=root, env={**os.environ, "PYTHONPATH": CODE})
     until(lambda: (root / "pid").exists() and "good" in DvcProject(root).lock() and len(holders(root)) == 1)
-    (dog,) = [child for child in psutil.Process(run.pid).children() if watchdog.__file__ in child.cmdline()]
-    dog.kill()
+
+    def dogs() -> list[psutil.Process]:
+        return [child for child in psutil.Process(run.pid).children() if watchdog.__file__ in child.cmdline()]
+
+    until(lambda: len(dogs()) == 1)  # forked, and turned into the watchdog
+    dogs()[0].kill()
     run.kill()
     assert run.wait() == -signal.SIGKILL
     (orphan,) = holders(root)
@@ -285,7 +289,9 @@ def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> N
     run.send_signal(number)  # an impatient one: it cuts nothing short
     said = run.communicate(timeout=DEADLINE_S)[0].decode()
     ours = [line for line in said.splitlines() if not line.startswith(("[", "watch: "))]
-    assert (run.returncode, ours) == (1, ["repro: stopped; the next run resumes from here"])
+    tidied = "removed a half-written .dvc/tmp/rwlock that a killed DVC had left"  # where it was just writing that
+    assert run.returncode == 1 and ours[-1] == "repro: stopped; the next run resumes from here"
+    assert ours[:-1] in ([], [tidied])
     with pytest.raises(ProcessLookupError):
         os.kill(int((root / "pid").read_text()), 0)
     (root / "go").touch()

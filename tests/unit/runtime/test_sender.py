@@ -38,7 +38,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def senders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Senders]:
+def senders(sender_in_a_thread: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Senders]:
     """The real processes that this test's stages started; they end with the test."""
     started: Senders = []
     monkeypatch.setenv("PACO_SENDER_IDLE_S", "600")

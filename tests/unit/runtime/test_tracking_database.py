@@ -37,7 +37,7 @@ MLFLOWS = "import mlflow; mlflow.MlflowClient(sys.argv[1])"
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sender_in_a_thread: None) -> Path:
     """A project that has no store yet."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
