@@ -4,9 +4,11 @@
 
 A tiny policy paints four panels of one colour each. Two rewards, plain functions of pictures and prompts, ask for the
 colour that the prompt names and for panels that are alike. Both rise within seconds, because they are easy to please:
-this shows how the algorithm works, not what it does to a large model. The loop is the one of ``paco_core.grpo.trainer``
-without what a long training needs around it (checkpoints, several processes, memory, evaluation on unseen prompts).
-Everything of the algorithm (rollout, dynamics, aggregation, advantages, loss) is the library's own.
+this shows how the algorithm works, not what it does to a large model. Rollout, dynamics, aggregation, advantages and
+loss are the library's own; the loop around them is that of ``paco_core/grpo/online.py`` (sample, score) and
+``paco_core/grpo/learner.py`` (learn), without checkpoints, several processes, and evaluation on unseen prompts. Two
+things are simpler here: each update sees all samples of an epoch, where the library's take a share each, and no
+advantage is clipped.
 
 Letters at the end of a tensor's name are its dimensions: N samples (prompts x group), L tokens (one a panel), C
 channels, F features.

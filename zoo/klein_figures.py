@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.pages import EncodedPrompts, paint_page
 from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sizes import Canvas
-from paco_core.grpo.stories import EncodedPrompts, paint_page
 from paco_core.policies.base import NoiseKey
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.editing import changed

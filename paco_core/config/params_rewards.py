@@ -136,9 +136,10 @@ def refuse_unknown(rewards: RewardSet, key: str) -> None:
     for name, term in rewards.terms.items():
         asked = term.reward or name
         if asked not in names and not FUNCTION.fullmatch(asked):
-            hint = meant(asked, names)
+            module, dot, function = asked.rpartition(".")
+            hint = f"did you mean '{module}:{function}'? " if dot else meant(asked, names)
             raise ValueError(
-                f"{key}: reward {asked!r} is unknown; {hint}Choose among {', '.join(names)}, or name module:function"
+                f"{key}: reward {asked!r} is unknown; {hint}choose among {', '.join(names)}, or name module:function"
             )
 
 

@@ -1,14 +1,15 @@
 """Profiles: other scales of the same graph, each the keys that it changes of another.
 
 ``params.yaml`` as it comes is the storybook profile, which all others change. While another one is in use it lies as
-``profiles/storybook.yaml``, byte for byte, and comes back from there.
+``profiles/storybook.yaml``, byte for byte, and comes back from there. What was changed in ``params.yaml`` under another
+profile is kept, too, in a file of its own: no other file holds it.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from paco_core.io.atomic import atomic
 from paco_core.io.nearest import meant
 
 BASE = "storybook"
+ASIDE = Path(".paco") / "params"
 EXTENDS = "extends"  # key of a profile that changes another one than the storybook one
 
 
@@ -165,6 +167,8 @@ def use(root: Path, name: str) -> str:
     tree = resolve(root, name)
     if name == before == BASE:
         return "params.yaml holds the profile 'storybook'; `git checkout -- params.yaml` undoes what was changed in it"
+    replaced = kept if before == BASE else held
+    mine = _kept_aside(root, replaced, before or "unnamed") if _is_changed(root, replaced, before) else None
     if name == BASE:
         _copy(kept, held)
         kept.unlink()
@@ -173,7 +177,32 @@ def use(root: Path, name: str) -> str:
             _copy(held, kept)
         write(held, tree)
     moved = f", what it held is kept as profiles/{BASE}.yaml" if before == BASE else ""
-    return f"params.yaml now holds the profile {name!r}{moved}; `paco check` says what it needs, `dvc repro` runs it"
+    changed = f"; {replaced.relative_to(root)} was changed, and is kept as {mine}" if mine else ""
+    return (
+        f"params.yaml now holds the profile {name!r}{moved}{changed}; `paco check` says what it needs, `dvc repro` "
+        "runs it"
+    )
+
+
+def _is_changed(root: Path, file: Path, profile: str | None) -> bool:
+    """Whether a file that is replaced holds something that no other file holds."""
+    if not file.exists():
+        return False
+    if profile == BASE:
+        return file.read_bytes() != (root / params.PARAMS_FILE).read_bytes()
+    try:
+        return bool(plain(document(file)) != plain(resolve(root, str(profile))))
+    except ParamsError:  # it cannot be read, or its profile is gone
+        return True
+
+
+def _kept_aside(root: Path, file: Path, profile: str) -> str:
+    """Copy a file that is replaced; where to."""
+    folder = root / ASIDE
+    folder.mkdir(parents=True, exist_ok=True)
+    number = next(n for n in count(1) if not (folder / f"{profile}-{n}.yaml").exists())
+    _copy(file, folder / f"{profile}-{number}.yaml")
+    return (ASIDE / f"{profile}-{number}.yaml").as_posix()
 
 
 def _copy(source: Path, target: Path) -> None:

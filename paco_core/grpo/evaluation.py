@@ -11,10 +11,10 @@ from PIL import Image as pil
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
+from paco_core.grpo.pages import EncodedPrompts, paint_page
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import Canvas, buckets
-from paco_core.grpo.stories import EncodedPrompts, paint_page
 from paco_core.io.pictures import in_a_row
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import aggregate

@@ -11,8 +11,8 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.figures import reference_files
+from paco_core.grpo.pages import panel_texts
 from paco_core.grpo.sizes import Canvas, pages_of
-from paco_core.grpo.stories import panel_texts
 from paco_core.io.model_licence import base_front
 from paco_core.io.precision import weights_format
 from paco_core.policies.base import Policy

@@ -21,11 +21,11 @@ from paco_core.grpo.offline import OfflineEpochs
 from paco_core.grpo.online import Epochs, OnlineEpochs
 from paco_core.grpo.opponents import Opponents
 from paco_core.grpo.outcome import Outcome, Reports
+from paco_core.grpo.pages import EncodedPrompts, texts_of
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import Scoring, groupwise
 from paco_core.grpo.sizes import pages_of, refuse_sizes, token_pixels
-from paco_core.grpo.stories import EncodedPrompts, texts_of
 from paco_core.grpo.trainer import Trainer
 from paco_core.grpo.training_key import training_key
 from paco_core.io import paths

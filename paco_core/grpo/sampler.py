@@ -15,10 +15,10 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven_batches
 from paco_core.grpo.experience import Bucket
 from paco_core.grpo.objectives import Objective
+from paco_core.grpo.pages import EncodedPrompts, Part, paint_page, part_key, starts
 from paco_core.grpo.rollout import NoisyStep, Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import Canvas, buckets
-from paco_core.grpo.stories import EncodedPrompts, Part, paint_page, part_key, starts
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.training.processes import Processes

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.pages import EncodedPrompts, paint_page, texts_of
 from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sizes import Canvas, buckets
-from paco_core.grpo.stories import EncodedPrompts, paint_page, texts_of
 from paco_core.io.answer import plain
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json

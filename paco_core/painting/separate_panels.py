@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.stories import composed, panel_texts
+from paco_core.grpo.pages import composed, panel_texts
 from paco_core.painting.paint import paint
 from paco_core.painting.painted import SEPARATELY, Painted
 from paco_core.painting.painted_before import PaintedBefore

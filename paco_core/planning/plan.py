@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from dvc_project.project import stages_of
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
 from paco_core.grpo.sizes import pages_of, refuse_sizes
@@ -209,6 +210,9 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     Raises:
         DataError: when there is no recipe of that name, or its numbers cannot work.
     """
+    known = params.policies.recipes
+    if policy not in known and (root / "dvc.yaml").is_file() and policy in {s.group for s in stages_of(root).values()}:
+        raise DataError(f"{policy} is a stage, whose cost `paco check` prints; a recipe of policies.recipes is planned")
     recipe = params.policies.recipe(policy)
     done = Workload.from_params(params, policy, trained_on(usable(params, root), recipe, root))
     refuse_impossible(params, policy, root, processes)

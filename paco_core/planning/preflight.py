@@ -180,6 +180,17 @@ def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> lis
     ]
 
 
+def _unlisted_sections(root: Path) -> list[str]:
+    """Stages whose section dvc.yaml does not list: a change of it would run nothing again, and nobody would notice."""
+    return [
+        f"dvc.yaml, {name}: its section of params.yaml is not among its params, so a change of it would run nothing; "
+        f"add `params: [{name}]`"
+        for name, stage in {stage.group: stage for stage in stages_of(root).values()}.items()
+        if name in Params.model_fields
+        and not any(not keys or name in (key.split(".")[0] for key in keys) for keys in stage.params.values())
+    ]
+
+
 def _used(params: Params) -> Iterator[Reference]:
     """What the parameters name, but for the models of stages that have nothing to do."""
     unused = {"grids.model"} if not params.grids.seeds else set()
@@ -250,7 +261,7 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
             report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
     report.remarks += _untrainable(params) + _distilled(params, root) + left_out(params, root)
-    report.problems += _graph_without_recipe(params, _declared(root, profile), root)
+    report.problems += _graph_without_recipe(params, _declared(root, profile), root) + _unlisted_sections(root)
     lock = Lock.read(root)
     report.remarks += _lost_outs(root, lock) + (_changed_code(root, lock) if profile is None else [])
     free = shutil.disk_usage(root).free / 1e9

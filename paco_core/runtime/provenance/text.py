@@ -34,7 +34,7 @@ def _plain_row(link: Link) -> list[str]:
     outs = [f"{path} {md5[:8]}" for path, md5 in link.outs.items() if "/metrics/" not in path]
     run = link.run or Run()
     commit = (run.git_commit or "")[:8] + ("+" if run.git_dirty else "")
-    return [link.stage, ", ".join(outs) or "this folder", ", ".join(link.reads), (run.mlflow_run or "")[:8], commit]
+    return [link.stage, ", ".join(outs) or "this one", ", ".join(link.reads), (run.mlflow_run or "")[:8], commit]
 
 
 def markdown(provenance: Provenance, level: int = 1) -> str:
@@ -72,7 +72,7 @@ def _row(link: Link) -> list[str]:
     commit += " with changes not committed" if run and run.git_dirty else ""
     dagster = f"`{run.dagster_run[:8]}`" if run and run.dagster_run else ""
     reads = ", ".join(link.reads)
-    return [link.stage, outs or "this folder", reads, page, commit, dagster]
+    return [link.stage, outs or "this one", reads, page, commit, dagster]
 
 
 def _details(link: Link) -> list[str]:

@@ -17,7 +17,7 @@ from tests.support.reward_project import fill, fill_benchmark
 
 pytestmark = pytest.mark.slow
 
-BLOCK = re.compile(r'```(?:python|yaml) (title|append-to|add-to)="([^"]+)"\n(.*?)```', re.DOTALL)
+BLOCK = re.compile(r'```(?:python|yaml|text) (title|append-to|add-to|after)="([^"]+)"\n(.*?)```', re.DOTALL)
 USED = """
 import json, sys
 from pathlib import Path
@@ -90,14 +90,17 @@ def follow(page: str, root: Path) -> list[str]:
     for verb, where, code in BLOCK.findall(page):
         if verb == "title":
             (root / where).write_text(code)
-        elif verb == "append-to" and where == "dvc.yaml":
-            (root / where).write_text((root / where).read_text().rstrip() + "\n\n" + code)
         elif verb == "append-to":
-            path, mark = root / where, re.compile(r"^[A-Z]+ = \{$", re.MULTILINE)
-            text = path.read_text()  # a table can name what stands above it
-            place = mark.search(text)
-            assert place is not None, f"{where} has no table"
-            path.write_text(f"{text[: place.start()]}{code}\n\n{text[place.start() :]}")
+            path, text = root / where, (root / where).read_text()
+            place = re.search(r"^[A-Z]+ = \{$", text, re.MULTILINE)  # a table can name what stands above it
+            end = len(text) if place is None else place.start()
+            gap = "\n" if path.suffix == ".yaml" else "\n\n\n"
+            path.write_text(f"{text[:end].rstrip()}{gap}{code}\n\n{text[end:]}".rstrip() + "\n")
+        elif verb == "after":
+            line, _, file = where.rpartition(" in ")
+            text = (root / file).read_text()
+            assert text.count(f"{line}\n") == 1, f"{file} does not have the line {line!r} once"
+            (root / file).write_text(text.replace(f"{line}\n", f"{line}\n{code}"))
         else:
             table, _, file = where.partition(" in ")
             text, line = (root / file).read_text(), f"{table} = {{\n"
@@ -127,7 +130,7 @@ def python(copy: Path, *arguments: str) -> str:
 
 def test_what_the_page_adds_is_found_and_trained_with(repository: Path, copy: Path) -> None:
     did = follow((repository / "docs/how-to/extend.md").read_text(), copy)
-    assert len(did) == 12, did
+    assert len(did) == 18, did
     params = (copy / "params.yaml").read_text()
     for old, new in (
         ("family: flux\n", "family: flux_attention\n"),
@@ -171,6 +174,25 @@ def test_the_benchmark_of_the_page_runs_and_is_an_asset(repository: Path, copy: 
     file.write_text(file.read_text().replace('("instances",)', '("cases",)').replace("rows=5", "rows=7"))
     python(copy, "-m", "paco_core", "code")
     assert json.loads((copy / "data/code/colour_rank.json").read_text())["modules"] == before, "nothing runs again"
+
+
+def test_the_stage_of_the_page_reports_and_its_parameter_is_checked(
+    repository: Path, copy: Path, mlflow_template: Path
+) -> None:
+    follow((repository / "docs/how-to/extend.md").read_text(), copy)
+    shutil.copy(mlflow_template, copy / "mlflow.db")
+    params = (copy / "params.yaml").read_text().replace("  count: 400\n", "  count: 12\n", 1)
+    (copy / "params.yaml").write_text(params)
+    for stage in ("prompts", "prompt_lengths"):
+        python(copy, "-m", "paco_core", "run", stage)
+    figures = json.loads((copy / "data/metrics/prompt_lengths.json").read_text())
+    assert figures["short"] == 0 < 20 <= figures["words.min"] <= figures["words.mean"] <= figures["words.max"]
+    assert "prompt_lengths" in python(copy, "-c", ASSETS).split()
+    described = python(copy, "-m", "paco_core", "params", "prompt_lengths")
+    assert "prompts with fewer words are counted as short" in described
+    (copy / "params.yaml").write_text(params.replace("min_words: 20", "min_words: 0"))
+    with pytest.raises(AssertionError, match=r"prompt_lengths\.min_words: Input should be greater"):
+        python(copy, "-m", "paco_core", "check")
 
 
 def test_the_lines_of_families_are_those_of_their_files(repository: Path) -> None:

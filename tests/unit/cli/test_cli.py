@@ -207,6 +207,22 @@ def changed(project: Path, key: str, value: object) -> list[str]:
     return preflight.check_project(project, declared(project)).problems
 
 
+def test_a_section_that_its_stage_does_not_list_is_a_problem(project: Path) -> None:
+    """DVC would take a change of it for none: the stage would keep its old results in silence."""
+    graph = project / "dvc.yaml"
+    lists_it = "params: [edit_reward, world, "
+    assert lists_it in graph.read_text()
+    graph.write_text(graph.read_text().replace(lists_it, "params: [world, ", 1))
+    (problem,) = [p for p in preflight.check_project(project, declared(project)).problems if p.startswith("dvc.yaml")]
+    assert "dvc.yaml, edit_reward: its section of params.yaml" in problem and "add `params: [edit_reward]`" in problem
+
+
+def test_a_reward_of_a_module_is_named_with_a_colon(project: Path) -> None:
+    terms = {"mine": {"weight": 1.0, "reward": "my_rewards.warmth"}}
+    with pytest.raises(ParamsError, match="'my_rewards.warmth' is unknown; did you mean 'my_rewards:warmth'?"):
+        changed(project, "policies.recipes.flux_t2is.rewards.terms", terms)
+
+
 def test_the_check_refuses_a_misspelt_reward_before_anything_is_trained(project: Path) -> None:
     terms = {"consistencyy": {"weight": 1.0}}
     with pytest.raises(ParamsError, match="flux_t2is.rewards: reward 'consistencyy' is unknown; did you mean 'consis"):

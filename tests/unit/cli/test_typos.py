@@ -15,6 +15,7 @@ TYPOS = {
     "zoo check flx": "the zoo has no member 'flx'; did you mean 'flux'?",
     "promote flux_t2si": "nothing is called 'flux_t2si'; did you mean 'flux_t2is'? choose one of: reward, flux_t2is",
     "rollback flux_t2si": "nothing is called 'flux_t2si'",
+    "plan grids": "grids is a stage, whose cost `paco check` prints",
     "plan flux_t2si": "no recipe 'flux_t2si' in policies.recipes; did you mean 'flux_t2is'? there are: flux_t2is",
     "push flux_t2si me/name": "flux_t2si: did you mean 'flux_t2is'? nothing is there to push",
     "profile use smok": "no profile 'smok' in profiles/; did you mean 'smoke'? available: ",

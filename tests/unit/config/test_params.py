@@ -169,6 +169,36 @@ def test_the_storybook_profile_comes_back_byte_for_byte_with_what_was_changed_in
     assert (project / "params.yaml").read_text() == text and not (project / "profiles/storybook.yaml").exists()
 
 
+@pytest.mark.slow
+def test_what_was_changed_under_another_profile_is_kept(project: Path) -> None:
+    profiles.use(project, "smoke")
+    assert "kept as" not in profiles.use(project, "smoke"), "nothing was changed"
+    text = (project / "params.yaml").read_text().replace("noise_level: 0.7", "noise_level: 0.9  # mine", 1)
+    for number in (1, 2):
+        (project / "params.yaml").write_text(text)
+        assert f"params.yaml was changed, and is kept as .paco/params/smoke-{number}.yaml" in profiles.use(
+            project, "storybook"
+        )
+        assert (project / f".paco/params/smoke-{number}.yaml").read_text() == text
+        profiles.use(project, "smoke")
+    (project / "params.yaml").write_text("profile: [")
+    assert ".paco/params/unnamed-1.yaml" in profiles.use(project, "smoke")
+
+
+@pytest.mark.slow
+def test_a_changed_storybook_profile_is_kept_though_another_one_was_put_in_its_place(project: Path) -> None:
+    """`git checkout -- params.yaml` while another profile is in use leaves two storybook profiles."""
+    committed = (project / "params.yaml").read_text()
+    mine = committed.replace("noise_level: 0.7", "noise_level: 0.9  # mine", 1)
+    (project / "params.yaml").write_text(mine)
+    profiles.use(project, "smoke")
+    (project / "params.yaml").write_text(committed)
+    said = profiles.use(project, "smoke")
+    assert "profiles/storybook.yaml was changed, and is kept as .paco/params/storybook-1.yaml" in said
+    assert (project / ".paco/params/storybook-1.yaml").read_text() == mine
+    assert (project / "profiles/storybook.yaml").read_text() == committed
+
+
 def test_a_storybook_profile_that_is_gone_is_named_with_the_remedy(project: Path) -> None:
     profiles.use(project, "smoke")
     (project / "profiles/storybook.yaml").unlink()

@@ -207,9 +207,9 @@ def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
     policy, rule = ToyPolicy(), recipe()
     policy.add_adapter(rule.lora, 0)
     from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.pages import EncodedPrompts
     from paco_core.grpo.sampler import Sampler
     from paco_core.grpo.scoring import Scoring
-    from paco_core.grpo.stories import EncodedPrompts
 
     encoded, records = policy.encode(["a"] * 8, 8), [record(n) for n in range(8)]
     with Scoring({"b": Brightness()}) as scoring:
@@ -226,9 +226,9 @@ def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
         groupwise = True
 
     from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.pages import EncodedPrompts
     from paco_core.grpo.sampler import Sampler
     from paco_core.grpo.scoring import Scoring
-    from paco_core.grpo.stories import EncodedPrompts
 
     policy = ToyPolicy()
     with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="splits groups of 6.*choose 6"):

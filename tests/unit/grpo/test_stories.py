@@ -15,9 +15,9 @@ from paco_core.config.params import PolicyLora
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import model_card
+from paco_core.grpo.pages import EncodedPrompts, composed, paint_page, panel_texts
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sizes import Canvas, refuse_sizes
-from paco_core.grpo.stories import EncodedPrompts, composed, paint_page, panel_texts
 from paco_core.io.files import DataError
 from paco_core.painting.paint import paint_sizes
 from paco_core.policies import base

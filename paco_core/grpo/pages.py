@@ -1,6 +1,7 @@
-"""Stories: pictures whose panels are painted one by one, each with panels before it as reference pictures.
+"""Painting a picture in training: at once, or panel by panel, each with panels before it as reference pictures.
 
-A picture that is painted at once is a story of one part, so that both are painted by :func:`paint_page`.
+The latter is a story. A picture that is painted at once is one of a single part, so that both are painted by
+:func:`paint_page`.
 """
 
 from __future__ import annotations
