@@ -166,6 +166,7 @@ def test_a_silent_endpoint_is_given_up_in_time(tmp_path: Path) -> None:
         never.set()
 
 
+@pytest.mark.slow
 def test_a_question_that_was_not_answered_in_time_is_asked_again(tmp_path: Path) -> None:
     late = threading.Event()
     with ChatServer(lambda body, n: echo(body, n) if n else late.wait(20) and None) as server:

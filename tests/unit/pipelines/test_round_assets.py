@@ -21,6 +21,7 @@ from pipelines.previews import stages as previews
 from tests.support.definitions import outline
 
 
+@pytest.mark.slow
 def test_rounds_are_partitions_of_assets_and_one_job_makes_one(
     repository: Path, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
