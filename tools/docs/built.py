@@ -21,15 +21,24 @@ class Page(HTMLParser):
         super().__init__()
         self.names, self.references = set[str](), list[tuple[str, bool]]()
         self.diagrams = 0  # mermaid's, for which the theme would load a script from elsewhere
+        self.fences = 0  # of code blocks that the site did not take for such
+        self._code = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
+        self._code += tag == "code"
         self.names |= {value for key in ("id", "name") if (value := given.get(key))}
         self.diagrams += "mermaid" in (given.get("class") or "").split()
         for key in ("href", "src", "data"):
             if (value := given.get(key)) and given.get("rel") != "canonical":
                 self.references.append((value, (tag, key) in LOADED))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag == "code"
+
+    def handle_data(self, data: str) -> None:
+        self.fences += "```" in data and not self._code
 
 
 def faults(site: Path) -> list[str]:
@@ -40,6 +49,8 @@ def faults(site: Path) -> list[str]:
         where = path.relative_to(site)
         if page.diagrams:
             found.append(f"{where}: a Mermaid diagram, whose script would be loaded from elsewhere; use an SVG")
+        if page.fences:
+            found.append(f"{where}: a line that begins with ``` opens no code block; look at what follows it")
         for reference, loaded in page.references:
             if reason := _fault(site, path, reference, loaded, read):
                 found.append(f"{where}: {reference}: {reason}")

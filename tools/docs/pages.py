@@ -15,7 +15,7 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 ELSEWHERE = re.compile(r"[a-z]+:")
 FENCE = re.compile(r" *(```+|~~~+)")
 #: What tests read in docs/how-to/extend.md, as a reader should see it.
-PLACES = re.compile(r'^(```\w+) (append|add)-to="([^"]+)"$')
+PLACES = re.compile(r'^(```\w+) (append-to|add-to|after)="\s*([^"]+)"$')
 ASSETS = ("iframe-worker.js", "site.css")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
 
@@ -89,8 +89,13 @@ def page(root: Path, path: PurePosixPath) -> tuple[str, list[PurePosixPath]]:
         if kind == "text":
             lines.append(LINK.sub(partial(moved, root, path, linked, number), line))
         else:
-            lines.append(PLACES.sub(r'\1 title="\2 to \3"', line) if kind == "open" else line)
+            lines.append(PLACES.sub(_titled, line) if kind == "open" else line)
     return "\n".join(lines) + "\n", linked
+
+
+def _titled(place: re.Match[str]) -> str:
+    """The first line of a code block with where it goes as its title."""
+    return f'{place[1]} title="{place[2].replace("-", " ")} {place[3]}"'
 
 
 def moved(root: Path, path: PurePosixPath, linked: list[PurePosixPath], line: int, link: re.Match[str]) -> str:

@@ -101,6 +101,7 @@ def test_a_page_keeps_its_links_wherever_they_lead(tmp_path: Path) -> None:
         ('<a href="../outside.html">x</a>', "../outside.html: no such file in the site"),
         ('<a href="#gone">x</a>', "#gone: no such anchor"),
         ('<pre class="mermaid">flowchart</pre>', "Mermaid"),
+        ('<p>```text after="here"</p>', "opens no code block"),
     ],
 )
 def test_a_built_page_with_a_fault_is_named(tmp_path: Path, text: str, fault: str) -> None:
