@@ -340,8 +340,11 @@ def test_status_tells_how_far_and_how_well(
     for who in queue.annotators:
         while (view := queue.view(who)).instance is not None and view.done < 22:
             shown = assignment.places(who.token, view.instance, 4)
-            chosen = (0, 1, 2, 3) if who.name == "annotator-2" else [shown.index(c) for c in range(4)]
-            queue.answer(who, view.instance, 1, "ranked", chosen, 2.0)
+            chosen = [
+                shown.index(c) for c in range(4)
+            ]  # as the other one does; the second, every other time the reverse
+            turned = who.name == "annotator-2" and view.done % 2
+            queue.answer(who, view.instance, 1, "ranked", chosen[::-1] if turned else chosen, 2.0)
     monkeypatch.chdir(tmp_path)
     cli.main(["annotate", "status"])
     told = capsys.readouterr().out
