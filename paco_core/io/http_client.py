@@ -21,6 +21,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from paco_core.io.files import DataError
+from paco_core.io.secrets import HIDDEN
 from paco_core.io.timed_http import TimedConnection, connect
 
 MAX_ANSWER = 8 << 20
@@ -122,7 +123,7 @@ class HttpClient:
     ) -> None:
         self.url, self._timeout, self._patience, self._locate = url.rstrip("/"), timeout_s, patience, locate
         self._address, self._through_proxy = Address.parse(url), through_proxy
-        self._headers = {"Content-Type": "application/json", "User-Agent": "paco"}
+        self._headers, self._key = {"Content-Type": "application/json", "User-Agent": "paco"}, api_key
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._mine = threading.local()
@@ -223,6 +224,8 @@ class HttpClient:
         if status != http.client.OK:
             moved = headers.get("Location") if 300 <= status < 400 else None
             message = f"it redirects to {moved}; give that address" if moved else _message(value)
+            if self._key:  # a server may send it back; before the cut, which could leave a part of it
+                message = message.replace(self._key, HIDDEN)
             cause = f"HTTP {status}{': ' + message[:300] if message else ''}"
             pause = _seconds(headers.get("Retry-After"))
             raise RequestFailed(cause, "status", status=status, down=status in NO_SERVER, retry_after_s=pause)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -21,12 +22,14 @@ class Progress:
     """Counts towards ``total`` and reports done/total, rate and time left.
 
     ``say`` receives a plain line every few seconds when stderr is no terminal; without it nothing is reported.
+    Several threads may advance it.
     """
 
     def __init__(self, total: int, label: str, unit: str, say: Callable[[str], None] | None = None) -> None:
         self.total, self.label, self.unit, self.say = total, label, unit, say
         self.done, self.note = 0, ""
         self._start = self._last = time.monotonic()
+        self._lock = threading.Lock()
         self._bar = None
         if say is not None and sys.stderr.isatty():
             from tqdm import tqdm
@@ -35,14 +38,15 @@ class Progress:
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count ``count`` more units as done; ``note`` is shown behind the figures."""
-        self.done += count
-        self.note = note or self.note
-        if self._bar is not None:
-            self._bar.set_postfix_str(self.note, refresh=False)
-            self._bar.update(count)
-        elif self.say and (time.monotonic() - self._last >= LINE_EVERY_S or self.done >= self.total):
-            self._last = time.monotonic()
-            self.say(self.line())
+        with self._lock:
+            self.done += count
+            self.note = note or self.note
+            if self._bar is not None:
+                self._bar.set_postfix_str(self.note, refresh=False)
+                self._bar.update(count)
+            elif self.say and (time.monotonic() - self._last >= LINE_EVERY_S or self.done >= self.total):
+                self._last = time.monotonic()
+                self.say(self.line())
 
     def line(self) -> str:
         """The present state as one line of text."""

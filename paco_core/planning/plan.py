@@ -210,8 +210,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     Raises:
         DataError: when there is no recipe of that name, or its numbers cannot work.
     """
-    known = params.policies.recipes
-    if policy not in known and (root / "dvc.yaml").is_file() and policy in {s.group for s in stages_of(root).values()}:
+    if policy not in params.policies.recipes and policy in {stage.group for stage in stages_of(root).values()}:
         raise DataError(f"{policy} is a stage, whose cost `paco check` prints; a recipe of policies.recipes is planned")
     recipe = params.policies.recipe(policy)
     done = Workload.from_params(params, policy, trained_on(usable(params, root), recipe, root))

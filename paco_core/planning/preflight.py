@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dvc_project.lockfile import Lock
 from dvc_project.project import DvcProject, stages_of
+from dvc_project.project import Stage as GraphStage
 from dvc_project.state import ProjectState
 from paco_core.config import profiles
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
@@ -152,13 +153,12 @@ def _distilled(params: Params, root: Path) -> list[str]:
 IGNORED = " (it also ignores guidance: set it to 1)"
 
 
-def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> list[str]:
+def _graph_without_recipe(params: Params, declared: Set[str], graph: Mapping[str, GraphStage]) -> list[str]:
     """Recipes of params.yaml that dvc.yaml does not train, or whose benchmark does not read them.
 
     Args:
         declared: names of the recipes, and of those that are null: the graph has these, and trains nothing.
     """
-    graph = stages_of(root)
     trained = {stage.item for stage in graph.values() if stage.group == paths.POLICIES.name}
     problems = []
     for name, recipe in params.policies.recipes.items() if trained else ():
@@ -180,12 +180,12 @@ def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> lis
     ]
 
 
-def _unlisted_sections(root: Path) -> list[str]:
+def _unlisted_sections(graph: Mapping[str, GraphStage]) -> list[str]:
     """Stages whose section dvc.yaml does not list: a change of it would run nothing again, and nobody would notice."""
     return [
         f"dvc.yaml, {name}: its section of params.yaml is not among its params, so a change of it would run nothing; "
         f"add `params: [{name}]`"
-        for name, stage in {stage.group: stage for stage in stages_of(root).values()}.items()
+        for name, stage in {stage.group: stage for stage in graph.values()}.items()
         if name in Params.model_fields
         and not any(not keys or name in (key.split(".")[0] for key in keys) for keys in stage.params.values())
     ]
@@ -261,7 +261,8 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
             report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
     report.remarks += _untrainable(params) + _distilled(params, root) + left_out(params, root)
-    report.problems += _graph_without_recipe(params, _declared(root, profile), root) + _unlisted_sections(root)
+    graph = stages_of(root)
+    report.problems += _graph_without_recipe(params, _declared(root, profile), graph) + _unlisted_sections(graph)
     lock = Lock.read(root)
     report.remarks += _lost_outs(root, lock) + (_changed_code(root, lock) if profile is None else [])
     free = shutil.disk_usage(root).free / 1e9

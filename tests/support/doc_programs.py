@@ -48,7 +48,7 @@ def _paco(arguments: list[str]) -> str | None:
 
 @cache
 def _stages() -> set[str]:
-    """those of dvc.yaml, and those that docs/how-to/extend.md adds."""
+    """Those of dvc.yaml, and those that docs/how-to/extend.md adds."""
     from dvc_project.project import stages_of
 
     made = stages_of(REPOSITORY)

@@ -169,7 +169,8 @@ def _child(act: Callable[[], object], folder: Path, log: Path, kill: Moment | At
         os.chdir(folder)
         if isinstance(kill, At):
             kill.arm()
-        counted = _watch(None if isinstance(kill, At) else kill) if isinstance(kill, Moment) or count else None
+            kill = None
+        counted = _watch(kill) if kill or count else None
         try:
             act()
             code = 0

@@ -145,11 +145,10 @@ class Endpoint:
     def _failure(self, error: RequestFailed | ValidationError) -> NoAnswer:
         if isinstance(error, ValidationError):
             return NoAnswer("no_chat_completion", f"the endpoint answered something else ({first_fault(error)})")
-        detail = error.cause.replace(self._key, "***") if self._key else error.cause
         if error.status in FATAL:
             hint = FATAL[error.status].format(key=self.params.api_key_env or "(no key is configured)")
-            raise ChatError(f"{self.name}: {detail}; {hint}")
+            raise ChatError(f"{self.name}: {error.cause}; {hint}")
         if error.status is not None:
-            return NoAnswer(f"http_{error.status}", detail, final=not error.is_busy)
+            return NoAnswer(f"http_{error.status}", error.cause, final=not error.is_busy)
         causes = {"time": "no_answer_in_time", "connection": "no_connection", "answer": "no_chat_completion"}
-        return NoAnswer(causes[error.kind], detail)
+        return NoAnswer(causes[error.kind], error.cause)

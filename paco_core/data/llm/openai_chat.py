@@ -119,8 +119,7 @@ class Chat:
 
         def work(asked: Question[A]) -> Reply[A]:
             reply = self.ask(asked)
-            with self._lock:
-                advance(1)
+            advance(1)
             return reply
 
         return self.each(map(question, items), work)

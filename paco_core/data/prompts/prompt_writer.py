@@ -7,7 +7,6 @@ What the chat's journal holds is replayed, so a killed run goes on with the next
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -165,14 +164,8 @@ def write(chat: Chat, count: int, job: PromptJob, advance: Callable[[int], objec
     """
     prompt_text.panel_marks(job.layout)
     chains = [_Chain(kind, share, job) for kind, share in shares(count).items() if share]
-    lock = threading.Lock()
-
-    def gained(prompts: int) -> None:
-        with lock:
-            advance(prompts)
-
     while any(chain.short for chain in chains):
-        chat.each(chains, lambda chain: chain.fill(chat, gained))
+        chat.each(chains, lambda chain: chain.fill(chat, advance))
         before = sum(len(chain.records()) for chain in chains)
         _give_up_repeats(chains)
         advance(sum(len(chain.records()) for chain in chains) - before)

@@ -7,7 +7,6 @@ import io
 import json
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +175,13 @@ def test_a_question_that_was_not_answered_in_time_is_asked_again(tmp_path: Path)
 
 
 def test_ctrl_c_waits_for_no_answer(tmp_path: Path) -> None:
-    """The question on its way would be answered in 20 seconds, and its next try in a minute."""
-    arrived, late = threading.Event(), threading.Event()
+    """None came before the end of asking, and the server was ready to wait for a minute."""
+    arrived, go_on, hung_up = threading.Event(), threading.Event(), threading.Event()
 
     def never(_body: dict[str, Any], _number: int) -> None:
         arrived.set()
-        late.wait(20)
+        go_on.wait(60)
+        hung_up.set()
 
     def press() -> None:
         arrived.wait(20)
@@ -191,11 +191,10 @@ def test_ctrl_c_waits_for_no_answer(tmp_path: Path) -> None:
     try:
         with ChatServer(never) as server:
             threading.Thread(target=press).start()
-            began = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
-                ask(server, tmp_path, ["a", "b"], retries=6, timeout_s=60)
-            assert time.monotonic() - began < 10
-            late.set()
+                ask(server, tmp_path, ["a", "b"], retries=6, timeout_s=120)
+            assert not hung_up.is_set()
+            go_on.set()
     finally:
         signal.signal(signal.SIGINT, before)
 

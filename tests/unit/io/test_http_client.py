@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -108,6 +109,18 @@ def test_what_an_error_says_is_in_the_cause(status: int, headers: dict[str, str]
     with Loopback(Handler) as server, pytest.raises(RequestFailed) as raised:
         ask(server.url)
     assert raised.value.cause.startswith(cause) and raised.value.status == status
+
+
+def test_a_key_that_is_sent_back_is_hidden_before_the_text_is_cut() -> None:
+    class Handler(Quiet):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            key = self.headers["Authorization"].removeprefix("Bearer ")
+            self.reply(400, json.dumps({"error": {"message": f"{'x' * 295}{key}"}}).encode())
+
+    with Loopback(Handler) as server, pytest.raises(RequestFailed) as raised:
+        ask(server.url, api_key="sk-secret")
+    assert "sk" not in raised.value.cause and raised.value.cause.endswith("x***")
 
 
 def test_a_date_is_waited_for() -> None:
