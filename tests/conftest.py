@@ -104,10 +104,12 @@ class SenderThread:
         self._thread.join(10)
 
     def _run(self) -> None:
+        from paco_core.io.file_locks import try_hold
         from paco_core.runtime.tracking import brief_requests, daemon, tracking_uri
         from paco_core.runtime.tracking.sender import Sender
 
-        held = daemon.lock(self._address.file)
+        self._address.file.parent.mkdir(parents=True, exist_ok=True)
+        held = try_hold(self._address.file)
         if held is not None:
             with held, brief_requests():
                 root, key = self._address.root, self._address.key

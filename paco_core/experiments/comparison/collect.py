@@ -16,7 +16,7 @@ from paco_core.io.project import EXPERIMENT_TAG
 from paco_core.io.secrets import bare
 from paco_core.runtime.provenance.chain import STAGE_TAG
 from paco_core.runtime.tracking import brief_requests, connect, run_url, tracking_uri
-from paco_core.runtime.tracking.delivery import short
+from paco_core.runtime.tracking.store import short
 
 if TYPE_CHECKING:
     from PIL.Image import Image

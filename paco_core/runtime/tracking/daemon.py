@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import IO
 
@@ -17,21 +16,11 @@ from paco_core.io.file_locks import try_hold
 from paco_core.io.imports import uncollected
 from paco_core.io.secrets import redact_tracebacks
 from paco_core.runtime.tracking.outbox import SenderAddress
-from paco_core.runtime.tracking.sender import POLL_S, Sender
+from paco_core.runtime.tracking.sender import Sender
 from paco_core.runtime.tracking.store import brief_requests, tracking_uri
 
 IDLE_S = 20.0
 IDLE = "PACO_SENDER_IDLE_S"
-TAKEOVER_S = 1.0  # for a sender that goes, and for those who look whether one lives
-
-
-def lock(file: Path) -> IO[bytes] | None:
-    """The lock of an address, held until it is closed; None when another sender holds it."""
-    deadline = time.monotonic() + TAKEOVER_S
-    file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-    while (held := try_hold(file)) is None and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    return held
 
 
 def is_gone(file: Path, held: IO[bytes]) -> bool:
@@ -50,8 +39,9 @@ def complain(line: str) -> None:
 def main(root: Path) -> None:
     redact_tracebacks()
     address, uri = SenderAddress.from_environment(root, os.environ), tracking_uri(root)
-    held = lock(address.file)
-    if held is None:
+    address.file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    held = try_hold(address.file)
+    if held is None:  # another one is at it
         return
     with held, brief_requests():
         held.truncate(0)  # what the last one complained about

@@ -8,37 +8,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
-from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, DamagedJournal, Event, RunJournal, store_of
+from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Event, RunJournal
 from paco_core.runtime.tracking.models import Adapted
+from paco_core.runtime.tracking.store import short
 
 JOURNAL_TAG = "paco.journal"
 #: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 BATCHED = {"metrics", "params", "tags"}
-CARRIERS = {"file", "image", "model"}
-METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
+METRICS, OTHERS = 1000, 100  # that one request may hold
 #: What asking again will not change.
 FINAL = {
     "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "NOT_IMPLEMENTED",
 }  # fmt: skip
-FILE_ATTEMPTS = 5
-PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # after the first, second ... attempt that found no answer
+FILE_PAUSES_S = (0.5, 1.0, 2.0)  # before a file that a store did not take is sent again
 
 
-def short(error: Exception) -> str:
-    """One line; what names its remedy is given in full."""
-    text = " ".join(str(error).split())
-    text = redacted(text)
-    if isinstance(error, DataError):
-        return text
-    return f"{type(error).__name__}: {text[:200]}"
+class NotStored(ValueError):
+    """A store that answers did not take a file, several times."""
 
 
 def is_final(error: Exception) -> bool:
@@ -61,134 +54,67 @@ class Delivery:
 
     Args:
         uri: the store of who delivers, with its credentials.
-        say: called with what people should know where the writer has gone.
-        left: whether it has.
     """
 
-    def __init__(self, journal: RunJournal, uri: str, say: Callable[[str], None], *, left: bool = False) -> None:
-        self.journal, self.left, self._ours, self._say = journal, left, uri, say
+    def __init__(self, journal: RunJournal, uri: str) -> None:
+        self.journal, self._ours = journal, uri
         self.done = journal.delivered()
-        self.failures = 0  # attempts in a row that found no answer
-        self._next_attempt = 0.0
-        self._attempts = 0  # at the next event
-        self._singly = False  # one of a batch is refused
-        self._resumed = self.done.offset > 0
+        self._certain = self.done.offset == 0  # that nothing has arrived of what comes next
         self._client: Any = None
-        self._uri = ""  # of the journal's store, with its credentials, once it is connected
         self._models: dict[str, str] = {}  # the run that made a model ("": this one), and its id
-
-    def attempt(self) -> bool:
-        """Deliver the next events; whether the store took something.
-
-        A store that does not answer is not asked too often, but once more after the run's end; what it says is noted.
-
-        Raises:
-            DamagedJournal: when a line is no event.
-        """
-        size = self.journal.size()
-        over = self.left or self.journal.has_ended()
-        if time.monotonic() < self._next_attempt and not (over and (self.done.failed_at or 0) < size):
-            return False
-        try:
-            worked = self.step()
-        except DamagedJournal:
-            raise
-        except Exception as error:
-            if over and self._is_stuck():
-                return True  # the store is well: a file is asked for again at once, and set aside after some attempts
-            self.failures += 1
-            self._next_attempt = time.monotonic() + PAUSES_S[min(self.failures, len(PAUSES_S)) - 1]
-            self._note_outage(error, size)
-            return False
-        if worked:
-            self.failures, self._next_attempt = 0, 0.0
-        return worked
 
     def step(self) -> bool:
         """Deliver the next events; False when none waits.
 
         Raises:
+            DamagedJournal: when a line is no event.
             Exception: whatever MLflow raises when the store does not answer; call again later.
         """
         waiting = self.journal.waiting(self.done.offset)
         if not waiting:
             return False
-        batch = waiting[:1] if self._singly else _batch(waiting)
-        first = batch[0][0]
         if self._client is None:  # a store that cannot be opened refuses nothing
-            self._connect(self.journal.waiting(0, limit=1)[0][0])
+            self._client = database.connect(self._uri())
+        self._send(_batch(waiting))
+        return True
+
+    def note_outage(self, error: Exception) -> None:
+        """Note that :meth:`step` found no answer."""
+        store = bare(str(self.journal.header().get("uri", "")))
+        self.done.failed += 1
+        self.done.outage = (
+            f"MLflow at {store} does not accept figures now ({short(error)}); "
+            f"they are kept in {self.journal.home} and sent later"
+        )
+        self.journal.mark(self.done)
+
+    def _send(self, batch: list[tuple[Event, int]]) -> None:
+        events = [event for event, _ in batch]
         try:
-            self._attempts += 1
-            self._deliver([event for event, _ in batch])
+            self._deliver(events)
         except Exception as error:
-            stuck = self._attempts >= FILE_ATTEMPTS and self._is_stuck()
-            if not (is_final(error) or stuck) or first["kind"] == "run":
+            self._certain = False
+            if events[0]["kind"] == "run" or not is_final(error):
                 raise
             if len(batch) > 1:  # one of them is to blame
-                self._singly = True
-                return True
-            self._refuse(first, error)
-        self._advance(batch)
-        return True
+                for one in batch:
+                    self._send([one])
+                return
+            self._refuse(events[0], error)
+        self.done.offset, self.done.outage = batch[-1][1], ""
+        self.journal.mark(self.done)
+        for event in events:
+            self.journal.drop(event)
+        self._certain = True
 
     def _refuse(self, event: Event, error: Exception) -> None:
         home = self.journal.refuse(event, f"{type(error).__name__}: {error}")
         self.done.refused += 1
         self.done.refusal = f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is kept in {home}"
-        self._report(self.done.refusal)
 
-    def _note_outage(self, error: Exception, size: int) -> None:
-        """Note that :meth:`step` found no answer; the journal had ``size`` bytes when it began."""
-        self.done.outage = (
-            f"MLflow at {store_of(self.journal)} does not accept figures now ({short(error)}); "
-            f"they are kept in {self.journal.home} and sent later"
-        )
-        self.done.failed_at = size
-        self.journal.mark(self.done)
-        self._report(self.done.outage)
-
-    def _report(self, line: str) -> None:
-        if self.left:
-            self._say(line)
-
-    def _advance(self, batch: list[tuple[Event, int]]) -> None:
-        self.done.offset, self.done.failed_at, self.done.outage = batch[-1][1], None, ""
-        self.journal.mark(self.done)
-        for event, _ in batch:
-            self.journal.drop(event)
-        self._attempts, self._singly = 0, False
-
-    def _is_stuck(self) -> bool:
-        """Whether the store itself is well, and it is the file of the next event that cannot be stored."""
-        waiting = self.journal.waiting(self.done.offset, limit=1)
-        if not waiting or waiting[0][0]["kind"] not in CARRIERS or self._client is None:
-            return False
-        try:
-            self._client.get_run(self.done.run_id)
-        except Exception:
-            return False
-        return True
-
-    # --- to the store --------------------------------------------------------------------------------
-
-    def _deliver(self, events: list[Event]) -> None:
-        first = events[0]
-        if first["kind"] == "run":
-            self._start(first)
-            return
-        if self.done.run_id is None:
-            raise RuntimeError(f"{self.journal.events}: the first event names no run")
-        if first["kind"] in BATCHED:
-            self._log_batch(events)
-        else:
-            getattr(self, f"_{first['kind']}")(first)
-
-    def _connect(self, header: Event) -> None:
-        self._uri = self._with_credentials(header)
-        self._client = database.connect(self._uri)
-
-    def _with_credentials(self, header: Event) -> str:
+    def _uri(self) -> str:
         """The URI of the journal's store; a journal does not hold the password of a database."""
+        header = self.journal.header()
         given = str(header["uri"])
         if bare(self._ours) == given:
             return self._ours
@@ -198,6 +124,41 @@ class Delivery:
                 "name that store with its password in MLFLOW_TRACKING_URI and run `paco sync`"
             )
         return given
+
+    # --- to the store --------------------------------------------------------------------------------
+
+    def _deliver(self, events: list[Event]) -> None:
+        first = events[0]
+        if first["kind"] == "run":
+            self._start(first)
+        elif self.done.run_id is None:
+            raise RuntimeError(f"{self.journal.events}: the first event names no run")
+        elif first["kind"] in BATCHED:
+            self._log_batch(events)
+        elif first["kind"] in ("file", "image", "model"):
+            self._insist(getattr(self, f"_{first['kind']}"), first)
+        else:
+            getattr(self, f"_{first['kind']}")(first)
+
+    def _insist(self, log: Callable[[Event], None], event: Event) -> None:
+        """Send a file, several times where the store itself is well: the rest must not wait for it for ever.
+
+        Raises:
+            NotStored: when the store answers and does not take it.
+        """
+        for pause in FILE_PAUSES_S:
+            try:
+                log(event)
+            except Exception as error:
+                if is_final(error):
+                    raise
+                self._certain = False
+                self._client.get_run(self.done.run_id)  # raises where it is the store that does not answer
+                last = error
+                time.sleep(pause)
+            else:
+                return
+        raise NotStored(f"{type(last).__name__}: {last}") from last
 
     def _start(self, event: Event) -> None:
         """Create the run, or find the one whose creation was answered to nobody."""
@@ -248,16 +209,13 @@ class Delivery:
         ]
         params = [Param(k, v) for event in events if event["kind"] == "params" for k, v in event["values"].items()]
         tags = [RunTag(k, v) for event in events if event["kind"] == "tags" for k, v in event["values"].items()]
-        for start in range(0, len(metrics), METRICS_A_BATCH):
-            self._client.log_batch(self.done.run_id, metrics=metrics[start : start + METRICS_A_BATCH])
-        for start in range(0, len(params), OTHERS_A_BATCH):
-            self._client.log_batch(self.done.run_id, params=params[start : start + OTHERS_A_BATCH])
-        for start in range(0, len(tags), OTHERS_A_BATCH):
-            self._client.log_batch(self.done.run_id, tags=tags[start : start + OTHERS_A_BATCH])
+        for kind, found, most in (("metrics", metrics, METRICS), ("params", params, OTHERS), ("tags", tags, OTHERS)):
+            for start in range(0, len(found), most):
+                self._client.log_batch(self.done.run_id, **{kind: found[start : start + most]})
 
     def _image(self, event: Event) -> None:
         key, step = event["key"], event["step"]
-        if self._attempts > 1 or self._resumed:  # it may have arrived with its answer lost
+        if not self._certain:  # it may have arrived with its answer lost
             stored = [item.path for item in self._client.list_artifacts(self.done.run_id, "images")]
             start = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
             if sum(path.startswith(start) for path in stored) >= 2:  # the picture and its small version
@@ -266,7 +224,7 @@ class Delivery:
         self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
 
     def _file(self, event: Event) -> None:
-        path: Path = self.journal.home / event["file"]
+        path = self.journal.home / str(event["file"])
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         folder = "/".join(part for part in (event["folder"], path.name if path.is_dir() else None) if part)
         log(self.done.run_id, str(path), folder or None)
@@ -320,7 +278,7 @@ def _batch(waiting: list[tuple[Event, int]]) -> list[tuple[Event, int]]:
         if event["kind"] not in BATCHED:
             return found or waiting[:1]
         size += len(event["values"])
-        if found and size > METRICS_A_BATCH:
+        if found and size > METRICS:
             break
         found.append((event, offset))
     return found

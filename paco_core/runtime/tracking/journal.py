@@ -1,10 +1,10 @@
 """What a run has logged, kept on disk until a store has it: an append-only file of JSON lines.
 
-``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way),
-``delivered.json`` (how far the store has got, and what it did not take), and two files that are locked: ``alive``
-while its writer lives, ``delivering`` by the one who brings it to the store.
-``reserve`` takes the room of the last line, which a full disk would have no place for.
-The folder goes when all is delivered. What a store refuses for good is kept in ``.paco/tracking/refused/<id>/``.
+``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way), ``delivered.json``
+(how far the store has got, and what it did not take), ``reserve`` (the room of the last line, which a full disk would
+have no place for), and two files that are locked: ``alive`` while its writer lives, ``delivering`` by the one who
+brings it to the store. The folder goes when all is delivered. What a store refuses for good is kept in
+``.paco/tracking/refused/<id>/``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
 from paco_core.io.file_locks import try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
-from paco_core.io.secrets import bare, redacted
+from paco_core.io.secrets import redacted
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
@@ -46,9 +46,8 @@ class Delivered:
     """How far a store has got: bytes of ``events.jsonl``, and the run that they went to.
 
     Attributes:
-        failed_at: how many bytes the journal had when the store last left an attempt without an answer; None once it
-            answers again.
-        outage: in words, why it does not answer.
+        failed: attempts that found no answer, in all.
+        outage: in words, why the last one found none; empty once the store answers again.
         refused: events that the store refused for good.
         refusal: in words, the last of them.
     """
@@ -56,7 +55,7 @@ class Delivered:
     offset: int = 0
     run_id: str | None = None
     experiment_id: str | None = None
-    failed_at: int | None = None
+    failed: int = 0
     outage: str = ""
     refused: int = 0
     refusal: str = ""
@@ -69,14 +68,14 @@ class RunJournal:
         self.home = home
         self._lock = threading.Lock()
         self._alive: IO[bytes] | None = None
-        self._delivering: IO[bytes] | None = None
+        self._ended = False
 
     @property
     def events(self) -> Path:
         return self.home / "events.jsonl"
 
     @classmethod
-    def begin(cls, root: Path, first: Event | None = None) -> RunJournal:
+    def begin(cls, root: Path, first: Event) -> RunJournal:
         """A new journal with its first event. Its writer is this process until :meth:`leave`.
 
         Nobody sees it before it is locked and has that event.
@@ -91,28 +90,12 @@ class RunJournal:
             journal.home.mkdir(parents=True, mode=0o700)
             journal._alive = try_hold(journal.home / "alive")
             append_line(journal.home / RESERVE, bytes(RESERVED_BYTES))
-            if first is not None:
-                journal.append(first)
+            journal.append(first)
         except OSError:
             shutil.rmtree(journal.home, ignore_errors=True)
             raise
         journal.home = journal.home.rename(folder / name)
         return journal
-
-    def leave(self) -> None:
-        """The writer goes: what is delivered to its end is removed, the rest is left to others."""
-        if self.is_done():
-            self.remove()
-        if self._alive is not None:
-            self._alive.close()
-            self._alive = None
-
-    def remove(self) -> None:
-        """Take the journal away, in one step for all who may look at it."""
-        gone = self.home.with_name(f"{GONE}{self.home.name}")
-        with suppress(FileNotFoundError):  # another one was faster
-            self.home.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
 
     # --- the writer ----------------------------------------------------------------------------------
 
@@ -125,19 +108,6 @@ class RunJournal:
         line = (json.dumps({"time": int(time.time() * 1000), **event}) + "\n").encode()
         with self._lock:
             append_line(self.events, line)
-
-    def end(self, status: str, dropped: int = 0) -> None:
-        """Add the last event: how the run ended, and how many events its writer could not add.
-
-        Raises:
-            OSError: as :meth:`append`, where the room that is kept for it does not do either.
-        """
-        event = {"kind": "end", "status": status, "dropped": dropped}
-        try:
-            self.append(event)
-        except OSError:
-            (self.home / RESERVE).unlink(missing_ok=True)
-            self.append(event)
 
     @contextmanager
     def adding(self, event: Event, name: str) -> Iterator[Path]:
@@ -155,17 +125,29 @@ class RunJournal:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    def end(self, status: str, dropped: int = 0) -> None:
+        """Add the last event: how the run ended, and how many events its writer could not add.
+
+        Raises:
+            OSError: as :meth:`append`, where the room that is kept for it does not do either.
+        """
+        event = {"kind": "end", "status": status, "dropped": dropped}
+        try:
+            self.append(event)
+        except OSError:
+            (self.home / RESERVE).unlink(missing_ok=True)
+            self.append(event)
+        self._ended = True
+
+    def leave(self) -> None:
+        """The writer goes: what is delivered to its end is removed, the rest is left to others."""
+        if self._ended and not self.count_waiting():
+            self.remove()
+        if self._alive is not None:
+            self._alive.close()
+            self._alive = None
+
     # --- the deliverer -------------------------------------------------------------------------------
-
-    def reserve(self) -> bool:
-        """Become the deliverer, until :meth:`free`; False when another one is at it."""
-        self._delivering = try_hold(self.home / "delivering")
-        return self._delivering is not None
-
-    def free(self) -> None:
-        if self._delivering is not None:
-            self._delivering.close()
-            self._delivering = None
 
     def is_left(self) -> bool:
         """Whether the writer has gone.
@@ -183,73 +165,55 @@ class RunJournal:
             _end_of_the_killed(self)
         return True
 
-    def header(self) -> Event | None:
-        """The first event, which opens the run; None while there is none."""
-        return next((event for event, _ in self.waiting(0, limit=1)), None)
-
-    def size(self) -> int:
-        """Bytes of all events."""
-        return self.events.stat().st_size if self.events.is_file() else 0
-
-    def delivered(self) -> Delivered:
-        try:
-            return Delivered(**json.loads((self.home / "delivered.json").read_bytes()))
-        except FileNotFoundError:
-            return Delivered()
-
-    def mark(self, delivered: Delivered) -> None:
-        write_json(self.home / "delivered.json", asdict(delivered))
-
     def waiting(self, offset: int, limit: int = 1000) -> list[tuple[Event, int]]:
         """The next events behind ``offset``, each with the offset behind it; a torn last line is no event yet.
 
         Raises:
             DamagedJournal: when a line is no event.
         """
-        if not self.events.is_file():
-            return []
         found: list[tuple[Event, int]] = []
-        with self.events.open("rb") as stream:
-            stream.seek(offset)
-            for line in stream:
-                if not line.endswith(b"\n") or len(found) == limit:
-                    break
-                event = _event(line, self.events, offset)
-                offset += len(line)
-                found.append((event, offset))
+        for line in self._lines(offset):
+            event = _event(line, self.events, offset)
+            offset += len(line)
+            found.append((event, offset))
+            if len(found) == limit:
+                break
         return found
 
-    def has_ended(self) -> bool:
-        """Whether the run's end is logged."""
-        if not (size := self.size()):
-            return False
-        with self.events.open("rb") as stream:
-            stream.seek(max(0, size - 4096))
-            return b'"kind": "end"' in stream.readlines()[-1]
-
-    def is_done(self) -> bool:
-        """Whether the run's end is delivered."""
-        return self.has_ended() and self.delivered().offset >= self.size()
+    def header(self) -> Event:
+        """The first event, which opens the run; empty where the journal has gone."""
+        return next((event for event, _ in self.waiting(0, limit=1)), {})
 
     def count_waiting(self) -> int:
         """How many events the store does not have yet."""
-        offset = self.delivered().offset
-        if not self.events.is_file():
-            return 0
-        with self.events.open("rb") as stream:
-            stream.seek(offset)
-            return sum(line.endswith(b"\n") for line in stream)
+        return sum(1 for _ in self._lines(self.delivered().offset))
+
+    def _lines(self, offset: int) -> Iterator[bytes]:
+        if self.events.is_file():
+            with self.events.open("rb") as stream:
+                stream.seek(offset)
+                yield from (line for line in stream if line.endswith(b"\n"))
+
+    def delivered(self) -> Delivered:
+        path, known = self.home / "delivered.json", {field.name for field in fields(Delivered)}
+        try:
+            noted = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return Delivered()
+        return Delivered(**{name: value for name, value in noted.items() if name in known})
+
+    def mark(self, delivered: Delivered) -> None:
+        write_json(self.home / "delivered.json", asdict(delivered))
 
     def refuse(self, event: Event, reason: str) -> Path:
         """Keep an event that the store will never take, with its file and the reason."""
         home = self.home.parent / REFUSED / self.home.name
         home.mkdir(parents=True, exist_ok=True)
         append_line(home / "events.jsonl", (json.dumps({**event, "refused": redacted(reason)}) + "\n").encode())
-        kept = self.home / str(event.get("file") or "")
-        if event.get("file") and kept.exists():
-            target = home / str(event["file"])
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(kept, target)
+        name = str(event.get("file") or "")
+        if name and (self.home / name).exists():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(self.home / name, home / name)
         return home
 
     def drop(self, event: Event) -> None:
@@ -257,16 +221,24 @@ class RunJournal:
         if name := event.get("file"):
             shutil.rmtree((self.home / str(name)).parent, ignore_errors=True)
 
-
-def store_of(journal: RunJournal) -> str:
-    """The URI of a journal's store, as it may be shown."""
-    return bare(str((journal.header() or {}).get("uri", "")))
+    def remove(self) -> None:
+        """Take the journal away, in one step for all who may look at it."""
+        gone = self.home.with_name(f"{GONE}{self.home.name}")
+        with suppress(FileNotFoundError):  # another one was faster
+            self.home.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def journals(root: Path) -> list[RunJournal]:
     """All that lie on disk, oldest first, those of running stages included."""
     homes = (path for path in (owner_root(root) / FOLDER).glob("*") if path.is_dir())
     return [RunJournal(path) for path in sorted(homes) if path.name != REFUSED and not path.name.startswith(HIDDEN)]
+
+
+def sweep(root: Path) -> None:
+    """Remove what somebody who was killed had taken away."""
+    for gone in (owner_root(root) / FOLDER).glob(f"{GONE}*"):
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _event(line: bytes, path: Path, offset: int) -> Event:
@@ -277,20 +249,11 @@ def _event(line: bytes, path: Path, offset: int) -> Event:
     return event
 
 
-def sweep(root: Path) -> None:
-    """Remove what somebody who was killed had taken away."""
-    for gone in (owner_root(root) / FOLDER).glob(f"{GONE}*"):
-        shutil.rmtree(gone, ignore_errors=True)
-
-
 def _end_of_the_killed(journal: RunJournal) -> None:
     """Cut a torn last line off, and end a run that logged no end."""
     whole, last = 0, b""
-    if journal.events.is_file():
-        with journal.events.open("rb") as stream:
-            for line in stream:
-                if line.endswith(b"\n"):
-                    whole, last = whole + len(line), line
+    for line in journal._lines(0):
+        whole, last = whole + len(line), line
     if not last:
         journal.remove()
         return

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from paco_core.io.file_locks import is_held
 from paco_core.io.project import owner_root
-from paco_core.runtime.tracking.journal import Delivered, RunJournal, store_of
+from paco_core.io.secrets import bare
+from paco_core.runtime.tracking.journal import Delivered, RunJournal
 
 FOLDER = Path(".paco") / "senders"
 LOOK_S, POLL_S = 0.25, 0.02  # between two looks at a sender; while the stage waits for one
@@ -78,33 +79,25 @@ class Outbox:
     """Brings one journal on its way while its stage runs, which waits for it ``patience_s`` seconds in all."""
 
     def __init__(self, journal: RunJournal, root: Path, say: Callable[[str], None], patience_s: float) -> None:
-        self._patience = patience_s
+        self._journal, self._say, self._patience = journal, say, patience_s
         self._environment = dict(os.environ)
-        self.address = SenderAddress.from_environment(root, self._environment)
-        self._journal, self._say = journal, say
+        self._address = SenderAddress.from_environment(root, self._environment)
         self._sender: subprocess.Popen[bytes] | None = None
         self._started = -RESTART_S
         self._broken = False
-        self._shown = Delivered()  # as of the last look
-        self._known = Delivered()
+        self._printed = self._known = Delivered()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="outbox", daemon=True)
 
     def open(self) -> None:
         """Have a sender from now on."""
-        self._call()
+        self._start_missing()
         self._thread.start()
 
     def delivered(self) -> Delivered:
         """How far the store has got; waits for the run's id, unless the store did not answer."""
-
-        def is_known() -> bool:
-            if self._known.run_id is None:
-                self._known = self._journal.delivered()
-            return self._known.run_id is not None or self._known.failed_at is not None
-
-        if not self._closed.is_set():
-            self._wait(is_known)
+        if self._known.run_id is None and not self._closed.is_set():
+            self._wait(lambda: self._known.run_id is not None or bool(self._known.outage))
         return self._known
 
     def close(self, patience_s: float = math.inf) -> int:
@@ -112,55 +105,54 @@ class Outbox:
 
         A store that did not answer is asked once more and not waited for.
         """
-        size = self._journal.size()
         self._patience = min(self._patience, patience_s)
-
-        def is_over() -> bool:
-            failed_at = self._journal.delivered().failed_at
-            return self._journal.is_done() or (failed_at is not None and failed_at >= size)
-
-        self._wait(is_over)
+        failed = self._journal.delivered().failed
+        self._wait(lambda: self._known.failed > failed or not self._journal.count_waiting())
         self._closed.set()
         self._thread.join()
-        self._show()
-        self._known = self._journal.delivered()
+        self._print_news()
+        self._known = self._printed
         waiting = self._journal.count_waiting()
         self._journal.leave()
         return waiting
 
     def _wait(self, is_over: Callable[[], bool]) -> None:
         """Wait for a sender, as long as the patience of this run lasts."""
-        while not (is_over() or self._broken or self._patience <= 0):
+        while True:
+            self._known = self._journal.delivered()
+            if is_over() or self._broken or self._patience <= 0:
+                return
             began = time.monotonic()
             time.sleep(POLL_S)
             self._patience -= time.monotonic() - began
 
     def _watch(self) -> None:
         while not self._closed.wait(LOOK_S):
-            self._show()
-            self._call()
+            self._print_news()
+            self._start_missing()
 
-    def _show(self) -> None:
+    def _print_news(self) -> None:
         """Print what a sender noted since the last look: a refusal, an outage, its end."""
-        before, self._shown = self._shown, self._journal.delivered()
-        if count := self._shown.refused - before.refused:
-            self._say(self._shown.refusal if count == 1 else f"{count} refusals, the last: {self._shown.refusal}")
-        if self._shown.outage and not before.outage:
-            self._say(self._shown.outage)
-        elif before.outage and not self._shown.outage:
-            self._say(f"MLflow at {store_of(self._journal)} answers again")
+        before, now = self._printed, self._journal.delivered()
+        self._printed = now
+        if count := now.refused - before.refused:
+            self._say(now.refusal if count == 1 else f"{count} refusals, the last: {now.refusal}")
+        if now.outage and not before.outage:
+            self._say(now.outage)
+        elif before.outage and not now.outage:
+            self._say(f"MLflow at {bare(str(self._journal.header().get('uri', '')))} answers again")
 
-    def _call(self) -> None:
+    def _start_missing(self) -> None:
         """Start a sender where none lives: none came yet, the last one was killed, or went just before we came."""
         ended = None if self._sender is None else self._sender.poll()
-        if self._broken or (self._sender is not None and ended is None) or self.address.is_served():
+        if self._broken or (self._sender is not None and ended is None) or self._address.is_served():
             return
         if ended is not None and ended > 0:
-            self._do_without(f"the sender process ended with {ended}, see {self.address.file}")
+            self._do_without(f"the sender process ended with {ended}, see {self._address.file}")
         elif time.monotonic() - self._started >= RESTART_S:
             self._started = time.monotonic()
             try:
-                self._sender = start(self.address, self._environment)
+                self._sender = start(self._address, self._environment)
             except OSError as error:  # no memory, no space: the stage goes on
                 self._do_without(f"the sender process cannot be started ({error})")
 

@@ -11,7 +11,7 @@ from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.secrets import bare
 from paco_core.runtime.tracking import database, tracking_uri
-from paco_core.runtime.tracking.delivery import short
+from paco_core.runtime.tracking.store import short
 
 
 def main(uri: str) -> None:

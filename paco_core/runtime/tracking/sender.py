@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+from paco_core.io.file_locks import try_hold
 from paco_core.io.secrets import bare, redacted
-from paco_core.runtime.tracking.delivery import PAUSES_S, Delivery
+from paco_core.runtime.tracking.delivery import Delivery
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal, journals, sweep
 from paco_core.runtime.tracking.store import brief_requests, tracking_uri
 
 POLL_S = 0.1
+PAUSE_S, LONG_PAUSE_S = 2.0, 60.0  # after an attempt that failed, for a running stage; for what was left
 
 
 class Sender:
     """Delivers the journals of a project, a request or two of each at a time.
 
     Those of running stages where it serves them, and those that earlier processes left behind: of the latter one that
-    the store does not take is tried once, and again when the next stage comes or the store answers again.
+    the store does not take is tried again a minute later, when the next stage comes, or when the store answers again.
 
     Args:
         uri: the store, with its credentials.
@@ -32,7 +34,7 @@ class Sender:
 
     def __init__(self, root: Path, uri: str, say: Callable[[str], None], key: str | None = None) -> None:
         self._root, self._uri, self._say, self._key = root, uri, say, key
-        self._deliveries: dict[str, Delivery] = {}
+        self._at: dict[str, tuple[Delivery, IO[bytes]]] = {}  # by name of the journal, with its lock
         self._later: dict[str, float] = {}  # names of journals, and when they are tried again
 
     def run(self, idle_s: float, is_gone: Callable[[], bool]) -> None:
@@ -40,7 +42,7 @@ class Sender:
         last = time.monotonic()
         while not is_gone():
             worked = self.round()
-            if self._deliveries:
+            if self._at:
                 last = time.monotonic()
             elif time.monotonic() - last >= idle_s:
                 break
@@ -50,61 +52,69 @@ class Sender:
 
     def free(self) -> None:
         """Leave what is not delivered to others."""
-        for delivery in self._deliveries.values():
-            delivery.journal.free()
+        for name in [*self._at]:
+            self._release(name)
 
     def round(self) -> bool:
-        """Deliver a little of each journal; whether the store took something."""
+        """Deliver a little of each journal; whether a store took something."""
         worked, found = False, journals(self._root)
-        for name in self._deliveries.keys() - {journal.home.name for journal in found}:
-            self._release(self._deliveries[name].journal)  # its writer took it away
+        for name in self._at.keys() - {journal.home.name for journal in found}:
+            self._release(name)  # its writer took it away
         for journal in found:
-            name = journal.home.name
             try:
-                delivery = self._deliveries.get(name) or self._take(journal)
-                worked = (delivery is not None and self._attend(delivery)) or worked
+                worked = self._attend(journal) or worked
             except Exception as error:  # one that nobody can read, or a full disk: it must not stop the others
-                lives = name in self._deliveries and not self._deliveries[name].left
-                self._release(journal, time.monotonic() + PAUSES_S[-1] if lives else math.inf)
+                self._release(journal.home.name, LONG_PAUSE_S)
                 if journal.home.exists():  # else its writer took it away in this moment
                     self._say(_problem(error))
         return worked
 
-    def _take(self, journal: RunJournal) -> Delivery | None:
-        """Take a journal on, where it is this sender's and no other one is at it."""
+    def _attend(self, journal: RunJournal) -> bool:
+        """Take a journal on, where it is this sender's and no other one is at it, and deliver a little of it."""
         name = journal.home.name
         if time.monotonic() < self._later.get(name, 0.0):
-            return None
-        header = journal.header() or {}
-        ours = self._key is not None and header.get("sender") == self._key
-        if not (ours or self._key is None or header.get("uri") == bare(self._uri)):
-            return None
+            return False
+        header = journal.header()
+        serves = self._key is not None and header.get("sender") == self._key
+        if not (serves or self._key is None or header.get("uri") == bare(self._uri)):
+            return False
         left = journal.is_left()
-        if not (ours or left) or not journal.reserve():
-            return None
-        if not left:
-            self._later.clear()
-        self._deliveries[name] = Delivery(journal, self._uri, self._say, left=left)
-        return self._deliveries[name]
+        if name not in self._at:
+            held = try_hold(journal.home / "delivering") if serves or left else None
+            if held is None:
+                return False
+            if not left:
+                self._later.clear()  # the next stage has come
+            self._at[name] = Delivery(journal, self._uri), held
+        return self._deliver(self._at[name][0], left)
 
-    def _attend(self, delivery: Delivery) -> bool:
-        journal, failures = delivery.journal, delivery.failures
-        delivery.left = delivery.left or journal.is_left()
-        worked = delivery.attempt()
-        if failures and not delivery.failures:
+    def _deliver(self, delivery: Delivery, left: bool) -> bool:
+        name, outage, refused = delivery.journal.home.name, delivery.done.outage, delivery.done.refused
+        try:
+            worked = delivery.step()
+        except DamagedJournal:
+            raise
+        except Exception as error:
+            delivery.note_outage(error)
+            if left:
+                self._say(delivery.done.outage)
+                self._release(name, LONG_PAUSE_S)
+            else:
+                self._later[name] = time.monotonic() + PAUSE_S
+            return False
+        if left and delivery.done.refused > refused:
+            self._say(delivery.done.refusal)
+        if outage and worked:
             self._later.clear()  # the store answers again
-        if delivery.left and journal.is_done():
-            journal.remove()
-            self._release(journal)
-        elif delivery.left and delivery.failures:
-            self._release(journal, math.inf)
+        if left and not worked:
+            delivery.journal.remove()
+            self._release(name)
         return worked
 
-    def _release(self, journal: RunJournal, until: float = 0.0) -> None:
-        if delivery := self._deliveries.pop(journal.home.name, None):
-            delivery.journal.free()
-        journal.free()
-        self._later[journal.home.name] = until
+    def _release(self, name: str, pause_s: float = 0.0) -> None:
+        if name in self._at:
+            self._at.pop(name)[1].close()
+        self._later[name] = time.monotonic() + pause_s
 
 
 def _problem(error: Exception) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from paco_core.io.files import DataError
 from paco_core.io.project import experiment_tags, owner_root
-from paco_core.io.secrets import bare
+from paco_core.io.secrets import bare, redacted
 
 URI, USER, PASSWORD = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 STORE, ARTIFACTS = "mlflow.db", "mlartifacts"
@@ -73,6 +74,12 @@ def run_url(uri: str, experiment_id: str, run_id: str) -> str:
 def dagster_url(run_id: str) -> str:
     """The page of a Dagster run; ``PACO_DAGSTER_URL`` where it is not the one of ``make ui``."""
     return f"{bare(os.environ.get('PACO_DAGSTER_URL', DAGSTER_PAGES)).rstrip('/')}/runs/{run_id}"
+
+
+def short(error: Exception) -> str:
+    """What a store answered, in one line; what names its remedy is given in full."""
+    text = redacted(" ".join(str(error).split()))
+    return text if isinstance(error, DataError) else f"{type(error).__name__}: {text[:200]}"
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_everything_that_outlives_a_run_is_found_in_the_owner(
     assert SenderAddress.from_environment(checkout, {}) == SenderAddress.from_environment(tmp_path, {}), (
         "one sender serves all"
     )
-    journal = RunJournal.begin(checkout)
+    journal = RunJournal.begin(checkout, {"kind": "run"})
     assert [found.home for found in journals(tmp_path)] == [journal.home] and journal.home.parent == tmp_path / FOLDER
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///stores/a.db")
     monkeypatch.chdir(checkout)

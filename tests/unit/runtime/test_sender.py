@@ -173,9 +173,9 @@ def test_a_sender_that_cannot_run_is_told_of_and_not_waited_for(
 
 
 def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    torn = RunJournal.begin(project), RunJournal.begin(project)
-    header = json.dumps({"uri": tracking.tracking_uri(project), "kind": "run"})
-    for journal, first in zip(torn, (header, "\0\0\0"), strict=True):
+    header = {"uri": tracking.tracking_uri(project), "kind": "run"}
+    torn = RunJournal.begin(project, header), RunJournal.begin(project, header)
+    for journal, first in zip(torn, (json.dumps(header), "\0\0\0"), strict=True):
         journal.events.write_text(f"{first}\n\0\0\0\n")
         journal._alive.close()  # type: ignore[union-attr]  (its writer was killed)
     with open_run(project, "paco/x", "x", {}) as tracker:

@@ -341,7 +341,7 @@ def test_links_lead_to_the_server_or_to_the_local_pages() -> None:
 
 
 def test_a_journal_that_never_began_is_removed(project: Path) -> None:
-    journal = RunJournal.begin(project)
+    journal = RunJournal.begin(project, {"kind": "run"})
     (journal.home / "events.jsonl").write_text('{"kind": "ru')
     journal.leave()
     assert send_left_over(project).waiting == 0 and not journal.home.exists()

@@ -106,10 +106,9 @@ def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
 
 def test_a_store_that_cannot_be_opened_refuses_no_figure(root: Path) -> None:
     (root / "mlflow.db").write_bytes(b"no database" * 1000)
-    journal = RunJournal.begin(root)
-    journal.append({"kind": "run", "uri": tracking_uri(root)})
+    journal = RunJournal.begin(root, {"kind": "run", "uri": tracking_uri(root)})
     journal.append({"kind": "metrics", "step": 0, "values": {"loss": 1.0}})
-    delivery = Delivery(journal, tracking_uri(root), pytest.fail)
+    delivery = Delivery(journal, tracking_uri(root))
     delivery.done.offset = journal.waiting(0, limit=1)[0][1]  # the run was told before the damage
     with pytest.raises(DataError, match=r"mlflow\.db: MLflow cannot use this store \(file is not a database\)"):
         delivery.step()
