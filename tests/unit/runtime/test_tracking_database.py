@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sqlite3
@@ -136,3 +137,17 @@ def test_only_missing_files_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert database.sqlite_file("sqlite:////a/b.db?timeout=3") == Path("/a/b.db")
     assert database.sqlite_file("sqlite:///b.db") == Path("b.db")
     assert unsent(tmp_path) == 0 and list(tmp_path.iterdir()) == []
+
+
+def test_a_store_of_another_user_is_named_before_anything_is_computed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another user sees it; root may write anywhere."""
+    file, real = root / "mlflow.db", os.access
+    tracking.require_writable(root)  # a missing one will be made
+    file.touch()
+    tracking.require_writable(root)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file and real(path, mode))
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    with pytest.raises(DataError, match=r"mlflow\.db cannot be written: permission denied: it belongs to"):
+        tracking.require_writable(root)
