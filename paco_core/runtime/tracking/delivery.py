@@ -30,7 +30,7 @@ FINAL = {
 FILE_PAUSES_S = (0.5, 1.0, 2.0)  # before a file that a store did not take is sent again
 
 
-class NotStored(ValueError):
+class FileNotTaken(ValueError):
     """A store that answers did not take a file, several times."""
 
 
@@ -144,7 +144,7 @@ class Delivery:
         """Send a file, several times where the store itself is well: the rest must not wait for it for ever.
 
         Raises:
-            NotStored: when the store answers and does not take it.
+            FileNotTaken: when the store answers and does not take it.
         """
         for pause in FILE_PAUSES_S:
             try:
@@ -158,7 +158,7 @@ class Delivery:
                 time.sleep(pause)
             else:
                 return
-        raise NotStored(f"{type(last).__name__}: {last}") from last
+        raise FileNotTaken(f"{type(last).__name__}: {last}") from last
 
     def _start(self, event: Event) -> None:
         """Create the run, or find the one whose creation was answered to nobody."""
