@@ -13,12 +13,12 @@ from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.experiments.grid import Grid, Variant, begin, folder_of, say
 from paco_core.experiments.reproduction import report
-from paco_core.experiments.reproduction.cells import Kept, Trainings, by, kept_cells
-from paco_core.experiments.reproduction.summary import before_folder, go_together
+from paco_core.experiments.reproduction.cells import Trainings, kept_cells
 from paco_core.experiments.reproduction.variants import VARIANTS, applied, chosen
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.file_locks import locked
+from paco_core.io.files import DataError
 
 ABOUT = "Policies and their ablations, each trained with several seeds; a parent run holds the report."
 FOLDER = paths.DATA / "reproduce"
@@ -45,7 +45,7 @@ def listing(root: Path, options: ReproduceOptions) -> Answer:
             variant.recipe if variant.recipe in recipes else f"{variant.recipe} (not in {PARAMS_FILE})",
             variant.title,
             ", ".join(f"{key}: {value}" for key, value in variant.changes.items()) or "nothing",
-            ", ".join(str(cell["seed"]) for cell in kept if cell["variant"] == variant.name) or "none",
+            ", ".join(str(cell.seed) for cell in kept if cell.variant is variant) or "none",
         ]
         for variant in _reported(options, recipes)
     ]
@@ -67,9 +67,16 @@ def report_only(root: Path, options: ReproduceOptions) -> Answer:
     """
     params = changed(load(root / PARAMS_FILE), changes_of(options.changes))
     out = folder_of(root / FOLDER, options.name)
-    names = [variant.name for variant in _reported(options, params.policies.recipes)]
+    variants = _reported(options, params.policies.recipes)
     with _writing(out):
-        return report.write(out, [cell for cell in kept_cells(out) if cell["variant"] in names], params)
+        cells = [cell for cell in kept_cells(out) if cell.variant in variants]
+        if others := [cell.folder.name for cell in cells if not cell.fits]:
+            raise DataError(
+                f"cells in {out / 'cells'} have different settings, prompts, reward or models than the examination of "
+                f"their bare model in {out / 'before'} ({', '.join(others)}); remove those that are out of date, run "
+                "`paco reproduce` again for the others, or give another --name"
+            )
+        return report.write(out, cells, params)
 
 
 def _writing(out: Path) -> AbstractContextManager[None]:
@@ -105,13 +112,16 @@ def reproduce(root: Path, options: ReproduceOptions) -> Answer:
 
     def write() -> Answer:
         with _writing(out):
-            return report.write(out, _fitting(out, trainings), params)
+            kept = kept_cells(out)
+            fitting = [cell for cell in kept if cell.fits]
+            if len(fitting) < len(kept):
+                say(f"{len(kept) - len(fitting)} kept cells have other settings or data and are left out of the report")
+            return report.write(out, fitting, params)
 
     server = _reward_server(root, params) if left else nullcontext()
     with grid.opened(cells, params.policies.device if left else None) as parent, server:
-        for recipe, of in trainings.items():
-            with locked(out / "before" / f".{recipe}.lock"):
-                of.before(before_folder(out, recipe), parent)
+        for of in trainings.values():
+            of.before(out, parent)
         grid.run(parent, cells, on_fresh=write)
         text = write()
         for suffix in ("md", "html", "json"):
@@ -124,19 +134,3 @@ def _reward_server(root: Path, params: Params) -> AbstractContextManager[Any]:
     from paco_core.serving.servers.endpoint import RewardEndpoint
 
     return RewardEndpoint.lease(root / paths.REWARD_MERGED, params.serving, root, wait=False)
-
-
-def _fitting(out: Path, trainings: dict[str, Trainings]) -> list[Kept]:
-    """Finished cells that rest on what their table rests on; others of an earlier setting are left out, aloud.
-
-    Cells of a recipe that this command was not asked for stay in the report, when they go together.
-    """
-    cells, fitting = kept_cells(out), list[Kept]()
-    for recipe, part in by("recipe", cells).items():
-        if recipe in trainings:
-            fitting += [cell for cell in part if cell["basis"] == trainings[recipe].basis]
-        elif go_together(out, part):
-            fitting += part
-    if len(fitting) < len(cells):
-        say(f"{len(cells) - len(fitting)} kept cells have other settings or data and are left out of the report")
-    return fitting

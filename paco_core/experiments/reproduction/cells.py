@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,16 @@ import numpy as np
 from paco_core.config.execution import how_fields
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.config.references import contents
-from paco_core.experiments.grid import RESULT, Cell, Variant, needed, once, say
-from paco_core.experiments.reproduction.exam import ABOUT, Exam, read_table
+from paco_core.experiments.grid import RESULT, Cell, Variant, kept_result, needed, once, say
+from paco_core.experiments.reproduction.exam import Exam, measured
 from paco_core.experiments.reproduction.variants import VARIANTS, applied
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.recipe import Place
 from paco_core.io import paths
+from paco_core.io.answer import plain
+from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError, digest, folder_digest, read_json
 from paco_core.io.progress import Progress
-from paco_core.policies.cuts import report
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.tasks.training import train_recipe
 
@@ -31,39 +33,54 @@ if TYPE_CHECKING:
     from paco_core.runtime.tracking import Tracker
 
 LAST_EPOCHS = 5  # whose mean stands for the end of a training
-#: Of a finished cell: what it is; the MLflow run that trained it; what all cells of its table rest on, and the key of
-#: the examination of its bare model; what the variant changed; what is reported of the training; the settings.
-PARTS = ("variant", "seed", "run", "basis", "examined", "changes", "training", "settings")
-Kept = dict[str, Any]  # the parts of a finished cell, its recipe and its folder
+PARTS = ("variant", "seed", "run", "basis", "changes", "training", "settings")  # of the result of a finished cell
 
 
-def kept_cells(out: Path) -> list[Kept]:
+@dataclass(frozen=True, eq=False)
+class KeptCell:
+    """A finished cell.
+
+    Attributes:
+        result: its parts; of these ``run`` is the MLflow run that trained it, ``training`` what is reported of that.
+        fits: whether it rests on the basis on which its recipe's bare model was examined last, and its variant changes
+            the same keys now. Only cells that fit stand in one table.
+    """
+
+    variant: Variant
+    seed: int
+    folder: Path
+    result: Mapping[str, Any]
+    fits: bool
+
+
+def before_folder(out: Path, recipe: object) -> Path:
+    """Where the examination of a recipe's bare model lies."""
+    return out / "before" / str(recipe)
+
+
+def kept_cells(out: Path) -> list[KeptCell]:
     """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over.
 
     Raises:
         DataError: when a result lacks a part.
     """
-    names, found = [variant.name for variant in VARIANTS], []
-    for path in sorted((out / "cells").glob(f"*/{RESULT}")):
+    found, variants = [], {variant.name: variant for variant in VARIANTS}
+    for path in (out / "cells").glob(f"*/{RESULT}"):
         kept = read_json(path)
         if missing := [name for name in PARTS if name not in kept]:
             raise DataError(f"{path}: has no {missing[0]!r}; remove it and run `paco reproduce` again")
-        found.append({**kept, "recipe": kept["settings"]["recipe"], "folder": path.parent})
-    known = [cell for cell in found if cell["variant"] in names]
-    return sorted(known, key=lambda cell: (names.index(cell["variant"]), cell["seed"]))
-
-
-def by(part: str, cells: Sequence[Kept]) -> dict[str, list[Kept]]:
-    """The cells that agree in a part, in their order."""
-    return {value: [cell for cell in cells if cell[part] == value] for value in dict.fromkeys(c[part] for c in cells)}
+        if variant := variants.get(kept["variant"]):
+            bare = kept_result(before_folder(out, variant.recipe), kept["basis"])
+            fits = bare is not None and kept["changes"] == plain(variant.changes)
+            found.append(KeptCell(variant, kept["seed"], path.parent, kept, fits))
+    return sorted(found, key=lambda cell: (VARIANTS.index(cell.variant), cell.seed))
 
 
 class Trainings:
     """Trains and examines the cells of one recipe.
 
-    ``basis`` names by content what all its cells share: settings before a variant changes them, prompts, how the judge
-    is asked while it trains, the examination (:meth:`Exam.identity`), code. Cells of different bases are never put into
-    one table.
+    ``basis`` names by content what all its cells and the examination of its bare model share: settings before a variant
+    changes them, prompts, how the judge is asked while it trains, the examination (:meth:`Exam.identity`), code.
     """
 
     def __init__(self, root: Path, params: Params, recipe: str) -> None:
@@ -79,11 +96,9 @@ class Trainings:
             task.benchmark: task.numbers(params).model_dump(exclude={"bootstrap"}),
             "prompts": len(self.exam.cases.records),
         }
-        examined = self.exam.identity()
         trained_on = folder_digest(needed(root, task.prompts))
         self.code = StageCodes.present(root).of(paths.POLICIES.name, recipe).digest
-        self.examined = digest(examined, 32)
-        self.basis = digest([settings, scored_by(params), examined, trained_on, self.code], 32)
+        self.basis = digest([settings, scored_by(params), self.exam.identity(), trained_on, self.code], 32)
         self.settings = {**settings, "threads": params.threads}
 
     def cell(self, variant: Variant, seed: int) -> Cell:
@@ -98,25 +113,21 @@ class Trainings:
         settings = {"variant": variant.name, "recipe": recipe.model_dump()}
         return Cell(variant, seed, key, settings, partial(self._compute, variant, params), _figures)
 
-    def before(self, folder: Path, tracker: Tracker) -> None:
-        """Examine the recipe's bare model, once for all cells."""
-        once(folder, self.examined, tracker, lambda place, _: self._examine(None, place, f"{self.recipe} bare"))
-
-    def _examine(self, adapter: Path | None, folder: Path, label: str) -> dict[str, Any]:
-        with Progress(self.exam.pictures, label, "pictures", say) as progress:
-            cuts = self.exam.examine(adapter, folder, progress.advance)
-        return {"recipe": self.recipe, **report(cuts, say)}
+    def before(self, out: Path, tracker: Tracker) -> None:
+        """Examine the recipe's bare model, once for all cells below ``out``."""
+        folder = before_folder(out, self.recipe)
+        with locked(folder.with_name(f".{self.recipe}.lock")):
+            once(folder, self.basis, tracker, lambda place, _: self.exam.examine(None, place, f"{self.recipe} bare"))
 
     def _compute(self, variant: Variant, params: Params, folder: Path, tracker: Tracker) -> dict[str, Any]:
         """Train, going on after a kill, and examine."""
         seed = params.policies.recipes[self.recipe].seed
         label = f"{variant.name}, seed {seed}"
         outcome = self._train(params, folder, tracker, label)
-        return self._examine(folder / "policy" / "adapter", folder, label) | {
+        return self.exam.examine(folder / "policy" / "adapter", folder, label) | {
             "variant": variant.name,
             "seed": seed,
             "basis": self.basis,
-            "examined": self.examined,
             "changes": dict(variant.changes),
             "settings": self.settings,
             "training": _training(outcome),
@@ -124,24 +135,20 @@ class Trainings:
 
     def _train(self, params: Params, cell: Path, tracker: Tracker, label: str) -> Outcome:
         recipe = params.policies.recipes[self.recipe]
-        samples, updates = recipe.prompts_per_epoch * recipe.group_size, recipe.updates_per_epoch
-
-        def metrics(values: Mapping[str, float], epoch: int) -> None:
-            tracker.metrics({**values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates)
-
+        samples, updates = recipe.pictures_an_epoch, recipe.updates_per_epoch
+        folder = cell / "policy"
+        folder.mkdir(parents=True, exist_ok=True)
+        place = Place(self.root, folder, folder.relative_to(self.root), cell / "checkpoint", partial(needed, self.root))
         with Progress(recipe.epochs, label, "epochs", say) as progress:
             reports = Reports(
                 say=say,
-                metrics=metrics,
+                metrics=lambda values, epoch: tracker.metrics(
+                    {**values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
+                ),
                 picture=lambda image, key, epoch: tracker.image(image, key, epoch * updates),
                 epoch=lambda done, note: progress.advance(done - progress.done, note),
             )
-            folder = cell / "policy"
-            folder.mkdir(parents=True, exist_ok=True)
-            read = partial(needed, self.root)
-            place = Place(self.root, folder, folder.relative_to(self.root), cell / "checkpoint", read)
-            outcome, _ = train_recipe(params, self.recipe, place, self.code, reports)
-        return outcome
+            return train_recipe(params, self.recipe, place, self.code, reports)[0]
 
 
 def scored_by(params: Params) -> list[object]:
@@ -150,10 +157,10 @@ def scored_by(params: Params) -> list[object]:
     return [serving.program, serving.dtype, serving.device, serving.both_orders, serving.picture_format]
 
 
-def _figures(folder: Path, done: dict[str, Any]) -> dict[str, float]:
+def _figures(folder: Path, done: Mapping[str, Any]) -> dict[str, float]:
     """A cell's figures for its run."""
     known = {f"training/{name}": float(v) for name, v in done["training"].items() if isinstance(v, int | float)}
-    means = read_table(folder).drop(columns=ABOUT).groupby("size").mean()
+    means = measured(folder).groupby("size").mean()
     return known | {f"{size}/{name}": float(v) for name in means for size, v in means[name].items()}
 
 
@@ -169,8 +176,7 @@ def _training(outcome: Outcome) -> dict[str, Any]:
         values = [row[name] for row in epochs[-LAST_EPOCHS:] if name in row]
         return float(np.mean(values)) if values else np.nan
 
-    parts = ("sample", "wait_for_scores", "optimise")
-    seconds = {name: outcome.seconds.get(f"seconds/{name}", 0.0) for name in parts}
+    seconds = {part: outcome.seconds.get(f"seconds/{part}", 0.0) for part in ("sample", "wait_for_scores", "optimise")}
     return {
         "epochs": len(epochs),
         "stopped": outcome.stopped,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,16 @@ from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import Params
 from paco_core.config.references import contents, model_content
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.experiments.grid import needed
+from paco_core.experiments.grid import needed, say
 from paco_core.io import files, paths
 from paco_core.io.atomic import atomic
 from paco_core.io.content import folder_content
 from paco_core.io.files import write_json
 from paco_core.io.pictures import in_a_row, reference_digests
+from paco_core.io.progress import Progress
 from paco_core.painting.painted import AFTER, BEFORE, cuts_of
 from paco_core.policies.base import load_recipe
-from paco_core.policies.cuts import Cut
+from paco_core.policies.cuts import report
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.tasks.table import task_of
@@ -28,12 +28,10 @@ from paco_core.tasks.table import task_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.data.records.records import PromptRecord
     from paco_core.painting.painted import Painted
 
 TABLE, PICTURES = "table.parquet", "pictures"
 CAPTIONS, REFERENCE = "captions.json", "reference"  # among the pictures; references of edits alone
-ABOUT = ["prompt_id", "group", "seed"]  # columns beside size and the measures
 SHOWN = 4  # prompts whose pictures are kept for the page
 
 
@@ -75,25 +73,21 @@ class Exam:
             "annotator": model_content(self.root, str(self.params.annotations.model)),
         }
 
-    @property
-    def pictures(self) -> int:
-        """Pictures of one sitting."""
-        return len(self.cases.records) * len(self.cases.seeds) * len(self.rule.eval_sizes)
-
-    def examine(
-        self, adapter: Path | None, folder: Path, advance: Callable[[int], object] = lambda _count: None
-    ) -> dict[str, Cut]:
+    def examine(self, adapter: Path | None, folder: Path, label: str) -> dict[str, Any]:
         """Paint with the bare model (None) or an adapter; write ``table.parquet`` and some pictures to ``folder``.
 
-        What was cut off prompts is returned.
-
         Models are loaded anew each time: trainings in between need the memory.
+
+        Returns:
+            The recipe's name, and what was cut off prompts.
         """
         policy = load_recipe(self.rule, self.root, cache=cache_folder(self.root))
         if adapter is not None:
             policy.load_adapter(adapter)
         when = BEFORE if adapter is None else AFTER
-        painted = self.cases.painted_by(policy, self.recipe, self.rule, when=when, advance=advance)
+        pictures = len(self.cases.records) * len(self.cases.seeds) * len(self.rule.eval_sizes)
+        with Progress(pictures, label, "pictures", say) as progress:
+            painted = self.cases.painted_by(policy, self.recipe, self.rule, when=when, advance=progress.advance)
         table = measuring(self.root, self.params, self.judge, self.cases)(painted)
         # Edits of one picture stand or fall together; a set stands alone.
         table = table.assign(group=table[self.task.group])
@@ -101,7 +95,7 @@ class Exam:
             self._keep(painted, part)
         with atomic(folder / TABLE) as part:
             table.drop(columns=["policy", "when", *gedit.ABOUT], errors="ignore").to_parquet(part, index=False)
-        return cuts_of(painted)
+        return {"recipe": self.recipe, **report(cuts_of(painted), say)}
 
     def _keep(self, painted: list[Painted], folder: Path) -> None:
         """Pictures of the first prompts with the first seed, by size; what they are of; of edits, what was edited."""
@@ -110,23 +104,20 @@ class Exam:
             if p.record.idx in shown and p.seed == self.cases.seeds[0]:
                 (folder / str(p.size)).mkdir(parents=True, exist_ok=True)
                 p.image.save(folder / str(p.size) / f"{p.record.idx}.png")
-        write_json(folder / CAPTIONS, {idx: caption(record) for idx, record in shown.items()})
+        captions = {idx: of.prompt if isinstance(of, EditRecord) else of.theme for idx, of in shown.items()}
+        write_json(folder / CAPTIONS, captions)
         if self.cases.reference is not None:
             (folder / REFERENCE).mkdir()
             for idx, record in shown.items():
                 in_a_row(self.cases.reference(record)).save(folder / REFERENCE / f"{idx}.png")
 
 
-def caption(record: PromptRecord) -> str:
-    """The instruction of an edit, the theme of a set."""
-    return record.prompt if isinstance(record, EditRecord) else record.theme
-
-
-def read_table(folder: Path) -> pd.DataFrame:
-    """Columns size, prompt_id, group, seed (of the painting's noise) and one a measure.
+def measured(folder: Path) -> pd.DataFrame:
+    """What an examination left in a folder: a column a measure, a row a picture, by ``size`` and ``group``.
 
     Raises:
         DataError: when it is missing or damaged.
     """
     again = f"remove {folder / 'result.json'} and run `paco reproduce` again"
-    return files.read_table(folder / TABLE, remedy=again)
+    table = files.read_table(folder / TABLE, remedy=again)
+    return table.drop(columns=["prompt_id", "seed"]).set_index(["size", "group"])

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from paco_core.benchmarks.tables import ResultTable, signed
 from paco_core.config.params import Params
-from paco_core.experiments.reproduction.cells import Kept
+from paco_core.experiments.reproduction.cells import KeptCell
 from paco_core.experiments.reproduction.exam import CAPTIONS, PICTURES, REFERENCE, SHOWN
-from paco_core.experiments.reproduction.findings import findings
+from paco_core.experiments.reproduction.findings import Finding, findings
 from paco_core.experiments.reproduction.summary import BARE, RecipeSummary, summarise
-from paco_core.experiments.reproduction.tables import basis, published_rows, tables
-from paco_core.io.answer import Answer
-from paco_core.io.files import read_json, write_json, write_text
+from paco_core.experiments.reproduction.tables import MEASURES, basis, head, published_rows, tables
+from paco_core.io.answer import Answer, plain
+from paco_core.io.files import DataError, read_json, write_json, write_text
 from paco_core.io.pictures import read_image
 from paco_core.report import charts, html
 
 NAME = "report"
 TEMPLATE = Path(__file__).parent / "templates" / "reproduction.html.j2"
-PLOTTED = {
-    "gold_consistency": "Gold consistency",
-    "gold_following": "Gold prompt following",
-    "consistency": "Judge’s consistency",
-    "panel_diversity": "Panel diversity",
-    "gold_editing": "Edited as asked, all else kept (gold)",
-    "gold_reached": "Asked trait reached (gold)",
-    "gold_kept": "Other traits kept (gold)",
-    "editing": "Editing reward",
-}
 
 
 def plots(summary: RecipeSummary) -> list[tuple[str, list[tuple[str, list[tuple[str, str]]]], str]]:
     """Change after training of each measure: its name, (variant, (drawing, figures) by size), the axis."""
     made = []
-    for measure in (name for name in PLOTTED if name in summary.measures):
-        changes = [
-            (variant, [row.measures[size][measure].change for size in summary.sizes])
+    for measure in (name for names in MEASURES.values() for name in names if name in summary.measures):
+        changes = {
+            variant: [row.measures[size][measure].change for size in summary.sizes]
             for variant, row in summary.variants.items()
-        ]
-        ends = [end for _, found in changes for e in found for end in (e.mean, e.low, e.high)]
+        }
+        ends = [end for found in changes.values() for e in found for end in (e.mean, e.low, e.high)]
         axis = charts.Axis.over(ends, include=(0.0,))
         rows = [
             (variant, [(charts.whisker(axis, e.mean, e.low, e.high, "s1", guide=0.0), signed(e)) for e in found])
-            for variant, found in changes
+            for variant, found in changes.items()
         ]
-        made.append((PLOTTED[measure], rows, charts.axis_labels(axis)))
+        made.append((head(measure), rows, charts.axis_labels(axis)))
     return made
 
 
@@ -58,11 +46,10 @@ def sheets(summary: RecipeSummary) -> list[tuple[int, list[str], list[tuple[str,
     """
     before = summary.painters[BARE] / PICTURES
     captions: dict[str, str] = read_json(before / CAPTIONS)
+    edited = {"picture to edit": before / REFERENCE} if (before / REFERENCE).is_dir() else {}
     made = []
     for size in summary.sizes:
-        places = {name: folder / PICTURES / str(size) for name, folder in summary.painters.items()}
-        if (before / REFERENCE).is_dir():
-            places = {"picture to edit": before / REFERENCE, **places}
+        places = edited | {name: folder / PICTURES / str(size) for name, folder in summary.painters.items()}
         strips = [
             (name, [_picture(folder / f"{idx}.png", f"{name}, {size} px: {text}") for idx, text in captions.items()])
             for name, folder in places.items()
@@ -75,33 +62,44 @@ def _picture(path: Path, alt: str) -> html.Picture:
     return html.Picture.from_image(read_image(path), alt)
 
 
-def write(out: Path, cells: Sequence[Kept], params: Params) -> Answer:
+def write(out: Path, cells: Sequence[KeptCell], params: Params) -> Answer:
     """Write ``report.md``, ``report.html`` and ``report.json`` to ``out``; return the Markdown and the latter.
 
+    Args:
+        cells: those that fit, as :func:`kept_cells` orders them.
+
     Raises:
-        DataError: when the cells cannot stand in one report (:func:`summarise`), or a file of theirs is missing.
+        DataError: when there is none, or a file of theirs is missing.
     """
+    if not cells:
+        raise DataError("no cell is finished yet; run `paco reproduce`")
     parts = summarise(out, cells, params)
-    text = _markdown(out.name, parts)
-    functions = {"basis": basis, "findings": findings, "plots": plots, "sheets": sheets, "tables": tables}
-    page = html.render(TEMPLATE, {"name": out.name, "parts": parts, "columns": SHOWN, **functions})
-    whole = {"name": out.name, "recipes": {recipe: _figures(part) for recipe, part in parts.items()}}
-    write_text(out / f"{NAME}.md", text)
+    claims = {recipe: findings(part) for recipe, part in parts.items()}
+    figures = {
+        recipe: {
+            "settings": part.settings,
+            "resamples": part.resamples,
+            "variants": part.variants,
+            "findings": claims[recipe],
+            "published": published_rows(part),
+        }
+        for recipe, part in parts.items()
+    }
+    listed = [claim for found in claims.values() for claim in found]
+    functions = {"basis": basis, "plots": plots, "sheets": sheets, "tables": tables}
+    page = html.render(TEMPLATE, {"name": out.name, "claims": listed, "parts": parts, "columns": SHOWN, **functions})
+    answer = Answer(_markdown(out.name, listed, parts), plain({"name": out.name, "recipes": figures}))
+    write_text(out / f"{NAME}.md", answer)
     write_text(out / f"{NAME}.html", page)
-    write_json(out / f"{NAME}.json", whole)
-    return Answer(text, whole)
+    write_json(out / f"{NAME}.json", answer.figures)
+    return answer
 
 
-def _figures(summary: RecipeSummary) -> dict[str, Any]:
-    rows = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in published_rows(summary)]
-    return {**summary.as_dict(), "findings": [asdict(found) for found in findings(summary)], "published": rows}
-
-
-def _markdown(name: str, parts: dict[str, RecipeSummary]) -> str:
+def _markdown(name: str, claims: Sequence[Finding], parts: Mapping[str, RecipeSummary]) -> str:
     lines = [f"# Reproduced in small: {name}", ""]
-    claims = [[f.claim, f.verdict, f.evidence] for part in parts.values() for f in findings(part)]
     if claims:
-        lines.append(ResultTable("What came out", ["claim", "here", "figures"], claims).markdown())
+        rows = [[found.claim, found.verdict, found.evidence] for found in claims]
+        lines.append(ResultTable("What came out", ["claim", "here", "figures"], rows).markdown())
     for recipe, part in parts.items():
         lines += [f"# {recipe}", "", basis(part), "", *(table.markdown() for table in tables(part))]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""From kept cells to a recipe's table: what each variant gains over its bare model, and over the recipe as it is.
+"""From kept cells to a recipe's figures: what each variant gains over its bare model, and over the recipe as it is.
 
 Pictures before and after share prompt and noise, variants share prompts, noise and training seeds, so every
 difference is taken case by case. Intervals are for other prompts and other training seeds (both drawn anew).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,9 @@ import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.config.params import Params
-from paco_core.experiments.grid import RESULT
-from paco_core.experiments.reproduction.cells import Kept, by
-from paco_core.experiments.reproduction.exam import read_table
-from paco_core.experiments.reproduction.variants import VARIANTS, plain_of
-from paco_core.io.answer import plain
-from paco_core.io.files import DataError, read_json
+from paco_core.experiments.reproduction.cells import KeptCell, before_folder
+from paco_core.experiments.reproduction.exam import measured
+from paco_core.experiments.reproduction.variants import VARIANTS
 from paco_core.tasks.table import measured_by
 
 if TYPE_CHECKING:
@@ -55,116 +53,64 @@ class VariantRow:
 
 @dataclass(frozen=True)
 class RecipeSummary:
-    """One recipe's variants, and what they rest on."""
+    """One recipe's variants, and what they rest on.
+
+    Attributes:
+        task: what the recipe trains for.
+        plain: the variant that is the recipe as it is, which the others are compared with; None where it has no cell.
+        painters: the bare model and each variant under its first seed -> folder with pictures.
+    """
 
     recipe: str
-    variants: Mapping[str, VariantRow]
+    task: Task
     settings: Mapping[str, Any]
     resamples: int
-    painters: Mapping[str, Path]  # the bare model and each variant under its first seed -> folder with pictures
-
-    @property
-    def train_size(self) -> int:
-        """Of the recipe as it is."""
-        return int(self.settings[self.recipe]["train_size"])
-
-    @property
-    def plain(self) -> str | None:
-        """The variant that is the recipe as it is, if it was trained."""
-        name = plain_of(self.recipe)
-        return name if name in self.variants else None
-
-    @property
-    def task(self) -> Task:
-        """What the recipe trains for."""
-        return measured_by(self.settings["benchmark"])
-
-    @property
-    def first(self) -> Mapping[int, Mapping[str, CellChange]]:
-        """The measures of one variant; all have the same, and the same before training."""
-        return next(iter(self.variants.values())).measures
-
-    @property
-    def sizes(self) -> list[int]:
-        return sorted(self.first)
-
-    @property
-    def measures(self) -> list[str]:
-        return list(self.first[self.sizes[0]])
-
-    def as_dict(self) -> dict[str, Any]:
-        return dict(plain({name: getattr(self, name) for name in ("settings", "resamples", "variants")}))
+    variants: Mapping[str, VariantRow]
+    plain: str | None
+    sizes: Sequence[int]
+    measures: Sequence[str]
+    painters: Mapping[str, Path]
 
 
-def before_folder(out: Path, recipe: str) -> Path:
-    """Where the examination of a recipe's bare model lies."""
-    return out / "before" / recipe
+def summarise(out: Path, cells: Sequence[KeptCell], params: Params) -> dict[str, RecipeSummary]:
+    """A summary of each recipe, of cells that fit, in the order in which :func:`kept_cells` gives them."""
+    found = {}
+    for recipe in dict.fromkeys(str(cell.variant.recipe) for cell in cells):
+        part = [cell for cell in cells if cell.variant.recipe == recipe]
+        found[recipe] = _summary(recipe, part, before_folder(out, recipe), params)
+    return found
 
 
-def go_together(out: Path, cells: Sequence[Kept]) -> bool:
-    """Do a recipe's cells rest on the same settings, and on the bare model as it was examined last?"""
-    key = read_json(before_folder(out, cells[0]["recipe"]) / RESULT)["key"]
-    return len(by("basis", cells)) == 1 and {cell["examined"] for cell in cells} == {key}
-
-
-def _refuse_mixed(out: Path, recipe: str, cells: Sequence[Kept]) -> None:
-    meant = {variant.name: plain(variant.changes) for variant in VARIANTS}
-    for cell in cells:
-        if cell["changes"] != meant[cell["variant"]]:
-            raise DataError(f"{cell['folder']}: variant {cell['variant']} meant {cell['changes']} then; remove it")
-    if len(found := by("basis", cells)) > 1:
-        groups = "; ".join(f"{basis}: {', '.join(c['folder'].name for c in part)}" for basis, part in found.items())
-        raise DataError(
-            f"the cells in {out / 'cells'} have different settings, prompts, reward or models ({groups}); "
-            "remove those that are out of date, or give another --name"
-        )
-    if not go_together(out, cells):
-        before = before_folder(out, recipe)
-        raise DataError(f"{before}: the bare model was measured differently from the cells; run `paco reproduce` again")
-
-
-def summarise(out: Path, cells: Sequence[Kept], params: Params) -> dict[str, RecipeSummary]:
-    """A summary of each recipe.
-
-    Raises:
-        DataError: when there is no cell, when those of a recipe rest on different settings or data, or when a variant
-            meant something else at the time; naming folders.
-    """
-    if not cells:
-        raise DataError("no cell is finished yet; run `paco reproduce`")
-    found = by("recipe", cells)
-    for recipe, part in found.items():
-        _refuse_mixed(out, recipe, part)
-    return {recipe: _summary(recipe, part, before_folder(out, recipe), params) for recipe, part in found.items()}
-
-
-def _summary(recipe: str, cells: Sequence[Kept], before: Path, params: Params) -> RecipeSummary:
-    settings, normal = cells[0]["settings"], plain_of(recipe)
-    resamples = measured_by(settings["benchmark"]).numbers(params).bootstrap
-    tables = {(cell["variant"], cell["seed"]): _by_group(cell["folder"]) for cell in cells}
+def _summary(recipe: str, cells: Sequence[KeptCell], before: Path, params: Params) -> RecipeSummary:
+    settings = cells[0].result["settings"]
+    task = measured_by(settings["benchmark"])
+    resamples = task.numbers(params).bootstrap
+    normal = next(variant for variant in VARIANTS if variant.recipe == recipe and not variant.changes)
+    tables = {(cell.variant, cell.seed): _by_group(cell.folder) for cell in cells}
     bare = _by_group(before)
     rows, painters = {}, {BARE: before}
-    for name, mine in by("variant", cells).items():
-        seeds = [cell["seed"] for cell in mine]
-        common = [seed for seed in seeds if (normal, seed) in tables and name != normal]
+    for variant, part in groupby(cells, lambda cell: cell.variant):
+        mine = list(part)
+        common = [cell.seed for cell in mine if (normal, cell.seed) in tables and variant is not normal]
         measures: dict[int, dict[str, CellChange]] = {}
-        for size, measure in bare:
-            base, after = bare[size, measure], np.stack([tables[name, seed][size, measure] for seed in seeds])
-            pair = [np.stack([tables[v, s][size, measure] for s in common]) for v in (name, normal) if common]
+        for (size, measure), base in bare.items():
+            after = np.stack([tables[variant, cell.seed][size, measure] for cell in mine])
+            pair = [np.stack([tables[v, s][size, measure] for s in common]) for v in (variant, normal) if common]
             measures.setdefault(size, {})[measure] = CellChange(
                 crossed_estimate(base, resamples=resamples),
                 crossed_estimate(after, resamples=resamples),
                 crossed_estimate(after, base, resamples=resamples),
                 crossed_estimate(*pair, resamples=resamples) if pair else None,
             )
-        trainings = {cell["seed"]: {**cell["training"], "run": cell["run"]} for cell in mine}
-        title = next(variant.title for variant in VARIANTS if variant.name == name)
-        rows[name] = VariantRow(title, mine[0]["changes"], measures, trainings)
-        painters[name] = mine[0]["folder"]
-    return RecipeSummary(recipe, rows, settings, resamples, painters)
+        trainings = {cell.seed: {**cell.result["training"], "run": cell.result["run"]} for cell in mine}
+        rows[variant.name] = VariantRow(variant.title, variant.changes, measures, trainings)
+        painters[variant.name] = mine[0].folder
+    sizes, names = sorted({size for size, _ in bare}), list(dict.fromkeys(measure for _, measure in bare))
+    plain = normal.name if normal.name in rows else None
+    return RecipeSummary(recipe, task, settings, resamples, rows, plain, sizes, names, painters)
 
 
 def _by_group(folder: Path) -> dict[tuple[int, str], np.ndarray]:
     """(size, measure) -> mean of each group (a prompt, or a source picture) over its cases, groups in sorted order."""
-    means = read_table(folder).drop(columns=["prompt_id", "seed"]).groupby(["size", "group"]).mean()
+    means = measured(folder).groupby(["size", "group"]).mean()
     return {(int(str(size)), str(name)): of[name].to_numpy() for size, of in means.groupby("size") for name in means}

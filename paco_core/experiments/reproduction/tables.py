@@ -8,72 +8,61 @@ from typing import Any
 
 import numpy as np
 
-from paco_core.benchmarks.gedit import published_table
+from paco_core.benchmarks import gedit
 from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed
 from paco_core.experiments.reproduction.summary import BARE, RecipeSummary
 from paco_core.tasks.edits import EDITS
 
-#: Measures by table, in order -> their heads.
+#: Measures by table, in order.
 MEASURES = {
-    "gold metrics, which no training sees": {
-        "gold_consistency": "gold consistency",
-        "gold_following": "gold following",
-        "gold_editing": "edited as asked, all else kept",
-        "gold_reached": "asked trait reached",
-        "gold_kept": "other traits kept",
-    },
-    "rewards and diversity": {
-        "consistency": "judge's consistency",
-        "clip_t": "CLIP-T",
-        "panel_diversity": "panel diversity",
-    },
-    "the reward and its two answers": {
-        "editing": "editing reward",
-        "edit_following": "P(Yes): the edit was made",
-        "edit_consistency": "P(Yes): the rest stayed",
-    },
-}
+    "gold metrics, which no training sees": (
+        "gold_consistency", "gold_following", "gold_editing", "gold_reached", "gold_kept",
+    ),
+    "rewards and diversity": ("consistency", "clip_t", "panel_diversity"),
+    "the reward and its two answers": ("editing", "edit_following", "edit_consistency"),
+}  # fmt: skip
+WORDS = {**gedit.MEASURES, "consistency": "judge's consistency", "clip_t": "CLIP-T", "editing": "editing reward"}
+
+
+def head(measure: str) -> str:
+    """A measure in words."""
+    return WORDS.get(measure, measure.replace("_", " "))
 
 
 def basis(summary: RecipeSummary) -> str:
     """How the figures were made, in a sentence or two."""
     s = summary.settings
     rule, exam = s[s["recipe"]], s[s["benchmark"]]
-    kind = summary.task.cases
     return (
         f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {rule['epochs']} epochs of "
         f"{rule['prompts_per_epoch']} prompts x {rule['group_size']} pictures at {rule['train_size']} px. Measured on "
-        f"{s['prompts']} {kind} that no seed can have trained on, {len(exam['seeds'])} pictures each, {exam['steps']} "
-        "steps without noise, the same noise for every variant, before and after."
+        f"{s['prompts']} {summary.task.cases} that no seed can have trained on, {len(exam['seeds'])} pictures each, "
+        f"{exam['steps']} steps without noise, the same noise for every variant, before and after."
     )
 
 
 def tables(summary: RecipeSummary) -> list[ResultTable]:
     """All of a recipe, in the order of the page."""
     measured = [
-        _measured(summary, size, kind, {name: head for name, head in heads.items() if name in summary.measures})
-        for kind, heads in MEASURES.items()
+        _measured(summary, size, kind, found)
+        for kind, names in MEASURES.items()
+        if (found := [name for name in names if name in summary.measures])
         for size in summary.sizes
     ]
-    return [
-        *(table for table in measured if len(table.head) > 2),
-        _trainings(summary),
-        published(summary),
-        _runs(summary),
-    ]
+    return [*measured, _trainings(summary), published(summary), _runs(summary)]
 
 
-def _measured(summary: RecipeSummary, size: int, kind: str, heads: Mapping[str, str]) -> ResultTable:
+def _measured(summary: RecipeSummary, size: int, kind: str, names: Sequence[str]) -> ResultTable:
     plain = summary.plain if len(summary.variants) > 1 else None  # what else is compared with
     width = 3 if plain else 2  # columns of a measure
-    head = [cell for text in heads.values() for cell in (text, "change", f"less {plain}'s")[:width]]
-    before = [cell for name in heads for cell in (interval(summary.first[size][name].before), "", "")[:width]]
-    rows = [[BARE, "", *before]]
+    heads = [cell for name in names for cell in (head(name), "change", f"less {plain}'s")[:width]]
+    first = next(iter(summary.variants.values())).measures[size]  # all have the same figures before training
+    rows = [[BARE, "", *(cell for name in names for cell in (interval(first[name].before), "", "")[:width])]]
     for variant, row in summary.variants.items():
         cells = [variant, str(len(row.trainings))]
-        for found in (row.measures[size][name] for name in heads):
+        for found in (row.measures[size][name] for name in names):
             over = "" if found.over_plain is None else signed(found.over_plain)
             cells += [interval(found.after), signed(found.change), over][:width]
         rows.append(cells)
@@ -82,7 +71,7 @@ def _measured(summary: RecipeSummary, size: int, kind: str, heads: Mapping[str, 
         f"Mean after training with a 95% interval{compared}, case by case. Intervals are for other "
         f"{summary.task.drawn} and other training seeds, both drawn anew ({METHODS}); with few seeds they are rough."
     )
-    return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", ["variant", "seeds", *head], rows, [note])
+    return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", ["variant", "seeds", *heads], rows, [note])
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -135,7 +124,7 @@ def published(summary: RecipeSummary) -> ResultTable:
     """The paper's rows, for comparison by eye."""
     found = published_rows(summary)
     if summary.task is EDITS:
-        return published_table(found)
+        return gedit.published_table(found)
     names = {"aesthetics": 3, "following": 3, "consistency": 3, "hours": 1}
     rows = [[f"{r.model} (published)", *(number(r.figures[n], d) for n, d in names.items())] for r in found]
     note = f"{found[0].source}: FLUX.1-dev on T2IS-Bench, 8 x H100. Other models, data and judges than here."

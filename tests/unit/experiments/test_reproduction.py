@@ -177,13 +177,13 @@ def test_the_table_says_what_the_figures_say(made: Path, world: World) -> None:
     assert said["Training at 64 px gives "][0] == NOT_HELD and "+0.100 (+0.100" in said["Training at 64 px gives "][1]
     assert said["The low training size sa"][0] == HELD and "2.50 x" in said["The low training size sa"][1]
     assert said["Log-taming keeps the rat"] == (HELD, said["Log-taming keeps the rat"][1])
-    assert "1.50 (1.50 to 1.51 over seeds)" in said["Log-taming keeps the rat"][1]
+    assert "over seeds: 1.50 (1.50 to 1.51) with it" in said["Log-taming keeps the rat"][1]
     assert said["Without log-taming panel"][0] == HELD
     assert [row["figures"]["hours"] for row in report["published"]] == [6.0, 12.0, 6.0]
     assert "(published)" in text and "| no_log_tame | 2 |" in text and text == (out / "report.md").read_text()
     html = (out / "report.html").read_text()
     assert html.count("<img") == 2 * 4 * 4, "two sizes, four prompts, three variants and the bare model"
-    assert html.count('class="whisker"') == 4 * 3 * 2, "four measures, three variants, two sizes"
+    assert html.count('class="whisker"') == 5 * 3 * 2, "five measures, three variants, two sizes"
 
 
 def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
@@ -196,7 +196,7 @@ def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
     reproduce(made, options("full", seeds=(0,), changes=("policies.defaults.learning_rate=0.5",)))
     assert world.trained[4:] == [("full", 0)]
     assert list(reported(made)["variants"]) == ["full"], "others do not fit"
-    with pytest.raises(DataError, match="have different settings.*full-seed-0.*remove those.*another --name"):
+    with pytest.raises(DataError, match=r"have different settings.*\(.*full-seed-1.*\); remove those.*another --name"):
         command.report_only(made, options())
 
 
@@ -346,8 +346,28 @@ def test_recipes_asked_for_later_join_the_report(made: Path, world: World, capsy
     reproduce(made, options("kontext", seeds=(1,), changes=("policies.defaults.learning_rate=0.5",)))
     reproduce(made, options("full", seeds=(0,)))
     report = json.loads((made / "data/reproduce/try/report.json").read_text())
-    assert list(report["recipes"]) == ["flux_t2is"], "edits of two settings are no table"
-    assert "2 kept cells have other settings" in capsys.readouterr().err
+    of_edits = report["recipes"]["kontext_edit"]
+    assert list(report["recipes"]) == ["flux_t2is", "kontext_edit"]
+    assert list(of_edits["variants"]["kontext"]["trainings"]) == ["1"], "edits of two settings are no table"
+    assert of_edits["settings"]["kontext_edit"]["learning_rate"] == 0.5, "the settings of the last command count"
+    assert "1 kept cells have other settings" in capsys.readouterr().err
+
+
+def test_cells_that_do_not_fit_are_left_out_and_never_mixed(made: Path, world: World, capsys: Any) -> None:
+    reproduce(made, options("full", "no_log_tame", seeds=(0,)))
+    out = made / "data/reproduce/try"
+    cell = out / "cells/no_log_tame-seed-0/result.json"
+    cell.write_text(json.dumps({**json.loads(cell.read_text()), "changes": {"recipe.loss": "nft"}}))
+    reproduce(made, options("full", seeds=(0,)))
+    assert list(reported(made)["variants"]) == ["full"], "the other variant had another meaning"
+    assert "1 kept cells have other settings" in capsys.readouterr().err
+    bare = out / "before/flux_t2is/result.json"
+    bare.write_text(json.dumps({**json.loads(bare.read_text()), "key": "of another version"}))
+    with pytest.raises(DataError, match=r"try/before \(full-seed-0, no_log_tame-.*run `paco reproduce` again"):
+        command.report_only(made, options())
+    reproduce(made, options("full", seeds=(0,)))
+    assert world.examined == ["flux_t2is"] * 2 and len(world.trained) == 2
+    assert list(reported(made)["variants"]) == ["full"]
 
 
 def test_two_commands_share_a_table(made: Path, world: World, capsys: Any) -> None:
