@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ class ComparedRun:
     """One run: its figures, curves, parameters, tags, and where its pictures lie."""
 
     run_id: str
-    name: str
+    title: str  # its name, with the experiment of DVC that it belongs to: runs of one stage have the same name
     experiment: str
     status: str
     seconds: float | None
@@ -40,15 +40,9 @@ class ComparedRun:
     params: Mapping[str, str]
     tags: Mapping[str, str]
     datasets: Mapping[str, str]  # name -> digest
-    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # (step, value) in order
-    pictures: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (key, step) -> artefact
-    samples: Mapping[int, float] = field(default_factory=dict)  # step -> samples seen, where the run logs them
-
-    @property
-    def title(self) -> str:
-        """Its name, with the experiment of DVC that it belongs to: runs of one stage have the same name."""
-        of = self.tags.get(EXPERIMENT_TAG)
-        return f"{self.name} ({of})" if of else self.name
+    curves: Mapping[str, Sequence[tuple[int, float]]]  # (step, value) in order
+    pictures: Mapping[tuple[str, int], str]  # (key, step) -> artefact
+    samples: Mapping[int, float]  # step -> samples seen, where the run logs them
 
 
 class Runs:
@@ -104,30 +98,27 @@ class Runs:
         return list(self._client.search_runs(list(self._experiments), wanted, order_by=latest, max_results=most))
 
     def _read(self, run: Any) -> ComparedRun:
-        info, run_id = run.info, run.info.run_id
+        info, tags, run_id = run.info, run.data.tags, run.info.run_id
         metrics = {key: value for key, value in run.data.metrics.items() if not key.startswith("system/")}
         histories = {
             key: sorted((m.step, m.value) for m in self._client.get_metric_history(run_id, key)) for key in metrics
         }
         images = any(item.path == "images" for item in self._client.list_artifacts(run_id))
         logged = self._client.list_artifacts(run_id, "images") if images else []
+        named = [found for item in logged if (found := _PICTURE.match(item.path))]
         return ComparedRun(
             run_id=run_id,
-            name=info.run_name,
+            title=f"{info.run_name} ({tags[EXPERIMENT_TAG]})" if tags.get(EXPERIMENT_TAG) else info.run_name,
             experiment=self._experiments.get(info.experiment_id, info.experiment_id),
             status=info.status,
             seconds=(info.end_time - info.start_time) / 1000 if info.end_time else None,
             url=run_url(self._uri, info.experiment_id, run_id),
             metrics=metrics,
             params=run.data.params,
-            tags=run.data.tags,
+            tags=tags,
             datasets={d.dataset.name: d.dataset.digest for d in run.inputs.dataset_inputs} if run.inputs else {},
             curves={k: h for k, h in histories.items() if len(h) > 1 and k not in (SAMPLES, "epoch")},
-            pictures={
-                (found["key"].replace("~", "/"), int(found["step"])): item.path
-                for item in logged
-                if (found := _PICTURE.match(item.path))
-            },
+            pictures={(found["key"].replace("~", "/"), int(found["step"])): found.string for found in named},
             samples=dict(histories.get(SAMPLES, [])),
         )
 

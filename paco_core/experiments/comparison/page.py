@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEMPLATE = Path(__file__).parent / "templates" / "comparison.html.j2"
-WIDEST_PX = 640  # wider pictures are scaled down: the full ones are in MLflow
+SEEN = "samples seen"
 
 GetPicture = Callable[[ComparedRun, str, int], "Image"]
 Moment = tuple[str, list[html.Picture | None]]  # of training: a picture of each run, None where a run has none of it
@@ -23,40 +24,40 @@ Moment = tuple[str, list[html.Picture | None]]  # of training: a picture of each
 def axis(runs: Sequence[ComparedRun]) -> str:
     """The common axis: samples seen where all runs that have curves log it, else optimiser steps."""
     drawn = [run for run in runs if run.curves]
-    return "samples seen" if drawn and all(run.samples for run in drawn) else "step"
+    return SEEN if drawn and all(run.samples for run in drawn) else "step"
 
 
-def _places(run: ComparedRun, x_label: str) -> Mapping[int, float]:
-    """Where each step lies on the axis; of one that the run knows no samples of nothing."""
-    return run.samples if x_label == "samples seen" else {s: float(s) for c in run.curves.values() for s, _ in c}
+def _place(run: ComparedRun, step: int, x_label: str, unknown: float) -> float:
+    """Where a step lies on the axis; ``unknown`` where the run logged no samples at it."""
+    return run.samples.get(step, unknown) if x_label == SEEN else float(step)
 
 
 def curve_charts(runs: Sequence[ComparedRun]) -> list[dict[str, str]]:
     """One chart a metric that any run has as a curve."""
     x_label, made = axis(runs), []
-    places = [_places(run, x_label) for run in runs]
     for name in sorted({name for run in runs for name in run.curves if not name.startswith("seconds/")}):
         lines = []
         for n, run in enumerate(runs):
-            points = [(places[n][step], value) for step, value in run.curves.get(name, ()) if step in places[n]]
-            xs, ys = [x for x, _ in points], [y for _, y in points]
-            lines.append(charts.Line(f"[{n}]", xs, ys, _style(n), dots=len(points) < 12))
+            points = run.curves.get(name, ())
+            xs = [_place(run, step, x_label, math.nan) for step, _ in points]
+            lines.append(charts.Line(f"[{n}]", xs, [y for _, y in points], _style(n), dots=len(points) < 12))
         made.append({"title": name, "svg": charts.line_chart(lines, title=name, x_label=x_label)})
     return made
 
 
 def picture_rows(runs: Sequence[ComparedRun], get: GetPicture) -> dict[str, list[Moment]]:
     """By picture series, a row for each moment at which any run has one."""
-    x_label = axis(runs)
-    found = {}
+    x_label, found = axis(runs), {}
     for key in sorted({key for run in runs for key, _ in run.pictures}):
-        at = [{_places(run, x_label).get(s, float(s)): s for name, s in run.pictures if name == key} for run in runs]
+        at = [{_place(run, step, x_label, step): step for name, step in run.pictures if name == key} for run in runs]
         rows = []
-        for when in sorted({place for places in at for place in places}):
+        for when in sorted({place for steps in at for place in steps}):
             moment = f"{when:g} {x_label}"
             cells = [
-                _small(get(run, key, places[when]), f"[{n}] {key} at {moment}") if when in places else None
-                for n, (run, places) in enumerate(zip(runs, at, strict=True))
+                html.Picture.from_image(get(run, key, steps[when]), f"[{n}] {key} at {moment}")
+                if when in steps
+                else None
+                for n, (run, steps) in enumerate(zip(runs, at, strict=True))
             ]
             rows.append((moment, cells))
         found[key] = rows
@@ -67,12 +68,6 @@ def _style(number: int) -> str:
     return charts.STYLES[number % len(charts.STYLES)]
 
 
-def _small(image: Image, alt: str) -> html.Picture:
-    if image.width > WIDEST_PX:
-        image = image.resize((WIDEST_PX, max(1, image.height * WIDEST_PX // image.width)))
-    return html.Picture.from_image(image, alt)
-
-
 def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
     """The page."""
     view = {
@@ -81,8 +76,8 @@ def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
         "pictures": picture_rows(runs, get),
         "charts": curve_charts(runs),
         "metrics": figures(runs),
-        "params": differing([run.params for run in runs], "–"),
-        "datasets": differing([run.datasets for run in runs], "–"),
+        "params": differing([run.params for run in runs]),
+        "datasets": differing([run.datasets for run in runs]),
         "families": list(dict.fromkeys(run.experiment for run in runs)),
     }
     return html.render(TEMPLATE, view)

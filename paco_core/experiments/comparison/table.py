@@ -8,21 +8,8 @@ from collections.abc import Mapping, Sequence
 from paco_core.experiments.comparison.collect import ComparedRun
 from paco_core.io.text_table import text_table
 
-INTERVAL = ("_low", "_high", "_p")
 WIDTH = 46  # of a value cell; longer values are cut, the page shows them whole
-
-
-def number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "nan" if math.isnan(value) else f"{value:.5g}"
-
-
-def change(value: float | None, first: float | None) -> str:
-    """The difference to the first run's figure."""
-    if value is None or first is None or math.isnan(value - first):
-        return ""
-    return f"{value - first:+.3g}"
+NONE = "-"
 
 
 def figures(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -32,13 +19,12 @@ def figures(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]
     logged under a name of its own and its stage reported again at the end stands once.
     """
     keys = {key for run in runs for key in run.metrics}
-    ends = {f"{key}{end}" for key in keys if {f"{key}_low", f"{key}_high"} <= keys for end in INTERVAL}
+    ends = {f"{key}{end}" for key in keys if {f"{key}_low", f"{key}_high"} <= keys for end in ("_low", "_high", "_p")}
     again = {key for key in keys if _in_training(key) in keys - {key}}
     return [
-        (key, [(_value(run.metrics, key), change(run.metrics.get(key), runs[0].metrics.get(key)) if n else "")
-               for n, run in enumerate(runs)])
+        (key, [_cell(run.metrics, key, runs[0].metrics if n else {}) for n, run in enumerate(runs)])
         for key in sorted(keys - ends - again)
-    ]  # fmt: skip
+    ]
 
 
 def _in_training(key: str) -> str:
@@ -54,17 +40,20 @@ def _in_training(key: str) -> str:
     return name.removesuffix(".after").replace(".", "/")
 
 
-def _value(metrics: Mapping[str, float], key: str) -> str:
-    low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
-    known = low is not None and high is not None and not math.isnan(low + high)  # NaN: of a single value
-    interval = f" ({number(low)} to {number(high)})" if known else ""
-    return f"{number(metrics.get(key))}{interval}"
+def _cell(metrics: Mapping[str, float], key: str, first: Mapping[str, float]) -> tuple[str, str]:
+    """A figure with its interval, which is NaN for a single value, and the difference to the first run's."""
+    if key not in metrics:
+        return NONE, ""
+    low, high = (metrics.get(f"{key}{end}", math.nan) for end in ("_low", "_high"))
+    interval = "" if math.isnan(low + high) else f" ({low:.5g} to {high:.5g})"
+    change = metrics[key] - first.get(key, math.nan)
+    return f"{metrics[key]:.5g}{interval}", "" if math.isnan(change) else f"{change:+.3g}"
 
 
-def differing(columns: Sequence[Mapping[str, str]], none: str = "-") -> list[tuple[str, list[str]]]:
-    """Keys whose values are not the same in all columns, sorted, with the values; ``none`` where there is none."""
-    rows = [(key, [column.get(key) for column in columns]) for key in sorted({key for c in columns for key in c})]
-    return [(key, [none if v is None else str(v) for v in values]) for key, values in rows if len({*values}) > 1]
+def differing(columns: Sequence[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
+    """Keys whose values are not the same in all columns, sorted, with the values; :data:`NONE` where there is none."""
+    rows = [(key, [column.get(key, NONE) for column in columns]) for key in sorted({key for c in columns for key in c})]
+    return [(key, values) for key, values in rows if len({*values}) > 1]
 
 
 def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
