@@ -69,10 +69,6 @@ class Cell:
     train: Train
     figures: Callable[[Path, dict[str, Any]], Mapping[str, float]]
 
-    @property
-    def label(self) -> str:
-        return f"{self.variant.name}, seed {self.seed}"
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -119,24 +115,20 @@ class Grid:
                 held = hold(folder.with_name(f".{folder.name}.lock"))
             except BlockingIOError:
                 continue
-            with held:
+            tags = {"mlflow.parentRunId": parent.run_id or "", "paco.variant": cell.variant.name}
+            with held, self._run(f"{cell.variant.name}/seed-{cell.seed}", tags) as tracker:
                 if fresh := self.kept(cell) is None:
-                    say(f"{self.out.name}: {cell.label} ({place}/{len(cells)})")
-                tags = {"mlflow.parentRunId": parent.run_id or "", "paco.variant": cell.variant.name}
-                with self._run(f"{cell.variant.name}/seed-{cell.seed}", tags) as tracker:
-                    tracker.params(cell.settings)
-                    result = once(folder, cell.key, tracker, cell.train)
-                    tracker.tags({"paco.trained_by": str(result["run"])})
-                    tracker.metrics(cell.figures(folder, result))
+                    say(f"{self.out.name}: {folder.name} ({place}/{len(cells)})")
+                tracker.params(cell.settings)
+                result = once(folder, cell.key, tracker, cell.train)
+                tracker.tags({"paco.trained_by": str(result["run"])})
+                tracker.metrics(cell.figures(folder, result))
             if fresh:
                 on_fresh()
-        found = []
-        for cell in cells:
-            if (kept := self.kept(cell)) is None:
-                say(f"{cell.label}: another command is training it; it is left out here")
-            else:
-                found.append((cell, kept))
-        return found
+        kept = [(cell, self.kept(cell)) for cell in cells]
+        for cell in (cell for cell, result in kept if result is None):
+            say(f"{self.folder(cell).name}: another command is training it; it is left out here")
+        return [(cell, result) for cell, result in kept if result is not None]
 
 
 def once(folder: Path, key: str, tracker: Tracker, train: Train) -> dict[str, Any]:

@@ -117,29 +117,27 @@ class Trainings:
         """Examine the recipe's bare model, once for all cells below ``out``."""
         folder = before_folder(out, self.recipe)
         with locked(folder.with_name(f".{self.recipe}.lock")):
-            once(folder, self.basis, tracker, lambda place, _: self.exam.examine(None, place, f"{self.recipe} bare"))
+            once(folder, self.basis, tracker, lambda place, _: self.exam.examine(None, place))
 
     def _compute(self, variant: Variant, params: Params, folder: Path, tracker: Tracker) -> dict[str, Any]:
         """Train, going on after a kill, and examine."""
-        seed = params.policies.recipes[self.recipe].seed
-        label = f"{variant.name}, seed {seed}"
-        outcome = self._train(params, folder, tracker, label)
-        return self.exam.examine(folder / "policy" / "adapter", folder, label) | {
+        outcome = self._train(params, folder, tracker)
+        return self.exam.examine(folder / "policy" / "adapter", folder) | {
             "variant": variant.name,
-            "seed": seed,
+            "seed": params.policies.recipes[self.recipe].seed,
             "basis": self.basis,
             "changes": dict(variant.changes),
             "settings": self.settings,
             "training": _training(outcome),
         }
 
-    def _train(self, params: Params, cell: Path, tracker: Tracker, label: str) -> Outcome:
+    def _train(self, params: Params, cell: Path, tracker: Tracker) -> Outcome:
         recipe = params.policies.recipes[self.recipe]
         samples, updates = recipe.pictures_an_epoch, recipe.updates_per_epoch
         folder = cell / "policy"
         folder.mkdir(parents=True, exist_ok=True)
         place = Place(self.root, folder, folder.relative_to(self.root), cell / "checkpoint", partial(needed, self.root))
-        with Progress(recipe.epochs, label, "epochs", say) as progress:
+        with Progress(recipe.epochs, cell.name, "epochs", say) as progress:
             reports = Reports(
                 say=say,
                 metrics=lambda values, epoch: tracker.metrics(

@@ -73,7 +73,7 @@ class Exam:
             "annotator": model_content(self.root, str(self.params.annotations.model)),
         }
 
-    def examine(self, adapter: Path | None, folder: Path, label: str) -> dict[str, Any]:
+    def examine(self, adapter: Path | None, folder: Path) -> dict[str, Any]:
         """Paint with the bare model (None) or an adapter; write ``table.parquet`` and some pictures to ``folder``.
 
         Models are loaded anew each time: trainings in between need the memory.
@@ -86,7 +86,7 @@ class Exam:
             policy.load_adapter(adapter)
         when = BEFORE if adapter is None else AFTER
         pictures = len(self.cases.records) * len(self.cases.seeds) * len(self.rule.eval_sizes)
-        with Progress(pictures, label, "pictures", say) as progress:
+        with Progress(pictures, folder.name, "pictures", say) as progress:
             painted = self.cases.painted_by(policy, self.recipe, self.rule, when=when, advance=progress.advance)
         table = measuring(self.root, self.params, self.judge, self.cases)(painted)
         # Edits of one picture stand or fall together; a set stands alone.
