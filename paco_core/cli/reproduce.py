@@ -13,7 +13,8 @@ from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.experiments.grid import Grid, Variant, begin, folder_of, say
 from paco_core.experiments.reproduction import report
-from paco_core.experiments.reproduction.cells import Trainings, kept_cells
+from paco_core.experiments.reproduction.cells import Trainings
+from paco_core.experiments.reproduction.summary import kept_cells
 from paco_core.experiments.reproduction.variants import VARIANTS, applied, chosen
 from paco_core.io import paths
 from paco_core.io.answer import Answer

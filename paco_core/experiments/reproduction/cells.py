@@ -1,56 +1,55 @@
-"""One cell of the table: a variant trained under a seed by the stage's own code, examined, and kept."""
+"""The cells of one recipe: a variant trained under a seed by the stage's own code, then examined.
+
+Every trained policy sits the examination that the bare model sat: the same unseen cases, noise, sizes and measures.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paco_core.benchmarks import gedit
+from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.execution import how_fields
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.config.references import contents
-from paco_core.experiments.grid import RESULT, Cell, Variant, kept_result, needed, once, say
-from paco_core.experiments.reproduction.exam import Exam, measured
-from paco_core.experiments.reproduction.variants import VARIANTS, applied
+from paco_core.config.references import contents, model_content
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.experiments.grid import RESULT, Cell, Variant, needed, once, say
+from paco_core.experiments.reproduction.variants import applied
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.recipe import Place
-from paco_core.io import paths
-from paco_core.io.answer import plain
+from paco_core.io import files, paths
+from paco_core.io.atomic import atomic
+from paco_core.io.content import folder_content
 from paco_core.io.file_locks import locked
-from paco_core.io.files import DataError, digest, folder_digest, read_json
+from paco_core.io.files import digest, folder_digest, write_json
+from paco_core.io.pictures import in_a_row, reference_digests
 from paco_core.io.progress import Progress
+from paco_core.painting.painted import AFTER, BEFORE, cuts_of
+from paco_core.policies.base import load_recipe
+from paco_core.policies.cuts import report
+from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.code.stage_code import StageCodes
+from paco_core.tasks.table import task_of
 from paco_core.tasks.training import train_recipe
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from paco_core.grpo.outcome import Outcome
+    from paco_core.painting.painted import Painted
     from paco_core.runtime.tracking import Tracker
 
 LAST_EPOCHS = 5  # whose mean stands for the end of a training
-PARTS = ("variant", "seed", "run", "basis", "changes", "training", "settings")  # of the result of a finished cell
-
-
-@dataclass(frozen=True, eq=False)
-class KeptCell:
-    """A finished cell.
-
-    Attributes:
-        result: its parts; of these ``run`` is the MLflow run that trained it, ``training`` what is reported of that.
-        fits: whether it rests on the basis on which its recipe's bare model was examined last, and its variant changes
-            the same keys now. Only cells that fit stand in one table.
-    """
-
-    variant: Variant
-    seed: int
-    folder: Path
-    result: Mapping[str, Any]
-    fits: bool
+TABLE, PICTURES = "table.parquet", "pictures"
+CAPTIONS, REFERENCE = "captions.json", "reference"  # among the pictures; references of edits alone
+SHOWN = 4  # prompts whose pictures are kept for the page
 
 
 def before_folder(out: Path, recipe: object) -> Path:
@@ -58,48 +57,60 @@ def before_folder(out: Path, recipe: object) -> Path:
     return out / "before" / str(recipe)
 
 
-def kept_cells(out: Path) -> list[KeptCell]:
-    """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over.
-
-    Raises:
-        DataError: when a result lacks a part.
-    """
-    found, variants = [], {variant.name: variant for variant in VARIANTS}
-    for path in (out / "cells").glob(f"*/{RESULT}"):
-        kept = read_json(path)
-        if missing := [name for name in PARTS if name not in kept]:
-            raise DataError(f"{path}: has no {missing[0]!r}; remove it and run `paco reproduce` again")
-        if variant := variants.get(kept["variant"]):
-            bare = kept_result(before_folder(out, variant.recipe), kept["basis"])
-            fits = bare is not None and kept["changes"] == plain(variant.changes)
-            found.append(KeptCell(variant, kept["seed"], path.parent, kept, fits))
-    return sorted(found, key=lambda cell: (VARIANTS.index(cell.variant), cell.seed))
-
-
 class Trainings:
     """Trains and examines the cells of one recipe.
 
-    ``basis`` names by content what all its cells and the examination of its bare model share: settings before a variant
-    changes them, prompts, how the judge is asked while it trains, the examination (:meth:`Exam.identity`), code.
+    The examination: pictures of prompts that no seed can have trained on, measured as ``t2is`` or ``gedit`` measures.
+    ``basis`` names by content what all cells and the examination of the bare model share: settings before a variant
+    changes them, prompts, how the judge is asked while it trains, :meth:`examination`, code.
+
+    Raises:
+        DataError: when the reward, the prompts or a model is missing, naming the stage to run; when no prompt
+            is left over.
     """
 
     def __init__(self, root: Path, params: Params, recipe: str) -> None:
         self.root, self.params, self.recipe = root, params, recipe
-        self.exam = Exam(root, params, recipe)
-        task = self.exam.task
+        self.rule = params.policies.recipes[recipe]
+        self.task = task_of(self.rule)
+        self.judge = needed(root, paths.REWARD_MERGED)
+        read = partial(needed, root)
+        self.cases = unseen_cases(read, params, recipe, self.task.seen(self.rule, read))
         settings = {
             "profile": params.profile,
             "world": params.world,
             "recipe": recipe,
-            recipe: params.policies.recipes[recipe].model_dump(exclude={"seed", *how_fields(PolicyRecipe)}),
-            "benchmark": task.benchmark,
-            task.benchmark: task.numbers(params).model_dump(exclude={"bootstrap"}),
-            "prompts": len(self.exam.cases.records),
+            recipe: self.rule.model_dump(exclude={"seed", *how_fields(PolicyRecipe)}),
+            "benchmark": self.task.benchmark,
+            self.task.benchmark: self.task.numbers(params).model_dump(exclude={"bootstrap"}),
+            "prompts": len(self.cases.records),
         }
-        trained_on = folder_digest(needed(root, task.prompts))
+        trained_on = folder_digest(needed(root, self.task.prompts))
         self.code = StageCodes.present(root).of(paths.POLICIES.name, recipe).digest
-        self.basis = digest([settings, scored_by(params), self.exam.identity(), trained_on, self.code], 32)
+        self.basis = digest([settings, scored_by(params), self.examination(), trained_on, self.code], 32)
         self.settings = {**settings, "threads": params.threads}
+
+    def examination(self) -> dict[str, Any]:
+        """What the figures depend on beside the trained weights.
+
+        Held: records whole, and the pixels of what is edited; seeds, steps, sizes, guidance and length of texts; number
+        format and device of painter and judge; code of the benchmark; by content the judge, all models and files that
+        the recipe names, and the annotator.
+        """
+        rule, reward = self.rule, self.params.reward
+        sizes = [rule.eval_sizes, rule.reference_size, rule.record_size]
+        records, reference = self.cases.records, self.cases.reference
+        return {
+            "prompts": [record.model_dump() for record in records],
+            "references": [] if reference is None else reference_digests([reference(record) for record in records]),
+            "painting": [self.cases.seeds, self.cases.steps, *sizes, rule.guidance, rule.max_sequence_length],
+            "painter": [rule.dtype, rule.device],
+            "measuring": [self.params.world, reward.device, reward.dtype, reward.min_pixels, reward.max_pixels],
+            "code": StageCodes.present(self.root).of(self.task.benchmark, None).digest,
+            "judge": folder_content(self.judge),
+            "named": contents(self.root, rule),
+            "annotator": model_content(self.root, str(self.params.annotations.model)),
+        }
 
     def cell(self, variant: Variant, seed: int) -> Cell:
         """One cell of the grid.
@@ -117,12 +128,12 @@ class Trainings:
         """Examine the recipe's bare model, once for all cells below ``out``."""
         folder = before_folder(out, self.recipe)
         with locked(folder.with_name(f".{self.recipe}.lock")):
-            once(folder, self.basis, tracker, lambda place, _: self.exam.examine(None, place))
+            once(folder, self.basis, tracker, lambda place, _: self._examine(None, place))
 
     def _compute(self, variant: Variant, params: Params, folder: Path, tracker: Tracker) -> dict[str, Any]:
         """Train, going on after a kill, and examine."""
         outcome = self._train(params, folder, tracker)
-        return self.exam.examine(folder / "policy" / "adapter", folder) | {
+        return self._examine(folder / "policy" / "adapter", folder) | {
             "variant": variant.name,
             "seed": params.policies.recipes[self.recipe].seed,
             "basis": self.basis,
@@ -147,6 +158,44 @@ class Trainings:
                 epoch=lambda done, note: progress.advance(done - progress.done, note),
             )
             return train_recipe(params, self.recipe, place, self.code, reports)[0]
+
+    def _examine(self, adapter: Path | None, folder: Path) -> dict[str, Any]:
+        """Paint with the bare model (None) or an adapter; write ``table.parquet`` and some pictures to ``folder``.
+
+        Models are loaded anew each time: trainings in between need the memory.
+
+        Returns:
+            The recipe's name, and what was cut off prompts.
+        """
+        policy = load_recipe(self.rule, self.root, cache=cache_folder(self.root))
+        if adapter is not None:
+            policy.load_adapter(adapter)
+        when = BEFORE if adapter is None else AFTER
+        pictures = len(self.cases.records) * len(self.cases.seeds) * len(self.rule.eval_sizes)
+        with Progress(pictures, folder.name, "pictures", say) as progress:
+            painted = self.cases.painted_by(policy, self.recipe, self.rule, when=when, advance=progress.advance)
+        table = measuring(self.root, self.params, self.judge, self.cases)(painted)
+        # Edits of one picture stand or fall together; a set stands alone.
+        table = table.assign(group=table[self.task.group])
+        with atomic(folder / PICTURES, replace=True) as part:
+            self._keep(painted, part)
+        with atomic(folder / TABLE) as part:
+            table.drop(columns=["policy", "when", *gedit.ABOUT], errors="ignore").to_parquet(part, index=False)
+        return {"recipe": self.recipe, **report(cuts_of(painted), say)}
+
+    def _keep(self, painted: list[Painted], folder: Path) -> None:
+        """Pictures of the first prompts with the first seed, by size; what they are of; of edits, what was edited."""
+        shown = {record.idx: record for record in self.cases.records[:SHOWN]}
+        for p in painted:
+            if p.record.idx in shown and p.seed == self.cases.seeds[0]:
+                (folder / str(p.size)).mkdir(parents=True, exist_ok=True)
+                p.image.save(folder / str(p.size) / f"{p.record.idx}.png")
+        captions = {idx: of.prompt if isinstance(of, EditRecord) else of.theme for idx, of in shown.items()}
+        write_json(folder / CAPTIONS, captions)
+        if self.cases.reference is not None:
+            (folder / REFERENCE).mkdir()
+            for idx, record in shown.items():
+                in_a_row(self.cases.reference(record)).save(folder / REFERENCE / f"{idx}.png")
 
 
 def scored_by(params: Params) -> list[object]:
@@ -187,3 +236,14 @@ def _training(outcome: Outcome) -> dict[str, Any]:
         "load_average": os.getloadavg()[1],
         "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def measured(folder: Path) -> pd.DataFrame:
+    """What an examination left in a folder: a column a measure, a row a picture, by ``size`` and ``group``.
+
+    Raises:
+        DataError: when it is missing or damaged.
+    """
+    again = f"remove {folder / RESULT} and run `paco reproduce` again"
+    table = files.read_table(folder / TABLE, remedy=again)
+    return table.drop(columns=["prompt_id", "seed"]).set_index(["size", "group"])

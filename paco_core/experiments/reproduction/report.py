@@ -7,10 +7,9 @@ from pathlib import Path
 
 from paco_core.benchmarks.tables import ResultTable, signed
 from paco_core.config.params import Params
-from paco_core.experiments.reproduction.cells import KeptCell
-from paco_core.experiments.reproduction.exam import CAPTIONS, PICTURES, REFERENCE, SHOWN
+from paco_core.experiments.reproduction.cells import CAPTIONS, PICTURES, REFERENCE, SHOWN
 from paco_core.experiments.reproduction.findings import Finding, findings
-from paco_core.experiments.reproduction.summary import BARE, RecipeSummary, summarise
+from paco_core.experiments.reproduction.summary import BARE, KeptCell, RecipeSummary, summarise
 from paco_core.experiments.reproduction.tables import MEASURES, basis, head, published_rows, tables
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError, read_json, write_json, write_text

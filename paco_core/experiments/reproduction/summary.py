@@ -16,15 +16,56 @@ import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.config.params import Params
-from paco_core.experiments.reproduction.cells import KeptCell, before_folder
-from paco_core.experiments.reproduction.exam import measured
+from paco_core.experiments.grid import RESULT, Variant, kept_result
+from paco_core.experiments.reproduction.cells import before_folder, measured
 from paco_core.experiments.reproduction.variants import VARIANTS
+from paco_core.io.answer import plain
+from paco_core.io.files import DataError, read_json
 from paco_core.tasks.table import measured_by
 
 if TYPE_CHECKING:
     from paco_core.tasks.base import Task
 
 BARE = "before training"  # who painted, beside the variants
+
+
+@dataclass(frozen=True, eq=False)
+class KeptCell:
+    """A finished cell.
+
+    Attributes:
+        training: what is reported of it, and its MLflow ``run``, if any.
+        fits: whether it rests on the basis on which its recipe's bare model was examined last, and its variant changes
+            the same keys now. Only cells that fit stand in one table.
+    """
+
+    variant: Variant
+    seed: int
+    folder: Path
+    settings: Mapping[str, Any]
+    training: Mapping[str, Any]
+    fits: bool
+
+
+def kept_cells(out: Path) -> list[KeptCell]:
+    """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over.
+
+    Raises:
+        DataError: when a result lacks a part.
+    """
+    found, variants = [], {variant.name: variant for variant in VARIANTS}
+    for path in (out / "cells").glob(f"*/{RESULT}"):
+        kept = read_json(path)
+        try:
+            if (variant := variants.get(kept["variant"])) is None:
+                continue
+            bare = kept_result(before_folder(out, variant.recipe), kept["basis"])
+            fits = bare is not None and kept["changes"] == plain(variant.changes)
+            training = {**kept["training"], "run": kept["run"]}
+            found.append(KeptCell(variant, kept["seed"], path.parent, kept["settings"], training, fits))
+        except KeyError as part:
+            raise DataError(f"{path}: has no {part}; remove it and run `paco reproduce` again") from None
+    return sorted(found, key=lambda cell: (VARIANTS.index(cell.variant), cell.seed))
 
 
 @dataclass(frozen=True)
@@ -44,7 +85,7 @@ class VariantRow:
     title: str
     changes: Mapping[str, Any]  # of keys
     measures: Mapping[int, Mapping[str, CellChange]]  # size -> measure
-    trainings: Mapping[int, Mapping[str, Any]]  # seed -> what was reported of it, and its MLflow ``run``, if any
+    trainings: Mapping[int, Mapping[str, Any]]  # seed -> :attr:`KeptCell.training`
 
     def figures(self, name: str) -> list[float]:
         """A figure of the trainings, one a seed; NaN where it has none."""
@@ -82,7 +123,7 @@ def summarise(out: Path, cells: Sequence[KeptCell], params: Params) -> dict[str,
 
 
 def _summary(recipe: str, cells: Sequence[KeptCell], before: Path, params: Params) -> RecipeSummary:
-    settings = cells[0].result["settings"]
+    settings = cells[0].settings
     task = measured_by(settings["benchmark"])
     resamples = task.numbers(params).bootstrap
     normal = next(variant for variant in VARIANTS if variant.recipe == recipe and not variant.changes)
@@ -102,7 +143,7 @@ def _summary(recipe: str, cells: Sequence[KeptCell], before: Path, params: Param
                 crossed_estimate(after, base, resamples=resamples),
                 crossed_estimate(*pair, resamples=resamples) if pair else None,
             )
-        trainings = {cell.seed: {**cell.result["training"], "run": cell.result["run"]} for cell in mine}
+        trainings = {cell.seed: cell.training for cell in mine}
         rows[variant.name] = VariantRow(variant.title, variant.changes, measures, trainings)
         painters[variant.name] = mine[0].folder
     sizes, names = sorted({size for size, _ in bare}), list(dict.fromkeys(measure for _, measure in bare))

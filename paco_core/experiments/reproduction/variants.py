@@ -10,7 +10,7 @@ from paco_core.experiments.grid import Variant
 from paco_core.io.files import DataError
 from paco_core.io.nearest import meant
 
-FULL, SETS = "full", "flux_t2is"
+SETS = "flux_t2is"
 LARGEST = "largest of eval_sizes"  # as a value of train_size
 
 
@@ -41,7 +41,7 @@ def _aggregated(name: str, title: str, aggregator: str) -> Variant:
 #: The paper's ablation in small (full, high resolution, no log-tame), then what else the trainer offers,
 #: then the other policies.
 VARIANTS: tuple[Variant, ...] = (
-    Variant(FULL, "The recipe as it is: low training size, log-tamed rewards, PPO's loss on flow-SDE noise", {}, SETS),
+    Variant("full", "The recipe as it is: low training size, log-tamed rewards, PPO's loss, flow-SDE noise", {}, SETS),
     Variant("no_decoupling", "Trained at the size it is evaluated at", {"recipe.train_size": LARGEST}, SETS),
     _aggregated("no_log_tame", "Rewards summed as they are", "weighted_sum"),
     _aggregated("gdpo", "Rewards normalised one by one in each group, then over the batch (GDPO)", "gdpo"),
@@ -82,8 +82,3 @@ def chosen(names: Sequence[str] | None, recipes: Collection[str]) -> list[Varian
             f"no variant {', '.join(map(repr, unknown))}; {meant(unknown[0], known)}there are: {', '.join(known)}"
         )
     return [variant for variant in VARIANTS if variant.name in names]
-
-
-def plain_of(recipe: str) -> str:
-    """The variant that changes nothing of its recipe: what the others are compared with."""
-    return next(variant.name for variant in VARIANTS if variant.recipe == recipe and not variant.changes)

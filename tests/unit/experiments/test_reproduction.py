@@ -27,7 +27,7 @@ from paco_core.config.params import Params, load
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord, read_edit_prompts
 from paco_core.data.records.records import write_prompts
-from paco_core.experiments.reproduction import exam
+from paco_core.experiments.reproduction import cells
 from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN
 from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, applied, chosen
 from paco_core.io import paths
@@ -141,9 +141,9 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     found = World()
-    monkeypatch.setattr("paco_core.experiments.reproduction.cells.train_recipe", found.train)
-    monkeypatch.setattr(exam, "load_recipe", found.load_recipe)
-    monkeypatch.setattr(exam, "measuring", found.measuring)
+    monkeypatch.setattr(cells, "train_recipe", found.train)
+    monkeypatch.setattr(cells, "load_recipe", found.load_recipe)
+    monkeypatch.setattr(cells, "measuring", found.measuring)
     monkeypatch.setattr(Cases, "painted_by", lambda cases, *args, **named: found.paint(cases, *args, **named))
     monkeypatch.setattr(command, "_reward_server", lambda _root, _params: nullcontext())
     return found
