@@ -42,15 +42,6 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict)
     recipe: str | None = None
 
-    def replaced(self, params: Params, section: str, seed: int) -> Params:
-        """The parameters under which the variant is trained.
-
-        Raises:
-            ParamsError: when a changed value does not fit the others.
-        """
-        values = {f"{section}.{key.partition('.')[2]}": value for key, value in self.changes.items()}
-        return changed(params, {f"{section}.seed": seed, **values})
-
 
 @dataclass(frozen=True)
 class Cell:

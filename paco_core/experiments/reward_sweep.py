@@ -83,10 +83,10 @@ class Sweep:
             [codes.of(stage, None).digest for stage in (paths.REWARD_LORA.name, paths.CONSISTENCY_RANK.name)]
         )
         bounds = params.consistency_rank
-        self.table = needed(root, paths.PAIRS / "benchmark.parquet")
+        table = needed(root, paths.PAIRS / "benchmark.parquet")
         self.labels = needed(root, paths.COT_LABELS)
         self.data = [folder_content(needed(root, folder)) for folder in (paths.PAIRS, paths.COT_LABELS, paths.GRIDS)]
-        self.instances = bench.read_instances(self.table, bounds.max_instances, bounds.seed)
+        self.instances = bench.read_instances(table, bounds.max_instances, bounds.seed)
         self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
 
     def run(self, variants: Sequence[Variant], seeds: Sequence[int]) -> None:
@@ -110,16 +110,15 @@ class Sweep:
             parent.metrics({f"{name}/{m}": e.mean for name, row in rows.items() for m, e in row["metrics"].items()})
 
     def _cell(self, variant: Variant, seed: int) -> Cell:
-        params = changed(variant.replaced(self.params, "reward", seed), {"reward.source": "train"})
-        reward, bounds = params.reward, self.params.consistency_rank
+        changes = {**variant.changes, "reward.seed": seed, "reward.source": "train"}
+        reward, bounds = changed(self.params, changes).reward, self.params.consistency_rank
         key = cell_key(reward, self.data, content_of(self.base), bounds.max_instances, bounds.seed, self.code)
         settings = {"variant": variant.name, "seed": seed, "reward": reward.model_dump()}
         return Cell(variant, seed, key, settings, partial(self._train, reward), self._figures)
 
     def _figures(self, _folder: Path, done: dict[str, Any]) -> dict[str, float]:
         judged = bench.evaluate(self.instances, {"reward": _judgement(done)}, [], resamples=1).estimates["reward"]
-        known = {name: float(value) for name, value in done["validation"].items() if value is not None}
-        best = {f"validation_best/{name}": value for name, value in known.items()}
+        best = {f"validation_best/{name}": v for name, v in done["validation"].items() if v is not None}
         return {name: found.mean for name, found in judged.items()} | best
 
     def _train(self, reward: RewardParams, folder: Path, tracker: Tracker) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
+from paco_core.config.changes import changed
 from paco_core.config.params import Params
 from paco_core.experiments.grid import Variant
 from paco_core.io.files import DataError
@@ -21,17 +21,13 @@ def applied(variant: Variant, params: Params, seed: int) -> Params:
         DataError: when the recipe does not exist.
         ParamsError: when a changed value does not fit the others.
     """
-    recipes, name = params.policies.recipes, str(variant.recipe)
-    if name not in recipes:
-        raise DataError(
-            f"variant {variant.name}: no recipe {name!r} in policies.recipes; {meant(name, recipes)}there are: "
-            f"{', '.join(recipes)}"
-        )
-    largest = max(recipes[name].eval_sizes)
-    changes = {key: largest if value == LARGEST else value for key, value in variant.changes.items()}
-    alone = params.policies.model_copy(update={"recipes": {name: recipes[name]}})
-    params = params.model_copy(update={"policies": alone})
-    return replace(variant, changes=changes).replaced(params, f"policies.recipes.{name}", seed)
+    name = str(variant.recipe)
+    recipe = params.policies.recipe(name)
+    alone = params.policies.model_copy(update={"recipes": {name: recipe}})
+    values = {key: max(recipe.eval_sizes) if value == LARGEST else value for key, value in variant.changes.items()}
+    place = f"policies.recipes.{name}"
+    changes = {f"{place}.{key.removeprefix('recipe.')}": value for key, value in values.items()}
+    return changed(params.model_copy(update={"policies": alone}), {f"{place}.seed": seed, **changes})
 
 
 def _aggregated(name: str, title: str, aggregator: str) -> Variant:

@@ -277,7 +277,7 @@ def test_the_default_is_every_variant_whose_recipe_is_there(made: Path, capsys: 
     assert [v.name for v in chosen(["nft", "full"], ())] == ["full", "nft"]
     listing = command.listing(made, ReproduceOptions(name="try"))
     assert "| kontext | kontext_edit | " in listing and "| qwen | qwen_edit (not in params.yaml) | " in listing
-    with pytest.raises(DataError, match="variant qwen: no recipe 'qwen_edit'.*there are: flux_t2is, kontext_edit"):
+    with pytest.raises(DataError, match="no recipe 'qwen_edit'.*there are: flux_t2is, kontext_edit"):
         reproduce(made, options("qwen"))
 
 
