@@ -177,6 +177,7 @@ class Trainings:
         table = measuring(self.root, self.params, self.judge, self.cases)(painted)
         # Edits of one picture stand or fall together; a set stands alone.
         table = table.assign(group=table[self.task.group])
+        (folder / RESULT).unlink(missing_ok=True)  # of other settings: it must not stand beside this table
         with atomic(folder / PICTURES, replace=True) as part:
             self._keep(painted, part)
         with atomic(folder / TABLE) as part:

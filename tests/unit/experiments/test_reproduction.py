@@ -370,6 +370,17 @@ def test_cells_that_do_not_fit_are_left_out_and_never_mixed(made: Path, world: W
     assert list(reported(made)["variants"]) == ["full"]
 
 
+def test_an_examination_that_was_cut_off_leaves_no_earlier_result(
+    made: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reproduce(made, options("full", seeds=(0,)))
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="disk"):
+        broken.setattr(cells, "report", lambda *_: (_ for _ in ()).throw(OSError("the disk is full")))
+        reproduce(made, options("full", seeds=(0,), changes=("policies.defaults.learning_rate=0.5",)))
+    with pytest.raises(DataError, match=r"have different settings.*\(full-seed-0\)"):
+        command.report_only(made, options())
+
+
 def test_two_commands_share_a_table(made: Path, world: World, capsys: Any) -> None:
     """The other one, a process of its own, runs the same command while this one trains its first cell."""
     outcomes: list[int] = []
