@@ -4,6 +4,7 @@
 """
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,9 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def main() -> int:
     source, site = ROOT / "build" / "docs-source", ROOT / "build" / "docs"
     pages.lay_out(ROOT, source)
+    settings = shutil.copy(Path(__file__).with_name("zensical.toml"), ROOT / "build")
     made = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", "zensical.toml"],
+        [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", settings],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     if made.returncode:

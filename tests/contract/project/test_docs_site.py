@@ -67,7 +67,7 @@ def test_the_site_builds_and_a_broken_link_or_anchor_or_name_ends_it(copy: Path)
 
 
 def test_the_navigation_names_every_page_once(repository: Path) -> None:
-    nav = list(named(tomllib.loads((repository / "zensical.toml").read_text())["project"]["nav"]))
+    nav = list(named(tomllib.loads((repository / "tools/docs/zensical.toml").read_text())["project"]["nav"]))
     known = {str(pages.site_path(path.relative_to(repository))) for path in (repository / "docs").rglob("*.md")}
     assert len(nav) == len(set(nav))
     assert known == {name for name in nav if not name.startswith("project/")}
