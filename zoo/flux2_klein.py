@@ -192,7 +192,7 @@ def go_on(
     _fit(parts, tokenizer, begun.vae, pools, tasks, schedule, work, out, say)
 
 
-def _fit(
+def _fit(  # noqa: PLR0913 - what a training reads and writes
     parts: torch.nn.ModuleDict,
     tokenizer: Any,
     vae: AutoencoderKLFlux2,

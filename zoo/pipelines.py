@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
 
-def fit_pipeline(
+def fit_pipeline(  # noqa: PLR0913 - a training and how it is saved
     parts: torch.nn.Module,
     loss_at: Callable[[int], torch.Tensor],
     schedule: Schedule,

@@ -12,7 +12,7 @@ its inner states, which are asked for all six traits at once, make it a matter o
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -265,7 +265,6 @@ def train_dialogues(
     recipe: VlmSettings,
     work_dir: Path,
     say: Say | None,
-    after: Callable[[int], None] | None = None,
 ) -> None:
     """One lesson: next-token loss on the answers, while the throw-away heads keep reading the shared traits.
 
@@ -288,7 +287,7 @@ def train_dialogues(
     schedule = Schedule(lesson.steps, lesson.learning_rate, warmup=30)
     optimizer = Muon(parts, schedule.learning_rate, is_hidden)
     folder, label = work_dir / lesson.name, f"vlm ({lesson.name})"
-    fit(parts, loss_at, schedule, folder, label, say, after, optimizer)
+    fit(parts, loss_at, schedule, folder, label, say, optimizer=optimizer)
     model.set_attn_implementation("sdpa")
     model.model.visual.requires_grad_(True)
 

@@ -30,7 +30,7 @@ class Sampling:
     train_steps: tuple[int, ...] = ()  # noise steps of which something is kept; none named = all
 
     @classmethod
-    def for_policy(
+    def for_policy(  # noqa: PLR0913 - a sampling's own fields
         cls,
         policy: Flow,
         size: Size,

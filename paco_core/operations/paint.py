@@ -41,7 +41,7 @@ def load_policy(root: Path, by: NamedPolicy, *, cache: Path | None = None) -> Po
     return policy
 
 
-def pictures(
+def pictures(  # noqa: PLR0913 - the options of `paco paint`
     params: Params,
     policy: Policy,
     by: NamedPolicy,

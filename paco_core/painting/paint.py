@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paco_core.policies.base import Policy
 
 
-def paint(
+def paint(  # noqa: PLR0913 - what decides a picture; recipes of policies and painters of edits share no type
     policy: Policy,
     records: Sequence[PromptRecord],
     seeds: Sequence[int],
@@ -98,7 +98,7 @@ def paint(
             advance(len(part))
 
 
-def before_and_after(
+def before_and_after(  # noqa: PLR0913 - as `paint`
     policy: Policy,
     name: str,
     recipe: PolicyRecipe,
@@ -124,7 +124,7 @@ def before_and_after(
     return before + part(when=AFTER, advance=advance)
 
 
-def paint_sizes(
+def paint_sizes(  # noqa: PLR0913 - as `paint`
     policy: Policy,
     name: str,
     recipe: PolicyRecipe,

@@ -47,7 +47,7 @@ class Scorer:
 
     any_case = False  # sum over yes, Yes, YES, y and Y (and no) instead of reading Yes and No
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of the public class
         self,
         folder: str | Path,
         device: str = "cpu",

@@ -77,7 +77,7 @@ class TrainingReport:
 OnMetrics = Callable[[Mapping[str, float], int], None]
 
 
-def train(
+def train(  # noqa: PLR0913 - what a training reads, writes and reports to
     base: str | Path,
     examples: Sequence[Example],
     validation: Sequence[Example],
@@ -138,7 +138,7 @@ def train(
 class _Run:
     """One training run: what is fixed, and one method a phase."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as `train`
         self,
         base: str | Path,
         network: Network,

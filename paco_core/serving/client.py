@@ -98,7 +98,7 @@ class RewardClient:
         locate: see :class:`HttpClient`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of the client
         self,
         url: str,
         model: str,

@@ -189,8 +189,7 @@ def run(ctx: StageContext) -> None:
             ctx.endpoint = judges
             ctx.tracker.tags({ENDPOINT_TAG: judges})
         command = f"python -m paco_core run {ctx.name} --item {ctx.item}"
-        card = out / "adapter" / "README.md"
-        if problem := ship(out, final, ctx.root, ctx.label, command, ctx.inputs, ctx.code, ctx.endpoint, card):
+        if problem := ship(out, final, ctx.root, ctx.label, command, ctx.inputs, ctx.code, ctx.endpoint):
             ctx.say(problem)
     adapter = ctx.root / final / "adapter"
     ctx.tracker.adapter(

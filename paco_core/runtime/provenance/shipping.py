@@ -28,18 +28,17 @@ def ship(
     recipe: Inputs | None,
     made_of: StageCode,
     endpoint: str | None,
-    card: Path,
 ) -> str | None:
-    """Write ``folder/provenance.json`` and add the story to the model card; returns what is not known, if anything.
+    """Write ``folder/provenance.json`` and the story into the model card; returns what is not known, if anything.
 
     Args:
-        folder: what becomes the out when the stage ends.
+        folder: what becomes the out when the stage ends. A story that ``adapter/README.md`` in it holds already, the
+            card, is replaced.
         out: that out, relative to the project root.
         label: the running stage, ``policies@flux_t2is``; ``dvc.lock`` does not record this run yet.
         recipe: what it read, None when that is not known.
         made_of: its code, as it was when the stage started.
         endpoint: names of the servers that scored, with their fingerprints.
-        card: a Markdown file; a provenance that it holds already is replaced.
     """
     if recipe is None:
         return f"{label} is not a stage of dvc.yaml, or lacks an input: its provenance is not known"
@@ -49,6 +48,7 @@ def ship(
         )
     )
     write_json(folder / SHIPPED, shipped.as_dict())
+    card = folder / "adapter" / "README.md"
     text = read_text(card).partition(f"\n{HEADING}")[0].rstrip("\n")
     write_text(card, f"{text}\n\n{markdown(shipped, level=2)}")
     return None

@@ -184,7 +184,7 @@ def test_a_policy_carries_its_story_and_a_forged_story_is_found(root: Path) -> N
     card.write_text("# A card\n")
     versions = set()
     for _ in range(2):  # a second run does not tell it twice
-        told_by = (root, label, f"run {label}", recipe, made_of, "paco-reward@123", card)
+        told_by = (root, label, f"run {label}", recipe, made_of, "paco-reward@123")
         assert ship(out, Path(POLICY), *told_by) is None
         versions.add(Workspace(root).md5(POLICY))
         # DVC records stages in the order of their first run, and figures may hold seconds: neither shows.
@@ -220,8 +220,8 @@ def _turn_round(lock: Path) -> None:
 def test_a_stage_that_was_made_again_with_the_same_bytes_leaves_the_shipped_story_true(root: Path) -> None:
     label, out = "policies@flux_t2is", root / POLICY
     (out / "adapter/README.md").write_text("# A card\n")
-    recipe, card = world.recipe(root, label), out / "adapter/README.md"
-    ship(out, Path(POLICY), root, label, f"run {label}", recipe, world.code(root, label), None, card)
+    recipe = world.recipe(root, label)
+    ship(out, Path(POLICY), root, label, f"run {label}", recipe, world.code(root, label), None)
     world.record(root, {label: [POLICY]})
     (root / "paco_core/pairs.py").write_text("pairs = 'of the same bytes'\n")
     world.record(root, {"pairs": world.OUTS["pairs"]})
