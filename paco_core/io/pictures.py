@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
@@ -88,6 +89,31 @@ def image_size(path: Path) -> tuple[int, int]:
     encoded = read_encoded(path)
     try:
         return encoded.size
+    except Undecodable as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def content_and_size(path: Path) -> tuple[str, tuple[int, int]]:
+    """MD5 of a picture's file, and its (width, height) as it is seen.
+
+    Remembered in this process for as long as nobody touches the file.
+
+    Raises:
+        DataError: naming the file when it is missing, empty, too large, too narrow, truncated or no picture.
+    """
+    try:
+        state = path.stat()
+    except OSError:
+        raise DataError(f"{path}: no such picture") from None
+    return _content_and_size(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+@lru_cache(maxsize=1 << 16)
+def _content_and_size(path: Path, *_state: int) -> tuple[str, tuple[int, int]]:
+    encoded = read_encoded(path)
+    try:
+        encoded.refuse_truncated()
+        return md5_of(encoded.data), encoded.size
     except Undecodable as error:
         raise DataError(f"{path}: {error}") from None
 

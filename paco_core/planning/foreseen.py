@@ -76,13 +76,18 @@ def paintable(
 
 
 def left_out(params: Params, root: Path) -> list[str]:
-    """What of the files of prompts cannot be used, of each with its first row; of pictures the heads are read."""
-    prompts, edits, found = params.prompts, params.edit_prompts, dict[str, Rejected]()
+    """What of the files of prompts cannot be used, of each with its first row."""
+    prompts, edits, triples = params.prompts, params.edit_prompts, params.pairs.editing
+    found = dict[str, Rejected]()
     try:
         if prompts.engine == "import" and (file := root / str(prompts.source)).is_file():
             found["prompts.source"] = imported(file, prompts.layouts, prompts.count).rejected
         if edits.source == "file" and (file := root / str(edits.file)).is_file():
             found["edit_prompts.file"] = edit_prompts.read_rows(file, edits.count, heads=True).rejected
+        if triples.source == "import" and triples.file and (file := root / triples.file).is_file():
+            from paco_core.data.pairs import editing
+
+            found["pairs.editing.file"] = editing.foreseen_rejects(triples, root)
     except DataError:  # `paco check` reports the file itself
         pass
     return [

@@ -20,7 +20,7 @@ from paco_core.data.pairs.answers import NO, YES, fault, normalised
 from paco_core.data.pairs.pairs import Pair
 from paco_core.data.records.records import Words, panel_ref
 from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl
-from paco_core.io.pictures import read_image
+from paco_core.io.pictures import content_and_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
 from paco_core.io.validation import first_fault
@@ -171,6 +171,24 @@ def _imported(file: Path, limit: int | None) -> EditingPairs:
         left_out = found.rejected
         raise DataError(f"{file}: none of its {len(left_out)} editing triples can be used{left_out.example}")
     return found
+
+
+def foreseen_rejects(params: EditingParams, root: Path) -> Rejected:
+    """Rows of the file that :func:`editing_pairs` will leave out, but for triples that occur twice; no pixels are kept.
+
+    None where no row can be used, which it refuses.
+    """
+    file, used, rejected = root / str(params.file), 0, Rejected()
+    for place, record in _records(file, rejected):
+        if used == params.count:
+            break
+        try:
+            for path in (record.original, record.edited):
+                content_and_size(inside(file.parent, path))
+            used += 1
+        except DataError as error:
+            rejected.add(place, f"picture: {error}")
+    return rejected if used else Rejected()
 
 
 def _records(file: Path, rejected: Rejected) -> Iterator[tuple[str, TripleRecord]]:

@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected
 from paco_core.data.records.records import Id, Words
-from paco_core.io.content import file_content
 from paco_core.io.files import DataError, UniqueIds, digest, inside, md5_of, read_jsonl, write_jsonl
-from paco_core.io.pictures import decode_image, image_size, read_image
+from paco_core.io.pictures import content_and_size, decode_image, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
 from paco_core.io.validation import first_fault
@@ -72,12 +71,11 @@ class EditPrompts:
         """Keep the size of a picture, and not its pixels; its id is that of the file's content.
 
         Raises:
-            DataError: when it is missing, or no picture.
+            DataError: when it is missing, truncated, or no picture.
         """
-        size = image_size(path)
-        name = file_content(path)[:16]
-        self._sizes[name], self.pictures[name] = size, b""
-        return name
+        md5, size = content_and_size(path)
+        self._sizes[md5[:16]], self.pictures[md5[:16]] = size, b""
+        return md5[:16]
 
     def reference(self, record: PromptRecord) -> list[Image]:
         """The pictures that a record is about, as :class:`References` gives them from disk."""
@@ -148,7 +146,7 @@ def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> E
     A row that cannot be used is left out and reported with its place and cause.
 
     Args:
-        heads: read no picture further than its size, to know beforehand what will be there.
+        heads: keep of a picture its size alone, to know beforehand what will be there.
 
     Raises:
         DataError: when the file is missing, or none of its rows can be used.

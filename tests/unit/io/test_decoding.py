@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paco_core.io import decoding
+from paco_core.io import decoding, pictures
 from paco_core.io.decoding import TooLarge, Undecodable, read_head
-from paco_core.io.files import DataError
-from paco_core.io.pictures import decode_image, image_size, picture_digest, read_image, rgb
+from paco_core.io.files import DataError, md5_of
+from paco_core.io.pictures import content_and_size, decode_image, image_size, picture_digest, read_image, rgb
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.yes_probability import PairQuery, PictureQuery
 from paco_core.serving.engines import pictures as served
@@ -123,12 +123,32 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, of what is missing
 @pytest.mark.parametrize(("kind", "more"), KINDS)
-def test_a_truncated_file_is_refused(kind: str, more: dict[str, Any]) -> None:
+def test_a_truncated_file_is_refused(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
     data = encoded(Image.effect_noise((64, 64), 50).convert("P" if kind == "GIF" else "RGB"), kind, **more)
     decode_image(data, "whole")
+    (file := tmp_path / "picture").write_bytes(data)
+    assert content_and_size(file) == (md5_of(data), (64, 64))
     for share in (0.5, 0.9, 0.98):
         with pytest.raises(DataError, match="cut: not a readable picture"):
             decode_image(data[: int(len(data) * share)], "cut")
+        file.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(DataError, match="picture: not a readable picture"):
+            content_and_size(file)
+
+
+def test_a_picture_without_its_last_chunk_has_all_pixels(tmp_path: Path) -> None:
+    (file := tmp_path / "picture.png").write_bytes(encode_png(Image.new("RGB", (8, 4)))[:-12])
+    assert content_and_size(file)[1] == read_image(file).size == (8, 4)
+
+
+def test_a_picture_is_looked_at_once_until_it_is_touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (file := tmp_path / "picture.png").write_bytes(encode_png(Image.new("RGB", (8, 4))))
+    first = content_and_size(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(pictures, "read_encoded", lambda _path: pytest.fail("read again"))
+        assert content_and_size(file) == first
+    file.write_bytes(encode_png(Image.new("RGB", (9, 5))))
+    assert content_and_size(file)[1] == (9, 5)
 
 
 def test_limits_hold_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -49,6 +49,34 @@ def test_rows_whose_pictures_cannot_be_read_are_named_before_a_run(repository: P
     assert left_out(editing(repository, file, ("a", ["0.png"]), ("b", ["2.png"])), repository) == []
 
 
+def cut(file: Path) -> None:
+    """Keep of a picture its head and half of its pixels."""
+    Image.effect_noise((64, 64), 50).convert("RGB").save(file)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def test_a_picture_that_is_cut_off_behind_its_head_is_named_before_a_run(repository: Path, pictures: Path) -> None:
+    cut(pictures / "1.png")
+    params = editing(repository, pictures / "edits.jsonl", ("a", ["0.png"]), ("cut", ["1.png"]), ("b", ["2.png"]))
+    assert [record.idx for record in edits_of(params, repository)] == ["a", "b"]
+    (remark,) = left_out(params, repository)
+    assert f"edits.jsonl:2: picture: {pictures / '1.png'}: not a readable picture (OSError: image file" in remark
+
+
+def test_triples_whose_pictures_cannot_be_read_are_named_before_a_run(repository: Path, pictures: Path) -> None:
+    cut(pictures / "1.png")
+    file, tree = pictures / "triples.jsonl", profiles.resolve(repository, "storybook")
+    tree["pairs"]["editing"] |= {"source": "import", "file": str(file), "count": None}
+    params = parse(tree)
+    row = {"original": "0.png", "edited": "2.png", "instruction": "Make it red."}
+    file.write_text("".join(json.dumps({**row, "edited": name}) + "\n" for name in ("2.png", "1.png", "gone.png")))
+    (remark,) = left_out(params, repository)
+    named = f"{file}:2: picture: {pictures / '1.png'}: not a readable picture"
+    assert remark.startswith(f"pairs.editing.file: rows that cannot be used are left out: 2, e.g. {named}")
+    file.write_text(json.dumps({**row, "edited": "gone.png"}))
+    assert left_out(params, repository) == [], "one sentence a fault"
+
+
 def test_a_file_without_a_usable_row_is_refused(repository: Path, pictures: Path) -> None:
     params = editing(repository, pictures / "edits.jsonl", ("lost", ["gone.png"]))
     with pytest.raises(DataError, match=r"none of its 1 rows can be used, e\.g\. .*gone\.png: no such picture"):
