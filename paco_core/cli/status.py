@@ -11,6 +11,7 @@ from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Stage
 from dvc_project.rwlock import writing
 from dvc_project.state import ProjectState, StageState
+from paco_core.config.params import PARAMS_FILE, ParamsError, load
 from paco_core.io.text_table import text_table
 from paco_core.runtime.code.derived import present_code
 from paco_core.serving.servers import endpoint
@@ -38,6 +39,7 @@ class Status:
     stages: tuple[StageLine, ...]
     champions: str
     servers: str
+    fault: str = ""  # of the parameters: no stage can run, and only those that do already are listed
 
     @property
     def current(self) -> int:
@@ -45,7 +47,7 @@ class Status:
 
     def text(self) -> str:
         lines = text_table([line.cells for line in self.stages])
-        lines += [f"{self.current} of {len(self.stages)} stages are up to date"]
+        lines.append(self.fault or f"{self.current} of {len(self.stages)} stages are up to date")
         return "\n".join([*lines, "", "champions", self.champions, "", "reward servers", self.servers])
 
 
@@ -66,7 +68,18 @@ def status(root: Path) -> Status:
         if line.state != "up to date":
             behind.add(state.stage.name)
         lines.append(line)
-    return Status(tuple(lines), _champions(root), endpoint.status(root))
+    fault = _fault(root)
+    stages = tuple(line for line in lines if not fault or line.state == "running")
+    return Status(stages, _champions(root), endpoint.status(root), fault)
+
+
+def _fault(root: Path) -> str:
+    """Why no stage can run; what code a stage would run, and so whether it is up to date, is not known then."""
+    try:
+        load(root / PARAMS_FILE)
+    except ParamsError as error:
+        return str(error)
+    return ""
 
 
 def _line(state: StageState, behind: list[str], noted: Mapping[str, int]) -> StageLine:
@@ -74,7 +87,8 @@ def _line(state: StageState, behind: list[str], noted: Mapping[str, int]) -> Sta
     if (process := _writer(state.stage, noted)) is not None:
         return StageLine(name, "running", (f"process {process}",))
     if state.entry is None:
-        return StageLine(name, "never run", (f"waits for {', '.join(behind)}",) if behind else ())
+        waits = (f"waits for {', '.join(behind)}",) if behind else ()
+        return StageLine(name, "never run", state.reasons[1:] or waits)
     if state.reasons:
         return StageLine(name, "out of date", state.reasons)
     if behind:

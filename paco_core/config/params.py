@@ -207,7 +207,10 @@ def explain(error: ValidationError, source: str) -> str:
             hint = f"did you mean '{near}'?" if near else f"known keys: {', '.join(known)}"
             lines.append(f"{source}: unknown key '{key}'; {hint}")
         elif fault["type"] == "missing":
-            lines.append(f"{source}: key '{key}' is missing")
+            lines.append(
+                f"{source}: key '{key}' is missing; add it, or bring back what was committed with "
+                f"`git checkout -- {source}`"
+            )
         else:
             given = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
             lines.append(f"{source}: {f'{key}: ' if key else ''}{message(fault)}{given}"[:600])

@@ -96,7 +96,7 @@ def resolve(root: Path, name: str) -> Any:
         ParamsError: for an unknown profile, profiles that extend each other, or an invalid result.
     """
     tree = _laid_over(root, name, ())
-    params.parse(plain(tree), f"profiles/{name}.yaml")
+    params.parse(plain(tree), _file(root, name).relative_to(root).as_posix())
     return tree
 
 

@@ -106,6 +106,19 @@ def make(root: Path) -> Path:
     return root
 
 
+def make_whole(root: Path) -> Path:
+    """The same with the parameters that the project holds, of which it trains one recipe."""
+    params = yaml.safe_load((root / "params.yaml").read_text())
+    params["policies"]["recipes"] |= {"kontext_edit": None, "qwen_edit": None}
+    make(root)
+    (root / "params.yaml").write_text(yaml.safe_dump(params))
+    graph = (root / "dvc.yaml").read_text().replace("params: [prompts.count]", "params: [prompts]")
+    (root / "dvc.yaml").write_text(graph)
+    (root / "dvc.lock").unlink()
+    record(root)
+    return root
+
+
 def record(root: Path, only: Mapping[str, list[str]] = OUTS) -> None:
     """Write what DVC would record of a run: the lock, and every out in the cache."""
     path = root / "dvc.lock"

@@ -7,6 +7,7 @@ now is not looked at: until it is done, its last record counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,7 @@ class ProjectState:
     def of(self, stage: Stage) -> StageState:
         entry = self.lock.get(stage.name)
         if entry is None:
-            return StageState(stage, None, ("never ran",))
+            return StageState(stage, None, ("never ran", *self._absent_keys(stage)))
         if derived := self._derived(stage):
             return StageState(stage, entry, tuple(self._unwritten(stage, derived)))
         elsewhere = [dep for dep in stage.deps if not self.project.workspace.reaches(dep) and not _is_dataset(dep)]
@@ -163,6 +164,12 @@ class ProjectState:
                 gone = f"{path} is missing" if md5 is None else f"{path} changed"
                 reasons += self._changes(path, then or "") or [gone]
         return reasons + [why for dep in stage.deps if (why := self._elsewhere(dep, entry.inputs.deps.get(dep)))]
+
+    def _absent_keys(self, stage: Stage) -> list[str]:
+        """As :func:`_absent_keys`, of a stage that never ran: a file that is not there may be another stage's out."""
+        with suppress(DvcProjectError):
+            return _absent_keys(stage, self.project.params(stage))
+        return []
 
     def _is_uncached(self, out: Out, entry: Entry) -> bool:
         """Whether the cache lacks an out that it should hold, or some of its files."""
@@ -238,18 +245,26 @@ def _is_dataset(dep: str) -> bool:
     return dep.startswith(DATASET)
 
 
+def _absent_keys(stage: Stage, now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Keys that dvc.yaml names and that their file lacks, a sentence a file: the stage cannot run."""
+    absent = {file: [key for key in stage.params[file] if key not in here] for file, here in now.items()}
+    return [
+        f"{file} has no {', '.join(keys)}, which dvc.yaml names among the stage's params; "
+        f"add {'them' if keys[1:] else 'it'} to {file}, or correct dvc.yaml"
+        for file, keys in absent.items()
+        if keys
+    ]
+
+
 def _param_changes(
     stage: Stage, now: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    changes = []
-    for file, keys in stage.params.items():
-        if file not in now:
-            changes.append(f"{file} is missing")
-            continue
-        here, there = now.get(file, {}), recorded.get(file, {})
+    changes = [f"{file} is missing" for file in stage.params if file not in now] + _absent_keys(stage, now)
+    for file, here in now.items():
+        keys, there = stage.params[file], recorded.get(file, {})
         for key in keys or {**here, **there}:
-            if key not in here:
-                changes.append(f"{file}: {key} is gone")
-            elif key not in there or here[key] != there[key]:
+            if key in here and (key not in there or here[key] != there[key]):
                 changes.append(f"{file}: {key} changed")
+            elif key not in here and not keys:
+                changes.append(f"{file}: {key} is gone")
     return changes

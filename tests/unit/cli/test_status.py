@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from paco_core.cli import commands as cli
 from paco_core.cli import doctor, status
@@ -20,16 +23,21 @@ def states(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     return {line.stage: (line.state, line.why) for line in status.status(root).stages}
 
 
+def change(root: Path, how: Callable[[dict[str, Any]], object]) -> None:
+    tree = yaml.safe_load((root / "params.yaml").read_text())
+    how(tree)
+    (root / "params.yaml").write_text(yaml.safe_dump(tree))
+
+
 @pytest.fixture
 def root(project: Path) -> Path:
     """A project whose five stages are up to date."""
-    return world.make(project)
+    return world.make_whole(project)
 
 
 def test_each_stage_is_up_to_date_or_says_why_not(root: Path) -> None:
     assert set(states(root).values()) == {("up to date", ())}
-    text = (root / "params.yaml").read_text()
-    (root / "params.yaml").write_text(text.replace("lr: 1.0e-05", "lr: 2.0e-05"))
+    change(root, lambda tree: tree["grids"].update(steps=tree["grids"]["steps"] + 1))
     found = states(root)
     assert [found[shard][0] for shard in SHARDS] == ["out of date"] * 2 and "grids" in found["grids@0"][1][0]
     assert found["pairs"] == ("waits", ("for grids@0, grids@1",)) and found[POLICY] == ("waits", ("for pairs",))
@@ -53,6 +61,39 @@ def test_stages_that_never_ran_and_one_that_runs(root: Path) -> None:
     assert found["grids@0"] == ("never run", ("waits for prompts",)) and found["pairs"][0] == "never run"
     noted.write_text('{"write": {"data/pr')
     assert states(root)["prompts"] == ("never run", ()), "half a file of DVC's names nobody"
+
+
+def test_parameters_that_no_stage_can_run_with_are_one_message(root: Path) -> None:
+    """The code of a stage depends on them, so that none can be called up to date."""
+    noted = root / ".dvc/tmp/rwlock"
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    noted.write_text(json.dumps({"write": {str(root / "data/pairs"): {"pid": os.getpid()}}}))
+    change(root, lambda tree: tree.pop("edit_reward"))
+    found = status.status(root)
+    assert [line.cells for line in found.stages] == [("pairs", f"running: process {os.getpid()}")]
+    assert found.text().splitlines()[1] == (
+        "params.yaml: key 'edit_reward' is missing; add it, or bring back what was committed with "
+        "`git checkout -- params.yaml`"
+    )
+    assert "up to date" not in found.text() and "nothing is registered" in found.text()
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_a_section_of_ones_own_that_is_gone_is_named_with_what_to_do(root: Path, *, ran: bool) -> None:
+    graph = yaml.safe_load((root / "dvc.yaml").read_text())
+    graph["stages"]["pairs"]["params"] = ["mine", "grids.seeds"]
+    (root / "dvc.yaml").write_text(yaml.safe_dump(graph))
+    change(root, lambda tree: tree.update(mine={"count": 3}))
+    lock = yaml.safe_load((root / "dvc.lock").read_text())
+    if ran:
+        world.record(root, {"pairs": world.OUTS["pairs"]})
+    else:
+        del lock["stages"]["pairs"]
+        (root / "dvc.lock").write_text(yaml.safe_dump(lock))
+    change(root, lambda tree: tree.pop("mine"))
+    named = "params.yaml has no mine, which dvc.yaml names among the stage's params"
+    why = f"{named}; add it to params.yaml, or correct dvc.yaml"
+    assert states(root)["pairs"] == ("out of date" if ran else "never run", (why,))
 
 
 def test_status_is_printed_for_people_and_as_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

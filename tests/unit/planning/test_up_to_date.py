@@ -22,15 +22,7 @@ from tests.support import provenance_world as world
 def finished(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of five stages, all up to date, with whole parameters; its code is a stand-in."""
     monkeypatch.setattr(preflight, "_changed_code", lambda _root, _lock: [])
-    params = yaml.safe_load((project / "params.yaml").read_text())
-    params["policies"]["recipes"] |= {"kontext_edit": None, "qwen_edit": None}  # the stand-in trains one
-    world.make(project)
-    (project / "params.yaml").write_text(yaml.safe_dump(params))
-    graph = (project / "dvc.yaml").read_text().replace("params: [prompts.count]", "params: [prompts]")
-    (project / "dvc.yaml").write_text(graph)
-    (project / "dvc.lock").unlink()
-    world.record(project)
-    return project
+    return world.make_whole(project)
 
 
 def found(root: Path) -> Preflight:
