@@ -23,6 +23,7 @@ from paco_core.runtime.stage import BASE_GB, Cost, Stage
 from paco_core.tasks.base import Task
 from paco_core.tasks.table import recipes_of
 
+NO_ESTIMATE = Cost("no estimate", BASE_GB, None)
 WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
 
 
@@ -33,7 +34,7 @@ def stage_costs(stages: Mapping[str, Stage], params: Params, root: Path) -> dict
         if reason := stage.skipped(params):
             found[name] = Cost(f"nothing: {reason}")
             continue
-        cost = stage.cost(params, root) if stage.cost else Cost("no estimate", seconds=None)
+        cost = stage.cost(params, root) if stage.cost else NO_ESTIMATE
         if isinstance(cost, Cost):
             found[name] = cost
         else:
@@ -48,9 +49,7 @@ def _round_costs(stages: Mapping[str, Stage], params: Params, root: Path) -> dic
     again = {name: stages[of] for name in groups if (of := in_round(name)) is not None and of in stages}
     for number in params.rounds.items:
         for name, stage in again.items():
-            cost = (
-                stage.cost(params_of(params, name, number), root) if stage.cost else Cost("no estimate", seconds=None)
-            )
+            cost = stage.cost(params_of(params, name, number), root) if stage.cost else NO_ESTIMATE
             found[f"{name}@{number}"] = cost if isinstance(cost, Cost) else cost[params.rounds.recipe]
     return found
 

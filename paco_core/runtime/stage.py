@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 BASE_GB = 1.2  # Python with torch, diffusers and transformers
-LIGHT_S = 2.0  # a stage without models
+LIGHT_GB, LIGHT_S = 0.3, 2.0  # a stage without torch: those of the demo take 0.05 to 0.18 GB
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage, or one item of it, would do and need. The defaults are those of a stage without models.
+    """What a stage, or one item of it, would do and need. The defaults are those of a stage without torch.
 
     ``memory_gb`` is of the processor's memory or a GPU's; ``seconds`` are None where nobody measured.
     """
 
     work: str
-    memory_gb: float = BASE_GB
+    memory_gb: float = LIGHT_GB
     seconds: float | None = LIGHT_S
     device: str = "cpu"
     note: str = ""

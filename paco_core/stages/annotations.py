@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import Cost, Stage, library_check
+from paco_core.runtime.stage import BASE_GB, LIGHT_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,8 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
 
     rankings = amounts.instances(params, root)
-    return Cost(f"{rankings} rankings", seconds=amounts.seconds(params, rankings / 400))
+    memory = BASE_GB if params.annotations.source == "recogniser" else LIGHT_GB
+    return Cost(f"{rankings} rankings", memory, amounts.seconds(params, rankings / 400))
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import Cost, Stage, library_check
+from paco_core.runtime.stage import BASE_GB, LIGHT_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,8 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
 
     answers = amounts.pairs(params, root)
-    return Cost(f"at most {answers} answers", seconds=amounts.writing_seconds(params.cot_labels.engine))
+    memory = BASE_GB if params.cot_labels.engine == "storybook" else LIGHT_GB
+    return Cost(f"at most {answers} answers", memory, amounts.writing_seconds(params.cot_labels.engine))
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:

@@ -16,7 +16,7 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.planning.costs import stage_costs
 from paco_core.runtime.code import source
-from paco_core.runtime.stage import Cost, Stage
+from paco_core.runtime.stage import BASE_GB, Cost, Stage
 
 HEAVY = {"PIL", "dagster", "diffusers", "mlflow", "numpy", "pandas", "pydantic", "torch", "transformers"}
 FILE = """
@@ -80,7 +80,7 @@ def test_what_is_skipped_and_what_has_no_estimate_says_so(repository: Path) -> N
     costs = stage_costs(given, load(repository / PARAMS_FILE), repository)
     assert costs == {
         "a": Cost("nothing: nothing to paint"),
-        "b": Cost("no estimate", seconds=None),
+        "b": Cost("no estimate", BASE_GB, None),
         "c@x": Cost("one"),
         "c@y": Cost("two", 3.0, None, "cuda"),
     }
