@@ -251,7 +251,9 @@ def parser() -> argparse.ArgumentParser:
     )
     params.add_argument("--write", action="store_true", help="write the reference pages and the JSON schema again")
     params.add_argument(
-        "--migrate", action="store_true", help="move the keys of an earlier version in params.yaml and the profiles"
+        "--migrate",
+        action="store_true",
+        help="move the keys of an earlier version in params.yaml and the profiles, and add those that dvc.yaml names",
     )
     params.set_defaults(whole=parser)
 

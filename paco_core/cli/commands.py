@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from paco_core.cli.arguments import parser
 from paco_core.io.messages import of_system
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from paco_core.config.params import ParamsError
     from paco_core.io.files import DataError
 
+    root = None
     try:
         root = found_root()
         if root is not None and str(root) not in sys.path:
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `paco graph | head`
         sys.stderr.close()
     except (DataError, ParamsError) as error:
-        _end(args.verb, str(error))
+        _end(args.verb, _cause(error, root))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", *OURS):
@@ -47,6 +49,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         if message is None:
             raise
         _end(args.verb, message)
+
+
+def _cause(error: ValueError, root: Path | None) -> str:
+    """What an error says; where ``dvc.yaml`` and ``params.yaml`` are of different versions, that."""
+    from dvc_project.errors import DvcProjectError
+    from paco_core.config.graph_keys import refuse_other_version
+
+    if root is not None and isinstance(error, DvcProjectError):
+        try:
+            refuse_other_version(root)
+        except ValueError as cause:
+            return str(cause)
+    return str(error)
 
 
 def _end(verb: str, message: str) -> None:

@@ -47,7 +47,8 @@ def _file(root: Path, name: str) -> Path:
     if name == BASE and not path.is_file():
         raise ParamsError(
             f"profiles/{BASE}.yaml: no such file, and params.yaml holds {in_use(root) or 'no profile'!r}; bring the "
-            "storybook profile back with `git checkout -- params.yaml`"
+            "storybook profile back with `git checkout -- params.yaml`; where git holds another one, too, write "
+            f"params.yaml as it comes with paco to profiles/{BASE}.yaml"
         )
     return path
 

@@ -13,6 +13,7 @@ from dvc_project.project import DvcProject, stages_of
 from dvc_project.project import Stage as GraphStage
 from dvc_project.state import ProjectState
 from paco_core.config import profiles
+from paco_core.config.graph_keys import refuse_other_version
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
 from paco_core.config.references import Reference, references
 from paco_core.data.annotation import answer_file
@@ -248,8 +249,10 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     """Check a project against ``params.yaml``, or against a profile that is not in use.
 
     Raises:
-        ParamsError: when the parameters are invalid, or no profile is called so (there is nothing to check then).
+        ParamsError: when the parameters are invalid or of another version than ``dvc.yaml``, or no profile is called so
+            (there is nothing to check then).
     """
+    refuse_other_version(root)
     params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
     costs = stage_costs(stages, params, root)
     current = _up_to_date(root, costs) if profile is None else []

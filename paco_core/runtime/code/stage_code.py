@@ -18,6 +18,7 @@ from dvc_project.hashing import Workspace
 from dvc_project.md5s import file_md5
 from dvc_project.paths import overlap
 from dvc_project.project import Stage, stages_of
+from paco_core.config.graph_keys import refuse_other_version
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.config.references import references
 from paco_core.config.registered import FUNCTION
@@ -211,11 +212,13 @@ def recorded(root: Path, path: str, md5: str) -> StageCode:
 
 
 def write(root: Path) -> None:
-    """What the stage ``code`` does.
+    """What the stage ``code`` does. It runs first, so it also finds what DVC would only find at a later stage.
 
     Raises:
-        ParamsError, DataError: see :meth:`StageCodes.present`.
+        ParamsError, DataError: see :meth:`StageCodes.present`; also when ``dvc.yaml`` and ``params.yaml`` are of
+            different versions.
     """
+    refuse_other_version(root)
     with atomic(root / FOLDER, replace=True) as part:
         part.mkdir()
         for path, code in StageCodes.present(root).files().items():
