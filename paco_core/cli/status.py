@@ -11,7 +11,8 @@ from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Stage
 from dvc_project.rwlock import writing
 from dvc_project.state import ProjectState, StageState
-from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.config.graph_keys import refuse_other_version
+from paco_core.config.params import ParamsError
 from paco_core.io.text_table import text_table
 from paco_core.runtime.code.derived import present_code
 from paco_core.serving.servers import endpoint
@@ -39,7 +40,7 @@ class Status:
     stages: tuple[StageLine, ...]
     champions: str
     servers: str
-    fault: str = ""  # of the parameters: no stage can run, and only those that do already are listed
+    fault: str = ""  # of the parameters or the graph: no stage can run, and only those that do already are listed
 
     @property
     def current(self) -> int:
@@ -76,7 +77,7 @@ def status(root: Path) -> Status:
 def _fault(root: Path) -> str:
     """Why no stage can run; what code a stage would run, and so whether it is up to date, is not known then."""
     try:
-        load(root / PARAMS_FILE)
+        refuse_other_version(root)
     except ParamsError as error:
         return str(error)
     return ""

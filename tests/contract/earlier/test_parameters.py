@@ -14,6 +14,7 @@ import yaml
 from dvc_project.project import DvcProject
 from paco_core.cli.commands import main
 from paco_core.cli.init import _files
+from paco_core.cli.status import status
 from paco_core.config import profiles
 from paco_core.config.execution import earlier_places
 from paco_core.config.graph_keys import refuse_other_version
@@ -111,3 +112,4 @@ def test_an_earlier_graph_is_refused_before_anything_runs(updated: Path) -> None
         write(updated)
     with pytest.raises(ParamsError, match=expected):
         check_project(updated, declared(updated))
+    assert expected in status(updated).fault
