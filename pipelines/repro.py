@@ -24,6 +24,7 @@ from dagster_dvc.tidying import release_dead_locks
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
+from paco_core.config.graph_keys import cause
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
 from paco_core.runtime.code.derived import present_code
@@ -202,7 +203,7 @@ def main() -> None:
     try:
         raise SystemExit(reproduce(Path.cwd(), arguments.jobs))
     except (DvcProjectError, OSError) as error:
-        message = of_system(error) if isinstance(error, OSError) else str(error)
+        message = of_system(error) if isinstance(error, OSError) else cause(error, Path.cwd())
         if message is None:
             raise
         raise SystemExit(f"repro: {message}") from None

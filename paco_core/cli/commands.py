@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from paco_core.cli.arguments import parser
 from paco_core.io.messages import of_system
@@ -20,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     _print_anything()
     args = parser().parse_args(argv)
     redact_tracebacks()
+    from dvc_project.errors import DvcProjectError
     from paco_core.config.params import ParamsError
     from paco_core.io.files import DataError
 
@@ -34,8 +34,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `paco graph | head`
         sys.stderr.close()
+    except DvcProjectError as error:
+        from paco_core.config.graph_keys import cause
+
+        _end(args.verb, str(error) if root is None else cause(error, root))
     except (DataError, ParamsError) as error:
-        _end(args.verb, _cause(error, root))
+        _end(args.verb, str(error))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("", *OURS):
@@ -49,19 +53,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         if message is None:
             raise
         _end(args.verb, message)
-
-
-def _cause(error: ValueError, root: Path | None) -> str:
-    """What an error says; where ``dvc.yaml`` and ``params.yaml`` are of different versions, that."""
-    from dvc_project.errors import DvcProjectError
-    from paco_core.config.graph_keys import refuse_other_version
-
-    if root is not None and isinstance(error, DvcProjectError):
-        try:
-            refuse_other_version(root)
-        except ValueError as cause:
-            return str(cause)
-    return str(error)
 
 
 def _end(verb: str, message: str) -> None:

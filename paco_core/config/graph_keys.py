@@ -13,10 +13,11 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from dvc_project.errors import DvcProjectError
 from dvc_project.project import GRAPH_FILE
 from dvc_project.reading import read_data
 from paco_core.config.execution import earlier_places, has
-from paco_core.config.params import PARAMS_FILE, Params, ParamsError, parse, read_text, tree_of
+from paco_core.config.params import PARAMS_FILE, OtherVersionError, Params, ParamsError, load, parse, read_text, tree_of
 
 _PLACE = re.compile(r"\$\{([\w.]+)\}")
 _LOOP = ("item", "key")  # what a `foreach` sets itself
@@ -63,13 +64,14 @@ def refuse_other_version(root: Path) -> None:
     """Find keys that ``dvc.yaml`` names and ``params.yaml`` does not hold.
 
     Raises:
-        ParamsError: naming them and the remedy; also when ``params.yaml`` is invalid.
+        OtherVersionError: naming them and the remedy.
+        ParamsError: when ``params.yaml`` is missing or invalid.
     """
     path = root / PARAMS_FILE
+    load(path)
     tree = tree_of(read_text(path), path)
-    parse(tree)
     if absent := left_out(root, tree):
-        raise ParamsError(
+        raise OtherVersionError(
             f"{PARAMS_FILE}: has no {', '.join(absent)}, which {GRAPH_FILE} names; `paco params --migrate` adds what "
             "is missing, with its default"
         )
@@ -77,10 +79,21 @@ def refuse_other_version(root: Path) -> None:
     if old := {key: new for key in named if not has(tree, key) and (new := _present_place(key))}:
         key, new = next(iter(old.items()))
         more = f", and {len(old) - 1} keys more are elsewhere" if len(old) > 1 else ""
-        raise ParamsError(
+        raise OtherVersionError(
             f"{GRAPH_FILE}: is of an earlier version: {named[key]} names {key}, which is {new} now{more}; lay out a "
             f"new project with `paco init FOLDER` and copy all of it but .git, .env and {PARAMS_FILE} over this one"
         )
+
+
+def cause(error: DvcProjectError, root: Path) -> str:
+    """What to print of a graph that cannot be read: that it is of another version than the parameters, if it is."""
+    try:
+        refuse_other_version(root)
+    except OtherVersionError as found:
+        return str(found)
+    except (DvcProjectError, ParamsError):
+        pass
+    return str(error)
 
 
 def _present_place(key: str) -> str | None:

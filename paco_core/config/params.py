@@ -88,6 +88,10 @@ class ParamsError(ValueError):
     """``params.yaml`` does not describe a valid pipeline; the text names each key and what is wrong."""
 
 
+class OtherVersionError(ParamsError):
+    """``params.yaml``, ``dvc.yaml`` and the library are of different versions; the text names keys and the remedy."""
+
+
 class DevicesParams(Section):
     """How the GPUs of this machine are shared out; no result depends on it."""
 
@@ -259,13 +263,13 @@ def refuse_earlier(raw: Any, source: str) -> None:
     """Find keys of an earlier version.
 
     Raises:
-        ParamsError: naming each with the key that it has now.
+        OtherVersionError: naming each with the key that it has now.
     """
     found = [f"{source}: {old} is {new} now" for old, new in earlier_places(Params).items() if has(raw, old)]
     if found:
         more = [f"{source}: and {len(found) - 8} keys more"] if len(found) > 8 else []
         advice = "`paco params --migrate` moves them, in params.yaml and in the profiles"
-        raise ParamsError("\n".join([*found[:8], *more, advice]))
+        raise OtherVersionError("\n".join([*found[:8], *more, advice]))
 
 
 def read_text(path: Path) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dagster_dvc import DvcProject
+from dagster_dvc import DvcProject, DvcProjectError
+from paco_core.config.graph_keys import cause
 from paco_core.io import paths
 from pipelines.defs.translator import PacoTranslator
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSLATOR = PacoTranslator()
-PROJECT = DvcProject(ROOT, TRANSLATOR.get_derived)
+try:
+    PROJECT = DvcProject(ROOT, TRANSLATOR.get_derived)
+except DvcProjectError as error:
+    raise DvcProjectError(cause(error, ROOT)) from None
 
 
 def maker(out: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from paco_core.config.params import Params, ParamsError
 from paco_core.planning.preflight import check_project
 from paco_core.runtime.code.stage_code import write
 from paco_core.stages import declared
+from pipelines import repro
 
 WRITTEN = Path(__file__).parent / "written/project"
 
@@ -63,6 +65,19 @@ def test_earlier_parameters_are_refused_with_the_remedy(
     printed = capsys.readouterr().err
     assert "params.yaml: threads is execution.threads now" in printed and "`paco params --migrate`" in printed
     assert updated == Path.cwd()
+
+
+def test_earlier_parameters_are_refused_where_stages_run_side_by_side(
+    updated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["repro"])
+    with pytest.raises(
+        SystemExit, match=r"repro: params\.yaml: threads is execution\.threads now(.|\n)*paco params --migrate"
+    ):
+        repro.main()
+    (updated / "params.yaml").unlink()
+    with pytest.raises(SystemExit, match=r"repro: .*is not defined in params\.yaml"):
+        repro.main()
 
 
 def test_a_migration_keeps_every_value_and_its_comment(updated: Path, repository: Path) -> None:
