@@ -7,6 +7,7 @@ this is the sweep over alpha, a grid (:mod:`.grid`) that goes on where it was st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pandas as pd
 
 from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks.ranking_metrics import METRICS
+from paco_core.benchmarks.statistics import Comparison, Estimate
 from paco_core.benchmarks.tables import ResultTable, difference, interval, number, write_tables
 from paco_core.config.changes import changed
 from paco_core.config.execution import how_fields
@@ -39,10 +41,6 @@ from paco_core.runtime.tracking import Tracker
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
 ABOUT = "The reward trained with several values of alpha and several seeds; a parent run holds the comparison."
 VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
-#: By name a variant over its seeds, or a judge that is not trained: number of ``seeds``; ``metrics`` of the mean over
-#: seeds; their ``seed_standard_deviation`` (NaN for one seed); the ``gain`` over the base (None for the base itself);
-#: means over seeds of the ``validation`` of what is trained.
-Rows = dict[str, dict[str, Any]]
 #: Variants that have a name instead of an alpha -> what they change.
 NAMED: dict[str, dict[str, Any]] = {
     "default": {},
@@ -72,6 +70,21 @@ def variant(name: str) -> Variant:
     return Variant(name, changes=weighted)
 
 
+@dataclass(frozen=True)
+class SweepRow:
+    """One line of the result: a variant over its seeds, or a judge that is not trained."""
+
+    seeds: int
+    metrics: Mapping[str, Estimate]  # over prompts, of the mean over seeds
+    seed_standard_deviation: Mapping[str, float]  # NaN for one seed
+    gain: Mapping[str, Comparison] | None  # over the base; None for the base itself
+    validation: Mapping[str, float]  # means over seeds; of what is trained
+
+    def as_dict(self) -> dict[str, Any]:
+        gain = None if self.gain is None else {metric: found.as_dict() for metric, found in self.gain.items()}
+        return dict(plain({**vars(self), "gain": gain}))
+
+
 class Sweep:
     """A sweep below one folder: what all its cells share."""
 
@@ -99,15 +112,11 @@ class Sweep:
         with grid.opened(cells, self.params.reward.device) as parent:
             judges = self._baselines()
             rows = self._rows(grid.run(parent, cells), judges)
-            results = {
-                name: {**row, "gain": row["gain"] and {metric: of.as_dict() for metric, of in row["gain"].items()}}
-                for name, row in rows.items()
-            }
-            write_json(self.out / "results.json", plain(results))
+            write_json(self.out / "results.json", {name: row.as_dict() for name, row in rows.items()})
             write_tables(self.out, f"Sweep {self.out.name}", tables(rows, len(self.instances)))
             for name in ("results.json", "results.md", "results.html"):
                 parent.artifact(self.out / name)
-            parent.metrics({f"{name}/{m}": e.mean for name, row in rows.items() for m, e in row["metrics"].items()})
+            parent.metrics({f"{name}/{m}": e.mean for name, row in rows.items() for m, e in row.metrics.items()})
 
     def _cell(self, variant: Variant, seed: int) -> Cell:
         changes = {**variant.changes, "reward.seed": seed, "reward.source": "train"}
@@ -149,7 +158,10 @@ class Sweep:
         judges["random"] = bench.chance("Random order", self.instances)
         return judges
 
-    def _rows(self, cells: Sequence[tuple[Cell, Mapping[str, Any]]], judges: Mapping[str, bench.Judgement]) -> Rows:
+    def _rows(
+        self, cells: Sequence[tuple[Cell, Mapping[str, Any]]], judges: Mapping[str, bench.Judgement]
+    ) -> dict[str, SweepRow]:
+        """One row a variant, in the order of the cells, then one a baseline."""
         names, metrics = [*(cell.variant.name for cell, _ in cells), *judges], list(METRICS)
         judged = [*(_judgement(done) for _, done in cells), *judges.values()]
         by_run = {str(place): judgement for place, judgement in enumerate(judged)}
@@ -164,13 +176,9 @@ class Sweep:
         bounds, others = self.params.consistency_rank, [(name, "base") for name in columns if name != "base"]
         found, gains = bench.intervals(self.instances, columns, others, resamples=bounds.bootstrap, seed=bounds.seed)
         return {
-            name: {
-                "seeds": names.count(name),
-                "metrics": found[name],
-                "seed_standard_deviation": spread[name],
-                "gain": gains.get(f"{name} - base"),
-                "validation": validation.get(name, {}),
-            }
+            name: SweepRow(
+                names.count(name), found[name], spread[name], gains.get(f"{name} - base"), validation.get(name, {})
+            )
             for name in columns
         }
 
@@ -190,21 +198,21 @@ def _judgement(done: Mapping[str, Any]) -> bench.Judgement:
     return bench.Judgement("", [tuple(np.nan if s is None else float(s) for s in row) for row in done["scores"]])
 
 
-def tables(rows: Rows, instances: int) -> list[ResultTable]:
+def tables(rows: Mapping[str, SweepRow], instances: int) -> list[ResultTable]:
     """The rankings, and the decision on validation pairs."""
     ranking = []
     for name, row in rows.items():
-        metrics, spread = row["metrics"], row["seed_standard_deviation"]
-        accuracy, t1_b1 = (difference(row["gain"][of]) if row["gain"] else "" for of in ("accuracy", "t1_b1"))
-        cells = [interval(metrics["accuracy"]), number(spread["accuracy"]), accuracy, interval(metrics["t1_b1"]), t1_b1]
-        ranking.append([name, str(row["seeds"]), *cells, interval(metrics["tau"])])
+        spread = number(row.seed_standard_deviation["accuracy"])
+        accuracy, t1_b1 = (difference(row.gain[of]) if row.gain else "" for of in ("accuracy", "t1_b1"))
+        cells = [interval(row.metrics["accuracy"]), spread, accuracy, interval(row.metrics["t1_b1"]), t1_b1]
+        ranking.append([name, str(row.seeds), *cells, interval(row.metrics["tau"])])
     head = ["setting", "seeds", "accuracy", "sd over seeds", "over base", "T1-B1", "over base", "tau"]
     note = (
         f"{instances} held-out rankings. Mean over seeds with a 95% bootstrap interval over prompts; differences "
         "are paired, p by sign flips over prompts. The interval does not include the variation between seeds: "
         "the standard deviation over seeds shows it."
     )
-    decision = [[name, *map(number, row["validation"].values())] for name, row in rows.items() if row["validation"]]
+    decision = [[name, *map(number, row.validation.values())] for name, row in rows.items() if row.validation]
     words = [name.replace("_", " ") for name in VALIDATION]
     return [
         ResultTable("Held-out rankings", head, ranking, [note]),
