@@ -120,7 +120,8 @@ def reproduce(root: Path, options: ReproduceOptions) -> Answer:
             return report.write(out, fitting, params)
 
     server = _reward_server(root, params) if left else nullcontext()
-    with grid.opened(cells, params.policies.device if left else None) as parent, server:
+    paints = left or not all(of.is_examined(out) for of in trainings.values())
+    with grid.opened(cells, params.policies.device if paints else None) as parent, server:
         for of in trainings.values():
             of.before(out, parent)
         grid.run(parent, cells, on_fresh=write)

@@ -7,7 +7,7 @@ DVC refuses a key that is not there when it comes to the stage that reads it, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -49,13 +49,13 @@ def _keys(tree: Any) -> Iterator[str]:
         yield from (key for key in _PLACE.findall(tree) if key.split(".")[0] not in _LOOP)
 
 
-def left_out(root: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that ``dvc.yaml`` names and a tree of parameters leaves to their defaults, with these.
+def left_out(named: Iterable[str], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the keys that ``dvc.yaml`` names which a tree of parameters leaves to their defaults, with these.
 
     Raises:
         ParamsError: when the tree is invalid.
     """
-    lacking = [key for key in named_keys(root) if not has(tree, key)]
+    lacking = [key for key in named if not has(tree, key)]
     defaults = parse(tree).model_dump(mode="json") if lacking else {}
     return {key: reduce(getitem, key.split("."), defaults) for key in lacking if has(defaults, key)}
 
@@ -70,12 +70,12 @@ def refuse_other_version(root: Path) -> None:
     path = root / PARAMS_FILE
     load(path)
     tree = tree_of(read_text(path), path)
-    if absent := left_out(root, tree):
+    named = named_keys(root)
+    if absent := left_out(named, tree):
         raise OtherVersionError(
             f"{PARAMS_FILE}: has no {', '.join(absent)}, which {GRAPH_FILE} names; `paco params --migrate` adds what "
             "is missing, with its default"
         )
-    named = named_keys(root)
     if old := {key: new for key in named if not has(tree, key) and (new := _present_place(key))}:
         key, new = next(iter(old.items()))
         more = f", and {len(old) - 1} keys more are elsewhere" if len(old) > 1 else ""

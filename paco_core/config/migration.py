@@ -10,7 +10,7 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap
 
 from paco_core.config.execution import earlier_places, has
-from paco_core.config.graph_keys import left_out
+from paco_core.config.graph_keys import left_out, named_keys
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.config.profiles import BASE, document, plain, write
 
@@ -43,11 +43,12 @@ def migrate(root: Path) -> str:
 
 def _add_left_out(root: Path) -> Iterator[str]:
     """Add what ``dvc.yaml`` names to the whole files; a line a file that lacked something."""
+    named = named_keys(root)
     for name in (PARAMS_FILE, f"profiles/{BASE}.yaml"):
         if not (path := root / name).is_file():
             continue
         tree = document(path)
-        if added := left_out(root, plain(tree)):
+        if added := left_out(named, plain(tree)):
             for key, value in added.items():
                 *sections, last = key.split(".")
                 reduce(lambda inner, section: inner.setdefault(section, CommentedMap()), sections, tree)[last] = value

@@ -20,7 +20,7 @@ from paco_core.config.execution import how_fields
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.config.references import contents, model_content
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.experiments.grid import RESULT, Cell, Variant, needed, once, say
+from paco_core.experiments.grid import RESULT, Cell, Variant, kept_result, needed, once, say
 from paco_core.experiments.reproduction.variants import applied
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.recipe import Place
@@ -123,6 +123,10 @@ class Trainings:
         key = digest([self.basis, computed, contents(self.root, recipe)], 32)
         settings = {"variant": variant.name, "recipe": recipe.model_dump()}
         return Cell(variant, seed, key, settings, partial(self._compute, variant, params), _figures)
+
+    def is_examined(self, out: Path) -> bool:
+        """Whether :meth:`before` has nothing left to do."""
+        return kept_result(before_folder(out, self.recipe), self.basis) is not None
 
     def before(self, out: Path, tracker: Tracker) -> None:
         """Examine the recipe's bare model, once for all cells below ``out``."""

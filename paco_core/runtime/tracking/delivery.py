@@ -22,6 +22,7 @@ JOURNAL_TAG = "paco.journal"
 #: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 BATCHED = {"metrics", "params", "tags"}
+CARRIERS = {"file", "image", "model"}
 METRICS, OTHERS = 1000, 100  # that one request may hold
 #: What asking again will not change.
 FINAL = {
@@ -80,10 +81,9 @@ class Delivery:
 
     def note_outage(self, error: Exception) -> None:
         """Note that :meth:`step` found no answer."""
-        store = bare(str(self.journal.header().get("uri", "")))
         self.done.failed += 1
         self.done.outage = (
-            f"MLflow at {store} does not accept figures now ({short(error)}); "
+            f"MLflow at {self.journal.store()} does not accept figures now ({short(error)}); "
             f"they are kept in {self.journal.home} and sent later"
         )
         self.journal.mark(self.done)
@@ -135,10 +135,9 @@ class Delivery:
             raise RuntimeError(f"{self.journal.events}: the first event names no run")
         elif first["kind"] in BATCHED:
             self._log_batch(events)
-        elif first["kind"] in ("file", "image", "model"):
-            self._insist(getattr(self, f"_{first['kind']}"), first)
         else:
-            getattr(self, f"_{first['kind']}")(first)
+            log = getattr(self, f"_{first['kind']}")
+            self._insist(log, first) if first["kind"] in CARRIERS else log(first)
 
     def _insist(self, log: Callable[[Event], None], event: Event) -> None:
         """Send a file, several times where the store itself is well: the rest must not wait for it for ever.

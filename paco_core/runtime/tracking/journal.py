@@ -24,7 +24,7 @@ from typing import IO, Any
 from paco_core.io.file_locks import try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
-from paco_core.io.secrets import redacted
+from paco_core.io.secrets import bare, redacted
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
@@ -141,7 +141,7 @@ class RunJournal:
 
     def leave(self) -> None:
         """The writer goes: what is delivered to its end is removed, the rest is left to others."""
-        if self._ended and not self.count_waiting():
+        if self._ended and self.delivered().offset >= self.size():
             self.remove()
         if self._alive is not None:
             self._alive.close()
@@ -183,6 +183,14 @@ class RunJournal:
     def header(self) -> Event:
         """The first event, which opens the run; empty where the journal has gone."""
         return next((event for event, _ in self.waiting(0, limit=1)), {})
+
+    def store(self) -> str:
+        """The URI of its store, as it may be shown."""
+        return bare(str(self.header().get("uri", "")))
+
+    def size(self) -> int:
+        """Bytes of all events."""
+        return self.events.stat().st_size if self.events.is_file() else 0
 
     def count_waiting(self) -> int:
         """How many events the store does not have yet."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from paco_core.io.file_locks import is_held
 from paco_core.io.project import owner_root
-from paco_core.io.secrets import bare
 from paco_core.runtime.tracking.journal import Delivered, RunJournal
 
 FOLDER = Path(".paco") / "senders"
@@ -106,8 +105,8 @@ class Outbox:
         A store that did not answer is asked once more and not waited for.
         """
         self._patience = min(self._patience, patience_s)
-        failed = self._journal.delivered().failed
-        self._wait(lambda: self._known.failed > failed or not self._journal.count_waiting())
+        failed, size = self._journal.delivered().failed, self._journal.size()
+        self._wait(lambda: self._known.failed > failed or self._known.offset >= size)
         self._closed.set()
         self._thread.join()
         self._print_news()
@@ -140,7 +139,7 @@ class Outbox:
         if now.outage and not before.outage:
             self._say(now.outage)
         elif before.outage and not now.outage:
-            self._say(f"MLflow at {bare(str(self._journal.header().get('uri', '')))} answers again")
+            self._say(f"MLflow at {self._journal.store()} answers again")
 
     def _start_missing(self) -> None:
         """Start a sender where none lives: none came yet, the last one was killed, or went just before we came."""

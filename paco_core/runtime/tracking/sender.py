@@ -70,23 +70,26 @@ class Sender:
         return worked
 
     def _attend(self, journal: RunJournal) -> bool:
-        """Take a journal on, where it is this sender's and no other one is at it, and deliver a little of it."""
+        """Deliver a little of one journal; whether its store took something."""
         name = journal.home.name
-        if time.monotonic() < self._later.get(name, 0.0):
+        if time.monotonic() < self._later.get(name, 0.0) or not (name in self._at or self._take(journal)):
             return False
+        return self._deliver(self._at[name][0], journal.is_left())
+
+    def _take(self, journal: RunJournal) -> bool:
+        """Take a journal on, where it is this sender's and no other one is at it."""
         header = journal.header()
         serves = self._key is not None and header.get("sender") == self._key
         if not (serves or self._key is None or header.get("uri") == bare(self._uri)):
             return False
         left = journal.is_left()
-        if name not in self._at:
-            held = try_hold(journal.home / "delivering") if serves or left else None
-            if held is None:
-                return False
-            if not left:
-                self._later.clear()  # the next stage has come
-            self._at[name] = Delivery(journal, self._uri), held
-        return self._deliver(self._at[name][0], left)
+        held = try_hold(journal.home / "delivering") if serves or left else None
+        if held is None:
+            return False
+        if not left:
+            self._later.clear()  # the next stage has come
+        self._at[journal.home.name] = Delivery(journal, self._uri), held
+        return True
 
     def _deliver(self, delivery: Delivery, left: bool) -> bool:
         name, outage, refused = delivery.journal.home.name, delivery.done.outage, delivery.done.refused

@@ -14,7 +14,7 @@ from paco_core.operations.promotion.champions import CHAMPION, Champions
 from paco_core.runtime.tracking import send_left_over, unsent
 
 WRITTEN = Path(__file__).parent / "written"
-HOME = "/home/somebody/project"  # where the journal was written
+HOME = "/srv/project"  # where the journal was written
 
 
 def test_figures_that_an_earlier_version_kept_are_sent(project: Path) -> None:

@@ -348,9 +348,8 @@ def test_status_tells_how_far_and_how_well(
     for who in queue.annotators:
         while (view := queue.view(who)).instance is not None and view.done < 22:
             shown = assignment.places(who.token, view.instance, 4)
-            chosen = [
-                shown.index(c) for c in range(4)
-            ]  # as the other one does; the second, every other time the reverse
+            chosen = [shown.index(c) for c in range(4)]
+            # The second annotator ranks as the first one does, and every other time the reverse.
             turned = who.name == "annotator-2" and view.done % 2
             queue.answer(who, view.instance, 1, "ranked", chosen[::-1] if turned else chosen, 2.0)
     monkeypatch.chdir(tmp_path)
