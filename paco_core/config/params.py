@@ -157,25 +157,14 @@ class Params(Section):
             known = ", ".join(self.policies.recipes)
             raise ValueError(f"rounds.recipe {self.rounds.recipe!r}: no recipe of policies.recipes; there are: {known}")
         if self.rounds.items and self.rounds.ask.choose == "disagree":
-            _ = self.held_out_judge
+            name = self.rounds.recipe
+            if self.policies.recipes[name].held_out_judge is None:
+                raise ValueError(
+                    "rounds.ask.choose: disagree asks the judge before and a held-out one: give "
+                    f"policies.recipes.{name} a hack_meter whose held_out is a term `reward: consistency` with a "
+                    "`model`"
+                )
         return self
-
-    @property
-    def held_out_judge(self) -> str:
-        """Folder of the judge that watches the recipe of rounds, and trains nothing.
-
-        Raises:
-            ValueError: when the recipe names none that can be asked about pairs.
-        """
-        name = self.rounds.recipe
-        meter, terms = self.policies.recipes[name].hack_meter, self.policies.recipes[name].rewards.terms
-        term = terms[meter.held_out] if meter else None
-        if meter is None or term is None or term.model is None or (term.reward or meter.held_out) != "consistency":
-            raise ValueError(
-                "rounds.ask.choose: disagree asks the judge before and a held-out one: give "
-                f"policies.recipes.{name} a hack_meter whose held_out is a term `reward: consistency` with a `model`"
-            )
-        return term.model
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

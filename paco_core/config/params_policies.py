@@ -202,6 +202,13 @@ class PolicyRecipe(PolicyTraining):
         return self
 
     @property
+    def held_out_judge(self) -> str | None:
+        """Folder of the reward model that ``hack_meter`` holds out; None where it cannot be asked about pairs."""
+        if self.hack_meter is None:
+            return None
+        term = self.rewards.terms[self.hack_meter.held_out]
+        return term.model if (term.reward or self.hack_meter.held_out) == "consistency" else None
+
     def inherited(self) -> set[str]:
         """Shared numbers that the recipe does not set itself."""
         return set(PolicyTraining.model_fields) - self.model_fields_set
@@ -271,7 +278,7 @@ class PoliciesParams(Section):
 
     @field_serializer("recipes")
     def _as_in_the_file(self, recipes: dict[str, PolicyRecipe], info: FieldSerializationInfo) -> dict[str, Any]:
-        return {name: r.model_dump(mode=info.mode, exclude=r.inherited) for name, r in recipes.items()}
+        return {name: r.model_dump(mode=info.mode, exclude=r.inherited()) for name, r in recipes.items()}
 
 
 def _laid_over(shared: dict[str, Any], own: Any) -> Any:

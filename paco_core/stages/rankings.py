@@ -79,7 +79,8 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
     ]
     judges: list[str | Path] = [ctx.read_before(paths.REWARD_MERGED)]
     if ctx.params.rounds.ask.choose == "disagree":
-        judges.append(ctx.model(ctx.params.held_out_judge))
+        recipe = ctx.params.policies.recipe(ctx.params.rounds.recipe)
+        judges.append(ctx.model(str(recipe.held_out_judge)))
     found = []
     with ctx.progress(len(judges) * len(pairs), "questions") as progress:
         for judge in judges:

@@ -7,7 +7,8 @@ for the items of a stage whose parameters differ ``data/code/policies-flux_t2is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Set
+import os
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,30 +21,32 @@ from dvc_project.paths import overlap
 from dvc_project.project import Stage, stages_of
 from paco_core.config.graph_keys import refuse_other_version
 from paco_core.config.params import PARAMS_FILE, Params
-from paco_core.config.references import references
+from paco_core.config.references import named_files, references
 from paco_core.config.registered import FUNCTION
+from paco_core.config.resolved import resolved_values, unspelled
 from paco_core.io.atomic import atomic
 from paco_core.io.files import digest
 from paco_core.io.paths import in_round
 from paco_core.io.project import owner_root
 from paco_core.runtime.code.closure import Code
+from paco_core.runtime.rounds import params_of
 
 FOLDER = Path("data/code")
 CACHE = Path(".paco") / "code.json"
-_MISSING = object()
 
 
 @dataclass(frozen=True)
 class StageCode:
     """``modules`` and ``files`` by path below the root with a digest of their content; ``libraries`` by version.
 
-    ``defaults`` are parameters that the stage declares and ``params.yaml`` leaves out, by dotted key.
+    ``resolved`` are values of declared parameters that ``params.yaml`` does not spell, by dotted key
+    (:mod:`paco_core.config.resolved`).
     """
 
     modules: Mapping[str, str] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    resolved: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -59,15 +62,24 @@ class StageCode:
     def from_text(cls, text: str) -> StageCode:
         """What :attr:`text` says; empty for a text that is none."""
         try:
-            tree = json.loads(text)
-            return cls(**{name: dict(tree[name]) for name in ("modules", "libraries", "files", "defaults")})
+            return cls.from_tree(json.loads(text))
         except (ValueError, KeyError, TypeError):
             return cls()
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> StageCode:
+        """A stage's code as JSON has it; earlier versions wrote ``resolved`` as ``defaults``.
+
+        Raises:
+            KeyError, TypeError: when it is not the code of a stage.
+        """
+        resolved = tree["resolved"] if "resolved" in tree else tree["defaults"]
+        return cls(dict(tree["modules"]), dict(tree["libraries"]), dict(tree["files"]), dict(resolved))
 
     def changes(self, before: StageCode) -> list[str]:
         """What is different now, a short sentence each: ``paco_core/grpo/losses.py changed``."""
         found = []
-        for name in ("modules", "libraries", "files", "defaults"):
+        for name in ("modules", "libraries", "files", "resolved"):
             now, then = getattr(self, name), getattr(before, name)
             for key in sorted({*now, *then}, key=str):
                 if key not in then:
@@ -75,7 +87,7 @@ class StageCode:
                 elif key not in now:
                     found.append(f"{key} is gone")
                 elif now[key] != then[key]:
-                    shown = f" ({then[key]} to {now[key]})" if name in ("libraries", "defaults") else ""
+                    shown = f" ({then[key]} to {now[key]})" if name in ("libraries", "resolved") else ""
                     found.append(f"{key} changed{shown}")
         return found
 
@@ -86,12 +98,10 @@ class StageCodes:
     def __init__(self, root: Path, params: Params, raw: Mapping[str, Any]) -> None:
         """``params`` as validated, ``raw`` as ``params.yaml`` spells them."""
         self.root, self.params, self.raw = root, params, raw
-        self._in_file = params.model_dump(mode="json")
         self.code = Code(root, owner_root(root) / CACHE)
         self.graph = stages_of(root)
         self._workspace = Workspace(root)
         self._made = {out for stage in self.graph.values() for out in (*stage.data, *stage.figures)}
-        self._inputs = {found.key: found.value for found in references(params)}
 
     @classmethod
     def present(cls, root: Path) -> StageCodes:
@@ -129,16 +139,36 @@ class StageCodes:
 
     def _of(self, name: str, stages: list[Stage]) -> StageCode:
         keys = sorted({key for stage in stages for key in stage.params.get(PARAMS_FILE, ())})
-        slices = {key: _lookup(self._in_file, key) for key in keys}
-        words = {word for value in slices.values() for word in _words(value)}
+        variants = self._variants(stages)
+        values = {item: resolved_values(params, keys) for item, params in variants.items()}
+        words = {word for tree in values.values() for word in _words(tree)}
         closure = self.code.closure([f"paco_core.stages.{in_round(name) or name}", *self._functions(words)], words)
-        inputs = {path for key, path in self._inputs.items() if any(key == k or key.startswith(f"{k}.") for k in keys)}
         return StageCode(
             closure.modules,
             closure.libraries,
-            {path: md5 for path in sorted(inputs) if (md5 := self._md5(path))},
-            {key: value for k in keys for key, value in _unspelled(slices[k], _lookup(self.raw, k), k)},
+            {path: md5 for path in sorted(self._inputs(variants.values(), keys)) if (md5 := self._md5(path))},
+            {
+                key if len(variants) == 1 else f"{item}: {key}": value
+                for item, tree in values.items()
+                for key, value in unspelled(tree, self.raw).items()
+            },
         )
+
+    def _variants(self, stages: list[Stage]) -> dict[str | None, Params]:
+        """The parameters of stages by item; those of items that share them once."""
+        params = {stage.item: params_of(self.params, stage.group, stage.item) for stage in stages}
+        return params if any(found is not self.params for found in params.values()) else {None: self.params}
+
+    def _inputs(self, variants: Iterable[Params], keys: list[str]) -> set[str]:
+        """Models, files and folders that parameters below these keys name, and files that those files name."""
+        declared = {
+            (found.value, found.names.kind)
+            for params in variants
+            for found in references(params)
+            if any(found.key == key or found.key.startswith(f"{key}.") for key in keys)
+        }
+        inside = (file for path, kind in declared if kind == "file" for file in named_files(self.root / path))
+        return {path for path, _ in declared} | {os.path.relpath(file, self.root) for file in inside}
 
     def _functions(self, words: set[str]) -> Iterator[str]:
         """Modules of functions of the user's own."""
@@ -154,14 +184,6 @@ class StageCodes:
         return self._workspace.md5(path)
 
 
-def _lookup(tree: Any, dotted: str) -> Any:
-    for part in dotted.split("."):
-        tree = tree.get(part, _MISSING) if isinstance(tree, Mapping) else _MISSING
-        if tree is _MISSING:
-            return _MISSING
-    return tree
-
-
 def _words(value: Any) -> Iterator[str]:
     """Every text in a parameter's value, names of keys included."""
     if isinstance(value, str):
@@ -173,17 +195,6 @@ def _words(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from _words(part)
-
-
-def _unspelled(value: Any, spelled: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Values that the file leaves to the defaults, by dotted key."""
-    if value is _MISSING:
-        return
-    if isinstance(value, Mapping) and isinstance(spelled, Mapping):
-        for name, part in value.items():
-            yield from _unspelled(part, spelled.get(name, _MISSING), f"{key}.{name}")
-    elif spelled is _MISSING and value is not None:
-        yield key, value
 
 
 def is_code(path: str) -> bool:

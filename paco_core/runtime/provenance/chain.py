@@ -80,7 +80,7 @@ class Provenance:
                     **link,
                     "reads": tuple(link["reads"]),
                     "run": Run(**link["run"]) if link["run"] else None,
-                    "made_of": StageCode(**link.get("made_of", {})),
+                    "made_of": StageCode.from_tree(link["made_of"]) if "made_of" in link else StageCode(),
                 }
             )
             for link in tree["links"]

@@ -130,7 +130,7 @@ def test_wishes_that_mean_nothing(made: Path, world: World) -> None:
 def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: Any) -> None:
     params = load(repository / "params.yaml")
     own = params.policies.recipes["flux_t2is"]
-    recipe = own.model_dump(exclude=own.inherited) if variant.recipe == "flux_t2is" else KONTEXT
+    recipe = own.model_dump(exclude=own.inherited()) if variant.recipe == "flux_t2is" else KONTEXT
     params = changed(params, {"policies.recipes": {variant.recipe: recipe}})
     before, after = flatten(params.model_dump()), flatten(applied(variant, params, 7).model_dump())
     place = f"policies.recipes.{variant.recipe}"

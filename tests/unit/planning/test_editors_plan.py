@@ -131,7 +131,7 @@ def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Pa
     configurations(tmp_path / "model", family)
     tree = params.model_dump()
     own = editing(params, family, model="model")
-    tree["policies"]["recipes"][family] = own.model_dump(exclude=own.inherited)
+    tree["policies"]["recipes"][family] = own.model_dump(exclude=own.inherited())
     asked = parse(tree)
     found, passes = Workload.from_params(asked, family), 1 if family == "flux_kontext" else 2
     assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2

@@ -178,7 +178,7 @@ def test_a_policy_is_made_of_its_own_family_and_models(repository: Path) -> None
     for name, stage in files.items():
         if "grids" in name or "prompts.json" in name or "pairs" in name:
             assert not [module for module in stage.modules if module.startswith("paco_core/policies/families")], name
-    assert flux.defaults["policies.recipes.flux_t2is.record_size"] == "aspect"
+    assert flux.resolved["policies.recipes.flux_t2is.record_size"] == "aspect"
     assert not any(name.startswith(("paco_core/runtime/tracking/", "paco_core/config/params")) for name in flux.modules)
 
 

@@ -134,7 +134,7 @@ def test_a_disagreement_needs_a_held_out_judge_that_can_be_asked(project: Path) 
     for rewards in ("rewards", "test_rewards"):
         if recipe.get(rewards):
             recipe[rewards]["terms"]["other"] = {"weight": 0.0, "reward": "consistency", "model": "data/zoo/reward"}
-    assert parse(raw).held_out_judge == "data/zoo/reward"
+    assert parse(raw).policies.recipes["flux_t2is"].held_out_judge == "data/zoo/reward"
 
 
 def test_an_editor_or_another_generator_is_refused_before_anything_runs(project: Path, params: Params) -> None:

@@ -1,0 +1,187 @@
+"""Any resolved parameter that differs changes the key of each stage that declares it, and of no other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dvc_project.project import Stage, stages_of
+from paco_core.config import params_policies, profiles
+from paco_core.config.execution import how_fields
+from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, load, read_text, tree_of
+from paco_core.config.params_base import Section
+from paco_core.config.resolved import MISSING, lookup, properties, resolved_values, unspelled
+from paco_core.runtime import rounds
+from paco_core.runtime.code.stage_code import StageCodes
+from paco_core.runtime.rounds import params_of
+
+Leaf = tuple[str | int, ...]
+
+
+@pytest.fixture(scope="module")
+def project(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph with two rounds, and no data."""
+    root = tmp_path_factory.mktemp("resolved")
+    shutil.copy(repository / "dvc.yaml", root)
+    shutil.copy(repository / PARAMS_FILE, root)
+    shutil.copytree(repository / "profiles", root / "profiles")
+    profiles.use(root, "rounds")
+    return root
+
+
+@pytest.fixture(scope="module")
+def raw(project: Path) -> dict[str, Any]:
+    return tree_of(read_text(project / PARAMS_FILE), project / PARAMS_FILE)
+
+
+@pytest.fixture(scope="module")
+def graph(project: Path) -> dict[str, Stage]:
+    return {label: stage for label, stage in stages_of(project).items() if stage.group != "code"}
+
+
+def leaves(value: Any, way: Leaf = ()) -> Iterator[Leaf]:
+    """Ways to all values that are neither section nor mapping, but for those of ``execution``."""
+    if isinstance(value, Section):
+        for name in type(value).model_fields.keys() - how_fields(type(value)):
+            yield from leaves(getattr(value, name), (*way, name))
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from leaves(part, (*way, name))
+    else:
+        yield way
+
+
+def replaced(value: Any, way: Leaf, new: Any) -> Any:
+    """A copy with one leaf replaced, unvalidated, as a change of the code that merges would leave it."""
+    if not way:
+        return new
+    name, rest = way[0], way[1:]
+    if isinstance(value, Section):
+        fields = {key: getattr(value, key) for key in type(value).model_fields}
+        fields[str(name)] = replaced(fields[str(name)], rest, new)
+        return type(value).model_construct(_fields_set=set(value.model_fields_set), **fields)
+    return {key: replaced(part, rest, new) if key == name else part for key, part in value.items()}
+
+
+def raw_leaf(value: Any, way: Leaf) -> Any:
+    for name in way:
+        value = getattr(value, str(name)) if isinstance(value, Section) else value[name]
+    return value
+
+
+def keys(params: Params, stage: Stage, raw: dict[str, Any]) -> dict[str, Any]:
+    declared = stage.params.get(PARAMS_FILE, ())
+    return unspelled(resolved_values(params_of(params, stage.group, stage.item), declared), raw)
+
+
+def declares(stage: Stage, way: Leaf, own: bool) -> bool:
+    """Whether a stage declares a leaf. Of a recipe it sees what is its ``own``, and shared numbers that it declares."""
+
+    def below(key: str) -> bool:
+        declared = stage.params.get(PARAMS_FILE, ())
+        return any(key == name or key.startswith(f"{name}.") for name in declared)
+
+    is_shared = way[:2] == ("policies", "recipes") and way[3] in PolicyTraining.model_fields
+    return below(".".join(map(str, way))) and (own or not is_shared or below(f"policies.defaults.{way[3]}"))
+
+
+#: A round has its own values here, whatever the recipe says.
+OF_ROUND = {"start", "epochs_before"}
+
+
+def test_each_leaf_is_in_the_key_of_the_stages_that_declare_it(
+    project: Path, graph: dict[str, Stage], raw: dict[str, Any]
+) -> None:
+    params = load(project / PARAMS_FILE)
+    before = {label: keys(params, stage, raw) for label, stage in graph.items()}
+    ways = [way for way in leaves(params) if way[0] not in ("rounds", "grid_shards")]
+    assert len(ways) > 300
+    for way in ways:
+        if way[:3] == ("policies", "recipes", "flux_t2is") and way[3] in OF_ROUND:
+            continue
+        value = raw_leaf(params, way)
+        changed = replaced(params, way, value + 1 if type(value) in (int, float) else "another value")
+        own = way[3] in raw["policies"]["recipes"][way[2]] if way[:2] == ("policies", "recipes") else True
+        for label, stage in graph.items():
+            if declares(stage, way, own):
+                assert keys(changed, stage, raw) != before[label], (label, way)
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [(kind, name) for kind in Section.__subclasses__() for name in properties(kind)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_properties_of_sections_are_in_the_key(
+    section: type[Section],
+    name: str,
+    project: Path,
+    graph: dict[str, Stage],
+    raw: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = load(project / PARAMS_FILE)
+    stages = [graph["prompts"], graph["policies@flux_t2is"], graph["round_policies@1"], graph["report"]]
+    before = [keys(params, stage, raw) for stage in stages]
+    monkeypatch.setattr(section, name, property(lambda self: ["another value"]))
+    used = section.__name__ not in ("PoliciesParams", "HttpScorer", "Rubric")  # of no declared section in this profile
+    assert (before != [keys(params, stage, raw) for stage in stages]) == used
+
+
+def clip_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    merge = params_policies._laid_over
+    monkeypatch.setattr(params_policies, "_laid_over", lambda shared, own: {**merge(shared, own), "clip_range": 0.01})
+
+
+def samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PolicyTraining, "pictures_an_epoch", property(lambda self: 2 * self.group_size))
+
+
+def epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "epochs_up_to", lambda params, place: 0)
+
+
+@pytest.mark.parametrize(
+    ("patch", "labels"),
+    [
+        (clip_range, {"policies@flux_t2is", "round_policies@1", "round_policies@2"}),
+        (samples, {"policies@flux_t2is", "round_policies@1", "round_policies@2"}),
+        (epochs, {"round_policies@1", "round_policies@2"}),
+    ],
+)
+def test_code_that_merges_recipes_and_rounds_changes_the_stage(
+    patch: Callable[[pytest.MonkeyPatch], None], labels: set[str], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def texts() -> dict[str, str]:
+        codes = StageCodes.present(project)
+        names = [("grids", "0"), ("policies", "flux_t2is"), ("round_policies", "1"), ("round_policies", "2")]
+        return {f"{name}@{item}": codes.of(name, item).text for name, item in names}
+
+    before = texts()
+    patch(monkeypatch)
+    assert {label for label, text in texts().items() if text != before[label]} == labels
+
+
+def test_another_round_changes_no_earlier_one(project: Path, raw: dict[str, Any], tmp_path: Path) -> None:
+    import yaml
+
+    before = StageCodes.present(project).of("round_policies", "1")
+    shutil.copytree(project, tmp_path / "p")
+    items = {**raw["rounds"]["items"], "3": {"after": "data/rounds/2", "epochs": 1}}
+    raw = {**raw, "rounds": {**raw["rounds"], "items": items}}
+    (tmp_path / "p" / PARAMS_FILE).write_text(yaml.safe_dump(raw))
+    assert StageCodes.present(tmp_path / "p").of("round_policies", "1") == before
+
+
+def test_sections_hold_values_and_what_follows_from_them(project: Path) -> None:
+    """A method would compute from parameters unseen by any key: write a property, or a function of a package."""
+    lookups = {"PoliciesParams": {"recipe"}, "PolicyRecipe": {"inherited"}}
+    kinds = [Section, *Section.__subclasses__(), params_policies.PolicyRecipe]
+    for kind in kinds:
+        methods = {n for n, v in vars(kind).items() if callable(v) and not n.startswith(("_", "model_"))}
+        assert methods <= lookups.get(kind.__name__, set()), kind.__name__
+    assert lookup(load(project / PARAMS_FILE), "no.such.key") is MISSING
