@@ -60,6 +60,22 @@ def found_root() -> Path | None:
     return None
 
 
+def declared_outs(folder: Path) -> list[Path]:
+    """The outs that ``dvc.yaml`` declares strictly below a folder of its project; none outside of projects.
+
+    Raises:
+        DataError: when ``dvc.yaml`` is malformed.
+    """
+    from dvc_project.project import GRAPH_FILE, stages_of
+
+    here = folder.absolute()
+    root = next((parent for parent in here.parents if (parent / GRAPH_FILE).is_file()), None)
+    if root is None:
+        return []
+    outs = (root / out for stage in stages_of(root).values() for out in stage.data)
+    return [out for out in outs if here in out.parents]
+
+
 def project_root() -> Path:
     """The project that a verb works on; nothing is read or written in a folder that is none.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.io.decoding import MAX_BYTES
 from paco_core.io.files import DataError, checked_name, md5_of, read_table
 from paco_core.io.pictures import decode_image
+from paco_core.io.project import declared_outs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,12 +101,14 @@ class ShardReader:
     def below(cls, root: Path, *others: Path, require: Sequence[str] = ()) -> ShardReader:
         """All shards one level below ``root``, in name order, then those below ``others``, which may have none.
 
-        What a killed run left half-written has a name that begins with a dot and is not read.
+        Where ``dvc.yaml`` declares outs below ``root``, those are the shards: a folder that a larger ``grid_shards``
+        left there is not read, nor what a killed run left half-written, whose name begins with a dot.
 
         Raises:
             DataError: when there is none below ``root``.
         """
-        folders = sorted(p.parent for p in root.glob(SHARDS))
+        declared = declared_outs(root)
+        folders = sorted(p.parent for p in root.glob(SHARDS) if not declared or p.parent.absolute() in declared)
         if not folders:
             raise DataError(f"{root}: no shard found (expected */{INDEX}); run `dvc repro grids`")
         return cls([*folders, *sorted(p.parent for other in others for p in other.glob(SHARDS))], require)

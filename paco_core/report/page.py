@@ -17,6 +17,7 @@ from dvc_project.project import GRAPH_FILE, stages_of
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.io.project import declared_outs
 from paco_core.report import charts, judges, policies
 from paco_core.report.html import TEMPLATES, Figures, Missing, Skipped, render
 from paco_core.report.showcase import Showcase, showcase
@@ -206,9 +207,8 @@ def _versions() -> dict[str, str]:
 
 def _untrained(root: Path) -> list[Skipped]:
     """The recipes of the graph that no policy is trained by."""
-    found = (
-        Skipped.from_folder(f"the policy {folder.name}", folder) for folder in sorted((root / paths.POLICIES).glob("*"))
-    )
+    policies = sorted(declared_outs(root / paths.POLICIES))
+    found = (Skipped.from_folder(f"the policy {folder.name}", folder) for folder in policies)
     return [part for part in found if part is not None]
 
 

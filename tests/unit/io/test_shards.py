@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import shutil
 from pathlib import Path
@@ -41,6 +42,20 @@ def test_pictures_come_back_by_id_from_any_shard(tmp_path: Path) -> None:
         assert reader.read(f"p{n}").size == (4 + n, 5)
     with pytest.raises(DataError, match="picture p9: not in"):
         reader.read("p9")
+
+
+def test_only_shards_that_dvc_yaml_declares_are_read(tmp_path: Path) -> None:
+    """A shard that a larger `grid_shards` left in the folder holds images of earlier parameters."""
+    images = pictures(3)
+    for n in range(3):
+        shards.write_shard(tmp_path / f"data/grids/shard-{n}", [{"id": f"p{n}"}], {f"p{n}": images[f"p{n}"]})
+    stage = {"matrix": {"shard": [0, 1]}, "cmd": "x", "outs": ["data/grids/shard-${item.shard}"]}
+    (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": {"grids": stage}}))
+    assert list(shards.ShardReader.below(tmp_path / "data/grids").index.index) == ["p0", "p1"]
+    for n in range(2):
+        shutil.rmtree(tmp_path / f"data/grids/shard-{n}")
+    with pytest.raises(DataError):
+        shards.ShardReader.below(tmp_path / "data/grids")
 
 
 def test_a_truncated_shard_names_picture_and_file(tmp_path: Path) -> None:
