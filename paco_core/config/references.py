@@ -7,6 +7,7 @@ before a run (`paco check`), followed by the stage `code`, and resolved like all
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -14,7 +15,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel
 
 from paco_core.io.content import content_of
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, inside, read_jsonl
 from paco_core.io.nearest import meant
 
 
@@ -112,6 +113,29 @@ def model_at(root: Path, model: str, key: str) -> Path | str:
 def model_content(root: Path, model: str) -> str:
     """What a model is, for keys of what it made; see :func:`content_of`."""
     return content_of(root / model if (root / model).exists() else model)
+
+
+def named_files(file: Path) -> Iterator[Path]:
+    """Files that the rows of a JSON Lines file name, by paths relative to it: the pictures of edits, for example.
+
+    Every text that is the path of a file below the folder of ``file`` counts, whatever its key. A file of another kind
+    names none.
+    """
+    with suppress(DataError):  # its reader refuses it
+        for _, row in read_jsonl(file, rejected=lambda _line, _cause: None):
+            for text in _texts(row):
+                with suppress(DataError):
+                    path = inside(file.parent, text)
+                    if path.is_file():
+                        yield path
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def contents(root: Path, section: BaseModel) -> dict[str, str]:

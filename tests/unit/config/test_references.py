@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paco_core.config.params_base import Section
-from paco_core.config.references import ModelRef, UserFile, model_at, model_content, references
+from paco_core.config.references import ModelRef, UserFile, model_at, model_content, named_files, references
 from paco_core.io.files import DataError, folder_digest
 
 
@@ -67,3 +67,13 @@ def test_a_model_is_a_folder_where_there_is_one_else_a_name(tmp_path: Path) -> N
     assert model_content(tmp_path, "org/name") == folder_digest(folder)
     with pytest.raises(DataError, match="reward.base './none': no such folder below the project; give a model folder"):
         model_at(tmp_path, "./none", "reward.base")
+
+
+def test_files_that_the_rows_of_a_file_name_are_found(tmp_path: Path) -> None:
+    for name in ("a.png", "deep/b.png", "c.png", "../outside.png"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(name.encode())
+    rows = ['{"picture": "a.png", "words": "red"}', '{"pictures": ["deep/b.png", "gone.png"]}', "no JSON"]
+    (tmp_path / "in/rows.txt").write_text("\ufeff" + "\n".join([*rows, '{"picture": "../outside.png"}']))
+    assert [file.name for file in named_files(tmp_path / "in/rows.txt")] == ["a.png", "b.png"]
+    assert not list(named_files(tmp_path / "in/a.png")) and not list(named_files(tmp_path / "gone"))
