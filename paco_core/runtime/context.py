@@ -27,8 +27,8 @@ from paco_core.io.progress import Progress
 from paco_core.io.secrets import redacted
 from paco_core.io.skipped import write_skipped
 from paco_core.runtime import checkpoints
-from paco_core.runtime.code.inputs import present_inputs
-from paco_core.runtime.code.stage_code import StageCode, StageCodes
+from paco_core.runtime.code.inputs import StageInputs
+from paco_core.runtime.code.stage_code import StageCode
 from paco_core.runtime.process import prepare
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
@@ -220,12 +220,15 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
 
     Raises:
         ParamsError: when ``params.yaml`` is invalid; nothing has been started then.
+        DataError: when code or parameters are not what the stage ``code`` recorded; at the end, when anything that
+            the stage reads was changed meanwhile.
     """
     params = params_of(load(root / PARAMS_FILE), name, item)
     prepare(params.threads)
     label = stage_label(name, item)
-    code = StageCodes.present(root).of(name, item)
-    inputs = present_inputs(root, label, code)
+    reads = StageInputs.present(root, name, item)
+    reads.validate_recorded_code(root)
+    code, inputs = reads.code, reads.recipe
     described = stages_of(root).get(label)
     about = (described.desc if described else None) or ""
     tags = {STAGE_TAG: label, "profile": params.profile, "mlflow.source.name": label}
@@ -248,9 +251,10 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
                 }
             )
         declared = inputs.params.get(PARAMS_FILE, {}) if inputs else {}
-        tracker.params({"profile": params.profile, **code.defaults, **declared})
+        tracker.params({"profile": params.profile, **code.resolved, **declared})
         context = StageContext(name, item, root, params, tracker, pipes, code, inputs)
         yield context
+        reads.validate_unchanged(root, name, item)
         checkpoints.prune(root, params.checkpoints_gb)
         context._materialise()
         if inputs is not None:

@@ -32,12 +32,27 @@ def recorded(root: Path, label: str, recipe: str) -> Run | None:
     Raises:
         DataError: when the record is damaged.
     """
+    record = _record(root, label)
+    return record[1] if record and record[0] == recipe else None
+
+
+def recorded_recipe(root: Path, label: str) -> str | None:
+    """The recipe that the recorded run of a stage read; None where none is recorded.
+
+    Raises:
+        DataError: when the record is damaged.
+    """
+    record = _record(root, label)
+    return record[0] if record else None
+
+
+def _record(root: Path, label: str) -> tuple[str, Run] | None:
     path = _file(root, label)
     if not path.is_file():
         return None
     tree = files.read_json(path)
     try:
-        return Run(**tree["run"]) if tree["recipe"] == recipe else None
+        return str(tree["recipe"]), Run(**tree["run"])
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: not the record of a run ({error!r}); remove it") from None
 

@@ -16,6 +16,7 @@ from paco_core.runtime.code.closure import Code, installed
 from paco_core.runtime.code.inputs import present_params
 from paco_core.runtime.code.source import read
 from paco_core.runtime.provenance.chain import Link, Provenance, is_metrics
+from paco_core.runtime.provenance.records import recorded_recipe
 from paco_core.runtime.tracking import flatten
 
 SHIPPED = "provenance.json"
@@ -35,15 +36,23 @@ class Break:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Every break found, and how many things were hashed or compared."""
+    """Every break, how many things were hashed or compared, and what could not be checked, with the reason."""
 
     checked: int
     breaks: tuple[Break, ...]
+    unchecked: tuple[Break, ...] = ()
 
     def text(self) -> str:
-        if not self.breaks:
-            return f"every link holds ({self.checked} checks)"
-        return "\n".join([f"{len(self.breaks)} of {self.checked} checks failed:", *(f"- {b}" for b in self.breaks)])
+        lines = [f"every link holds ({self.checked} checks)"]
+        if self.breaks:
+            lines = [f"{len(self.breaks)} of {self.checked} checks failed:", *(f"- {b}" for b in self.breaks)]
+        if self.unchecked:
+            reasons: dict[str, list[str]] = {}
+            for check in self.unchecked:
+                reasons.setdefault(check.text, []).append(check.stage)
+            lines += [f"{len(self.unchecked)} more could not be made:"]
+            lines += [f"- {', '.join(stages)}: {text}" for text, stages in reasons.items()]
+        return "\n".join(lines)
 
 
 def verify(root: Path, provenance: Provenance) -> Verdict:
@@ -62,6 +71,7 @@ class _Verification:
         self.disk, self.cache = Workspace(root, Md5s()), Cache(root)  # everything is hashed again
         self.checked = 0
         self.breaks: list[Break] = []
+        self.unchecked: list[Break] = []
         self._seen: dict[str, str | None] = {}
         self.code = Code(root)
         self._digests: dict[str, str | None] = {}
@@ -74,10 +84,11 @@ class _Verification:
                 self._on_disk(link, path, md5, "read")
             self._code(link)
             self._params(link)
+            self._record(link)
         self._links()
         self._commits()
         self._shipped()
-        return Verdict(self.checked, tuple(self.breaks))
+        return Verdict(self.checked, tuple(self.breaks), tuple(self.unchecked))
 
     def run_cached(self) -> Verdict:
         for link in self.provenance.links:
@@ -87,10 +98,13 @@ class _Verification:
             self._in_cache(self.provenance.links[0], self.provenance.path, self.provenance.md5)
         self._links()
         self._commits()
-        return Verdict(self.checked, tuple(self.breaks))
+        return Verdict(self.checked, tuple(self.breaks), tuple(self.unchecked))
 
     def _broken(self, link: Link, subject: str, text: str) -> None:
         self.breaks.append(Break(link.stage, subject, text))
+
+    def _not_checked(self, link: Link, subject: str, text: str) -> None:
+        self.unchecked.append(Break(link.stage, subject, text))
 
     # --- bytes ---------------------------------------------------------------------------------------
 
@@ -202,20 +216,47 @@ class _Verification:
             files |= {f"{path.removeprefix(folder + '/')}/{name}": part for name, part in listing.items()}
         return listing_md5(files) if files else self.disk.md5(folder)
 
+    def _record(self, link: Link) -> None:
+        """The run that is recorded beside the outs, or in MLflow, read what ``dvc.lock`` records."""
+        if link.run is not None:
+            self.checked += 1
+        elif (recipe := recorded_recipe(self.root, link.stage)) is None:
+            self._not_checked(link, "run", "neither data/runs nor MLflow has a run of this recipe")
+        else:
+            self.checked += 1
+            text = f"records a run of recipe {recipe}, dvc.lock records {link.recipe}, and MLflow has no run of that"
+            self._broken(link, f"data/runs/{link.stage}.json", text)
+
     def _commits(self) -> None:
         """The code that a stage read is the code of the commit that its run recorded."""
         for link in self.provenance.links:
             run = link.run
-            if run is None or not run.git_commit or run.git_dirty is not False:
+            if run is None:
+                continue  # counted in _record
+            if not run.git_commit:
+                self._not_checked(link, "git commit", "its run was in no git repository, or before the first commit")
                 continue
-            files = {path: then for path, then in link.made_of.modules.items() if path.endswith(".py")}
-            for path, data in committed(self.root, run.git_commit, list(files)):
-                if data is None:
-                    continue
-                self.checked += 1
-                if (now := read(data, path).digest) != files[path]:
-                    text = f"was {files[path]} when the stage ran, but commit {run.git_commit[:12]} holds {now}"
-                    self._broken(link, path, text)
+            self.checked += 1
+            if not is_commit(self.root, run.git_commit):
+                self._broken(link, run.git_commit[:12], "is no commit of this repository: `git fetch` it")
+            elif run.git_dirty is not False:
+                self._not_checked(link, run.git_commit[:12], "its run read changes that were not committed")
+            else:
+                self._committed(link, run.git_commit)
+
+    def _committed(self, link: Link, commit: str) -> None:
+        files = {path: then for path, then in link.made_of.modules.items() if path.endswith(".py")}
+        absent = 0
+        for path, data in committed(self.root, commit, list(files)):
+            if data is None:
+                absent += 1
+                continue
+            self.checked += 1
+            if (now := read(data, path).digest) != files[path]:
+                text = f"was {files[path]} when the stage ran, but commit {commit[:12]} holds {now}"
+                self._broken(link, path, text)
+        if absent:
+            self._not_checked(link, commit[:12], f"{absent} of {len(files)} modules are not in it, but in a package")
 
     def _shipped(self) -> None:
         """The story that lies in the folder itself is the recorded one.
@@ -246,6 +287,12 @@ def _data(link: Link) -> dict[str, str]:
 def _brief(value: object) -> str:
     text = str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def is_commit(root: Path, commit: str) -> bool:
+    """Whether this checkout knows a commit."""
+    command = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(command, cwd=root, capture_output=True).returncode == 0
 
 
 def committed(root: Path, commit: str, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:

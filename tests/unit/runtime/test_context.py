@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import mlflow
 import pytest
+import yaml
 
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
+from paco_core.runtime.code.stage_code import write
 from paco_core.runtime.context import open_stage
 from paco_core.runtime.tracking import send_left_over
 
@@ -92,3 +96,98 @@ def test_invalid_parameters_start_nothing(project: Path) -> None:
     with pytest.raises(ParamsError, match="is missing"), open_stage("prompts", None, project):
         pass
     assert runs(project) == []
+
+
+def _edit_a_parameter(project: Path) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("count: 400", "count: 40", 1))
+
+
+def _break_a_parameter(project: Path) -> None:
+    (project / "params.yaml").write_text("profile: [")
+
+
+def _edit_an_input(project: Path) -> None:
+    (project / "data/prompts/prompts.jsonl").write_text('{"other": 1}\n')
+
+
+def _edit_an_input_and_take_it_back(project: Path) -> None:
+    file = project / "data/prompts/prompts.jsonl"
+    text, before = file.read_text(), file.stat()
+    file.write_text("{}")
+    file.write_text(text)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+
+
+def _edit_the_code(project: Path) -> None:
+    (project / "rewards.py").write_text("def one(images, records):\n    return [2.0]\n")
+
+
+def _replace_a_picture(project: Path) -> None:
+    (project / "edits/a.png").write_bytes(b"other pixels")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _edit_a_parameter, _break_a_parameter, _edit_an_input, _edit_an_input_and_take_it_back, _edit_the_code,
+        _replace_a_picture,
+    ],
+)  # fmt: skip
+def test_what_changes_while_a_stage_runs_fails_it_and_is_not_recorded(
+    project: Path, edit: Callable[[Path], None]
+) -> None:
+    _stage_with_inputs(project)
+    with pytest.raises(DataError, match="mine"), open_stage("mine", None, project):
+        edit(project)
+    assert [run.info.status for run in runs(project)] == ["FAILED"]
+    assert not (project / "data/runs").exists()
+
+
+def test_what_stays_as_it_was_is_recorded(project: Path) -> None:
+    _stage_with_inputs(project)
+    with open_stage("mine", None, project):
+        (project / "data/unrelated").write_text("1")
+    assert (project / "data/runs/mine.json").is_file()
+
+
+def test_code_that_was_edited_since_it_was_recorded_starts_nothing(project: Path) -> None:
+    _stage_with_inputs(project)
+    write(project)
+    with open_stage("mine", None, project):
+        pass
+    _edit_the_code(project)
+    with pytest.raises(DataError, match=r"rewards\.py"), open_stage("mine", None, project):
+        raise AssertionError("it runs code that DVC does not record")
+    assert [run.info.status for run in runs(project)] == ["FINISHED"]
+    write(project)
+    with open_stage("mine", None, project):
+        pass
+
+
+def _stage_with_inputs(project: Path) -> None:
+    """A stage with data, a parameter, a reward function of the project and a file of edits that names a picture."""
+    for name, text in {
+        "data/prompts/prompts.jsonl": "{}\n",
+        "edits/edits.jsonl": '{"picture": "a.png", "instruction": "make it red"}\n',
+        "edits/a.png": "pixels",
+        "rewards.py": "def one(images, records):\n    return [1.0]\n",
+        "paco_core/__init__.py": "",
+        "paco_core/stages/__init__.py": "",
+        "paco_core/stages/mine.py": "def run(ctx):\n    pass\n",
+    }.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    params = yaml.safe_load((project / "params.yaml").read_text())
+    params["edit_prompts"] |= {"source": "file", "file": "edits/edits.jsonl"}
+    params["edits"]["painters"] = []
+    terms = params["policies"]["recipes"]["flux_t2is"]["rewards"]["terms"]
+    terms["own"] = {"weight": 1.0, "reward": "rewards:one"}
+    (project / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    stage = {
+        "cmd": "python -m paco_core run mine",
+        "params": ["prompts", "edit_prompts", "policies.recipes.flux_t2is"],
+        "deps": ["data/code/mine.json", "data/prompts"],
+        "outs": ["data/mine"],
+    }
+    (project / "dvc.yaml").write_text(json.dumps({"stages": {"mine": stage}}))

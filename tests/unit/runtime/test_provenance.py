@@ -176,6 +176,29 @@ def test_code_that_differs_from_the_recorded_commit_is_named(root: Path) -> None
     assert only.stage == "pairs" and f"commit {commit[:12]} holds" in only.text
 
 
+def test_a_record_of_another_recipe_or_an_unknown_commit_breaks_the_link(root: Path) -> None:
+    """Parameters that were edited while the stage ran: dvc.lock has the new ones, and the run read the old ones."""
+    label = "policies@flux_t2is"
+    records.keep(root, label, "recipe of the run", Run(mlflow_run="1" * 32))
+    (only,) = verify(root, story(root)).breaks
+    assert (only.stage, only.subject) == (label, f"data/runs/{label}.json") and "recipe of the run" in only.text
+
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    recipe = Lock.read(root).entries[label].inputs.digest
+    records.keep(root, label, recipe, Run(mlflow_run="1" * 32, git_commit="c" * 40, git_dirty=False))
+    (only,) = verify(root, of_path(POLICY, Lock.read(root), RunFinder(root))).breaks
+    assert (only.stage, only.subject) == (label, "c" * 12)
+
+
+def test_what_could_not_be_checked_is_counted_with_its_reason(root: Path) -> None:
+    verdict = verify(root, story(root))
+    assert not verdict.breaks and {check.stage for check in verdict.unchecked} == set(Lock.read(root).entries)
+    records.keep(root, "prompts", Lock.read(root).entries["prompts"].inputs.digest, Run(mlflow_run="1" * 32))
+    after = verify(root, of_path(POLICY, Lock.read(root), RunFinder(root)))
+    assert {check.stage: check.subject for check in after.unchecked}["prompts"] == "git commit"
+    assert after.checked == verdict.checked + 1 and f"{len(after.unchecked)} more" in after.text()
+
+
 def test_a_policy_carries_its_story_and_a_forged_story_is_found(root: Path) -> None:
     label = "policies@flux_t2is"
     recipe, made_of = world.recipe(root, label), world.code(root, label)
