@@ -26,6 +26,10 @@ help:
 # CUDA is installed where an NVIDIA GPU is, or with GPU=1 where one will be: a cluster's login node, an image.
 GPU ?= $(wildcard /dev/nvidiactl /proc/driver/nvidia/version /usr/lib/wsl/lib/libcuda.so.1)
 READY := .venv/.ready$(if $(GPU),-gpu)
+# It holds the folder that the environment was made for: in a copied or moved one it is made again.
+ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(READY)
+endif
 setup: $(READY)
 
 $(READY): locks/dev.txt pyproject.toml packages/dvc-project/pyproject.toml packages/dagster-dvc/pyproject.toml $(wildcard tools/*)

@@ -25,7 +25,8 @@ CUDA_ONLY, STUBS = os.path.join("tools", "cuda-only.txt"), os.path.join("tools",
 NOT_COMPILED = r"/site-packages/([^/]*/)*(tests|kubernetes|moto)/"
 #: The project, and the two libraries that are wheels of their own.
 PROJECTS = (".", "packages/dvc-project", "packages/dagster-dvc")
-#: Files that are newer than what the environment was made from; `make setup` looks at the one for this machine.
+#: Files that are newer than what the environment was made from, and hold the folder that it was made for; `make setup`
+#: looks at the one for this machine.
 READY, READY_GPU = os.path.join(VENV, ".ready"), os.path.join(VENV, ".ready-gpu")
 
 
@@ -76,10 +77,19 @@ def run(*command):
         fail("`%s` failed; its output is above" % " ".join(command[:6]))
 
 
-def make_environment(python):
-    """A new one where there is none, or where an interrupted set-up left one without pip."""
-    if not succeeds(python, "-m", "pip", "--version", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+def make_environment(python, root):
+    """A new one where there is none, where an interrupted set-up left one without pip, or where the folder was copied or
+    moved: the commands of an environment hold its path, and would run the code of the other folder."""
+    if made_for(READY) not in (None, root) or not succeeds(python, "-m", "pip", "--version", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
         run(sys.executable, "-m", "venv", "--clear", VENV)
+
+
+def made_for(ready):
+    """The folder that a finished environment was made for; None where none was finished."""
+    if not os.path.exists(ready):
+        return None
+    with open(ready) as text:
+        return text.read()
 
 
 def install(pip, *options):
@@ -112,7 +122,7 @@ def main(gpu):
     size_gb = SIZE_GB + (CUDA_GB if cuda else 0)
     preflight(root, size_gb)
     step(1, "an environment: %s, Python %d.%d" % (VENV, sys.version_info[0], sys.version_info[1]))
-    make_environment(PYTHON)
+    make_environment(PYTHON, root)
     pip = (PYTHON, "-m", "pip", "install", "-qq")  # errors only: its warnings are about its own configuration
     run(*pip, "uv>=0.9.8")  # the first with --excludes
     without = "" if cuda else ", without CUDA (no NVIDIA GPU is here; `make setup GPU=1` adds it)"
@@ -134,7 +144,7 @@ def main(gpu):
     run(PYTHON, "-m", "pipelines.instance.settings")
     for path in (READY, READY_GPU) if cuda else (READY,):
         with open(path, "w") as ready:
-            ready.write("made from %s\n" % LOCK)
+            ready.write(root)
     print("ready: %s" % VENV)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from paco_core.cli.arguments import parser
 from paco_core.io.messages import of_system
-from paco_core.io.project import found_root
+from paco_core.io.project import found_root, validate_code_origin
 from paco_core.io.secrets import redact_tracebacks, redacted
 
 OURS = ("dagster_dvc", "dvc_project", "paco_core", "pipelines")
@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     root = None
     try:
         root = found_root()
+        if root is not None:
+            validate_code_origin(root)
         if root is not None and str(root) not in sys.path:
             sys.path.append(str(root))  # where rewards of the user's own lie; `python -m paco_core` looks there anyway
         args.act(args)

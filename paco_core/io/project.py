@@ -76,6 +76,20 @@ def declared_outs(folder: Path) -> list[Path]:
     return [out for out in outs if here in out.parents]
 
 
+def validate_code_origin(root: Path) -> None:
+    """Check that a folder with its own ``paco_core``, a clone, is worked on by that code: stages record it as theirs.
+
+    Raises:
+        DataError: naming the other folder, whose environment is active in a git worktree or in a copy.
+    """
+    running, here = Path(__file__).resolve().parents[1], root / "paco_core"
+    if (here / "__init__.py").is_file() and here.resolve() != running:
+        raise DataError(
+            f"{root} has its own paco_core, but this is the command of {running.parent}: run `make setup` here, and "
+            "use .venv/bin/paco or `python -m paco_core`"
+        )
+
+
 def project_root() -> Path:
     """The project that a verb works on; nothing is read or written in a folder that is none.
 

@@ -7,9 +7,13 @@ from pathlib import Path
 from dagster_dvc import DvcProject, DvcProjectError
 from paco_core.config.graph_keys import cause
 from paco_core.io import paths
+from paco_core.io.project import validate_code_origin
 from pipelines.defs.translator import PacoTranslator
+from pipelines.instance.settings import validate_home
 
 ROOT = Path(__file__).resolve().parents[2]
+validate_code_origin(ROOT)
+validate_home(ROOT)
 TRANSLATOR = PacoTranslator()
 try:
     PROJECT = DvcProject(ROOT, TRANSLATOR.get_derived)

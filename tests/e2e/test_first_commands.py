@@ -111,3 +111,24 @@ def test_env_keeps_what_the_user_wrote_and_follows_a_moved_project(tmp_path: Pat
     (two / ".env").write_text("export DAGSTER_HOME=/elsewhere\n")
     settings.name_home(two)
     assert (two / ".env").read_text() == "export DAGSTER_HOME=/elsewhere\n"
+
+
+def test_a_copy_of_a_project_does_not_run_in_the_instance_of_the_original(fresh: Path, tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    copy_project(fresh, root)
+    (root / ".env").write_text((fresh / ".env").read_text())
+    command = ["dagster", "definitions", "validate"]
+    refused = subprocess.run(command, cwd=root, env=environments(root)["clean"], capture_output=True, text=True)
+    assert refused.returncode != 0 and str(fresh / ".dagster") in refused.stdout + refused.stderr
+    subprocess.run([sys.executable, "-m", "pipelines.instance.settings"], cwd=root, check=True)
+    assert subprocess.run(command, cwd=root, env=environments(root)["clean"], capture_output=True).returncode == 0
+
+
+def test_the_command_of_another_checkout_is_refused(fresh: Path) -> None:
+    """As in a git worktree, where the environment of the first checkout is active."""
+    command = [str(BIN / "paco"), "graph"]
+    clean = {"PATH": environments(fresh)["clean"]["PATH"], "HOME": str(fresh.parent)}
+    refused = subprocess.run(command, cwd=fresh, env=clean, capture_output=True, text=True)
+    assert refused.returncode == 1 and str(fresh) in refused.stderr and "make setup" in refused.stderr
+    own = subprocess.run([sys.executable, "-m", "paco_core", "graph"], cwd=fresh, env=clean, capture_output=True)
+    assert own.returncode == 0

@@ -11,11 +11,16 @@ from collections.abc import Collection, Iterator, Mapping
 
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
 from dagster_shared.error import SerializableErrorInfo
 
 from dagster_dvc.checks import IN_SYNC, in_sync
 from dagster_dvc.describing import holds_recorded
+from dagster_dvc.mirror import EVENTS_READ
+from dagster_dvc.reproduction import PROJECT
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Group
 
@@ -72,7 +77,7 @@ def update_in_sync(
         newest = _newest(instance, group, translator) if key in definitions.asset_checks_defs_by_key else None
         if newest is None:
             continue
-        found, last = in_sync(project, group.name), _last(instance, key)
+        found, last = in_sync(project, group.name), _last(instance, key, project)
         if last == UNDER_WAY or (isinstance(last, dg.AssetCheckEvaluation) and _alike(last, found, newest)):
             continue
         instance.report_runless_asset_event(
@@ -84,6 +89,7 @@ def update_in_sync(
                 severity=found.severity,
                 description=found.description,
                 blocking=definitions.asset_graph.get_check_spec(key).blocking,
+                metadata={PROJECT: str(project.root)},
             )
         )
         yield f"{group.name}: {IN_SYNC} {'passed' if found.passed else 'failed'}"
@@ -127,15 +133,33 @@ def _is_answered(
     return target is not None and target.storage_id >= about.storage_id
 
 
-def _last(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | str | None:
-    """The last result of a check; :data:`UNDER_WAY` where a run is about to ask it."""
-    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if record is None or record.event is None:
+def _last(
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey, project: DvcProject | None = None
+) -> dg.AssetCheckEvaluation | str | None:
+    """The last result of a check; :data:`UNDER_WAY` where a run is about to ask it.
+
+    Args:
+        project: whose results count, where projects share the instance; None = those of any.
+    """
+    storage = instance.event_log_storage
+    newest = storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    if newest is None or _is_of(newest, project):
+        records = [] if newest is None else [newest]
+    else:
+        records = [r for r in storage.get_asset_check_execution_history(key, EVENTS_READ) if _is_of(r, project)]
+    if not records or records[0].event is None:
         return None
-    if record.status == AssetCheckExecutionRecordStatus.PLANNED:
-        run = instance.get_run_by_id(record.run_id)
+    if records[0].status == AssetCheckExecutionRecordStatus.PLANNED:
+        run = instance.get_run_by_id(records[0].run_id)
         return UNDER_WAY if run is not None and not run.is_finished else None
-    return record.event.asset_check_evaluation
+    return records[0].event.asset_check_evaluation
+
+
+def _is_of(record: AssetCheckExecutionRecord, project: DvcProject | None) -> bool:
+    """Whether a result was not reported by another project."""
+    evaluation = record.event.asset_check_evaluation if record.event else None
+    root = evaluation.metadata.get(PROJECT) if evaluation else None
+    return project is None or root is None or root.value == str(project.root)
 
 
 def _ask(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -19,7 +20,7 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from dagster_dvc.describing import holds_recorded
 from dagster_dvc.figures import first_things_first
-from dagster_dvc.reproduction import LOCK_DIGEST_TAG
+from dagster_dvc.reproduction import LOCK_DIGEST_TAG, PROJECT, project_tag
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import digest
@@ -40,6 +41,7 @@ BEFORE_ALL = "-1"
 # Whether the outs of the reported version lay in the workspace: a pulled `dvc.lock` comes before its data.
 OUTS_TAG = "dvc/outs"
 PRESENT, ABSENT = "present", "absent"
+EVENTS_READ = 50  # of an asset, to find the last one of this project
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,15 @@ class Events:
             self._known[key, partition] = self._fetch(key, partition)
         return self._known[key, partition]
 
+    def last_of(self, root: Path, key: dg.AssetKey, partition: str | None = None) -> Event | None:
+        """The last event that a project reported, or one of an earlier version, which named none."""
+        last = self.last(key, partition)
+        own = project_tag(root)
+        if last is None or last.tags.get(PROJECT, own) == own:
+            return last
+        events = self._fetch_many(key, partition, limit=EVENTS_READ)
+        return next((event for event in events if event.tags.get(PROJECT, own) == own), None)
+
     def before(self, key: dg.AssetKey, partition: str, storage_id: int) -> Event | None:
         """The last event of a partition up to ``storage_id``."""
         return self._fetch(key, partition, storage_id + 1)
@@ -74,14 +85,18 @@ class Events:
         self._known.pop((key, partition), None)
 
     def _fetch(self, key: dg.AssetKey, partition: str | None, before: int | None = None) -> Event | None:
+        return next(iter(self._fetch_many(key, partition, before)), None)
+
+    def _fetch_many(
+        self, key: dg.AssetKey, partition: str | None, before: int | None = None, limit: int = 1
+    ) -> list[Event]:
         chosen = dg.AssetRecordsFilter(
             asset_key=key, asset_partitions=[partition] if partition else None, before_storage_id=before
         )
-        records = self.instance.fetch_materializations(chosen, limit=1).records
-        if not records:
-            return None
-        happened = records[0].asset_materialization
-        return Event(records[0].storage_id, dict((happened and happened.tags) or {}))
+        records = self.instance.fetch_materializations(chosen, limit=limit).records
+        return [
+            Event(r.storage_id, dict((r.asset_materialization and r.asset_materialization.tags) or {})) for r in records
+        ]
 
 
 @dataclass(frozen=True)
@@ -126,14 +141,14 @@ class Mirror:
         """Versions of what ``.dvc`` files track."""
         for tracked in self.project.tracked:
             key, version = self.translator.get_tracked_key(tracked), tracked.md5
-            last = self._events.last(key)
+            last = self._events.last_of(self.project.root, key)
             if key not in self._known or version is None or (last is not None and last.version == version):
                 continue
             sizes = {"dvc/bytes": tracked.bytes, "dvc/files": tracked.files}
             self.instance.report_runless_asset_event(
                 dg.AssetMaterialization(
                     asset_key=key,
-                    tags={DATA_VERSION: version, USER_PROVIDED: "true"},
+                    tags={DATA_VERSION: version, USER_PROVIDED: "true", PROJECT: project_tag(self.project.root)},
                     metadata={
                         "dvc/md5": version,
                         **{name: value for name, value in sizes.items() if value is not None},
@@ -146,7 +161,7 @@ class Mirror:
             )
 
     def _difference(self, key: dg.AssetKey, state: StageState, entry: Entry) -> str | None:
-        last = self._events.last(key, self.translator.partition_key(state.stage))
+        last = self._events.last_of(self.project.root, key, self.translator.partition_key(state.stage))
         if last is None:
             return "unknown to Dagster"
         if last.tags.get(LOCK_DIGEST_TAG) != entry.digest:
@@ -195,6 +210,7 @@ class Mirror:
                         **(self._description(state.stage) if present else {}),
                         "dvc/stage": state.stage.name,
                         "dvc/mirrored": reason,
+                        PROJECT: str(self.project.root),
                         "dvc/md5": dg.MetadataValue.json(dict(entry.outs)),
                     }
                 ),
@@ -222,6 +238,7 @@ class Mirror:
             if state.stage.always_changed
             else self.project.code_version(state.stage.group, self._lock),
             LOCK_DIGEST_TAG: entry.digest,
+            PROJECT: project_tag(self.project.root),
         }
         for parent in self._parents[key]:
             tags |= self._input_tags(parent, state)

@@ -48,6 +48,7 @@ def reproduce_each(
         md5s={path: md5 for made in each for path, md5 in made.md5s.items()},
         data_version=digest([made.data_version for made in each]),
         lock_digest=digest([made.lock_digest for made in each]),
+        project=str(project.root),
         seconds=sum(made.seconds for made in each),
         metadata={"dvc/partitions": dg.MetadataValue.json({made.stage: made.outcome for made in each})},
     )

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
 
 from dagster_dvc.figures import first_things_first
+from dvc_project.hashing import digest
 
 Outcome = Literal["executed", "restored", "unchanged"]
 LOCK_DIGEST_TAG = "dvc/lock_digest"
+# Of the folder of dvc.yaml: projects may share an instance, and each compares dvc.lock with its own events. A tag is too
+# short for a path: the metadata of that name hold it.
+PROJECT = "dvc/project"
+
+
+def project_tag(root: Path | str) -> str:
+    """The value of the tag :data:`PROJECT` on events of a project."""
+    return digest(str(root))
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,7 @@ class Reproduction:
     md5s: Mapping[str, str]
     data_version: str
     lock_digest: str
+    project: str
     seconds: float
     saved_seconds: float | None = None  # what a run would have taken longer, where that is known
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -36,6 +47,7 @@ class Reproduction:
             metadata=first_things_first(
                 {
                     "dvc/stage": self.stage,
+                    PROJECT: self.project,
                     "dvc/outcome": self.outcome,
                     "dvc/seconds": round(self.seconds, 2),
                     **saved,
@@ -44,6 +56,6 @@ class Reproduction:
                     **metadata,
                 }
             ),
-            tags={LOCK_DIGEST_TAG: self.lock_digest},
+            tags={LOCK_DIGEST_TAG: self.lock_digest, PROJECT: project_tag(self.project)},
             check_results=list(self.check_results),
         )

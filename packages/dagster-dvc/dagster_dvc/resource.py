@@ -102,7 +102,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         if entry is None or not state.is_settled(state.project.stages[stage.name]):
             return None
         metadata = _described(context, state.project, stage, translator)
-        return _reproduction(stage, "unchanged", entry, time.monotonic() - began, metadata, ())
+        return _reproduction(state.project, stage, "unchanged", entry, time.monotonic() - began, metadata, ())
 
     def _bookkeep(
         self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator
@@ -164,7 +164,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
             metadata |= {k: v for k, v in (getattr(result, "metadata", None) or {}).items() if k not in known}
             checks += list(getattr(result, "check_results", None) or [])
         happened = outcome(done, bool(reported), after == before)
-        return _reproduction(stage, happened, after, done.seconds, metadata, checks)
+        return _reproduction(project, stage, happened, after, done.seconds, metadata, checks)
 
     def execute(
         self,
@@ -220,6 +220,7 @@ def _ask_gates(
 
 
 def _reproduction(
+    project: DvcProject,
     stage: Stage,
     outcome: Outcome,
     entry: Entry,
@@ -228,7 +229,8 @@ def _reproduction(
     checks: Sequence[dg.AssetCheckResult],
 ) -> Reproduction:
     version = data_version(stage, entry)
-    return Reproduction(stage.name, outcome, entry.outs, version, entry.digest, seconds, None, metadata, checks)
+    root = str(project.root)
+    return Reproduction(stage.name, outcome, entry.outs, version, entry.digest, root, seconds, None, metadata, checks)
 
 
 def _described(

@@ -88,6 +88,25 @@ def test_no_lock_no_event(tmp_path: Path) -> None:
         assert instance.get_latest_materialization_event(dg.AssetKey("a")) is None
 
 
+def test_projects_that_share_an_instance_report_once_each(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("one", "two")]
+    for root, text in zip(roots, ("hello", "bye"), strict=True):
+        graphs.make(root, graphs.CHAIN, f"a: {{text: {text}}}\n")
+        graphs.dvc(root, "repro", "-q")
+    graphs.dvc(roots[1], "repro", "-q")
+    (roots[1] / "params.yaml").write_text("a: {text: changed}\n")  # in_sync_with_dvc fails in one of them
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = [graphs.tick(root, instance)[1] for root in roots]
+        assert all("unknown to Dagster" in line for line in first)
+        graphs.tick(roots[0], instance)  # its checks are about the newest event, which the other reported
+        assert [graphs.tick(root, instance)[1] for root in (*roots, *roots)] == ["Dagster and dvc.lock agree"] * 4
+        (roots[0] / "params.yaml").write_text("a: {text: new}\n")
+        graphs.dvc(roots[0], "repro", "-q", "--single-item", "a")
+        assert "a: another run is recorded" in graphs.tick(roots[0], instance)[1]
+        assert "another run" not in graphs.tick(roots[1], instance)[1]
+        assert [graphs.tick(root, instance)[1] for root in roots] == ["Dagster and dvc.lock agree"] * 2
+
+
 CHECKED = """
 stages:
   a:

@@ -119,7 +119,7 @@ def test_an_environment_with_cuda_keeps_it_up_to_date(
 ) -> None:
     """A cluster's login node without a GPU must not leave its nodes with half of a newer PyTorch."""
     (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv/.ready-gpu").write_text("")
+    (tmp_path / ".venv/.ready-gpu").write_text(str(tmp_path))
     started = Started(bootstrap, monkeypatch)
     bootstrap.main(gpu=False)
     assert not any("--excludes" in command for command in started)
@@ -155,12 +155,16 @@ def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Pa
     python = ".venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], check=True)  # an interrupted one is so
     (tmp_path / ".venv/left-over").write_text("")
-    bootstrap.make_environment(python)
+    bootstrap.make_environment(python, str(tmp_path))
     assert subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0
     assert not (tmp_path / ".venv/left-over").exists()
     (tmp_path / ".venv/kept").write_text("")
-    bootstrap.make_environment(python)
+    (tmp_path / ".venv/.ready").write_text(str(tmp_path))
+    bootstrap.make_environment(python, str(tmp_path))
     assert (tmp_path / ".venv/kept").exists()
+    (tmp_path / ".venv/.ready").write_text("/elsewhere")  # of a folder that was copied, or moved here
+    bootstrap.make_environment(python, str(tmp_path))
+    assert not (tmp_path / ".venv/kept").exists()
 
 
 def test_pip_stands_in_for_uv_and_what_fails_is_named(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +187,9 @@ def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path
 
     assert not up_to_date()
     (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv/.ready").write_text("")
+    (tmp_path / ".venv/.ready").write_text("/elsewhere")
+    assert not up_to_date(), "the folder was copied, or moved"
+    (tmp_path / ".venv/.ready").write_text(str(tmp_path))
     assert up_to_date()
     for name in PREREQUISITES:
         later = (tmp_path / ".venv/.ready").stat().st_mtime + 5
@@ -192,7 +198,7 @@ def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path
         os.utime(tmp_path / ".venv/.ready", (later + 1, later + 1))
         assert up_to_date()
     assert not up_to_date(gpu="1"), "a GPU came"
-    (tmp_path / ".venv/.ready-gpu").write_text("")
+    (tmp_path / ".venv/.ready-gpu").write_text(str(tmp_path))
     os.utime(tmp_path / ".venv/.ready-gpu", (later + 1, later + 1))
     assert up_to_date(gpu="1")
 
