@@ -78,9 +78,13 @@ def run(*command):
 
 
 def make_environment(python, root):
-    """A new one where there is none, where an interrupted set-up left one without pip, or where the folder was copied or
-    moved: the commands of an environment hold its path, and would run the code of the other folder."""
-    if made_for(READY) not in (None, root) or not succeeds(python, "-m", "pip", "--version", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+    """A new one where there is none, or where an interrupted set-up left one without pip.
+
+    Also in a folder that was copied or moved: the commands of an environment hold its path.
+    """
+    version = (python, "-m", "pip", "--version")
+    is_whole = succeeds(*version, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if made_for(READY) not in (None, root) or not is_whole:
         run(sys.executable, "-m", "venv", "--clear", VENV)
 
 

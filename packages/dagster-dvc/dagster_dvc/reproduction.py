@@ -14,8 +14,8 @@ from dvc_project.hashing import digest
 
 Outcome = Literal["executed", "restored", "unchanged"]
 LOCK_DIGEST_TAG = "dvc/lock_digest"
-# Of the folder of dvc.yaml: projects may share an instance, and each compares dvc.lock with its own events. A tag is too
-# short for a path: the metadata of that name hold it.
+# The folder of dvc.yaml: projects may share an instance, and each compares dvc.lock with its own events. A tag is too
+# short for a path, so it holds a digest, and the metadata of that name hold the path.
 PROJECT = "dvc/project"
 
 
