@@ -36,6 +36,12 @@ def resolved_values(params: Params, keys: Iterable[str]) -> dict[str, Any]:
     return {key: _plain(value, shared) for key, value in values.items() if value is not MISSING}
 
 
+def resolved_section(section: Section) -> dict[str, Any]:
+    """Fields and properties of a section without parameters of ``execution``, for keys of what is computed from it."""
+    parts: dict[str, Any] = _plain(section, PolicyTraining.model_fields.keys())
+    return parts
+
+
 def unspelled(values: Mapping[str, Any], spelled: Mapping[str, Any]) -> dict[str, Any]:
     """Those of :func:`resolved_values` that the tree of ``params.yaml`` does not spell: dotted key -> value."""
     return {name: value for key, tree in values.items() for name, value in _differing(tree, lookup(spelled, key), key)}

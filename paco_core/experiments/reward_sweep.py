@@ -20,9 +20,9 @@ from paco_core.benchmarks.ranking_metrics import METRICS
 from paco_core.benchmarks.statistics import Comparison, Estimate
 from paco_core.benchmarks.tables import ResultTable, difference, interval, number, write_tables
 from paco_core.config.changes import changed
-from paco_core.config.execution import how_fields
 from paco_core.config.params import Params, RewardParams
 from paco_core.config.references import model_at
+from paco_core.config.resolved import resolved_section
 from paco_core.data.records.panels import PanelStore
 from paco_core.experiments.grid import Cell, Grid, Variant, needed, say
 from paco_core.io import paths
@@ -190,7 +190,7 @@ def cell_key(reward: RewardParams, data: Sequence[str], base: str, limit: int | 
     rankings, and the pictures of both (``data``), and the base; how many rankings are drawn, and from which seed; code
     of training and benchmark.
     """
-    return digest([reward.model_dump(exclude=how_fields(RewardParams)), list(data), base, limit, seed, code], 32)
+    return digest([resolved_section(reward), list(data), base, limit, seed, code], 32)
 
 
 def _judgement(done: Mapping[str, Any]) -> bench.Judgement:

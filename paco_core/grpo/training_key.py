@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paco_core.config.execution import how_fields
-from paco_core.config.params import PolicyRecipe
+from paco_core.config.resolved import resolved_section
 from paco_core.io.files import digest
 
 if TYPE_CHECKING:
+    from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.records import PromptRecord
 
 
@@ -34,7 +34,7 @@ def training_key(
     """
     return digest(
         {
-            "recipe": recipe.model_dump(exclude={"epochs", *how_fields(PolicyRecipe)}),
+            "recipe": {name: value for name, value in resolved_section(recipe).items() if name != "epochs"},
             "train": [record.model_dump() for record in train],
             "unseen": [record.model_dump() for record in unseen],
             "references": [list(pictures) for pictures in references],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paco_core.config.execution import how_fields
-from paco_core.config.params import RewardParams
+from paco_core.config.resolved import resolved_section
 from paco_core.io.content import content_of
 from paco_core.io.files import digest
 from paco_core.io.pictures import picture_digests
@@ -14,6 +13,7 @@ from paco_core.io.pictures import picture_digests
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from paco_core.config.params import RewardParams
     from paco_core.reward_model.examples import Example
 
 
@@ -39,7 +39,7 @@ def training_key(
         loaded: :func:`paco_core.reward_model.lora.base_digest` of the base.
         code: digest of the code that trains.
     """
-    trained = params.model_dump(exclude=how_fields(RewardParams))
+    trained = resolved_section(params)
     trained["device"] = params.device.partition(":")[0]
     return digest([trained, _content(examples), _content(validation), content_of(base), loaded, code], 32)
 

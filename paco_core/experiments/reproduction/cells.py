@@ -16,9 +16,9 @@ import numpy as np
 
 from paco_core.benchmarks import gedit
 from paco_core.benchmarks.unseen import measuring, unseen_cases
-from paco_core.config.execution import how_fields
-from paco_core.config.params import Params, PolicyRecipe
+from paco_core.config.params import Params
 from paco_core.config.references import contents, model_content
+from paco_core.config.resolved import resolved_section
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.experiments.grid import RESULT, Cell, Variant, kept_result, needed, once, say
 from paco_core.experiments.reproduction.variants import applied
@@ -80,7 +80,7 @@ class Trainings:
             "profile": params.profile,
             "world": params.world,
             "recipe": recipe,
-            recipe: self.rule.model_dump(exclude={"seed", *how_fields(PolicyRecipe)}),
+            recipe: {name: value for name, value in resolved_section(self.rule).items() if name != "seed"},
             "benchmark": self.task.benchmark,
             self.task.benchmark: self.task.numbers(params).model_dump(exclude={"bootstrap"}),
             "prompts": len(self.cases.records),
@@ -119,7 +119,7 @@ class Trainings:
         """
         params = applied(variant, self.params, seed)
         recipe = params.policies.recipes[self.recipe]
-        computed = recipe.model_dump(exclude=how_fields(PolicyRecipe))
+        computed = resolved_section(recipe)
         key = digest([self.basis, computed, contents(self.root, recipe)], 32)
         settings = {"variant": variant.name, "recipe": recipe.model_dump()}
         return Cell(variant, seed, key, settings, partial(self._compute, variant, params), _figures)

@@ -12,9 +12,11 @@ import pytest
 from dvc_project.project import Stage, stages_of
 from paco_core.config import params_policies, profiles
 from paco_core.config.execution import how_fields
-from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, load, read_text, tree_of
+from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, RewardParams, load, read_text, tree_of
 from paco_core.config.params_base import Section
 from paco_core.config.resolved import MISSING, lookup, properties, resolved_values, unspelled
+from paco_core.experiments.reward_sweep import cell_key
+from paco_core.grpo.training_key import training_key
 from paco_core.runtime import rounds
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.rounds import params_of
@@ -164,6 +166,19 @@ def test_code_that_merges_recipes_and_rounds_changes_the_stage(
     before = texts()
     patch(monkeypatch)
     assert {label for label, text in texts().items() if text != before[label]} == labels
+
+
+def test_a_checkpoint_belongs_to_resolved_numbers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys() -> list[str]:
+        params = load(project / PARAMS_FILE)
+        recipe = params.policies.recipe("flux_t2is")
+        return [training_key(recipe, [], [], [], {}), cell_key(params.reward, [], "base", None, 0, "code")]
+
+    before = keys()
+    monkeypatch.setattr(PolicyTraining, "pictures_an_epoch", property(lambda self: 2 * self.group_size))
+    assert keys()[0] != before[0]
+    monkeypatch.setattr(RewardParams, "derived", property(lambda self: 1), raising=False)
+    assert keys()[1] != before[1]
 
 
 def test_another_round_changes_no_earlier_one(project: Path, raw: dict[str, Any], tmp_path: Path) -> None:
