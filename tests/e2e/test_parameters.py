@@ -56,7 +56,7 @@ def before(graph: dict[str, Stage], stage: Stage) -> set[str]:
 @pytest.fixture(scope="module")
 def read(smoke: Path) -> dict[str, set[str]]:
     """Leaves that each stage read."""
-    files = sorted((smoke.parent / "traced").glob("*.json"))
+    files = sorted((smoke.parent / "traced/params").glob("*.json"))
     return {file.stem: set(json.loads(file.read_text())) for file in files}
 
 

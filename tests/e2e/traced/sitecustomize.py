@@ -1,7 +1,8 @@
-"""Records which leaves of the parameters a stage reads; put first on PYTHONPATH, each stage of a run is recorded.
+"""Records which leaves of the parameters and which files a stage reads; to be put first on PYTHONPATH.
 
 Every read of an attribute of a section counts while the stage's own ``run`` is at work; a whole section that is dumped
-counts with all its leaves. One JSON file a stage below the folder that ``PACO_TRACED`` names.
+counts with all its leaves. Each stage has a JSON file in ``params`` and one in ``files`` of the folder that
+``PACO_TRACED`` names.
 """
 
 import json
@@ -93,19 +94,23 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
         register(found, "")
         return found
 
-    opened = launch.open_stage
+    from opened import Opened
+
+    enter = launch.open_stage
 
     @contextmanager
     def open_stage(*given: object) -> object:
-        with opened(*given) as context:
+        with enter(*given) as context:
             state["on"] = True
+            opened = Opened(context.root, skip=(".git", ".dvc", ".paco", ".dagster", "mlartifacts", "__pycache__"))
             try:
                 yield context
             finally:
                 state["on"] = False
-                folder.mkdir(parents=True, exist_ok=True)
                 label = f"{stage}@{item}" if item else stage
-                (folder / f"{label}.json").write_text(json.dumps(sorted(read)))
+                for kind, paths in {"params": read, "files": opened.stop()}.items():
+                    (folder / kind).mkdir(parents=True, exist_ok=True)
+                    (folder / kind / f"{label}.json").write_text(json.dumps(sorted(paths)))
 
     Section.__getattribute__ = getattribute
     Section.model_dump, Section.model_copy = model_dump, model_copy
