@@ -1,4 +1,8 @@
-"""One, two and three processes compute the same: gloo on CPU, a tiny FLUX, each rank a forked process."""
+"""One, two and three processes compute the same up to rounding: gloo on CPU, a tiny FLUX, each rank a forked process.
+
+Bits are promised for one number of processes. Between numbers of them the gradient is summed in another order, so that
+weights differ by rounding after the first update, and a pixel of a later image by one level of 255.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from paco_core.data.records.records import PromptRecord
@@ -89,8 +94,22 @@ def train(
     return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
 
 
+def pixels(path: Path) -> np.ndarray[Any, np.dtype[np.int16]]:
+    with Image.open(path) as image:
+        return np.asarray(image, np.int16)
+
+
 def figures(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in rows]
+
+
+def assert_same_training(seen: dict[str, Any], alone: dict[str, Any]) -> None:
+    """Equal until the first update, and up to rounding after it: other noise or prompts would differ by 1 and more."""
+    assert seen["advantages"][0] == alone["advantages"][0]
+    np.testing.assert_allclose(seen["advantages"], alone["advantages"], rtol=0, atol=5e-3)
+    assert [set(row) for row in seen["rows"]] == [set(row) for row in alone["rows"]]
+    for row, expected in zip(figures(seen["rows"]), figures(alone["rows"]), strict=True):
+        assert row == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.slow
@@ -101,14 +120,14 @@ def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
     assert np.ptp(alone["advantages"][0]) > 1 and alone["rows"][1]["update/ratio_gap"] < 1e-6
     for world in (2, 3):
         for seen in train(world, model, tmp_path / str(world)):
-            assert seen["advantages"] == alone["advantages"]
-            assert figures(seen["rows"]) == figures(alone["rows"])
+            assert_same_training(seen, alone)
         other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
         assert set(weights) <= set(other), "a random state for each rank besides"
         for name, tensor in weights.items():
             assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
         pictures = [sorted((tmp_path / str(n) / "samples" / "after").rglob("*.png")) for n in (1, world)]
-        assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*pictures, strict=True))
+        for one, several in zip(*pictures, strict=True):
+            assert abs(pixels(one) - pixels(several)).max() <= 1
 
 
 @pytest.mark.slow
@@ -124,7 +143,7 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
         adapter = {kind for name, kind in seen["held"].items() if "lora_" in name}
         frozen = {kind for name, kind in seen["held"].items() if "lora_" not in name}
         assert adapter == {"Parameter"} and frozen == {"DTensor"}
-        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
+        assert_same_training(seen, alone)
     other = load_file(next((tmp_path / "2" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
     for name, tensor in weights.items():
         assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
@@ -142,12 +161,18 @@ def test_processes_paint_and_keep_the_same_opponents(tmp_path: Path, env: dict[s
     (alone,) = train(1, model, tmp_path / "1", changes={"rewards": AGAINST_START})
     assert np.ptp(alone["advantages"][0]) > 1
     for seen in train(2, model, out, env, {"rewards": AGAINST_START}):
-        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
+        assert_same_training(seen, alone)
     one, two = (sorted((tmp_path / n).rglob(f"{FOLDER}/*.json")) for n in ("1", "2"))
-    assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two] != []
+    assert [file.name for file in one] == [file.name for file in two] != []
+    for first, second in zip(one, two, strict=True):
+        expected = json.loads(second.read_text())
+        for prompt, rewards in json.loads(first.read_text()).items():
+            np.testing.assert_allclose(rewards["brightness"], expected.pop(prompt)["brightness"], atol=1e-5)
+        assert not expected
     train(2, model, tmp_path / "stopped", env, {"rewards": AGAINST_START, "epochs": 1})
     for seen in train(2, model, tmp_path / "stopped", env, {"rewards": AGAINST_START}):
-        assert seen["advantages"] == alone["advantages"][1:], "goes on by the scores that were kept"
+        later = alone["advantages"][1:]
+        np.testing.assert_allclose(seen["advantages"], later, atol=5e-3, err_msg="resumes by the scores that were kept")
 
 
 @pytest.mark.slow
@@ -158,7 +183,7 @@ def test_processes_share_the_batches_of_several_layouts_unevenly(tmp_path: Path,
     (alone,) = train(1, model, tmp_path / "1", {"MIXED": "1"}, changes)
     assert np.ptp(alone["advantages"][0]) > 1
     for seen in train(2, model, tmp_path / "2", {"MIXED": "1", **env}, changes):
-        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
+        assert_same_training(seen, alone)
 
 
 @pytest.mark.slow
