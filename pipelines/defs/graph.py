@@ -8,8 +8,8 @@ from dagster_dvc import DvcProject, DvcProjectError
 from paco_core.config.graph_keys import cause
 from paco_core.io import paths
 from paco_core.io.project import validate_code_origin
+from pipelines.defs.home import validate_home
 from pipelines.defs.translator import PacoTranslator
-from pipelines.instance.settings import validate_home
 
 ROOT = Path(__file__).resolve().parents[2]
 validate_code_origin(ROOT)

@@ -11,14 +11,12 @@ from pathlib import Path
 
 import yaml
 
-from paco_core.io.files import DataError, write_text
+from paco_core.io.files import write_text
 from paco_core.io.project import project_root
+from pipelines.defs.home import ENV, HOME, WRITTEN
 from pipelines.instance.plots import write_vega
 
 DATABASE = "DAGSTER_POSTGRES_URL"  # postgresql://user:password@host:5432/name
-HOME = "DAGSTER_HOME"
-WRITTEN = f'{HOME}="${{{HOME}:-'  # how a line of `.env` that was written here begins
-ENV = ".env"  # read by Dagster's commands in the working directory, before they look for their home
 
 
 def write_settings(root: Path, home: Path) -> None:
@@ -49,21 +47,6 @@ def name_home(root: Path) -> None:
         return  # the user's own
     if [*others, own] != lines:
         write_text(path, "\n".join([*others, own]) + "\n")
-
-
-def validate_home(root: Path) -> None:
-    """Check that ``.env`` does not name the instance of the folder that this one was copied from.
-
-    Raises:
-        DataError: naming that folder, which would get the runs of this one.
-    """
-    path = root / ENV
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        if line.startswith(WRITTEN) and Path(line.removeprefix(WRITTEN).rstrip('}"')) != root / ".dagster":
-            raise DataError(
-                f"{path} names the Dagster instance of another folder, of which this one is a copy ({line}): run "
-                "`python -m pipelines.instance.settings` here"
-            )
 
 
 def prepare(root: Path) -> None:

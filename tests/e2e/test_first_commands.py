@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.defs import home
 from pipelines.instance import settings
 from tests.support.project_copy import copy_project
 from tests.support.ranks import free_port
@@ -38,7 +39,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 def environments(root: Path) -> dict[str, dict[str, str]]:
     """A login shell's after `source .venv/bin/activate`, and one that holds as little as possible."""
     bare = {"PATH": f"{BIN}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(root.parent), "PYTHONPATH": str(root)}
-    shell = {key: value for key, value in os.environ.items() if key != settings.HOME} | bare
+    shell = {key: value for key, value in os.environ.items() if key != home.HOME} | bare
     return {"shell": shell, "clean": bare}
 
 
