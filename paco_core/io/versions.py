@@ -1,7 +1,8 @@
-"""Versions of data by md5: the workspace's, or laid out from DVC's cache. What is handed out was hashed."""
+"""Versions of data by md5, outside the workspace, which the next run changes. The bytes of each folder were hashed."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,42 +17,55 @@ RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's c
 
 
 def folder_of_version(root: Path, path: str, md5: str) -> Path:
-    """A recorded version of an out that is a folder: the workspace's where its bytes are that one, else the cache's.
+    """A recorded version of an out that is a folder, as links into DVC's cache.
 
-    Files are hashed unless they are known not to have changed since (:mod:`dvc_project.md5s`).
+    If the cache lacks the version and the workspace contains it, a copy of the workspace's folder. The workspace's own
+    folder is never returned: a run, or ``dvc checkout``, may replace it while the caller reads it. Files are hashed,
+    unless they are known not to have changed since (:mod:`dvc_project.md5s`).
 
     Raises:
-        DataError: when neither holds these bytes.
+        DataError: when neither contains these bytes.
     """
-    if (root / path).is_dir() and Workspace(root).md5(path) == md5:
-        return root / path
-    target = root / RESTORED / Path(path).name / md5.removesuffix(".dir")
-    with locked(target.with_suffix(".lock")):
-        # Links may dangle once the cache was cleaned, and lead to what somebody wrote through them.
-        if not target.is_dir() or _md5(root, target) != md5:
-            restore(root, md5, target)
-    return target
+    target = _place(root, path, md5)
+    try:
+        with locked(target.with_suffix(".lock")):
+            # Links may dangle once the cache was cleaned, and lead to what somebody wrote through them.
+            if not target.is_dir() or md5_of_folder(root, target) != md5:
+                restore(root, md5, target)
+        return target
+    except DataError:
+        if not (root / path).is_dir() or Workspace(root).md5(path) != md5:
+            raise
+        copy = copy_of_version(root, path, md5, lambda aside: Path(shutil.copytree(root / path, aside / "copy")))
+        if copy is None:
+            raise
+        return copy
 
 
-def copy_of_version(root: Path, path: str, md5: str, copy: Callable[[Path], Path]) -> Path | None:
-    """A folder of these bytes that something else than DVC keeps; None where that is not these bytes.
+def copy_of_version(root: Path, path: str, md5: str, copy: Callable[[Path], Path | None]) -> Path | None:
+    """A copy of a folder from elsewhere than DVC's cache; None if it contains other bytes.
 
     Args:
-        copy: copies it to a new folder, which is returned.
+        copy: copies the folder into an empty folder and returns the copy; None if it has nothing to copy.
     """
-    target = root / RESTORED / Path(path).name / f"{md5.removesuffix('.dir')}-copy"
+    target = _place(root, path, f"{md5.removesuffix('.dir')}-copy")
     with locked(target.with_suffix(".lock")):
-        if not target.is_dir() or _md5(root, target) != md5:
+        if not target.is_dir() or md5_of_folder(root, target) != md5:
             with tempfile.TemporaryDirectory(dir=target.parent) as aside:
                 found = copy(Path(aside))
-                if _md5(root, found) != md5:
+                if found is None or md5_of_folder(root, found) != md5:
                     return None
-                with atomic(target) as part:
+                with atomic(target, replace=True) as part:
                     found.replace(part)
     return target
 
 
-def _md5(root: Path, folder: Path) -> str | None:
+def _place(root: Path, path: str, version: str) -> Path:
+    return root / RESTORED / Path(path).name / version.removesuffix(".dir")
+
+
+def md5_of_folder(root: Path, folder: Path) -> str | None:
+    """DVC's md5 of a folder below the root, whatever ``.dvcignore`` says."""
     return Workspace(root, heeding=False).md5(folder.relative_to(root).as_posix())
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
@@ -24,7 +25,7 @@ from paco_core.io.files import DataError, read_table
 from paco_core.io.versions import folder_of_version
 from paco_core.operations import cases
 from paco_core.operations.promotion import measuring
-from paco_core.operations.promotion.champions import CHAMPION, REWARD, Champions, bytes_of, out_of
+from paco_core.operations.promotion.champions import CHAMPION, REWARD, Champions, bytes_of, out_of, recorded_md5
 from paco_core.operations.promotion.decision import Rule, rule_for
 from paco_core.operations.promotion.measuring import pair_up, rank_held_out
 from paco_core.operations.promotion.paired import Paired, paired
@@ -85,11 +86,10 @@ def subject(root: Path, name: str) -> Subject:
     Raises:
         DataError: when there is neither, or its bytes are gone.
     """
-    champions = Champions(root)
-    champion = champions.at(name, CHAMPION)
+    champion = Champions(root).at(name, CHAMPION)
     if champion is not None:
         return Subject(name, bytes_of(root, champion), champion.md5, champion.number)
-    md5 = champions.recorded(name)
+    md5 = recorded_md5(Lock.read(root), name)
     return Subject(name, folder_of_version(root, out_of(name).as_posix(), md5), md5, "not promoted")
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from paco_core.io import paths
 from paco_core.io.answer import Answer
+from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError
-from paco_core.io.versions import copy_of_version, folder_of_version
+from paco_core.io.project import owner_root
+from paco_core.io.versions import copy_of_version, folder_of_version, md5_of_folder
 from paco_core.runtime.provenance.chain import Provenance
 from paco_core.runtime.tracking import Adapted, brief_requests, connect, models, tracking_uri
 from paco_core.runtime.tracking.database import sqlite_file
@@ -25,11 +29,25 @@ PROVENANCE_FILE = "provenance.json"
 OVER_TAG, PATH_TAG, MD5_TAG = "paco.over", "dvc.path", "dvc.md5"
 ADAPTER_TAG = "dvc.md5.adapter"  # of the folder of a policy that MLflow keeps a copy of
 DECIDED_TAG = "paco.promotion_run"  # holds the provenance
+LOCKS = Path(".paco") / "registry"  # next to a SQLite store, else in the project
 
 
 def out_of(name: str) -> Path:
     """The out that a name stands for: ``reward``, or a policy's recipe."""
     return paths.REWARD_MERGED if name == REWARD else paths.POLICIES / name
+
+
+def recorded_md5(lock: Lock, name: str) -> str:
+    """DVC's md5 of the recorded out of a name.
+
+    Raises:
+        DataError: when no run of it is recorded.
+    """
+    md5 = lock.md5_of(out_of(name).as_posix())
+    if md5 is None:
+        stage = paths.REWARD_MERGED.name if name == REWARD else f"{paths.POLICIES.name}@{name}"
+        raise DataError(f"{out_of(name)}: dvc.lock records no version of it; run `dvc repro {stage}`")
+    return md5
 
 
 @dataclass(frozen=True)
@@ -95,17 +113,18 @@ class Champions:
     def version(self, name: str, number: str) -> Version:
         return self._version(name, self._client.get_model_version(registered_name(name), number))
 
-    def recorded(self, name: str) -> str:
-        """DVC's md5 of the present out of a name.
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold the lock of a registered name. Whoever registers a version or moves an alias holds it.
 
-        Raises:
-            DataError: when no run of it is recorded.
+        It excludes every process of this machine that uses the same SQLite store, or the same project with a server. A
+        server that several machines share has no lock: there :meth:`crown` compares the champion right before it moves
+        the alias.
         """
-        md5 = Lock.read(self.root).md5_of(out_of(name).as_posix())
-        if md5 is None:
-            stage = paths.REWARD_MERGED.name if name == REWARD else f"{paths.POLICIES.name}@{name}"
-            raise DataError(f"{out_of(name)}: dvc.lock records no version of it; run `dvc repro {stage}`")
-        return md5
+        file = sqlite_file(self.uri)
+        folder = owner_root(self.root) if file is None else file.parent
+        with locked(folder / LOCKS / f"{registered_name(name)}.lock"):
+            yield
 
     def of_md5(self, name: str, md5: str) -> Version | None:
         """The registered version with these bytes."""
@@ -114,19 +133,27 @@ class Champions:
         return self._version(name, found[0]) if found else None
 
     def register(
-        self, name: str, md5: str, decided: str | None, trained: str | None, adapted: Adapted | None
+        self, name: str, md5: str, folder: Path, decided: str | None, trained: str | None, adapted: Adapted | None
     ) -> Version:
-        """A new version of the present out, as challenger.
+        """The registered version with these bytes; a new one becomes the challenger.
 
-        Its source is what MLflow loads: the model that the training logged, or one that is logged now where it logged
-        none (it was not tracked, or to another store); of the reward, which may be large, a pointer (``dvc://``) that
+        Its source is what MLflow loads: the model that the training logged, or one that is logged now if the training
+        logged none, or other bytes. The source of the reward, which may be large, is a pointer (``dvc://``) that
         :mod:`paco_core.runtime.tracking.dvc_artifacts` follows.
 
         Args:
+            md5: DVC's md5 of the version.
+            folder: a folder with these bytes that no run changes (:func:`paco_core.io.versions.folder_of_version`).
             decided: the run that decides about it.
             trained: the run that made it.
             adapted: what an adapter belongs to; None for the reward.
         """
+        with self.locked(name):
+            return self.of_md5(name, md5) or self._create_version(name, md5, folder, decided, trained, adapted)
+
+    def _create_version(
+        self, name: str, md5: str, folder: Path, decided: str | None, trained: str | None, adapted: Adapted | None
+    ) -> Version:
         from mlflow.exceptions import MlflowException
 
         model = registered_name(name)
@@ -137,17 +164,17 @@ class Champions:
                 raise
         path = out_of(name).as_posix()
         trained = trained if trained and self._experiment_of(trained) else None
-        logged = self._logged(name, trained, decided, adapted)
+        adapter = None if adapted is None else folder / "adapter"
+        logged = self._logged(name, trained, decided, adapter, adapted)
         source = f"dvc://{path}#{md5}"
-        if adapted is not None and logged is not None:
+        if adapter is not None and logged is not None:
             source = str(self._client.get_logged_model(logged).artifact_location)
-        adapter = None if adapted is None else Workspace(self.root).md5(f"{path}/adapter")
-        kept = {} if adapter is None else {ADAPTER_TAG: adapter}
+        adapter_md5 = {} if adapter is None else {ADAPTER_TAG: md5_of_folder(self.root, adapter)}
         made = self._client.create_model_version(
             model,
             source=source,
             run_id=trained or decided,
-            tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {}), **kept},
+            tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {}), **adapter_md5},
             model_id=logged,
             description=_version_of(path, md5, trained, decided),
         )
@@ -156,18 +183,29 @@ class Champions:
         self._client.set_registered_model_alias(model, CHALLENGER, made.version)
         return self._version(name, made)
 
-    def _logged(self, name: str, trained: str | None, decided: str | None, adapted: Adapted | None) -> str | None:
+    def _logged(
+        self, name: str, trained: str | None, decided: str | None, adapter: Path | None, adapted: Adapted | None
+    ) -> str | None:
         """The id of the logged model of a version; of an adapter, one that MLflow loads."""
         model = registered_name(name)
         found = models.model_of(self._client, str(self._experiment_of(trained)), trained, model) if trained else None
-        if found is not None and (adapted is None or models.is_loadable(found)):
+        if found is not None and (adapter is None or self._contains(found, adapter)):
             return str(found.model_id)
         if decided is None:
             return None
         experiment, path = self._client.get_run(decided).info.experiment_id, out_of(name)
-        adapter = None if adapted is None else self.root / path / "adapter"
         tags = {PATH_TAG: path.as_posix()}
         return models.log_model(self._client, experiment, decided, model, tags, adapter, adapted)
+
+    def _contains(self, model: Any, adapter: Path) -> bool:
+        """Whether the files of a logged model are this adapter: two runs of one recipe may train different weights."""
+        if not models.is_loadable(model):
+            return False
+        place = self.root / LOCKS
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place) as aside:
+            copy = _downloaded(self.uri, model.artifact_location, Path(aside))
+            return copy is not None and md5_of_folder(self.root, copy) == md5_of_folder(self.root, adapter)
 
     def _experiment_of(self, run_id: str) -> str | None:
         """The experiment of a run; None where it was tracked in another store."""
@@ -180,15 +218,23 @@ class Champions:
                 raise
             return None
 
-    def crown(self, version: Version) -> None:
-        """Move the alias ``champion`` to a version, noting whom it replaces."""
-        model, incumbent = registered_name(version.name), self.at(version.name, CHAMPION)
-        if incumbent is not None:
-            self._client.set_model_version_tag(model, version.number, OVER_TAG, incumbent.number)
-        self._client.set_registered_model_alias(model, CHAMPION, version.number)
-        challenger = self.at(version.name, CHALLENGER)
-        if challenger is not None and challenger.number == version.number:
-            self._client.delete_registered_model_alias(model, CHALLENGER)
+    def crown(self, version: Version, incumbent: Version | None) -> Version | None:
+        """Move the alias ``champion`` to a version if ``incumbent`` still carries it; the champion after the call.
+
+        Args:
+            incumbent: the champion that the version was compared with; None if there was none.
+        """
+        model = registered_name(version.name)
+        with self.locked(version.name):
+            champion, challenger = self.at(version.name, CHAMPION), self.at(version.name, CHALLENGER)
+            if (champion and champion.number) != (incumbent and incumbent.number):
+                return champion
+            if incumbent is not None:
+                self._client.set_model_version_tag(model, version.number, OVER_TAG, incumbent.number)
+            self._client.set_registered_model_alias(model, CHAMPION, version.number)
+            if challenger is not None and challenger.number == version.number:
+                self._client.delete_registered_model_alias(model, CHALLENGER)
+        return version
 
     def roll_back(self, name: str) -> tuple[Version, Version]:
         """Give the alias back to the version that the champion replaced; returns (fallen, restored).
@@ -196,15 +242,16 @@ class Champions:
         Raises:
             DataError: when there is no champion, or it replaced none.
         """
-        fallen = self.at(name, CHAMPION)
-        if fallen is None:
-            raise DataError(f"{name} has no champion; `paco promote {name}` makes one")
-        if fallen.over is None:
-            raise DataError(f"{name} version {fallen.number} is the first champion: there is none to go back to")
-        restored = self.version(name, fallen.over)
-        model = registered_name(name)
-        self._client.set_registered_model_alias(model, CHAMPION, restored.number)
-        self._client.set_registered_model_alias(model, CHALLENGER, fallen.number)
+        with self.locked(name):
+            fallen = self.at(name, CHAMPION)
+            if fallen is None:
+                raise DataError(f"{name} has no champion; `paco promote {name}` makes one")
+            if fallen.over is None:
+                raise DataError(f"{name} version {fallen.number} is the first champion: there is none to go back to")
+            restored = self.version(name, fallen.over)
+            model = registered_name(name)
+            self._client.set_registered_model_alias(model, CHAMPION, restored.number)
+            self._client.set_registered_model_alias(model, CHALLENGER, fallen.number)
         return fallen, restored
 
     def text(self) -> Answer:
@@ -252,10 +299,10 @@ def _loading(name: str, adapted: Adapted | None) -> str:
 
 
 def bytes_of(root: Path, version: Version) -> Path:
-    """The folder of a registered version: the workspace's when it is the recorded one, else from DVC's cache.
+    """The folder of a registered version, as :func:`paco_core.io.versions.folder_of_version` gives it.
 
     Raises:
-        DataError: when neither holds its bytes; the text names the version.
+        DataError: when nothing contains its bytes; the text names the version.
     """
     try:
         return folder_of_version(root, version.path, version.md5)
@@ -280,18 +327,16 @@ def adapter_of(root: Path, version: Version) -> Path:
 
 def _kept_by_mlflow(root: Path, version: Version, md5: str) -> Path | None:
     """What MLflow logged with the version; None where it is gone, or other bytes."""
+    source = connect(version.uri).get_model_version(registered_name(version.name), version.number).source
+    return copy_of_version(root, version.path, md5, lambda aside: _downloaded(version.uri, source, aside))
+
+
+def _downloaded(uri: str, model: str, folder: Path) -> Path | None:
+    """A copy of the adapter of a logged model, below ``folder``; None if its files are gone."""
     from mlflow import artifacts
     from mlflow.exceptions import MlflowException
 
-    client = connect(version.uri)
-    model = registered_name(version.name)
-
-    def copy(aside: Path) -> Path:
-        uri = f"{client.get_model_version(model, version.number).source}/{models.ADAPTER}"
-        return Path(artifacts.download_artifacts(uri, dst_path=str(aside), tracking_uri=version.uri))
-
     try:
-        with brief_requests():
-            return copy_of_version(root, version.path, md5, copy)
+        return Path(artifacts.download_artifacts(f"{model}/{models.ADAPTER}", dst_path=str(folder), tracking_uri=uri))
     except (MlflowException, OSError):
         return None

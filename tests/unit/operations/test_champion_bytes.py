@@ -18,6 +18,7 @@ from paco_core.operations.named import fetch
 from paco_core.operations.promotion.champions import ADAPTER_TAG, CHAMPION, Champions, bytes_of
 from paco_core.operations.reevaluation import subject
 from paco_core.runtime.tracking.models import registered_name
+from paco_core.serving.servers.endpoint import fingerprint
 from tests.support import provenance_world as world
 from tests.support.promotion_stand import NAME, POLICY, Stand, made_stand
 
@@ -64,8 +65,20 @@ def test_the_workspace_is_not_believed(root: Path) -> None:
     assert (copied / WEIGHTS).read_text() == "adapter"
     with pytest.raises(DataError, match=r"is not the version that dvc\.lock records"):
         command.promote(root, NAME)
+
+
+@pytest.mark.slow
+def test_what_is_read_by_md5_is_never_in_the_workspace(root: Path) -> None:
+    """A run or `dvc checkout` replaces the workspace's folder while somebody reads it."""
     (root / POLICY / WEIGHTS).write_text("adapter")
-    assert bytes_of(root, champion) == root / POLICY, "its own bytes need no copy"
+    (root / ".dvcignore").write_text(".paco\n")
+    champion = Champions(root).at(NAME, CHAMPION)
+    assert champion is not None
+    for clean_up in (lambda: None, lambda: gc(root)):  # links into the cache, then a copy of the workspace
+        clean_up()
+        folder = bytes_of(root, champion)
+        assert folder.is_relative_to(root / RESTORED) and (folder / WEIGHTS).read_text() == "adapter"
+        assert fingerprint(folder, root) == champion.md5.removesuffix(".dir")
 
 
 def test_a_version_that_was_never_promoted_is_not_believed_either(root: Path) -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
+from dvc_project.lockfile import Lock
 from paco_core.cli import provenance
 from paco_core.config.params import HackMeter, load
 from paco_core.config.params_rewards import RewardTerm
@@ -20,7 +21,7 @@ from paco_core.io.files import DataError
 from paco_core.operations import promote as command
 from paco_core.operations.named import fetch
 from paco_core.operations.promotion import decision as decisions
-from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions
+from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions, recorded_md5
 from paco_core.operations.promotion.decision import Rule
 from paco_core.operations.promotion.paired import paired
 from paco_core.operations.promotion.shared_gain import by_both_judges
@@ -217,7 +218,7 @@ def test_mlflow_loads_the_champion_and_what_dvc_keeps(
     assert version.run_id == champion.run_id and "paco/promotion" in experiment_of(str(version.run_id))
 
     client, pointers = mlflow.MlflowClient(store), {champion.md5: "adapter"}
-    pointers[Champions(stand.root).recorded(NAME)] = "better"
+    pointers[recorded_md5(Lock.read(stand.root), NAME)] = "better"
     client.create_registered_model("pointers")
     for number, (md5, text) in enumerate(pointers.items(), 1):  # from the cache, and as it lies in the workspace
         client.create_model_version("pointers", f"dvc://{POLICY}#{md5}")
