@@ -105,13 +105,13 @@ class SenderThread:
 
     def _run(self) -> None:
         from paco_core.io.file_locks import try_hold
-        from paco_core.runtime.tracking import brief_requests, daemon, tracking_uri
+        from paco_core.runtime.tracking import daemon, tracking_uri
         from paco_core.runtime.tracking.sender import Sender
 
         self._address.file.parent.mkdir(parents=True, exist_ok=True)
         held = try_hold(self._address.file)
         if held is not None:
-            with held, brief_requests():
+            with held:
                 root, key = self._address.root, self._address.key
                 Sender(root, tracking_uri(root), daemon.complain, key).run(600, self._stop.is_set)
 

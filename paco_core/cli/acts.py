@@ -266,13 +266,17 @@ def rollback(args: argparse.Namespace) -> None:
 
 
 def _recorded_root(name: str) -> Path:
-    """The project, whose runs this user may record about ``name``; else an error, before more is imported."""
+    """The project, whose runs this user may record about ``name``; else an error, before more is imported.
+
+    A store that does not answer is an error, too.
+    """
     from paco_core.operations.named import check_name
-    from paco_core.runtime.tracking import require_writable
+    from paco_core.runtime.tracking import connect, require_writable, tracking_uri
 
     root = project_root()
     check_name(root, name)
     require_writable(root)
+    connect(tracking_uri(root))
     return root
 
 
@@ -304,9 +308,13 @@ def doctor(args: argparse.Namespace) -> None:
 
 
 def sync(args: argparse.Namespace) -> None:
-    from paco_core.runtime.tracking import send_left_over
+    from paco_core.io.secrets import bare
+    from paco_core.runtime.tracking import send_left_over, tracking_uri, unsent
 
-    sent = send_left_over(project_root())
+    root = project_root()
+    if count := unsent(root):
+        _say(f"sending what {count} runs left to MLflow at {bare(tracking_uri(root))}")
+    sent = send_left_over(root)
     _show(args, Answer(sent.text(), sent))
     if sent.waiting:
         raise SystemExit(1)

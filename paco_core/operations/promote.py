@@ -223,8 +223,9 @@ def _record(tracker: Tracker, made: Decision) -> None:
 
 def roll_back(root: Path, name: str) -> Answer:
     """Give the alias back to the previous champion; says which versions changed places."""
+    champions = Champions(root)  # a store that does not answer ends it before a run waits for it
     with open_run(root, f"paco/promotion/{name}", f"rollback/{name}", {}, about=DECISIONS) as tracker:
-        fallen, restored = Champions(root).roll_back(name)
+        fallen, restored = champions.roll_back(name)
         tracker.tags({"paco.decision": f"rolled back from version {fallen.number} to {restored.number}"})
     text = (
         f"{name}: champion is version {restored.number} again ({restored.md5[:12]}); "

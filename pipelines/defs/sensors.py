@@ -36,7 +36,8 @@ def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     description="Mirrors MLflow's alias champion: what `paco promote` and `paco rollback` decided in a terminal",
 )
 def champions(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-    """Starts no run: it only reads, and only where MLflow's file has changed."""
+    """Starts no run: it only reads, and only where MLflow's file has changed. A server that is down is skipped."""
+    from paco_core.io.files import DataError
     from paco_core.operations.promotion.champions import Champions
     from paco_core.runtime.tracking import tracking_uri
     from paco_core.runtime.tracking.database import sqlite_file
@@ -46,7 +47,10 @@ def champions(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     changed = None if file is None or not file.is_file() else str(file.stat().st_mtime_ns)
     if changed is not None and changed == context.cursor:
         return dg.SkipReason("MLflow recorded nothing since the last tick")
-    lines = mirror_champions(context.instance, Champions.from_store(ROOT))
+    try:
+        lines = mirror_champions(context.instance, Champions.from_store(ROOT))
+    except DataError as error:
+        return dg.SkipReason(str(error))
     if changed is not None:
         context.update_cursor(changed)
     return dg.SkipReason("; ".join(lines) or "Dagster and the registry agree")

@@ -13,10 +13,8 @@ from paco_core.io.files import DataError
 from paco_core.io.nearest import meant
 from paco_core.io.pictures import read_image
 from paco_core.io.project import EXPERIMENT_TAG
-from paco_core.io.secrets import bare
 from paco_core.runtime.provenance.chain import STAGE_TAG
-from paco_core.runtime.tracking import brief_requests, connect, run_url, tracking_uri
-from paco_core.runtime.tracking.store import short
+from paco_core.runtime.tracking import connect, run_url, tracking_uri
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,12 +52,8 @@ class Runs:
 
     def __init__(self, root: Path) -> None:
         self._uri = tracking_uri(root)
-        try:
-            with brief_requests():
-                self._client = connect(self._uri)
-                self._experiments = {e.experiment_id: e.name for e in self._client.search_experiments()}
-        except Exception as error:  # of requests, SQLAlchemy or MLflow
-            raise DataError(f"MLflow at {bare(self._uri)} does not answer ({short(error)})") from None
+        self._client = connect(self._uri)
+        self._experiments = {e.experiment_id: e.name for e in self._client.search_experiments()}
 
     def find(self, text: str) -> list[ComparedRun]:
         """A run by its id, the beginning of its id, or its name (the latest of that name).
@@ -70,8 +64,7 @@ class Runs:
         Raises:
             DataError: when none is meant, or several that are no experiment.
         """
-        with brief_requests():
-            return [self._read(run) for run in self._find(text.replace("'", ""))]
+        return [self._read(run) for run in self._find(text.replace("'", ""))]
 
     def _find(self, text: str) -> list[Any]:
         name, _, stage = text.partition(":")
@@ -124,6 +117,6 @@ class Runs:
 
     def picture(self, run: ComparedRun, key: str, step: int) -> Image:
         """A logged picture, loaded into memory."""
-        with tempfile.TemporaryDirectory() as folder, brief_requests():
+        with tempfile.TemporaryDirectory() as folder:
             path = self._client.download_artifacts(run.run_id, run.pictures[key, step], folder)
             return read_image(Path(path), f"{run.pictures[key, step]} of run {run.run_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,42 +31,49 @@ EXAMPLES = 4
 
 def about(root: Path, params: Params, gallery: Gallery) -> dict[str, Any]:
     """Read anew each time: a training may end while the page is open."""
+    aliases = _aliases(root)
     return {
         "project": root.resolve().name,
         "judge": (root / paths.REWARD_MERGED).is_dir(),
         "usual_panels": [prod(prompt_text.parse_layout(name)) for name in params.prompts.layouts]
         if params.world == "storybook"
         else None,
-        "sets": painters(root, params, SETS),
-        "edits": painters(root, params, EDITS),
+        "sets": painters(root, params, SETS, aliases),
+        "edits": painters(root, params, EDITS, aliases),
         "set_examples": _sets(root),
         "edit_examples": _edits(root, gallery),
     }
 
 
-def painters(root: Path, params: Params, task: Task) -> list[dict[str, Any]]:
-    """The policies of a task that were trained, their champions and challengers, and the model before training."""
+def painters(root: Path, params: Params, task: Task, aliases: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    """The policies of a task that were trained, their champions and challengers, and the model before training.
+
+    Args:
+        aliases: of the versions of each policy, by its name.
+    """
     recipes = recipes_of(task, params.policies)
     found = []
     for name, recipe in recipes.items():
         sizes = sorted(recipe.eval_sizes)
         if (root / paths.POLICIES / name).is_dir():
             found.append({"name": name, "trained": True, "sizes": sizes})
-        found += [{"name": f"{name}@{alias}", "trained": True, "sizes": sizes} for alias in _aliases(root, name)]
+        found += [{"name": f"{name}@{alias}", "trained": True, "sizes": sizes} for alias in aliases.get(name, ())]
     if recipes:
         sizes = sorted(next(iter(recipes.values())).eval_sizes)
         found.append({"name": BASE, "trained": False, "sizes": sizes})
     return found
 
 
-def _aliases(root: Path, name: str) -> list[str]:
-    """The aliases that a policy's versions have."""
+def _aliases(root: Path) -> dict[str, list[str]]:
+    """The aliases that the versions of each policy have; the registry is asked once for the whole page."""
     try:
         registry = Champions.from_store(root)
-        return [] if registry is None else [alias for alias in ALIASES if registry.at(name, alias) is not None]
+        if registry is None:
+            return {}
+        return {name: [a for a in ALIASES if registry.at(name, a) is not None] for name in registry.names()}
     except Exception as error:  # MLflow raises much, and the page does without its champions
         log.warning("the registry does not answer (%s)", redacted(str(error).splitlines()[0]))
-        return []
+        return {}
 
 
 def _sets(root: Path) -> list[dict[str, Any]]:

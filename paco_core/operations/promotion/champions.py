@@ -18,7 +18,7 @@ from paco_core.io.files import DataError
 from paco_core.io.project import owner_root
 from paco_core.io.versions import copy_of_version, folder_of_version, md5_of_folder
 from paco_core.runtime.provenance.chain import Provenance
-from paco_core.runtime.tracking import Adapted, brief_requests, connect, models, tracking_uri
+from paco_core.runtime.tracking import Adapted, connect, models, tracking_uri
 from paco_core.runtime.tracking.database import sqlite_file
 from paco_core.runtime.tracking.models import registered_name
 
@@ -71,8 +71,7 @@ class Version:
         """
         client = connect(self.uri)
         try:
-            with brief_requests():
-                file = client.download_artifacts(str(self.run_id), PROVENANCE_FILE)
+            file = client.download_artifacts(str(self.run_id), PROVENANCE_FILE)
         except Exception as error:
             raise DataError(
                 f"{self.name} version {self.number}: its recorded provenance cannot be read ({error})"

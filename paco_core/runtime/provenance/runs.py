@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from paco_core.io.secrets import redacted
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import ENDPOINT_TAG, RECIPE_TAG, STAGE_TAG, Run
-from paco_core.runtime.tracking import brief_requests, connect, run_url, tracking_uri
+from paco_core.runtime.tracking import connect, run_url, tracking_uri
+from paco_core.runtime.tracking.store import short
 
 
 class RunFinder:
@@ -34,10 +34,9 @@ class RunFinder:
         if self.failure is not None or self._absent:
             return None
         try:
-            with brief_requests(MLFLOW_HTTP_REQUEST_TIMEOUT="5", MLFLOW_HTTP_REQUEST_MAX_RETRIES="0"):  # a stage waits
-                return ask()
+            return ask()
         except Exception as error:
-            self.failure = f"MLflow did not answer: {redacted(' '.join(str(error).split()))[:200]}"
+            self.failure = short(error)
             return None
 
     def _find(self, stage: str, recipe: str) -> Run | None:

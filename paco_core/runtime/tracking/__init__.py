@@ -32,7 +32,6 @@ from paco_core.runtime.tracking.outbox import Outbox, SenderAddress
 from paco_core.runtime.tracking.sender import Sent, send_left_over, unsent
 from paco_core.runtime.tracking.store import (
     artifact_location,
-    brief_requests,
     dagster_url,
     flatten,
     git_state,
@@ -50,7 +49,6 @@ __all__ = [
     "Sent",
     "Terminated",
     "Tracker",
-    "brief_requests",
     "connect",
     "dagster_url",
     "flatten",

@@ -17,7 +17,7 @@ from paco_core.io.imports import uncollected
 from paco_core.io.secrets import redact_tracebacks
 from paco_core.runtime.tracking.outbox import SenderAddress
 from paco_core.runtime.tracking.sender import Sender
-from paco_core.runtime.tracking.store import brief_requests, tracking_uri
+from paco_core.runtime.tracking.store import tracking_uri
 
 IDLE_S = 20.0
 IDLE = "PACO_SENDER_IDLE_S"
@@ -43,7 +43,7 @@ def main(root: Path) -> None:
     held = try_hold(address.file)
     if held is None:  # another one is at it
         return
-    with held, brief_requests():
+    with held:
         held.truncate(0)  # what the last one complained about
         held.write(f"process {os.getpid()}\n".encode())
         held.flush()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,14 @@ from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.moved import follow
+from paco_core.runtime.tracking.store import SERVERS, cause, limit_requests
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 COMPANIONS = ("-journal", "-wal", "-shm")  # what SQLite keeps beside a file; an old one would spoil a new file
+ANSWER_S = 5  # that a store may take to show that it answers
+PORTS = {"postgresql": 5432, "mysql": 3306}  # of databases that MLflow supports and that know `connect_timeout`
 LOCK = Path(".paco") / "store.lock"  # beside the store
 #: The tables are not those that MLflow expects, or it is no database: neither a full disk, say, nor a lock.
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -33,8 +37,52 @@ DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 FORBIDDEN = {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 
-@uncollected()
 def connect(uri: str) -> Any:
+    """MLflow's client of a store that answers: a server, or a database, shows it within :data:`ANSWER_S` seconds.
+
+    Raises:
+        DataError: as :func:`open_client`, or when the store does not answer; the text names its address and the remedy.
+        Exception: as :func:`open_client`, of a SQLite file.
+    """
+    if sqlite_file(uri) is not None:
+        return open_client(uri)
+    try:
+        _reach_database(uri)
+        client = open_client(uri)
+        if uri.startswith(SERVERS):
+            limit_requests(MLFLOW_HTTP_REQUEST_TIMEOUT=ANSWER_S, MLFLOW_HTTP_REQUEST_MAX_RETRIES=0)
+            client.search_experiments(max_results=1)
+    except DataError:
+        raise
+    except Exception as error:  # of sockets, requests, SQLAlchemy or MLflow
+        raise DataError(
+            f"MLflow at {bare(uri)} does not answer ({cause(error)}); start its server, or name another store in "
+            "MLFLOW_TRACKING_URI"
+        ) from None
+    finally:
+        limit_requests()
+    return client
+
+
+def _reach_database(uri: str) -> None:
+    """Connect once to a database; other stores are left alone. MLflow itself tries again for most of an hour."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(uri)
+        port = PORTS[url.get_backend_name()]
+    except (ArgumentError, KeyError):
+        return
+    if url.host:
+        socket.create_connection((url.host, url.port or port), ANSWER_S).close()
+    timed = url.set(query={"connect_timeout": str(ANSWER_S), **url.query}).render_as_string(hide_password=False)
+    with suppress(ImportError), _engine(timed) as engine, engine.connect():
+        pass
+
+
+@uncollected()
+def open_client(uri: str) -> Any:
     """MLflow's client of a store, which is made before where it is a SQLite file that is missing.
 
     Raises:
@@ -46,6 +94,7 @@ def connect(uri: str) -> Any:
     from mlflow.exceptions import MlflowException
 
     prepare(uri)
+    limit_requests()
     try:
         return mlflow.MlflowClient(uri)
     except (MlflowException, ImportError) as error:

@@ -75,7 +75,7 @@ class Delivery:
         if not waiting:
             return False
         if self._client is None:  # a store that cannot be opened refuses nothing
-            self._client = database.connect(self._uri())
+            self._client = database.open_client(self._uri())
         self._send(_batch(waiting))
         return True
 

@@ -14,7 +14,7 @@ from paco_core.io.file_locks import try_hold
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.delivery import Delivery
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal, journals, sweep
-from paco_core.runtime.tracking.store import brief_requests, tracking_uri
+from paco_core.runtime.tracking.store import tracking_uri
 
 POLL_S = 0.1
 PAUSE_S, LONG_PAUSE_S = 2.0, 60.0  # after an attempt that failed, for a running stage; for what was left
@@ -159,9 +159,8 @@ def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
                 left[journal.home] = journal.count_waiting()
     problems: list[str] = []
     sender = Sender(root, tracking_uri(root), problems.append)
-    with brief_requests():
-        while sender.round() and time.monotonic() < deadline:
-            pass
+    while sender.round() and time.monotonic() < deadline:
+        pass
     sender.free()
     sent = [before - RunJournal(home).count_waiting() for home, before in left.items()]
     runs, events = sum(count > 0 for count in sent), sum(sent)

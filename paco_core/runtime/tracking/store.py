@@ -6,8 +6,7 @@ import getpass
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,9 +23,9 @@ DAGSTER_PAGES = "http://127.0.0.1:3000"
 SERVERS = ("http://", "https://")
 #: MLflow asks seven times over minutes by itself; here the journal does the waiting.
 HTTP = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": 1,
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": 20,
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": False,
 }
 _RELATIVE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=.)")
 
@@ -82,6 +81,13 @@ def short(error: Exception) -> str:
     return text if isinstance(error, DataError) else f"{type(error).__name__}: {text[:200]}"
 
 
+def cause(error: BaseException) -> str:
+    """The first failure of a chain of exceptions, in one line: ``ConnectionRefusedError: [Errno 111] ...``."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return f"{type(error).__name__}: {redacted(' '.join(str(error).split()))[:200]}"
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mapping to dotted keys: ``{"grpo": {"lr": 1}}`` -> ``{"grpo.lr": 1}``."""
     flat: dict[str, Any] = {}
@@ -126,17 +132,16 @@ def _user() -> dict[str, str]:
         return {}
 
 
-@contextmanager
-def brief_requests(**settings: str) -> Iterator[None]:
-    """Requests that give up soon, unless the environment says how long to try.
+def limit_requests(**changes: int | bool) -> None:
+    """Have MLflow's requests give up soon in this process, unless the environment says how long to try.
+
+    MLflow reads these settings at each request, from the environment or from its own defaults, which change here: what
+    a process starts has its environment, and not these.
 
     Args:
-        settings: MLflow's variables that are to be other than in :data:`HTTP`.
+        changes: MLflow's variables that are to differ from :data:`HTTP`.
     """
-    ours = {name: value for name, value in {**HTTP, **settings}.items() if name not in os.environ}
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name in ours:
-            os.environ.pop(name, None)
+    from mlflow import environment_variables
+
+    for name, value in {**HTTP, **changes}.items():
+        getattr(environment_variables, name).default = value

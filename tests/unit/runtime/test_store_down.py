@@ -1,0 +1,82 @@
+"""A store that does not answer costs seconds and one line, with its address and the remedy."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from mlflow import environment_variables
+
+from paco_core import cli
+from paco_core.cli.status import status
+from paco_core.config.params import load
+from paco_core.io.files import DataError
+from paco_core.operations.play.about import about
+from paco_core.operations.play.gallery import Gallery
+from paco_core.runtime.tracking import connect, database, unsent
+from pipelines.definitions import defs
+from pipelines.defs import sensors
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address, HOST:PORT, of a server that accepts connections and never answers."""
+    monkeypatch.setattr(database, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("kind", ["server", "silent server", "database"])
+def test_a_store_that_is_down_is_named_with_the_remedy(silent: str, kind: str) -> None:
+    address = silent if kind == "silent server" else "127.0.0.1:9"
+    uri = f"postgresql://user:hidden@{address}/runs" if kind == "database" else f"http://{address}"
+    with pytest.raises(DataError, match=re.escape(address)) as raised:
+        connect(uri)
+    assert "MLFLOW_TRACKING_URI" in str(raised.value) and "hidden" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_requests_give_up_soon_unless_the_environment_says_how_long_to_try(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(f"sqlite:///{project / 'mlflow.db'}")
+    retries, timeout = (
+        environment_variables.MLFLOW_HTTP_REQUEST_MAX_RETRIES, environment_variables.MLFLOW_HTTP_REQUEST_TIMEOUT
+    )  # fmt: skip
+    assert (retries.get(), timeout.get()) == (1, 20)
+    monkeypatch.setenv(timeout.name, "60")
+    with pytest.raises(DataError):
+        connect("http://127.0.0.1:9")
+    assert (retries.get(), timeout.get()) == (1, 60)
+
+
+@pytest.mark.parametrize("verb", [["promote", "reward"], ["rollback", "reward"], ["champions"], ["compare", "a"]])
+def test_a_verb_that_needs_the_store_ends_with_one_line(
+    project: Path, silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{silent}")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(verb)
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1 and len(lines) == 1 and silent in lines[0]
+    assert unsent(project) == 0, "no run was opened, which would wait for the store"
+
+
+@pytest.mark.slow
+def test_what_does_without_the_store_goes_on(project: Path, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{silent}")
+    monkeypatch.setattr(sensors, "ROOT", project)
+    found = status(project)
+    assert found.stages and silent in found.champions
+    assert [one["name"] for one in about(project, load(project / "params.yaml"), Gallery())["sets"]] == ["base"]
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance, repository_def=defs.get_repository_def()) as context,
+    ):
+        assert silent in str(sensors.champions.evaluate_tick(context).skip_message)
