@@ -25,6 +25,7 @@ from paco_core.io.file_locks import try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
 from paco_core.io.secrets import bare, redacted
+from paco_core.runtime.tracking.moved import with_present_store
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
@@ -175,7 +176,7 @@ class RunJournal:
         for line in self._lines(offset):
             event = _event(line, self.events, offset)
             offset += len(line)
-            found.append((event, offset))
+            found.append((with_present_store(event, self.home.parents[2]), offset))
             if len(found) == limit:
                 break
         return found
