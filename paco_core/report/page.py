@@ -256,7 +256,6 @@ def _headline(params: Params, figures: Figures) -> dict[str, float]:
         "rank_accuracy_base": "consistency_rank.methods.base.metrics.accuracy.mean",
         "rank_accuracy_gain": "consistency_rank.comparisons.reward - base.accuracy.mean",
         "rank_accuracy_gain_low": "consistency_rank.comparisons.reward - base.accuracy.low",
-        "seconds": "seconds.total",
     }
     for name, recipe in params.policies.recipes.items():
         for size in recipe.eval_sizes:

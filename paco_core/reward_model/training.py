@@ -66,11 +66,8 @@ class TrainingReport:
     mistakes: list[tuple[Example, float]]  # the most wrong pairs and their scores, worst first
 
     def metrics(self) -> dict[str, float]:
-        own = {
-            "steps": float(self.steps),
-            "pairs_per_second": self.pairs_per_second,
-            "best_epoch": float(self.best_epoch),
-        }
+        """What equal inputs give again: no speed."""
+        own = {"steps": float(self.steps), "best_epoch": float(self.best_epoch)}
         return {**self.after.metrics(), **self.before.metrics("base."), **own}
 
 

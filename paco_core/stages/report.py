@@ -20,7 +20,7 @@ def _cost(_params: Params, _root: Path) -> Cost:
 
 STAGE = Stage(
     cost=_cost,
-    headline=(("rank_accuracy",), ("rank_accuracy_gain",), ("seconds",), ("missing_parts",)),
+    headline=(("rank_accuracy",), ("rank_accuracy_gain",), ("missing_parts",)),
     preview=lambda data, _item: {"page": Page(data / paths.REPORT.name / "index.html")},
     checks=(
         library_check(

@@ -143,7 +143,8 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
         )
         write_text(out / "adapter" / "README.md", card)
     _show(ctx, report.after, report.mistakes)
-    ctx.report(report.metrics(), pairs_trained_on=len(examples))
+    ctx.tracker.metrics({f"{ctx.name}/pairs_per_second": report.pairs_per_second})
+    ctx.report(report.metrics(), pairs_trained_on=len(examples), pairs_per_second=report.pairs_per_second)
 
 
 def _published(ctx: StageContext, validation: list[Example]) -> None:

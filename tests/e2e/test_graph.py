@@ -122,6 +122,12 @@ def test_the_pages_of_models_hold_what_trainings_and_benchmarks_measured(smoke: 
     assert "reward_merged/rank_agreement" in figures["paco-reward"]
 
 
+def test_no_metrics_file_contains_a_duration(smoke: Path) -> None:
+    """`dvc metrics diff` would list it after each run."""
+    files = (smoke / "data/metrics").glob("*.json")
+    assert [(file.name, key) for file in files for key in json.loads(file.read_text()) if "second" in key] == []
+
+
 def test_editing_policies_stand_on_the_page_with_their_figures(smoke: Path) -> None:
     told = json.loads((smoke / "data/report/metrics.json").read_text())["headline"]
     measured = json.loads((smoke / "data/metrics/gedit.json").read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -115,6 +116,14 @@ def test_headline_repeats_the_figures(report: page.Report) -> None:
     for size in (64, 128):
         short = f"flux_t2is.px{size}.gold_consistency"
         assert report.headline[f"{short}.after"] > report.headline[f"{short}.before"]
+
+
+@pytest.mark.slow
+def test_the_headline_does_not_depend_on_how_long_stages_took(report: page.Report, finished: Path) -> None:
+    slower = {label: replace(run, seconds=2 * (run.seconds or 0)) for label, run in found_runs().items()}
+    again = page.build(finished, load(finished / "params.yaml"), Lock.read(finished), slower, MADE)
+    assert again.figures.values["seconds.total"] == pytest.approx(2 * report.figures.values["seconds.total"])
+    assert again.headline == report.headline
 
 
 def test_curves_are_the_logged_ones(report: page.Report, finished: Path) -> None:

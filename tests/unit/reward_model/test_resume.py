@@ -79,9 +79,10 @@ def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_
     assert not (out / training.ADAPTER).exists()
 
     said: list[str] = []
-    train(base, out, say=said.append)
+    resumed = train(base, out, say=said.append).metrics()
     assert "resuming after step 6 of 10 (1 of 2 epochs done)" in said  # 5 steps an epoch: one step into the second
-    train(base, tmp_path / "whole")
+    unbroken = train(base, tmp_path / "whole").metrics()
+    assert resumed == pytest.approx(unbroken, rel=0, abs=0, nan_ok=True)
     whole, killed = weights(tmp_path / "whole"), weights(out)
     assert whole.keys() == killed.keys()
     assert all(torch.equal(whole[name], killed[name]) for name in whole)
