@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from paco_core import Judge
+from paco_core.data.records.prompt_content import records_by_text
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.io.files import DataError
 
@@ -19,8 +20,15 @@ Answer = Callable[[str, str, bytes], tuple[int, str, bytes]]
 
 
 def by_prompt(path: Path) -> dict[str, PromptRecord]:
-    """The records of a T2IS file by the text of their prompt, which is all that some trainers send."""
-    return {record.prompt: record for record in read_prompts(path)}
+    """The records of a T2IS file by the text of their prompt: some trainers send nothing else.
+
+    Raises:
+        DataError: with file and both ids, when two records have one text and differ in other keys.
+    """
+    try:
+        return records_by_text(read_prompts(path))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def known(records: dict[str, PromptRecord], prompt: str) -> PromptRecord:

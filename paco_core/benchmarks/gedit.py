@@ -23,6 +23,7 @@ from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, difference, interval, number
 from paco_core.data.records.edit_records import EditRecord, connected, of_part, read_edit_prompts
+from paco_core.data.records.prompt_content import untrained
 from paco_core.io import paths
 from paco_core.io.answer import plain
 from paco_core.io.files import DataError
@@ -48,15 +49,14 @@ MEASURES = {
 
 
 def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
-    """Editing prompts that were held back from training, none of an id in ``trained``, with their pictures.
+    """Editing prompts that were held back from training, of no reference image in ``trained``, with their pictures.
 
     Raises:
         DataError: when none is left.
     """
     numbers = params.gedit
     records, reference = read_edit_prompts(read(paths.EDIT_PROMPTS))
-    left = [record for record in records if record.idx not in trained]
-    chosen = unseen(left, numbers.prompts, numbers.seed)
+    chosen = unseen(untrained(records, trained), numbers.prompts, numbers.seed)
     if not chosen:
         raise DataError("every editing prompt was trained on, none is left to test; raise edit_prompts.unseen")
     return Cases(EDITS, chosen, numbers.seeds, numbers.steps, reference)

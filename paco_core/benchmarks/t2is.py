@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
-    """Prompts, none of an id in ``trained`` nor on the theme of one; of the files to test on where recipes name one.
+    """Prompts that share no content with ``trained``; if recipes name files, prompts of the file to test on.
 
     Raises:
         DataError: when none is left, or recipes name different files.

@@ -23,7 +23,10 @@ _MODULES = {SETS.name: t2is, EDITS.name: gedit}
 
 
 def unseen_cases(read: Read, params: Params, name: str, trained: Collection[str]) -> Cases:
-    """Cases of a recipe's benchmark, none of a prompt whose id is in ``trained``; equal for equal parameters.
+    """Cases of a recipe's benchmark that share no content with a training prompt; equal for equal parameters.
+
+    Args:
+        trained: as :func:`paco_core.grpo.prompt_split.trained_prompts` returns it.
 
     Raises:
         DataError: when none is left, or the graph has not made the prompts yet.

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from paco_core.data.records.prompt_content import contents_of, group_by_content, untrained
 from paco_core.io.files import DataError
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
@@ -34,15 +35,15 @@ def unseen_prompts(
 ) -> list[PromptRecord]:
     """A random choice of ``count`` prompts that no policy was trained on, the same for equal seeds.
 
-    A prompt is unseen when neither it nor another one on its theme was trained on. All of them are
-    taken when there are fewer.
+    A prompt is unseen if no training prompt has its text or its theme. All of them are taken when there are fewer.
+
+    Args:
+        trained: contents of the training prompts, or ids of some of ``records``.
 
     Raises:
         DataError: when none is left.
     """
-    themes = {record.theme for record in records if record.idx in trained}
-    fresh = [r for r in records if r.idx not in trained and r.theme not in themes]
-    fresh.sort(key=lambda record: record.idx)
+    fresh = sorted(untrained(records, trained), key=lambda record: record.idx)
     if not fresh:
         raise _none_left(len(records))
     return random.Random(seed).sample(fresh, min(count, len(fresh)))
@@ -51,12 +52,13 @@ def unseen_prompts(
 def refuse_all_trained(records: Sequence[PromptRecord], trained: int) -> None:
     """Find prompts of which none can be left over, whichever ``trained`` of them are trained on.
 
-    The themes that fewest prompts are about are left over last.
+    Prompts that share text or theme are left over together, the smallest group last.
 
     Raises:
         DataError: as :func:`unseen_prompts`.
     """
-    if len(records) - min(Counter(record.theme for record in records).values()) < trained:
+    groups = group_by_content({record.idx: contents_of(record) for record in records})
+    if len(records) - min(Counter(groups.values()).values()) < trained:
         raise _none_left(len(records))
 
 

@@ -15,6 +15,7 @@ from paco_core.data.pairs.pairs import IMBALANCE
 from paco_core.data.pairs.rankings import expected_instances
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
+from paco_core.data.records.prompt_content import prompt_key
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.io import paths
 from paco_core.io.check_report import CheckFinding, check, skipped
@@ -28,10 +29,10 @@ PARTS = ("train", "validation")
 
 @check("ERROR")
 def prompts_are_valid(data: Path) -> CheckFinding:
-    """Every prompt is a valid record with its panels marked, and no text occurs twice."""
+    """Every prompt is a valid record with its panels marked, and no prompt occurs twice."""
     records = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
     broken = [record.idx for record in records if _broken(record)]
-    repeated = len(records) - len({record.prompt for record in records})
+    repeated = len(records) - len({prompt_key(record) for record in records})
     return CheckFinding(
         not broken and not repeated,
         f"{len(records)} prompts; {len(broken)} do not mark their panels, {repeated} repeat another's text",

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from paco_core.data.pairs.leakage import Held, normalised
+from paco_core.data.pairs.leakage import Held
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
+from paco_core.data.records.prompt_content import text_contents
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io.files import DataError, UniqueIds, checked_name, digest, inside, read_jsonl, write_jsonl
@@ -72,6 +73,7 @@ class RankBench:
     folder: Path
     table: pd.DataFrame  # columns of data/pairs/benchmark.parquet; a reference is "<folder>/<picture>"
     prompts: dict[str, str]  # folder -> prompt text
+    contents: frozenset[str] = frozenset()  # of all prompts, as text_contents returns them
     rejected: Rejected = field(default_factory=Rejected)
     places: list[str] = field(default_factory=list)  # file:line of each row of the table
 
@@ -96,8 +98,7 @@ class RankBench:
 
     def held(self) -> Held:
         """What must not be trained on where this benchmark is used."""
-        texts = frozenset(normalised(text) for text in self.prompts.values())
-        return Held(texts, frozenset(picture_digest(self.panel(ref)) for ref in self.refs))
+        return Held(self.contents, frozenset(picture_digest(self.panel(ref)) for ref in self.refs))
 
 
 def read(folder: Path) -> RankBench:
@@ -109,7 +110,8 @@ def read(folder: Path) -> RankBench:
     rejected = Rejected()
     prompts = _prompts(folder / PROMPTS, rejected)
     texts = {key: str(row.get("prompt", "")) for key, row in prompts.items()}
-    found = RankBench(folder, pd.DataFrame(), texts, rejected)
+    both = [str(row[key]) for row in prompts.values() for key in ("prompt", "theme") if row.get(key)]
+    found = RankBench(folder, pd.DataFrame(), texts, text_contents(*both), rejected)
     size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
     sizes: dict[str, tuple[int, int]] = {}
     rows, seen = [], set()

@@ -12,8 +12,9 @@ import pandas as pd
 
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.prompts.prompts import make_prompts
+from paco_core.data.records.prompt_content import contents_of_all, untrained
 from paco_core.data.records.records import read_prompts
-from paco_core.grpo.prompt_split import trained_ids
+from paco_core.grpo.prompt_split import trained_prompts
 from paco_core.io import paths
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
@@ -39,15 +40,14 @@ def fresh(root: Path, params: Params, folder: Path, fixed: Cases, day: str) -> C
     if fixed.reference is not None:
         return _fresh_edits(params, fixed, day)
 
-    trained, seed = trained_ids(folder), _seed(day)
-    taken = {record.idx for record in fixed.records}
+    seed = _seed(day)
+    taken = trained_prompts(folder) | contents_of_all(fixed.records)
     if params.prompts.engine == "storybook":
         wanted = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed.records)})
         pool = make_prompts(wanted, (params.grids.height, params.grids.width), root).records
     else:
         pool = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
-    themes = {record.theme for record in pool if record.idx in trained}
-    unseen = [r for r in pool if r.idx not in trained | taken and r.theme not in themes]
+    unseen = untrained(pool, taken)
     return replace(fixed, records=random.Random(seed).sample(unseen, min(len(fixed.records), len(unseen))))
 
 

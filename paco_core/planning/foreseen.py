@@ -50,7 +50,7 @@ def sets_of(params: Params, root: Path) -> list[PromptRecord]:
     if asked.engine != "openai":
         return make_prompts(asked, size, root).records
     counts = shares(asked.count or 0, asked.layouts)
-    return in_turn([_stand_in(layout, size)] * count for layout, count in counts.items())
+    return in_turn([_stand_in(layout, size, n) for n in range(count)] for layout, count in counts.items())
 
 
 def trained_on(foreseen: Foreseen, recipe: PolicyRecipe, root: Path) -> Sequence[PromptRecord]:
@@ -97,11 +97,12 @@ def left_out(params: Params, root: Path) -> list[str]:
     ]
 
 
-def _stand_in(layout: str, size: tuple[int, int]) -> PromptRecord:
+def _stand_in(layout: str, size: tuple[int, int], number: int) -> PromptRecord:
     height, width = grid_size(layout, size)
+    name = f"written-{layout}-{number}"
     return PromptRecord.model_construct(
-        idx="written", prompt="written", height=height, width=width, layout=layout, theme="written", category="",
-        task_name="", criteria={},
+        idx=name, prompt=name, height=height, width=width, layout=layout, theme=name, category="", task_name="",
+        criteria={},
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from paco_core.config.params import Params
 from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
 from paco_core.data.records.edit_records import of_part
+from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io import paths
@@ -185,7 +186,7 @@ def _unseen(params: Params, root: Path, foreseen: Foreseen) -> None:
     if file is None and foreseen.kept < len(foreseen.prompts):
         return refuse_all_trained(foreseen.prompts, len(split.trained))
     tested = foreseen.prompts if file is None else read_sets(root / file)
-    unseen_prompts(tested, {record.idx for record in split.trained}, params.t2is.prompts, params.t2is.seed)
+    unseen_prompts(tested, contents_of_all(split.trained), params.t2is.prompts, params.t2is.seed)
 
 
 def _viescore(found: Problems, params: Params, root: Path) -> None:

@@ -59,9 +59,10 @@ def run(ctx: StageContext) -> None:
     from paco_core.data.pairs import pairs, rankings
     from paco_core.data.pairs.editing import editing_pairs
     from paco_core.data.pairs.imported_pairs import imported_pairs
-    from paco_core.data.pairs.leakage import leakage, picture_md5s
+    from paco_core.data.pairs.leakage import leakage, picture_md5s, prompt_contents
     from paco_core.data.pairs.painted_edits import add_painted
     from paco_core.data.records.edit_records import read_edit_prompts
+    from paco_core.data.records.prompt_content import group_by_content
     from paco_core.data.records.records import read_prompts
     from paco_core.io.files import DataError, read_table, write_json
     from paco_core.io.shards import ShardReader
@@ -77,14 +78,17 @@ def run(ctx: StageContext) -> None:
     painted = add_painted(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
     editing.rejected.print(ctx.say)
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
-    found = pairs.split(joined, params, editing.pairs, imported.pairs, held=imported.held)
+    texts = {record.idx: record.prompt for record in prompts}
+    themes = [(r.idx, r.theme) for r in prompts] + [(p.prompt_id, p.theme or "") for p in imported.pairs]
+    groups = group_by_content(prompt_contents(texts, themes))
+    found = pairs.split(joined, params, editing.pairs, imported.pairs, held=imported.held, groups=groups)
     records = {record.idx: record for record in prompts}
     parts = {"train": pairs.pair_table(found.train, records), "validation": pairs.pair_table(found.validation, records)}
     benchmark = pairs.benchmark_table(found.benchmark, records)
     leaked = leakage(
         benchmark,
         parts,
-        {record.idx: record.prompt for record in prompts},
+        texts,
         md5s | editing.md5s | imported.md5s,
         *_held(ctx, params, benchmark, imported),
     )

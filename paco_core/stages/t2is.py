@@ -82,7 +82,7 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import paired_changes, t2is
     from paco_core.benchmarks.t2is_bench.sets import write_painted
-    from paco_core.grpo.prompt_split import trained_ids
+    from paco_core.grpo.prompt_split import trained_prompts
     from paco_core.io.files import write_json
     from paco_core.painting import paint as painting
     from paco_core.painting.painted import SEPARATELY, cuts_of
@@ -95,7 +95,7 @@ def run(ctx: StageContext) -> None:
     if not recipes:
         return ctx.skip(paths.T2IS, "no recipe of policies.recipes paints sets")
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
-    cases = t2is.cases(ctx.read, ctx.params, {idx for folder in folders.values() for idx in trained_ids(folder)})
+    cases = t2is.cases(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
     kept = PaintedBefore(ctx.unfinished / "pictures")
     with ctx.progress(cases.pictures(recipes), "pictures") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}

@@ -31,7 +31,7 @@ class Foreseen:
     """What the stages before a training will leave, as far as parameters and prompt files say it.
 
     Attributes:
-        prompts: of the stage ``prompts``; stand-ins, all alike, where a language model writes them.
+        prompts: of the stage ``prompts``; stand-ins if a language model writes them.
         kept: how many of them ``diverse_prompts`` keeps, at most.
         edits: of the stage ``edit_prompts``; stand-ins where they are drawn.
     """
@@ -128,7 +128,7 @@ class Task(ABC):
 
     @abstractmethod
     def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
-        """Ids of the prompts that a policy may have been trained on, whatever its seed."""
+        """Contents of the prompts that a policy may have been trained on, whatever its seed."""
 
     @abstractmethod
     def gold_measure(self, recogniser: Recogniser) -> GoldMeasure:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.preferences import Preferences, of_folder, of_grids
+from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.rejected import Rejected
@@ -89,6 +90,6 @@ def foresee_preferences(recipe: PolicyRecipe, params: Params, foreseen: Foreseen
         known = params.prompts.engine != "openai" or recipe.prompts is not None
         prompts = {record.idx for record in foreseen.prompts}
         if recipe.prompts is not None:
-            prompts = task_of(recipe).seen(recipe, lambda path: root / path)
+            prompts = {record.idx for record in read_prompts(root / recipe.prompts.train)}
     if known and prompts:
         preferences_of(recipe, prompts, lambda path: root / path, lambda _line: None)

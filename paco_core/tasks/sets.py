@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records import prompt_text
+from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
 from paco_core.io import paths
@@ -66,7 +67,7 @@ class Sets(Task):
     def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
         files = recipe.prompts
         path = read(self.prompts) / "prompts.jsonl" if files is None else read(Path(files.train))
-        return {record.idx for record in read_prompts(path)}
+        return contents_of_all(read_prompts(path))
 
 
 def read_sets(path: Path) -> list[PromptRecord]:

@@ -1,4 +1,4 @@
-"""Whether anything of the held-out benchmark is trained on: prompts by their text, pictures by their content."""
+"""Leakage: whether anything of the held-out benchmark is trained on, by the content of prompts and of images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from paco_core.data.records.prompt_content import text_contents
 from paco_core.data.records.records import parse_ref
 from paco_core.io.files import DataError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Held:
-    """What else must not be trained on: normalised prompt texts, and digests of panels' pixels."""
+    """What else must not be trained on: contents of prompts (texts and themes), and digests of panels' pixels."""
 
     prompts: frozenset[str] = frozenset()
     panels: frozenset[str] = frozenset()
@@ -41,9 +42,17 @@ class Leakage:
         )
 
 
-def normalised(prompt: str) -> str:
-    """A prompt's text without what does not change its meaning: case and blanks."""
-    return " ".join(prompt.casefold().split())
+def prompt_contents(texts: Mapping[str, str], themes: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Prompt id to the contents of its text and of its theme (:func:`text_contents`).
+
+    Args:
+        texts: prompt id to text.
+        themes: pairs of a prompt id and a theme; a prompt that comes from elsewhere may have a theme and no text.
+    """
+    contents = {idx: set(text_contents(text)) for idx, text in texts.items()}
+    for idx, theme in dict.fromkeys(themes):
+        contents.setdefault(idx, set()).update(text_contents(theme))
+    return contents
 
 
 def leakage(
@@ -56,28 +65,35 @@ def leakage(
 ) -> Leakage:
     """Compare the benchmark, and what else is to be held out, with the tables of pairs.
 
-    A prompt counts under another id with the same text, a picture under another id with the same bytes.
+    A prompt counts under another id with the same text or theme, a picture under another id with the same bytes.
 
     Args:
+        benchmark: columns ``prompt_id``, ``theme``, ``reference``, ``candidates``.
         parts: ``train`` and ``validation``.
         texts: prompt id -> prompt; pairs without a prompt (editing pairs) need none.
         md5s: grid id -> MD5 of the picture as encoded.
         picture_digest: digest of the pixels behind a panel reference; asked only where ``held`` names panels.
     """
-    own_prompts, own_grids = set(benchmark["prompt_id"]), grids_of(benchmark)
-    more = held or Held()
-    closed_texts = more.prompts | {normalised(texts[p]) for p in own_prompts if p in texts}
+    own_grids, more, tables = grids_of(benchmark), held or Held(), [benchmark, *parts.values()]
+    contents = prompt_contents(texts, (row for t in tables for row in zip(t["prompt_id"], t["theme"], strict=True)))
+    closed = more.prompts | _keys(benchmark, contents)
     closed_md5s = {md5s[g] for g in own_grids if g in md5s}
     prompts = {prompt for table in parts.values() for prompt in table["prompt_id"]}
     grids = {grid for table in parts.values() for grid in grids_of(table)}
     refs = {ref for table in parts.values() for side in ("first", "second") for ref in table[side]}
     foreign = {parse_ref(ref)[0] for ref in refs if picture_digest(ref) in more.panels} if more.panels else set()
-    both = set.intersection(*(set(table["prompt_id"]) for table in parts.values())) if len(parts) > 1 else set()
+    keys = [_keys(table, contents) for table in parts.values()] if len(parts) > 1 else [set[str]()]
     return Leakage(
-        sorted(p for p in prompts if p in own_prompts or (p in texts and normalised(texts[p]) in closed_texts)),
+        sorted(p for p in prompts if not closed.isdisjoint((p, *contents[p]))),
         sorted(g for g in grids if g in own_grids or g in foreign or md5s.get(g) in closed_md5s),
-        sorted(both),
+        sorted(p for p in prompts if not any(of_part.isdisjoint((p, *contents[p])) for of_part in keys)),
     )
+
+
+def _keys(table: pd.DataFrame, contents: Mapping[str, Iterable[str]]) -> set[str]:
+    """Ids and contents of the prompts of a table."""
+    ids = set(table["prompt_id"])
+    return ids.union(*(contents[idx] for idx in ids))
 
 
 def picture_md5s(index: pd.DataFrame) -> dict[str, str]:

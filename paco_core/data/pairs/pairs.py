@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
@@ -150,37 +151,46 @@ def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:
 
 
 def split(
-    instances: Sequence[Instance], params: PairsParams, *others: Sequence[Pair], held: Sequence[Pair] = ()
+    instances: Sequence[Instance],
+    params: PairsParams,
+    *others: Sequence[Pair],
+    held: Sequence[Pair] = (),
+    groups: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
     """Hold out a benchmark, make pairs of the rest, add others, hold out a validation set, and balance.
 
-    By prompt, no prompt lies in two of the three. By instance, as the paper does, panels leak from the
-    benchmark into training; how many pairs do is counted. Which prompts are held out depends on the
-    seed and each prompt's own id, so that further prompts move few of the others.
+    By prompt, no prompt lies in two of the three, nor do prompts of one group. By instance, as the paper does, panels
+    leak from the benchmark into training; how many pairs do is counted. Which prompts are held out depends on the seed
+    and each prompt's own id, so that further prompts move few of the others.
 
     Args:
         others: pairs of other kinds, of which a validation set is held out, too; of imported ones, the last, only
             where their publisher holds out none.
         held: imported pairs that their publisher holds out: all of them validate, and the others train.
+        groups: prompt id to the group of prompts that share content, as :func:`group_by_content` returns it.
 
     Raises:
         DataError: when a set would be empty although its share is not 0.
     """
-    by_prompt = params.split == "prompt"
-    units = {i.prompt_id if by_prompt else i.instance_id for i in instances}
+
+    def unit(instance: Instance) -> str:
+        by_prompt = groups.get(instance.prompt_id, instance.prompt_id)
+        return by_prompt if params.split == "prompt" else instance.instance_id
+
+    units = {unit(i) for i in instances}
     held_out, rest = _share(units, params.benchmark_share, f"{params.seed}|benchmark", "benchmark")
-    benchmark = [i for i in instances if (i.prompt_id if by_prompt else i.instance_id) in held_out]
+    benchmark = [i for i in instances if unit(i) in held_out]
     dropped: Counter[str] = Counter()
     if params.benchmark_untied:
         ordered = [i for i in benchmark if not i.annotation.all_tied]
         dropped["benchmark_all_tied"] = len(benchmark) - len(ordered)
         benchmark = ordered
-    kept = [i for i in instances if (i.prompt_id if by_prompt else i.instance_id) in rest]
+    kept = [i for i in instances if unit(i) in rest]
     pairs, causes = to_pairs(kept, params.rule, confident=params.confident)
     dropped += causes
     pairs += with_itself(pairs, params.identical_share, params.seed)
     *own, imported = (pairs, *others) if held else (pairs, *others, [])
-    divided = [_validation(group, params) for group in own if group]
+    divided = [_validation(group, params, groups) for group in own if group]
     divided.append((list(imported), list(held)))
     parts = [[pair for group in divided for pair in group[n]] for n in (0, 1)]
     if params.balance:
@@ -199,11 +209,11 @@ def with_itself(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
     return [Pair(digest((ref, ref), 16), prompts[ref], ref, ref, YES) for ref in chosen]
 
 
-def _validation(pairs: Sequence[Pair], params: PairsParams) -> tuple[list[Pair], list[Pair]]:
+def _validation(pairs: Sequence[Pair], params: PairsParams, groups: Mapping[str, str]) -> tuple[list[Pair], list[Pair]]:
     """(training, validation) of pairs of one kind: from rankings, edits, imported."""
 
     def unit(pair: Pair) -> str:
-        return pair.prompt_id if params.split == "prompt" else pair.pair_id
+        return groups.get(pair.prompt_id, pair.prompt_id) if params.split == "prompt" else pair.pair_id
 
     unseen, _ = _share({unit(p) for p in pairs}, params.validation_share, f"{params.seed}|validation", "validation")
     return [p for p in pairs if unit(p) not in unseen], [p for p in pairs if unit(p) in unseen]

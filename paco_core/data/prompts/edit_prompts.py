@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected
+from paco_core.data.records.prompt_content import prompt_key
 from paco_core.data.records.records import Id, Words
 from paco_core.io.files import DataError, UniqueIds, digest, inside, md5_of, read_jsonl, write_jsonl
 from paco_core.io.pictures import content_and_size, decode_image, read_image
@@ -82,14 +83,14 @@ class EditPrompts:
         assert isinstance(record, EditRecord)
         return [decode_image(self.pictures[name], name) for name in record.references]
 
-    def add(self, idx: str, instruction: str, pictures: Sequence[str], **more: Any) -> None:
-        """Add a record about kept pictures; it is for training until :meth:`hold_out`."""
+    def record(self, idx: str, instruction: str, pictures: Sequence[str], **more: Any) -> EditRecord:
+        """A record about kept pictures; it is for training until :meth:`hold_out`."""
         width, height = self._sizes[pictures[0]]
         given: dict[str, Any] = {
             "idx": idx, "prompt": instruction, "theme": instruction, "height": height, "width": width,
             "reference": list(pictures), "part": "train",
         }  # fmt: skip
-        self.records.append(EditRecord(**given, **more))
+        return EditRecord(**given, **more)
 
     def hold_out(self, pictures: int, seed: int) -> None:
         """Hold so many pictures back from training, with all their rows; which ones depends on seed and content.
@@ -133,10 +134,9 @@ def drawn(count: int, size: int, seed: int) -> EditPrompts:
         number += 1
         if len(found.pictures) == known:
             continue  # the same picture again: it would have two ids of its own
-        found.add(
-            f"e{len(found.records):05d}", edit.instruction, [name], task_name=edit.trait,
-            before={trait: str(getattr(edit.before, trait)) for trait in VOCABULARY}, trait=edit.trait, word=edit.asked,
-        )  # fmt: skip
+        before = {trait: str(getattr(edit.before, trait)) for trait in VOCABULARY}
+        idx, more = f"e{len(found.records):05d}", {"before": before, "trait": edit.trait, "word": edit.asked}
+        found.records.append(found.record(idx, edit.instruction, [name], task_name=edit.trait, **more))
     return found
 
 
@@ -151,7 +151,7 @@ def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> E
     Raises:
         DataError: when the file is missing, or none of its rows can be used.
     """
-    found, names = EditPrompts(), UniqueIds()
+    found, names, keys = EditPrompts(), UniqueIds(), dict[str, str]()
     for number, row in read_jsonl(file, found.rejected.lines_of(file)):
         if limit is not None and len(found.records) == limit:
             break
@@ -173,10 +173,14 @@ def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> E
         except DataError as error:
             found.rejected.add(place, f"duplicate: id {error}")
             continue
-        found.add(
+        record = found.record(
             idx, given.instruction, pictures, task_name=given.task_type, language=given.instruction_language,
             **({} if given.Intersection_exist is None else {"intersection": given.Intersection_exist}),
         )  # fmt: skip
+        if (first := keys.setdefault(prompt_key(record), idx)) != idx:
+            found.rejected.add(place, f"duplicate: the images and the instruction are those of id {first}")
+            continue
+        found.records.append(record)
     if not found.records:
         raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{found.rejected.example}")
     used = {name for record in found.records for name in record.references}

@@ -14,6 +14,7 @@ from paco_core.data.llm.openai_chat import Chat
 from paco_core.data.prompts.prompt_writer import PromptJob, write
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, category
+from paco_core.data.records.prompt_content import prompt_key
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError
@@ -65,8 +66,8 @@ def make_prompts(
 def imported(source: Path, layouts: Sequence[str], count: int | None) -> Prompts:
     """The first ``count`` records (None: all) of a JSON Lines file, T2IS-Bench's or released ones.
 
-    Records that cannot be used are left out and counted, with line and cause; keys that nobody knows are kept and
-    counted.
+    Records that cannot be used, or that repeat a prompt under another id, are left out and counted, with line and
+    cause; keys that nobody knows are kept and counted.
 
     Args:
         layouts: of the records that are asked for; none = of any layout.
@@ -75,7 +76,14 @@ def imported(source: Path, layouts: Sequence[str], count: int | None) -> Prompts
         DataError: when the file holds fewer than ``count`` usable records of these layouts.
     """
     made = Prompts([])
-    records = read_prompts(source, _check, made.rejected)
+    first: dict[str, str] = {}
+
+    def check(record: PromptRecord) -> None:
+        _check(record)
+        if (idx := first.setdefault(prompt_key(record), record.idx)) != record.idx:
+            raise DataError(f"it repeats the prompt of record {idx}")
+
+    records = read_prompts(source, check, made.rejected)
     matching = [record for record in records if not layouts or record.layout in layouts]
     if len(matching) < (count or 1):
         found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))

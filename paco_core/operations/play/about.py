@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
+from paco_core.data.records.prompt_content import contents_of_all, without_contents
 from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -82,8 +83,8 @@ def _sets(root: Path) -> list[dict[str, Any]]:
     """
     try:
         records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
-        trained = {record.theme for record in read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")}
-        fresh = [record for record in records if record.theme not in trained] or records
+        trained = contents_of_all(read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl"))
+        fresh = without_contents(records, trained) or records
         parts = {record.theme: prompt_text.parse(record.prompt, record.layout) for record in fresh}
     except DataError:  # not made yet
         return []

@@ -13,7 +13,7 @@ from paco_core.benchmarks import gedit
 from paco_core.benchmarks.public_rankings import read_public
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.data.records.panels import PanelStore
-from paco_core.grpo.prompt_split import trained_ids
+from paco_core.grpo.prompt_split import trained_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.operations.promotion.shared_gain import by_both_judges
@@ -105,6 +105,4 @@ def unseen_by_all(root: Path, params: Params, name: str, folders: Sequence[Path]
     Raises:
         DataError: when none is left.
     """
-    return unseen_cases(
-        lambda path: root / path, params, name, {idx for folder in folders for idx in trained_ids(folder)}
-    )
+    return unseen_cases(lambda path: root / path, params, name, set().union(*map(trained_prompts, folders)))

@@ -15,8 +15,9 @@ from PIL import Image
 from paco_core.config.params import EditingParams, ParamsError, parse
 from paco_core.data import checks
 from paco_core.data.pairs.editing import editing_pairs
-from paco_core.data.pairs.leakage import Held, leakage, normalised
+from paco_core.data.pairs.leakage import Held, leakage
 from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.prompt_content import text_contents
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import read_examples
@@ -170,15 +171,18 @@ def test_a_split_by_instance_is_refused_until_its_leakage_is_accepted(
 
 
 def test_one_text_under_two_ids_is_one_prompt_and_equal_bytes_are_one_picture() -> None:
-    benchmark = pd.DataFrame({"prompt_id": ["p1"], "reference": ["g1#0"], "candidates": [["g2#0", "g2#1"]]})
+    benchmark = pd.DataFrame({"prompt_id": ["p1"], "reference": ["g1#0"], "candidates": [["g2#0", "g2#1"]]}).assign(
+        theme=""
+    )
     part = pd.DataFrame({"prompt_id": ["p2", "p3"], "first": ["g3#0", "g4#0"], "second": ["g3#1", "g5#0"]})
+    part["theme"] = ""
     texts = {"p1": "A  red Cat.", "p2": "a red cat. ", "p3": "a frog"}
     md5s = {"g1": "x", "g2": "y", "g3": "z", "g4": "y", "g5": "w"}
     found = leakage(benchmark, {"train": part}, texts, md5s)
     assert (found.prompts, found.pictures, found.both) == (["p2"], ["g4"], [])
     clean = leakage(benchmark, {"train": part.iloc[:0]}, texts, md5s)
     assert not clean and str(clean).startswith("0 prompts and 0 pictures")
-    held = Held(frozenset({normalised("A FROG")}), frozenset({"pixels of g5#0"}))
+    held = Held(text_contents("A FROG"), frozenset({"pixels of g5#0"}))
     more = leakage(benchmark.iloc[:0], {"train": part}, texts, md5s, held, "pixels of {}".format)
     assert (more.prompts, more.pictures) == (["p3"], ["g5"])
     assert leakage(benchmark.iloc[:0], {"a": part, "b": part}, texts, md5s).both == ["p2", "p3"]

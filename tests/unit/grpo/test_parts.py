@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.grpo import checks
 from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_uneven_batches
-from paco_core.grpo.prompt_split import hold_out, trained_ids
+from paco_core.grpo.prompt_split import hold_out, trained_prompts
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from paco_core.training.log import write_log
@@ -51,7 +52,7 @@ def test_held_out_prompts_are_never_trained_on(tmp_path: Path) -> None:
     assert not {r.idx for r in split.unseen} & {r.idx for r in split.trained}
     assert hold_out(records, 3, seed=1) == split != hold_out(records, 3, seed=2)
     split.write(tmp_path)
-    assert trained_ids(tmp_path) == {r.idx for r in split.trained}
+    assert trained_prompts(tmp_path) == contents_of_all(split.trained)
     with pytest.raises(DataError, match="at most 9"):
         hold_out(records, 10, seed=1)
 

@@ -28,7 +28,15 @@ POLICY = "flux_t2is"  # by its stage's name: profiles/klein_48gb.yaml trains kle
 def prompts(folder: Path, part: str, *layouts: str) -> str:
     """A file with eight prompts of each layout, by its path."""
     made = [
-        record.model_copy(update={"idx": f"{part}-{record.idx}"}) for layout in layouts for record in records(8, layout)
+        record.model_copy(
+            update={
+                "idx": f"{part}-{record.idx}",
+                "prompt": record.prompt.replace("grid layout", f"grid layout of a {part}", 1),
+                "theme": f"{part}: {record.theme}",
+            }
+        )
+        for layout in layouts
+        for record in records(8, layout)
     ]
     file = folder / f"{part}.jsonl"
     file.write_text("".join(record.model_dump_json() + "\n" for record in made))
