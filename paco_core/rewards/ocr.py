@@ -16,13 +16,26 @@ if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
     from paco_core.rewards.sources import Sources
 
-QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|«([^»]+)»')
+_MARKS = '"“”„‟«»‹›「」『』〝〞〟＂`'
+_TEXT = rf"([^{_MARKS}]*[^\s{_MARKS}][^{_MARKS}]*)"
+#: A quotation from its opening to its closing mark; a straight mark opens no quotation behind a letter or a digit.
+QUOTED = re.compile(
+    rf'(?<![A-Za-z0-9])"(?!\s){_TEXT}(?<!\s)"(?![A-Za-z0-9])|“{_TEXT}”|„{_TEXT}[“”]|«{_TEXT}»|「{_TEXT}」|『{_TEXT}』'
+)
+_SINGLE = re.compile(r"(?<!\w)['‘]\S.*?['’](?!\w)", re.DOTALL)
 NOTHING_QUOTED = "prompt quotes no text"
+UNCLEAR = "prompt has quotation marks that do not pair up, are nested, or are single"
 
 
-def quoted(prompt: str) -> str:
-    """All that a prompt puts in quotes, one after the other; empty when it quotes nothing."""
-    return " ".join(next(filter(None, found)) for found in QUOTED.findall(prompt))
+def quoted(prompt: str) -> str | None:
+    """All texts that a prompt puts in double quotes, one after the other; empty when it quotes nothing.
+
+    None if another mark may belong to a quotation: inches (a 5" screen), nested, single or unbalanced quotes.
+    """
+    rest = QUOTED.sub(" ", prompt)
+    if any(mark in rest for mark in _MARKS) or _SINGLE.search(rest):
+        return None
+    return " ".join(next(filter(None, texts)) for texts in QUOTED.findall(prompt))
 
 
 def _plain(text: str) -> str:
@@ -42,7 +55,8 @@ def edit_distance(first: str, second: str) -> int:
 class Ocr:
     """1 - edit distance / length of the quoted text, at least 0; case and blanks do not count (Flow-GRPO's rule).
 
-    Read by RapidOCR, which carries its weights. A prompt without quotes cannot be scored: NaN, counted.
+    Read by RapidOCR, which carries its weights. A prompt that quotes nothing, or not clearly, cannot be scored: NaN,
+    counted.
 
     Raises:
         DataError: when rapidocr is not installed.
@@ -64,11 +78,13 @@ class Ocr:
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         values = np.full(len(batch), np.nan)
         for row, (record, picture) in enumerate(zip(batch.records, batch.whole, strict=True)):
-            asked = _plain(quoted(record.prompt))
-            if not asked:
-                self.causes[NOTHING_QUOTED] = self.causes.get(NOTHING_QUOTED, 0) + 1
+            text = quoted(record.prompt)
+            if not text:
+                cause = UNCLEAR if text is None else NOTHING_QUOTED
+                self.causes[cause] = self.causes.get(cause, 0) + 1
                 continue
-            values[row] = max(0.0, 1.0 - edit_distance(asked, self._read(picture)) / len(asked))
+            target = _plain(text)
+            values[row] = max(0.0, 1.0 - edit_distance(target, self._read(picture)) / len(target))
         return values
 
 

@@ -189,13 +189,15 @@ def parse_panel(text: str) -> Panel:
     """The panel that a panel's sentence asks for (inverse of :func:`panel_text`).
 
     Raises:
-        ValueError: naming the trait that the sentence does not name.
+        ValueError: naming the trait that the sentence does not name, or for which it names several words.
     """
     found: dict[str, str] = {}
     for trait, pattern in _WORDS.items():
-        match = pattern.search(text)
-        if match:
-            found[trait] = match.group(1)
+        words = list(dict.fromkeys(pattern.findall(text)))
+        if len(words) > 1:
+            raise ValueError(f"panel text names several words for {trait}, {' and '.join(words)}: {text!r}")
+        if words:
+            found[trait] = words[0]
         elif trait == "accessory":
             found[trait] = "nothing"
         else:

@@ -111,9 +111,27 @@ def test_a_family_refuses_more_than_it_takes_by_name(family: str, count: int) ->
         ("Sharpen the first image", 2, [0, 1]),
         ("把第二张图的帽子给狗", 3, [0, 1]),
         ("image 9, a picture of 3 dogs", 2, [0, 1]),
+        ("Use images 2, 3, and 4.", 5, [0, 1, 2, 3]),
+        ("Put the hat of image 2 next to the dog with warmth.", 4, [0, 1]),
+        ("把图2、图3的衣服给狗穿上", 4, [0, 1, 2]),
     ],
 )
 def test_an_edit_is_judged_by_the_references_that_its_instruction_names(
     instruction: str, count: int, places: list[int]
 ) -> None:
     assert asked_about(instruction, count) == places
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "Give the dog what is worn in the second and third images.", "Place the persons of the last two images here.",
+        "The coat of image 3, the hat of the 2nd image.", "Add the people of images 2-4.", "Hat of image 2, image III.",
+        "Use images 2/3.", "image_2's hat and image 3's coat", "Hat of image 2, coat of image two.", "image 2, plus 4",
+        "the image to the right of image 2", "image 2 and the others", "the second image from the end", "image 2 and 9",
+        "image 2 et l'image trois", "Bild 2, drittes Bild", "画像2の帽子", "café of image 2 ③", "image 12 and image 2",
+        "把图2和3的衣服给狗", "把第二、三张图的人放进房间", "把后两张图的人放进图1", "参考图2、3、4", "图2和其他的",
+    ],
+)  # fmt: skip
+def test_all_references_count_where_a_sentence_may_name_more_than_is_read(instruction: str) -> None:
+    assert asked_about(instruction, 5) == [0, 1, 2, 3, 4]

@@ -21,7 +21,7 @@ from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency, opening
-from paco_core.rewards.ocr import edit_distance
+from paco_core.rewards.ocr import edit_distance, quoted
 from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
 from tests.support.reward_batches import COLOURS, make_record, panels, picture, whole
@@ -165,6 +165,19 @@ def test_jpeg_rewards_what_compresses() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ('a sign "OPEN", “NOW”, «NO» and „Ja“', "OPEN NOW NO Ja"), ('招牌写着"开门"和「春」『夏』', "开门 春 夏"),
+        ("don't forget the dogs' bowl", ""), ('the dogs\' "Route 66"', "Route 66"), ("“don’t stop”", "don’t stop"),
+        ('a 5" screen that shows "OPEN"', None), ('a 5" screen and a 7" screen', None), ('"OPEN', None), ('“A"', None),
+        ('“say "no" now”', None), ("'OPEN' and \"NOW\"", None), ("‘OPEN’", None), ('write ""', None), ("「春", None),
+    ],
+)  # fmt: skip
+def test_a_prompt_that_does_not_tell_what_it_quotes_is_not_read_in_part(prompt: str, text: str | None) -> None:
+    assert quoted(prompt) == text
+
+
 def test_ocr_reads_what_the_prompt_quotes() -> None:
     pytest.importorskip("rapidocr")
     from PIL import ImageDraw, ImageFont

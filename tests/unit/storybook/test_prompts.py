@@ -92,6 +92,7 @@ def test_the_criteria_name_the_shared_traits() -> None:
         ("A red cat.", "marks no panel"),
         ("[TOP]-[LEFT]: a red cat on the beach, flat style.", "no size"),
         ("[PANEL-1]: a big red cat on the beach.", "no style"),
+        ("[PANEL-1]: a big red cat and a green cat on the beach, flat style.", "red and green"),
     ],
 )
 def test_a_text_that_leaves_something_open_is_refused(text: str, message: str) -> None:
