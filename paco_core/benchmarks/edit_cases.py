@@ -13,7 +13,7 @@ from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.text import not_blank
+from paco_core.io.text import not_blank, validate_marks
 from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _case(entry: Mapping[str, Any], pictures: Callable[[], tuple[Image, Image, I
     if not isinstance(entry["instruction"], str):
         raise DataError("record: the instruction is not a string")
     try:
-        not_blank(entry["instruction"])
+        validate_marks(not_blank(entry["instruction"]))
     except ValueError as error:
         raise DataError(f"record: instruction {error}") from None
     return Case(

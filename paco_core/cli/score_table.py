@@ -23,6 +23,7 @@ from paco_core.io.files import DataError, digest
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
+from paco_core.io.text import validate_marks
 from paco_core.runtime import launchers
 
 if TYPE_CHECKING:
@@ -155,6 +156,10 @@ def _rows(given: tables.ReadTable, table: Path, pictures: _Pictures, theme: str 
     found = []
     for number, (names, words) in enumerate(zip(listed, themes, strict=True)):
         place = given.place(number)
+        try:
+            validate_marks(words or "")
+        except ValueError as error:
+            raise DataError(f"{place}: theme {error}") from None
         found.append(ScoreRow(number, place, tuple(pictures.checked(name, place) for name in names), words))
     return found
 

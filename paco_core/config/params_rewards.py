@@ -12,6 +12,7 @@ from paco_core.config.params_losses import HackMeter
 from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.nearest import meant
+from paco_core.io.text import validate_marks
 
 WIN_RATE = "win_rate"  # in AGGREGATORS, that which compares with pictures of step 0
 Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True)]
@@ -47,7 +48,7 @@ class Rubric(Section):
 
     endpoint: ChatParams
     """model that is asked"""
-    criteria: dict[str, str] = Field(min_length=1)
+    criteria: dict[str, Annotated[str, AfterValidator(validate_marks)]] = Field(min_length=1)
     """name of each criterion and, in your own words, when it is met"""
 
     @property

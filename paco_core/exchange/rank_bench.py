@@ -27,6 +27,7 @@ from paco_core.io.files import DataError, UniqueIds, checked_name, digest, insid
 from paco_core.io.pictures import image_size, picture_digest, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
+from paco_core.io.text import validate_marks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -172,6 +173,10 @@ def _row(
     theme = prompts[name].get("theme") or prompts[name].get("prompt")
     if not isinstance(theme, str) or not theme:
         raise DataError(f"prompt: {PROMPTS} gives neither theme nor prompt for idx {name!r}")
+    try:
+        validate_marks(theme)
+    except ValueError as error:
+        raise DataError(f"prompt: idx {name!r}: {error}") from None
     for picture in (reference, *candidates):
         try:
             size = size_of(f"{name}/{_name(picture)}")

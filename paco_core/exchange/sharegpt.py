@@ -26,6 +26,7 @@ from paco_core.io.files import DataError, checked_name, inside, read_json, write
 from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import read_rows
+from paco_core.io.text import validate_marks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,6 +86,8 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWrite
 def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str, Any]:
     edit, asked = (t if isinstance(t, str) else None for t in (row.get("instruction"), row.get("question")))
     question = PairQuestion(row["theme"], edit, asked)
+    if IMAGE in question.text(template) + row["answer"]:
+        raise DataError(f"pair {row['pair_id']}: its text contains {IMAGE}, the mark of a picture in this format")
     names = ["images/{}_{}.png".format(*parse_ref(row[side])) for side in ("first", "second")]
     return {
         "id": row["pair_id"],
@@ -157,6 +160,11 @@ def _parsed(folder: Path, split: str, one: DialogueRound) -> ShareGptRow:
     question = parse_question(one.asked)
     if question is None:
         raise DataError(f"question: its wording is not one that the reward model is trained on: {one.asked[:80]!r}")
+    for part, text in (("question", one.asked), ("answer", one.answer)):
+        try:
+            validate_marks(text)
+        except ValueError as error:
+            raise DataError(f"{part}: it {error}") from None
     try:
         answer = normalised(one.answer)
     except DataError as error:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from paco_core.data.records.prompt_text import PANEL_MARK
-from paco_core.data.records.records import PromptRecord, Words, write_prompts
+from paco_core.data.records.records import PromptRecord, Text, Words, validated, write_prompts
 from paco_core.data.records.story_records import Character, Shot, Story, story_of
 from paco_core.io.atomic import atomic
 from paco_core.io.decoding import MAX_SIDE
@@ -32,7 +32,7 @@ PICTURES = (".jpg", ".jpeg", ".png")
 PANEL_PX, PIXELS_OF_SIDES = 512, 16  # of a record's panels where the picture is not too wide for it
 MOST_PANELS = 99  # that a layout can name
 
-Texts = Mapping[str, str]  # by language
+Texts = Mapping[str, Text]  # by language
 
 
 class _Shot(BaseModel):
@@ -50,9 +50,9 @@ class _Character(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     name_en: Words
-    name_ch: str = ""
-    prompt_en: str = ""
-    prompt_ch: str = ""
+    name_ch: Text = ""
+    prompt_en: Text = ""
+    prompt_ch: Text = ""
 
 
 class _Panel(NamedTuple):
@@ -213,11 +213,11 @@ class _Reader:
             },
         )
         name = f"vistory-{language}-{self.folder.name}"
-        return PromptRecord(
-            idx=name, prompt=f"A story in {len(panels)} pictures. {texts}", height=side, width=side * len(panels),
-            layout=f"1x{len(panels)}", theme=f"{name}: {kind}" if kind else name, category="Story",
-            task_name="ViStoryBench", criteria={}, **story.model_dump(),
-        )  # fmt: skip
+        return validated(PromptRecord, {
+            "idx": name, "prompt": f"A story in {len(panels)} pictures. {texts}", "height": side,
+            "width": side * len(panels), "layout": f"1x{len(panels)}", "theme": f"{name}: {kind}" if kind else name,
+            "category": "Story", "task_name": "ViStoryBench", "criteria": {}, **story.model_dump(),
+        }, f"Story_type {kind!r}")  # fmt: skip
 
 
 def _keys(shot: _Shot) -> list[str]:

@@ -1,8 +1,10 @@
-"""Text from outside: UTF-8, with a byte order mark or without; any other encoding is refused by its name."""
+"""Text from outside: its encoding, which must be UTF-8, and the words that a person writes for a model."""
 
 from __future__ import annotations
 
 import codecs
+import re
+import unicodedata
 
 from dvc_project.errors import DataError
 
@@ -11,6 +13,41 @@ _OTHERS = {  # a longer mark stands before the shorter one that it begins with
     codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
+
+
+#: What tokenizers of the supported models read as one token with a meaning of its own: marks of chat templates and of
+#: pictures (Qwen, GLM, Llama), the ends and blanks of a text (T5, CLIP, Mistral, Gemma), thoughts and calls of tools.
+_MARK = re.compile(
+    r"<\|[^<>|\s]+\|>|</?s>|<(?:pad|unk|bos|eos|cls|sep|mask|sop|eop)>|<extra_id_\d+>|<unused\d+>"
+    r"|<(?:start|end)_of_\w+>|</?(?:think|tools?|tool_call|tool_response)>|<</?sys>>"
+)
+
+
+def normalize_text(text: str) -> str:
+    """The text in one case and one Unicode form (NFKC), with single blanks and without characters of no width."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    shown = folded if folded.isascii() else "".join(c for c in folded if unicodedata.category(c) != "Cf")
+    return " ".join(shown.split())
+
+
+def template_mark(text: str) -> str | None:
+    """The first mark that a tokenizer may read as a token of its own, as it is after normalization; None without one.
+
+    For example ``<|im_end|>`` ends the user's turn in the chat template of Qwen, wherever it stands.
+    """
+    match = _MARK.search(normalize_text(text)) if "<" in unicodedata.normalize("NFKC", text) else None
+    return None if match is None else match.group()
+
+
+def validate_marks(text: str) -> str:
+    """The text as it is: words for a model.
+
+    Raises:
+        ValueError: when it contains a mark (:func:`template_mark`).
+    """
+    if (mark := template_mark(text)) is not None:
+        raise ValueError(f"contains {mark}, which a model reads as a mark of its template; remove it")
+    return text
 
 
 def not_blank(text: str) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paco_core.data.pairs.answers import normalised, opening
+from paco_core.data.pairs.answers import fault, normalised, opening
 from paco_core.io.files import DataError, read_table
 from paco_core.reward_model.instructions import pair_question, render
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
@@ -80,17 +80,15 @@ def read_examples(
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
         if not isinstance(answer, str):
             raise DataError(f"{table}: pair {pair_id}: answer {answer!r} is not a string")
-        if opening(answer) != label:
-            raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r}")
-        if isinstance(edit, str):
-            question = asked if isinstance(asked, str) else EDIT_TEMPLATE
-            if question not in EDIT_TEMPLATES:
-                raise DataError(
-                    f"{table}: pair {pair_id}: question {question!r} is not one of {', '.join(EDIT_TEMPLATES)}"
-                )
-            instruction = render(question, instruction=edit)
+        if cause := fault(answer, label):
+            raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r} ({cause})")
         try:
-            if not isinstance(edit, str):
+            if isinstance(edit, str):
+                question = asked if isinstance(asked, str) else EDIT_TEMPLATE
+                if question not in EDIT_TEMPLATES:
+                    raise DataError(f"question {question!r} is not one of {', '.join(EDIT_TEMPLATES)}")
+                instruction = render(question, instruction=edit)
+            else:
                 instruction = pair_question(template, theme) if isinstance(theme, str) else render(template)
             images = (once(first), once(second))
         except DataError as error:

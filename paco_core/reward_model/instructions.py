@@ -15,6 +15,7 @@ from typing import Any
 
 from paco_core.io.files import DataError
 from paco_core.io.nearest import meant
+from paco_core.io.text import validate_marks
 
 _COMPARE = (
     "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
@@ -94,7 +95,8 @@ def render(
     """The instruction text of a template; values that the template does not use are ignored.
 
     Raises:
-        DataError: when the template does not exist, or the value that it needs is missing or empty.
+        DataError: when the template does not exist, or the value that it needs is missing, empty, or contains a mark
+            of a template (:func:`validate_marks`).
     """
     if template not in TEMPLATES:
         raise DataError(
@@ -109,6 +111,10 @@ def render(
     for field in _fields(text):
         if not (given[field] or "").strip():
             raise DataError(f"instruction template {template!r} needs {field}=, which is missing or empty")
+        try:
+            validate_marks(str(given[field]))
+        except ValueError as error:
+            raise DataError(f"{field} {str(given[field])[:60]!r} {error}") from None
         text = text.replace("{" + field + "}", str(given[field]))
     return text
 

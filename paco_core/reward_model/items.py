@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from paco_core.io.files import DataError
+from paco_core.io.tokens import validate_tokens
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.loss import BatchAnswers, LossKind, answer_loss
 from paco_core.reward_model.network import Network, Prompt, TokenRow
@@ -50,8 +51,8 @@ def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = Fals
     """
     items = []
     for example in examples:
-        answer = answer_ids(network, example.answer, newline=newline)
         try:
+            answer = answer_ids(network, example.answer, newline=newline)
             prompt = network.question(example.query, len(answer))
             turned = network.question(example.swapped, len(answer)) if swap and not example.ordered else None
         except DataError as error:
@@ -61,8 +62,13 @@ def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = Fals
 
 
 def answer_ids(network: Network, answer: str, *, newline: bool = False) -> torch.Tensor:
-    """Tokens of an answer with the closing token, and the newline behind it on request; int64 (n,)."""
+    """Tokens of an answer with the closing token, and the newline behind it on request; int64 (n,).
+
+    Raises:
+        DataError: when the answer contains a mark of the chat template.
+    """
     tokenizer = network.processor.tokenizer
+    validate_tokens(tokenizer, answer)
     ids = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     return torch.tensor([*ids, *(tokenizer("\n", add_special_tokens=False)["input_ids"] if newline else [])])
 

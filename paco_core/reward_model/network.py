@@ -26,6 +26,7 @@ from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.model_size import refuse_many_layers
 from paco_core.io.pictures import picture_digests
+from paco_core.io.tokens import validate_tokens
 from paco_core.io.weights import load_model, reading
 from paco_core.reward_model import quantised
 from paco_core.reward_model.features import FeatureCache, Visual
@@ -139,8 +140,8 @@ class Network:
             answer: tokens to be answered with.
 
         Raises:
-            DataError: when the model cannot read it: a picture is too narrow, the instruction holds an image token,
-                or there are more tokens than the model was made for.
+            DataError: when the model cannot read it: a picture is too narrow, the instruction contains a mark of the
+                chat template, or there are more tokens than the model was made for.
         """
         prompt = self.prompt(query.instruction, tuple(self.grid(picture) for picture in query.pictures))
         if len(prompt.ids) + answer > self.window:
@@ -152,9 +153,10 @@ class Network:
     def _prompt(self, instruction: str, grids: tuple[tuple[int, int, int], ...]) -> Prompt:
         """Tokens and rotary positions of an instruction about pictures of these patch grids."""
         mark = self.processor.image_token
+        validate_tokens(self.processor.tokenizer, instruction)
         parts = chat(self.processor, instruction, len(grids)).split(mark)
         if len(parts) != len(grids) + 1:
-            raise DataError(f"instruction holds the image token {mark!r}: {instruction[:80]!r}")
+            raise DataError(f"the chat template writes {len(parts) - 1} marks {mark} for {len(grids)} pictures")
         merge = self.processor.image_processor.merge_size**2
         fills = [mark * (t * h * w // merge) for t, h, w in grids]
         text = parts[0] + "".join(fill + part for fill, part in zip(fills, parts[1:], strict=True))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from paco_core.io.text import validate_marks
 from paco_core.io.validation import faults
 
 API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
@@ -46,7 +47,7 @@ class ImagePart(_Model):
 
 class TextPart(_Model):
     type: Literal["text"]
-    text: str = Field(max_length=MAX_TEXT)
+    text: Annotated[str, AfterValidator(validate_marks)] = Field(max_length=MAX_TEXT)
 
 
 Part = Annotated[ImagePart | TextPart, Field(discriminator="type")]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.records import PromptRecord, Text
 from paco_core.io.files import DataError, read_json
 from paco_core.io.rejected import Rejected
 from paco_core.io.validation import first_fault
@@ -32,17 +32,17 @@ Listed = Mapping[str, Sequence[str]]  # dimension or aspect -> its texts
 class _Criteria(BaseModel):
     """One case of ``prompt_consistency.json``; a dimension that is missing is not judged."""
 
-    Identity: list[dict[str, str]] = []
-    Style: list[dict[str, str]] = []
-    Logic: list[dict[str, str]] = []
+    Identity: list[dict[str, Text]] = []
+    Style: list[dict[str, Text]] = []
+    Logic: list[dict[str, Text]] = []
 
 
 class _Aspects(BaseModel):
     """One panel of ``prompt_alignment.json``."""
 
-    Entity: list[str] = []
-    Attribute: list[str] = []
-    Relation: list[str] = []
+    Entity: list[Text] = []
+    Attribute: list[Text] = []
+    Relation: list[Text] = []
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import re
 import unicodedata
 
 from paco_core.io.files import DataError
+from paco_core.io.text import template_mark
 
 YES, NO = "Yes", "No"
 MAX_REASONS = 3
@@ -60,7 +61,9 @@ def opening(answer: str) -> str:
 
 
 def fault(answer: str, label: str) -> str | None:
-    """What is wrong with an answer, or None: it must begin with its label."""
+    """What is wrong with an answer, or None: it must begin with its label, and contain no mark of a template."""
+    if template_mark(answer):
+        return "template_mark_in_answer"
     word = opening(answer)
     if not word:
         return "answer_without_yes_or_no"

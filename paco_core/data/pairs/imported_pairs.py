@@ -22,7 +22,7 @@ from paco_core.data.records.records import parse_ref
 from paco_core.io.files import DataError, checked_name, read_table
 from paco_core.io.shards import GRID_COLUMNS, INDEX, TAR, ShardReader
 from paco_core.io.tables import text
-from paco_core.io.text import not_blank
+from paco_core.io.text import not_blank, validate_marks
 
 PICTURES, SHARD = "pictures", "imported"
 HELD = re.compile(r"(^|_)(test|validation|valid|val|eval|dev)$")  # consistency_reward_cot_test, say
@@ -111,7 +111,7 @@ def _check(texts: dict[str, Any], pictures: Set[str]) -> None:
     for name in ("theme", "instruction"):
         if texts[name]:
             try:
-                not_blank(texts[name])
+                validate_marks(not_blank(texts[name]))
             except ValueError as error:
                 raise DataError(f"its {name} {error}") from None
     if texts["answer"] is not None and (cause := fault(texts["answer"], texts["label"])):

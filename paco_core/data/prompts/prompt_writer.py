@@ -20,6 +20,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import Subcategory, shares
 from paco_core.data.records.records import Dimension, PromptRecord
 from paco_core.io.files import DataError, digest
+from paco_core.io.text import template_mark
 
 AN_ANSWER = 5  # prompts asked for at once: few enough that the last one is as careful as the first
 BARREN = 3  # answers in a row without one usable prompt, after which a subcategory is given up
@@ -200,6 +201,7 @@ def to_record(written: WrittenPrompt, kind: Subcategory, job: PromptJob) -> Prom
         "wrong_number_of_panels": len(written.panels) != len(prompt_text.panel_marks(job.layout)),
         "no_criteria": not all(criteria.values()),
         "repeated_criterion": any(len({c.name.strip() for c in listed}) < len(listed) for listed in criteria.values()),
+        "template_mark_in_text": any(template_mark(text) for text in texts),
         "panel_mark_in_text": any(prompt_text.PANEL_MARK.search(text) for text in texts),
     }
     if found := next((cause for cause, met in faults.items() if met), None):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from paco_core.data.records.records import Dimension, Id, PromptRecord, validated
+from paco_core.data.records.records import Dimension, Id, PromptRecord, Text, validated
 from paco_core.io.files import DataError, UniqueIds, read_jsonl
 from paco_core.io.shards import ShardReader
 
@@ -56,7 +56,7 @@ class EditRecord(PromptRecord):
 
     layout: str = Field(default="1x1", pattern=r"^1x1$")
     category: str = "Editing"
-    criteria: dict[Dimension, dict[str, str | None]] = Field(default_factory=dict)
+    criteria: dict[Dimension, dict[Text, Text | None]] = Field(default_factory=dict)
     references: Pictures
     language: str = "en"
     part: Part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -11,14 +10,9 @@ from typing import TypeVar
 from paco_core.data.records.edit_records import EditRecord, connected
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
+from paco_core.io.text import normalize_text
 
 Prompt = TypeVar("Prompt", bound=PromptRecord)
-
-
-def normalize_text(text: str) -> str:
-    """The text in one case and one Unicode form (NFKC), with single blanks and without characters of no width."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join("".join(c for c in folded if unicodedata.category(c) != "Cf").split())
 
 
 @lru_cache(maxsize=1 << 16)

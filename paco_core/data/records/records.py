@@ -20,14 +20,15 @@ from paco_core.io.files import DataError, UniqueIds, checked_name, read_jsonl, w
 from paco_core.io.layouts import LAYOUT, refuse_layout
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
-from paco_core.io.text import not_blank
+from paco_core.io.text import not_blank, validate_marks
 from paco_core.io.validation import first_fault
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
 Record = TypeVar("Record", bound=BaseModel)
 Id = Annotated[str, BeforeValidator(lambda given: text(given, "id")), AfterValidator(checked_name)]
-Words = Annotated[str, AfterValidator(not_blank)]
+Text = Annotated[str, AfterValidator(validate_marks)]  # a person's words for a model
+Words = Annotated[Text, AfterValidator(not_blank)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
 
 
@@ -59,7 +60,7 @@ class PromptRecord(BaseModel):
     theme: Words
     category: str
     task_name: str
-    criteria: dict[Dimension, dict[str, str | None]]  # null: named without a text, as one public record does
+    criteria: dict[Dimension, dict[Text, Text | None]]  # null: named without a text, as one public record does
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from paco_core.data.records.records import Id, Words
+from paco_core.data.records.records import Id, Text, Words
 from paco_core.io.files import DataError
 from paco_core.io.validation import first_fault
 
@@ -39,7 +39,7 @@ class Character(_Part):
     """Who appears in a story."""
 
     name: Words
-    description: str = ""
+    description: Text = ""
     pictures: Sequence[str] = ()
 
 

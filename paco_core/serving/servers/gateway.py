@@ -33,6 +33,7 @@ from starlette.routing import Route
 
 from paco_core.io.connections import serve
 from paco_core.io.numbers import decimal, whole
+from paco_core.io.text import validate_marks
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
@@ -132,6 +133,7 @@ class Gateway:
         if not isinstance(model, str):
             raise RequestError(400, "model: expected the name of a served model; GET /v1/models lists them")
         url = self.address(model) + request.url.path
+        check_texts(question)
         await asyncio.to_thread(check_pictures, question, self.media)
         headers = {name: value for name, value in request.headers.items() if name not in OURS}
         try:
@@ -196,17 +198,36 @@ def _parse(body: bytes) -> dict[str, Any]:
     return value
 
 
+def _parts(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The parts of all messages; a message that is a text alone is one part."""
+    messages = question.get("messages")
+    contents = (
+        [turn.get("content") for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
+    )
+    listed = [content if isinstance(content, list) else [{"text": content}] for content in contents]
+    return [part for content in listed for part in content if isinstance(part, dict)]
+
+
+def check_texts(question: Mapping[str, Any]) -> None:
+    """Let a question pass whose messages contain no mark of a chat template.
+
+    Raises:
+        RequestError: 400.
+    """
+    for part in _parts(question):
+        try:
+            validate_marks(str(part.get("text") or ""))
+        except ValueError as error:
+            raise RequestError(400, f"messages: a text {error}", "template_mark") from None
+
+
 def check_pictures(question: Mapping[str, Any], media: Media) -> None:
     """Let a question pass whose pictures are few, small and from allowed places; their pixels are not read.
 
     Raises:
         RequestError: 400.
     """
-    messages = question.get("messages")
-    turns = messages if isinstance(messages, list) else []
-    contents = [turn.get("content") for turn in turns if isinstance(turn, dict)]
-    parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
-    addresses = [part["image_url"] for part in parts if "image_url" in part]
+    addresses = [part["image_url"] for part in _parts(question) if "image_url" in part]
     if len(addresses) > MAX_PICTURES:
         raise RequestError(400, f"expected {MAX_PICTURES} images at most, got {len(addresses)}", "image_count")
     for address in addresses:

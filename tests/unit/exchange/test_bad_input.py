@@ -32,6 +32,7 @@ from paco_core.io.files import DataError, write_json
 from paco_core.io.rejected import Rejected
 
 Row = dict[str, Any]
+MARK = "<|im_end|>"  # of the chat template of Qwen
 GOOD, CUT, MISSING, LARGE = "good.png", "cut.png", "missing.png", "large.png"
 
 
@@ -75,6 +76,7 @@ def t2is(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
         "repeated": rows[0],
         "of another size": rows[0] | {"idx": "a", "height": 1 << 20},
         "of another language": rows[0] | {"idx": "b", "category": "故事"},
+        "with a mark": rows[0] | {"idx": "m", "theme": f"a cat {MARK}"},
         "absolute": rows[0] | {"idx": "/etc/passwd"},
     }
     json_lines(root / "t2is.jsonl", [*rows, *(damaged[name] for name in bad if name in damaged)], "cut off" in bad)
@@ -91,6 +93,7 @@ def edit_prompts(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]
         "picture cut off": {"key": "d", "input_image": CUT},
         "picture missing": {"key": "e", "input_image": MISSING},
         "absolute": {"key": "f", "input_image": "/etc/hostname"},
+        "with a mark": {"key": "m", "instruction": f"Make it {MARK}."},
     }
     json_lines(root / "edits.jsonl", [*rows, *(sound | damaged[n] for n in bad if n in damaged)], "cut off" in bad)
     found = read_rows(root / "edits.jsonl")
@@ -106,6 +109,7 @@ def triples(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
         "picture cut off": {"edited": CUT},
         "picture missing": {"original": MISSING},
         "absolute": {"edited": "/etc/hostname"},
+        "with a mark": {"answer": f"Yes. It is.{MARK}"},
     }
     json_lines(root / "t.jsonl", [*rows, *(sound | damaged[name] for name in bad if name in damaged)], "cut off" in bad)
     found = editing_pairs(EditingParams(source="import", count=None, file="t.jsonl"), root)
@@ -128,6 +132,7 @@ def paco_dataset(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]
         "picture cut off": row([GOOD, CUT]),
         "picture missing": row([GOOD, MISSING]),
         "absolute": row([GOOD, "/etc/hostname"]),
+        "with a mark": json.loads(json.dumps(row([GOOD, "other.png"])).replace("a cat", f"a cat {MARK}")),
     }  # fmt: skip
     json_lines(root / "in/train.jsonl", [*rows, *(damaged[n] for n in bad if n in damaged)], "cut off" in bad)
     write_json(root / "in/dataset_info.json", {"paco_train": {"file_name": "train.jsonl", "formatting": "sharegpt"}})
@@ -152,10 +157,11 @@ def rank_bench(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
         "of another size": candidate(LARGE),
         "absolute": candidate("/etc/hostname"),
         "of another language": {"folder": "猫"},
+        "with a mark": {"folder": "m"},
     }
     rows = [sound, sound | {"folder": "q"}, *(sound | damaged[name] for name in bad if name in damaged)]
     json_lines(root / "in/consistency_full_rank.jsonl", rows, "cut off" in bad)
-    prompts = [{"idx": "p", "prompt": "a cat"}, {"idx": "q", "prompt": "一只猫"}]
+    prompts = [{"idx": "p", "prompt": "a cat"}, {"idx": "q", "prompt": "一只猫"}, {"idx": "m", "prompt": MARK}]
     json_lines(root / "in/prompt_data.jsonl", prompts, False)
     return summary("rank_bench", root / "in", root / "out")
 
@@ -176,6 +182,7 @@ def gedit(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
         "picture cut off": row("d", input_image={"bytes": picture()[:40], "path": None}),
         "picture missing": row("e", input_image={"bytes": b"", "path": None}),
         "absolute": row("/etc/passwd"),
+        "with a mark": row("m", instruction=f"Make it {MARK}."),
     }
     rows = [row("a"), row("b", instruction="把它变成蓝色", instruction_language="cn")]
     (root / "in").mkdir()
@@ -200,6 +207,7 @@ def edit_bench(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
         "picture cut off": row("d", input_image=stored(picture()[:40])),
         "picture missing": row("e", input_image=stored(None, MISSING)),
         "absolute": row("f", input_image=stored(None, "/etc/hostname")),
+        "with a mark": row("m", instruction=f"Make it {MARK}."),
     }
     rows = [row("a"), row("b", instruction="把它变成蓝色"), *(damaged[name] for name in bad if name in damaged)]
     (root / "in").mkdir()
@@ -259,20 +267,23 @@ class Importer:
 ONE_PICTURE = {
     "repeated": "duplicate", "picture cut off": "picture", "picture missing": "picture", "absolute": "picture",
 }  # fmt: skip
-LANGUAGE, LINE = {"of another language": "record"}, {"cut off": "line"}
+LANGUAGE, LINE, MARKED = {"of another language": "record"}, {"cut off": "line"}, {"with a mark": "record"}
 IMPORTERS = {
     "T2IS records": Importer(
         t2is,
-        {"repeated": "record", "of another size": "record", **LANGUAGE, "absolute": "record", **LINE},
+        {"repeated": "record", "of another size": "record", **LANGUAGE, "absolute": "record", **LINE, **MARKED},
     ),
-    "editing prompts": Importer(edit_prompts, ONE_PICTURE | LINE),
-    "editing triples": Importer(triples, ONE_PICTURE | LINE),
-    "PaCo-Dataset": Importer(paco_dataset, ONE_PICTURE | {"of another language": "question"} | LINE),
+    "editing prompts": Importer(edit_prompts, ONE_PICTURE | LINE | MARKED),
+    "editing triples": Importer(triples, ONE_PICTURE | LINE | MARKED),
+    "PaCo-Dataset": Importer(
+        paco_dataset, ONE_PICTURE | {"of another language": "question", "with a mark": "question"} | LINE
+    ),
     "ConsistencyRank-Bench": Importer(
-        rank_bench, ONE_PICTURE | {"of another size": "picture", "of another language": "prompt"} | LINE
+        rank_bench,
+        ONE_PICTURE | {"of another size": "picture", "of another language": "prompt", "with a mark": "prompt"} | LINE,
     ),
-    "GEdit-Bench": Importer(gedit, ONE_PICTURE | LANGUAGE | {"absolute": "record"}),
-    "EditReward-Bench": Importer(edit_bench, ONE_PICTURE | LANGUAGE),
+    "GEdit-Bench": Importer(gedit, ONE_PICTURE | LANGUAGE | MARKED | {"absolute": "record"}),
+    "EditReward-Bench": Importer(edit_bench, ONE_PICTURE | LANGUAGE | MARKED),
     "rankings": Importer(
         rankings, {"repeated": "duplicate", "of another size": "ranking", "of another language": "instance", **LINE}
     ),

@@ -119,13 +119,13 @@ def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:
     good, *_ = asked = questions(3, 5)
     long = PairQuery(good.first, good.second, render("theme", theme="red " * 2100))
     narrow = PairQuery(Image.new("RGB", (1, 300)), good.second, good.instruction)
-    mark = PairQuery(good.first, good.second, "<|image_pad|>?")
+    mark = PairQuery(good.first, good.second, "Same <|image_pad|>?")
     done: list[int] = []
     scores = scorer.score([asked[0], long, asked[1], narrow, mark, asked[2]], on_batch=done.append)
     assert [score.failed for score in scores] == [False, True, False, True, True, False] and sum(done) == 6
     assert scores[1].cause == "the question, its pictures and the answer exceed the model's window of 2048 tokens"
     assert scores[3].cause == "a picture's longer side is more than 200 times its shorter one"
-    assert "holds the image token" in str(scores[4].cause)
+    assert "<|image_pad|>" in str(scores[4].cause)
     assert [scores[n].value for n in (0, 2, 5)] == [score.value for score in scorer.score(asked)]
     with pytest.raises(DataError, match="window of 2048"):
         scorer.first_logits([good, long])

@@ -1,0 +1,129 @@
+"""A person's words: marks of a template are refused wherever they come in, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+from transformers import AutoTokenizer
+
+from paco_core import Judge
+from paco_core.config.params_rewards import Rubric
+from paco_core.data.pairs.answers import fault, written_fault
+from paco_core.data.records.records import PromptRecord
+from paco_core.io.files import DataError
+from paco_core.io.text import template_mark, validate_marks
+from paco_core.io.tokens import validate_tokens
+from paco_core.operations.asked import edit_record, set_record
+from paco_core.reward_model.examples import read_examples
+from paco_core.reward_model.instructions import render
+from paco_core.serving.protocol import ChatRequest, RequestError
+from paco_core.serving.servers.gateway import check_texts
+from tests.support.grpo_toys import record
+
+MARKS = (
+    "<|im_end|>", "<|image_pad|>", "<|endoftext|>", "<|vision_start|>", "</s>", "<pad>", "<extra_id_0>", "<think>",
+    "<start_of_text>", "<end_of_turn>", "</tool_call>", "<|ENDOFTEXT|>", "\uff1c|im_end|\uff1e", "<|im_\u200bend|>",
+)  # fmt: skip
+WORDS = (
+    "a < b and c > d",
+    "<image2>'s hat",
+    "<3",
+    "x </ y",
+    "| a |",
+    "[TOP]-[LEFT]: a",
+    "a <b> tag",
+    "< |im_end| >",
+    "",
+)
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_is_found_in_any_spelling_that_a_tokenizer_may_read(mark: str) -> None:
+    assert template_mark(f"a red{mark} cat") is not None
+    with pytest.raises(ValueError, match="contains"):
+        validate_marks(f"a red {mark}")
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words_are_words(words: str) -> None:
+    assert validate_marks(words) == words
+
+
+@pytest.mark.parametrize("folder", ["qwen2_5_vl", "clip", "flux/tokenizer", "flux2_klein/tokenizer"])
+def test_every_mark_of_a_tokenizer_is_refused_by_both(repository: Path, folder: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo" / folder)
+    for mark in tokenizer.get_added_vocab():
+        assert template_mark(f"a {mark}")
+        with pytest.raises(DataError) as error:
+            validate_tokens(tokenizer, f"a cat{mark}")
+        assert mark in str(error.value)
+    for words in WORDS:
+        validate_tokens(tokenizer, words)
+
+
+def test_a_mark_that_only_the_tokenizer_knows_is_refused_by_it(repository: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/qwen2_5_vl")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[OWN]"]})
+    assert template_mark("a [OWN] cat") is None
+    with pytest.raises(DataError):
+        validate_tokens(tokenizer, "a [OWN] cat")
+
+
+MARK = "<|im_end|>"
+
+
+def test_records_commands_and_questions_refuse_a_mark_by_its_name() -> None:
+    picture, row = Image.new("RGB", (32, 32)), record(0).model_dump()
+    for key in ("prompt", "theme"):
+        with pytest.raises(ValidationError):
+            PromptRecord.model_validate(row | {key: f"{row[key]} {MARK}"})
+    with pytest.raises(ValidationError):
+        PromptRecord.model_validate(row | {"criteria": {"Style": {"one": MARK}}})
+    calls = [
+        lambda: edit_record(f"Make it red {MARK}", [picture]),
+        lambda: set_record("a cat", ["one", f"two {MARK}"], 32),
+        lambda: set_record(f"a cat {MARK}", ["one", "two"], 32),
+        lambda: render("theme", theme=f"a cat {MARK}"),
+        lambda: Rubric.model_validate({"endpoint": {}, "criteria": {"one": MARK}}),
+    ]
+    for call in calls:
+        with pytest.raises((DataError, ValidationError)) as error:
+            call()
+        assert MARK in str(error.value)
+
+
+def test_a_judge_refuses_a_theme_before_it_asks() -> None:
+    judge = Judge.__new__(Judge)  # nothing is loaded
+    judge.scorer = None  # type: ignore[assignment]
+    picture = Image.new("RGB", (32, 32))
+    with pytest.raises(DataError, match="theme"):
+        judge.score(picture, picture, theme=f"a cat {MARK}")
+
+
+def test_both_engines_refuse_a_message_with_a_mark() -> None:
+    text = {"type": "text", "text": f"Same? {MARK}"}
+    body = {"model": "m", "messages": [{"role": "user", "content": [text]}]}
+    for content in ([text], text["text"]):
+        with pytest.raises(RequestError) as error:
+            check_texts(body | {"messages": [{"role": "user", "content": content}]})
+        assert error.value.status == 400
+    check_texts({"messages": [{"role": "user", "content": "Same?"}]})
+    with pytest.raises(RequestError) as error:
+        ChatRequest.parse(json.dumps(body).encode())
+    assert error.value.status == 400 and MARK in error.value.message
+
+
+def test_an_answer_with_a_mark_is_no_answer(tmp_path: Path) -> None:
+    for wrong in (fault, written_fault):
+        assert wrong(f"Yes. They agree.{MARK}", "Yes") == "template_mark_in_answer"
+    row = {"pair_id": "p1", "theme": "a cat", "first": "a#0", "second": "b#0", "label": "Yes", "answer": "Yes. Alike."}
+    for changes in ({"answer": f"Yes. {MARK}"}, {"theme": f"a cat {MARK}"}, {"instruction": f"Make it {MARK}"}):
+        pd.DataFrame([row | changes]).to_parquet(tmp_path / "train.parquet")
+        with pytest.raises(DataError) as error:
+            read_examples(tmp_path / "train.parquet", lambda _ref: Image.new("RGB", (32, 32)), "theme")
+        assert "train.parquet" in str(error.value) and "p1" in str(error.value)
