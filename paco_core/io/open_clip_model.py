@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from paco_core.io.imports import uncollected
+from paco_core.io.tokens import note_texts, token_counts, validate_tokens
 from paco_core.io.weights import load_open_clip
 
 if TYPE_CHECKING:
@@ -50,11 +51,16 @@ class OpenClip:
         """Tokens of each text, the first and the last that the model adds included."""
         inner = getattr(self.tokenizer, "tokenizer", None)  # of Hugging Face; open_clip's own adds two tokens itself
         if inner is not None:
-            return [len(ids) for ids in inner(texts, verbose=False)["input_ids"]]
+            return token_counts(inner, texts)
         return [len(self.tokenizer.encode(text)) + 2 for text in texts]
 
-    def texts(self, texts: Sequence[str]) -> torch.Tensor:
-        """Embeddings (N, width) fp32. A text met before is not embedded again: prompts repeat over a training."""
+    def texts(self, texts: Sequence[str], reader: str = "clip") -> torch.Tensor:
+        """Embeddings (N, width) fp32. A text met before is not embedded again: prompts repeat over a training.
+
+        Args:
+            reader: by whose name the texts are counted (:func:`note_texts`).
+        """
+        note_texts(reader, texts, self.window, self.lengths)
         self._embed(set(texts) - self._texts.keys())
         return torch.stack([self._texts[text] for text in texts])
 
@@ -70,6 +76,8 @@ class OpenClip:
         return rows
 
     def _encoded(self, texts: list[str]) -> torch.Tensor:
+        for text in texts:
+            validate_tokens(getattr(self.tokenizer, "tokenizer", None), text)
         tokens = self.tokenizer(texts).to(self.device)
         with torch.inference_mode():
             rows: torch.Tensor = self.model.encode_text(tokens, normalize=True).float()

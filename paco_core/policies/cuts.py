@@ -27,6 +27,22 @@ class Cut:
         )
 
 
+def read_part(tokenizer: Any, prompt: str, window: int) -> str:
+    """The beginning of a prompt that a model reads: its longest run of at most ``window`` first tokens that is a text.
+
+    A token may end within a character, and a shorter text may become other tokens. The text that is returned becomes
+    these very tokens again.
+    """
+    found = tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    if len(found.input_ids) <= window:
+        return prompt
+    for count in range(window, 0, -1):
+        text = prompt[: found.offset_mapping[count - 1][1]]
+        if tokenizer(text, add_special_tokens=False, verbose=False).input_ids == found.input_ids[:count]:
+            return text
+    return ""
+
+
 def cut_of(tokenizer: Any, prompt: str, window: int, *, closing: bool) -> Cut | None:
     """What is cut off a prompt; None where it fits.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from paco_core.adapters.names import Vocabulary
+from paco_core.io.tokens import note_texts, token_counts
 from paco_core.policies.base import References, Size
 from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded
@@ -54,8 +56,9 @@ class FluxPolicy(PipelinePolicy):
 
     def _texts(self, prompts: Sequence[str], max_sequence_length: int) -> list[Tensors]:
         """T5's words (L, d) and CLIP's summary (d,) of each prompt."""
-        for prompt in prompts:
-            self.note(prompt, cut_of(self.pipeline.tokenizer_2, prompt, max_sequence_length, closing=True))
+        clip, t5 = self.pipeline.tokenizer, self.pipeline.tokenizer_2
+        self.note_cuts(prompts, lambda prompt: cut_of(t5, prompt, max_sequence_length, closing=True))
+        note_texts("summary", prompts, clip.model_max_length, partial(token_counts, clip))
 
         def encode(row: int) -> Tensors:
             self.need_encoders()

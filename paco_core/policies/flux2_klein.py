@@ -89,8 +89,8 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
         guidance: float | None = None,
     ) -> Encoded:
         pictures = self.check_references(prompts, references, sizes)
-        for prompt in prompts:
-            self.note(prompt, cut_in_dialogue(self.pipeline.tokenizer, prompt, max_sequence_length))
+        tokenizer = self.pipeline.tokenizer
+        self.note_cuts(prompts, lambda prompt: cut_in_dialogue(tokenizer, prompt, max_sequence_length))
         parts = [self._texts("text", prompts, max_sequence_length)]
         if guidance is None or self.passes(guidance) > 1:
             parts.append(self._texts("negative", [NEGATIVE] * len(prompts), max_sequence_length))

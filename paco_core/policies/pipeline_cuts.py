@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import diffusers
 from transformers import AutoTokenizer
 
 from paco_core.io.hub import from_hub
+from paco_core.io.tokens import note_texts, token_counts
 from paco_core.policies.cuts import Cut, cut_in_dialogue, cut_in_template, cut_of
 from paco_core.policies.windows import main_tokenizer
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 def cut_prompts(model: Path | str, records: Sequence[PromptRecord], window: int) -> dict[str, Cut]:
     """What is cut off prompts, by their ids, whether they are painted now or were before.
 
+    Texts that a further tokenizer cuts, CLIP's for the summary of a prompt, are counted (:func:`note_texts`).
+
     Args:
         model: folder or hub id.
         window: ``max_sequence_length``, which holds where the class takes it; else its tokenizer says how much is read.
@@ -29,7 +33,11 @@ def cut_prompts(model: Path | str, records: Sequence[PromptRecord], window: int)
         parts: dict[str, Any] = diffusers.DiffusionPipeline.load_config(str(model))
         if (name := main_tokenizer(parts)) is None:
             return {}
-        tokenizer = AutoTokenizer.from_pretrained(str(model), subfolder=name)
+        names = [part for part in parts if part.startswith("tokenizer")]
+        tokenizers = {part: AutoTokenizer.from_pretrained(str(model), subfolder=part) for part in names}
+    tokenizer = tokenizers.pop(name)
+    for clip in tokenizers.values():
+        note_texts("summary", [r.prompt for r in records], clip.model_max_length, partial(token_counts, clip))
     kind = getattr(diffusers, str(parts.get("_class_name")), None)
     takes = kind is not None and "max_sequence_length" in inspect.signature(kind.__call__).parameters
     reads = window if takes else int(tokenizer.model_max_length)

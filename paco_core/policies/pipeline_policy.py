@@ -27,6 +27,7 @@ from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.pictures import rgb
 from paco_core.io.precision import painting, weights_format
+from paco_core.io.tokens import validate_prompts
 from paco_core.io.weights import load_part, load_pipeline, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, refuse_tokens, sized
@@ -221,11 +222,20 @@ class PipelinePolicy:
         encoders = [getattr(self.pipeline, name) for name in self.known.text_encoders]
         return self.encodings.rows(inputs, encode, adapters_on(encoders) or self._adapters_at_drop)
 
-    def note(self, prompt: str, cut: Cut | None) -> None:
-        """Keep what is cut off a prompt that is encoded, where anything is."""
-        self.cut.pop(prompt, None)
-        if cut is not None:
-            self.cut[prompt] = cut
+    def note_cuts(self, prompts: Sequence[str], cut_of: Callable[[str], Cut | None]) -> None:
+        """Keep what is cut off each prompt that is about to be encoded.
+
+        Args:
+            cut_of: what is cut off a prompt, None where it fits.
+
+        Raises:
+            DataError: when a prompt contains a mark that a tokenizer of the pipeline reads.
+        """
+        validate_prompts(self.pipeline, prompts)
+        for prompt in prompts:
+            self.cut.pop(prompt, None)
+            if (cut := cut_of(prompt)) is not None:
+                self.cut[prompt] = cut
 
     def need_encoders(self) -> None:
         """Raise when the text encoders are gone."""

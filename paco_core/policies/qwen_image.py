@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from paco_core.policies.base import References, Size
-from paco_core.policies.cuts import cut_in_template
+from paco_core.policies.cuts import Cut, cut_in_template
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.qwen_image_edit import NEGATIVE, QwenImageEditPolicy
@@ -44,9 +44,12 @@ class QwenImagePolicy(QwenImageEditPolicy):
     ) -> Encoded:
         self.check_references(prompts, references, sizes)
         template, start = self.pipeline.prompt_template_encode, self.pipeline.prompt_template_encode_start_idx
-        for prompt in prompts:
-            text = template.format(prompt)
-            self.note(prompt, cut_in_template(self.pipeline.tokenizer, text, prompt, max_sequence_length, start))
+        tokenizer = self.pipeline.tokenizer
+
+        def cut(prompt: str) -> Cut | None:
+            return cut_in_template(tokenizer, template.format(prompt), prompt, max_sequence_length, start)
+
+        self.note_cuts(prompts, cut)
         rows = self._words(prompts, max_sequence_length)
         if guidance is None or self.known.passes_a_step(guidance) > 1:
             (negative,) = self._words([NEGATIVE], max_sequence_length)

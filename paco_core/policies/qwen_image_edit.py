@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized
-from paco_core.policies.cuts import cut_of
+from paco_core.policies.cuts import Cut, cut_of, read_part
 from paco_core.policies.encoded import Condition, Encoded, mask_of
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.one_frame import one_frame
@@ -64,7 +65,9 @@ image = pipeline(
     ) -> Encoded:
         pictures = self.check_references(prompts, references, sizes)
         names = [[picture_digest(picture) for picture in row] for row in pictures]
-        instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
+        instructions = [read_part(self.pipeline.tokenizer, prompt, max_sequence_length) for prompt in prompts]
+        read = dict(zip(prompts, instructions, strict=True))
+        self.note_cuts(prompts, lambda prompt: self._cut(prompt, read[prompt], max_sequence_length))
         parts = [self._references(pictures, names, sizes)]
         parts.append(self._texts("text", instructions, pictures, names, sizes))
         if guidance is None or self.known.passes_a_step(guidance) > 1:
@@ -85,14 +88,9 @@ image = pipeline(
         pixels = processor.preprocess(processor.resize(picture, *brought), *brought)
         return self._packed(self._maps(pixels.to(self.device, self.vae.dtype)))[0]
 
-    def _cut(self, prompt: str, length: int) -> str:
-        """The first ``length`` tokens of an instruction; notes what is lost where there are more."""
-        tokenizer = self.pipeline.tokenizer
-        cut = cut_of(tokenizer, prompt, length, closing=False)
-        self.note(prompt, cut)
-        if cut is None:
-            return prompt
-        return str(tokenizer.decode(tokenizer(prompt, add_special_tokens=False).input_ids[:length]))
+    def _cut(self, prompt: str, read: str, length: int) -> Cut | None:
+        cut = cut_of(self.pipeline.tokenizer, prompt, length, closing=False)
+        return None if cut is None else replace(cut, lost=prompt[len(read) :].strip())
 
     def _texts(
         self,

@@ -66,6 +66,23 @@ def _windows(folder: Path, pipeline: str | None) -> Iterator[int]:
         yield int(length)
 
 
+def frame_of(pipeline: str, tokenizer: Path) -> tuple[str, str]:
+    """What a pipeline writes before and behind each prompt, and reads within the same window.
+
+    Args:
+        pipeline: its class.
+        tokenizer: folder of the tokenizer, whose chat template FLUX.2 [klein] uses.
+    """
+    answer = "<|im_end|>\n<|im_start|>assistant\n"
+    if pipeline == "QwenImagePipeline":
+        return "", answer
+    if pipeline != "Flux2KleinPipeline":
+        return "", ""
+    files = [tokenizer / name for name in ("chat_template.jinja", "tokenizer_config.json")]
+    thinks = any("<think>" in file.read_text(encoding="utf-8") for file in files if file.is_file())
+    return "<|im_start|>user\n", answer + "<think>\n\n</think>\n\n" * thinks
+
+
 def main_tokenizer(parts: Iterable[str]) -> str | None:
     """Which part of a pipeline reads prompts word by word: the last tokenizer. Before it CLIP's, for a summary."""
     return max((name for name in parts if name.startswith("tokenizer")), default=None)

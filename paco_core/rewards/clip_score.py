@@ -26,7 +26,7 @@ class ClipScore:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        texts = self.clip.texts([record.prompt for record in batch.records])
+        texts = self.clip.texts([record.prompt for record in batch.records], self.name)
         cosines = (self.clip.images(batch.whole) * texts).sum(dim=1).double().cpu().numpy()
         score: np.ndarray = WEIGHT * cosines.clip(min=0.0)
         return score

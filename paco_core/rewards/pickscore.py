@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from transformers import AutoProcessor, CLIPModel
 
 from paco_core.io.files import DataError
+from paco_core.io.tokens import note_texts, token_counts, validate_tokens
 from paco_core.io.weights import load_model, reading
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_model
@@ -44,6 +46,11 @@ class PickScore:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
+        window = self.model.config.text_config.max_position_embeddings
+        for record in batch.records:
+            validate_tokens(self.processor.tokenizer, record.prompt)
+        texts, count = [record.prompt for record in batch.records], partial(token_counts, self.processor.tokenizer)
+        note_texts(self.name, texts, window, count)
         scores = []
         for start in range(0, len(batch), BATCH):
             part = batch.take(range(start, min(start + BATCH, len(batch))))
@@ -52,7 +59,7 @@ class PickScore:
                 text=[record.prompt for record in part.records],
                 padding=True,
                 truncation=True,
-                max_length=self.model.config.text_config.max_position_embeddings,
+                max_length=window,
                 return_tensors="pt",
             ).to(self.model.device)
             with torch.inference_mode():

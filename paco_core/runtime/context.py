@@ -26,6 +26,7 @@ from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.io.secrets import redacted
 from paco_core.io.skipped import write_skipped
+from paco_core.io.tokens import forget_texts, report_texts
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.inputs import StageInputs
 from paco_core.runtime.code.stage_code import StageCode
@@ -62,6 +63,9 @@ class StageContext:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     endpoint: str | None = None  # names of the servers that scored, with their fingerprints
     _reported: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        forget_texts()  # what ran before in this process is not counted for this stage
 
     @property
     def label(self) -> str:
@@ -145,7 +149,7 @@ class StageContext:
     def report(
         self, metrics: Mapping[str, float], measures: Mapping[str, Path] | None = None, /, **notes: str | int | float
     ) -> None:
-        """Tell the stage's figures, once, at its end.
+        """Report the stage's metrics, once, at its end, with how many texts a model has cut (:func:`report_texts`).
 
         Args:
             metrics: may be nested by dotted names; NaN is written as null, for JSON has no NaN.
@@ -153,7 +157,8 @@ class StageContext:
                 shows them on its page, too.
             notes: are shown on the asset's page only.
         """
-        self._reported = {**dict(metrics), **notes}
+        metrics = {**metrics, **report_texts(self.say)}
+        self._reported = {**metrics, **notes}
         clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in metrics.items()}
         file = paths.metrics_file(self.name, self.item)
         files.write_json(self.root / file, clean)

@@ -27,6 +27,7 @@ from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
+from paco_core.io.tokens import validate_prompts
 from paco_core.io.weights import load_pipeline
 
 if TYPE_CHECKING:
@@ -93,7 +94,11 @@ class TextToImage:
         """Encode each distinct prompt once and drop the encoders; how many prompts were encoded.
 
         A class that cannot encode ahead keeps its encoders; none is encoded then.
+
+        Raises:
+            DataError: when a prompt contains a mark that a tokenizer of the pipeline reads.
         """
+        validate_prompts(self.pipeline, {request.prompt for request in requests})
         if not CachedPromptEncoder.possible(self.pipeline):
             return 0
         self._embeddings = CachedPromptEncoder(self.pipeline)

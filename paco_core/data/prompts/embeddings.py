@@ -16,6 +16,7 @@ from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
 from paco_core.io.open_clip_model import OpenClip
+from paco_core.io.tokens import token_counts, validate_tokens
 from paco_core.io.weights import load_model, reading, refuse_not_finite
 
 BATCH = 256
@@ -114,9 +115,11 @@ class Sentences:
         self.window = int(self._model.max_seq_length or 1 << 30)
 
     def lengths(self, texts: list[str]) -> list[int]:
-        return [len(ids) for ids in self._model.tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+        return token_counts(self._model.tokenizer, texts)
 
     def encode(self, texts: list[str]) -> np.ndarray:
+        for text in texts:
+            validate_tokens(self._model.tokenizer, text)
         found = self._model.encode(texts, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(found, dtype=np.float32)
 
@@ -133,9 +136,11 @@ class Pooled:
         self.window = int(min(self._tokenizer.model_max_length, self._model.config.max_position_embeddings))
 
     def lengths(self, texts: list[str]) -> list[int]:
-        return [len(ids) for ids in self._tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+        return token_counts(self._tokenizer, texts)
 
     def encode(self, texts: list[str]) -> np.ndarray:
+        for text in texts:
+            validate_tokens(self._tokenizer, text)
         tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self.window, return_tensors="pt")
         with torch.inference_mode():
             pooled = self._model(**tokens.to(self._device)).pooler_output

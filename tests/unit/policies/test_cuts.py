@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from transformers import AutoTokenizer
 
 from paco_core.painting.paint import paint
 from paco_core.painting.painted import Painted, cuts_of
 from paco_core.policies import flux
-from paco_core.policies.cuts import Cut, of_records, report
+from paco_core.policies.cuts import Cut, of_records, read_part, report
 from paco_core.policies.pipeline_cuts import cut_prompts
 from tests.support.dataset_world import records
 from tests.support.grpo_toys import ToyPolicy
@@ -45,6 +46,18 @@ def test_a_policy_and_its_plain_pipeline_name_the_same(model: Path) -> None:
         policy.encode([record.prompt for record in given], window)
         assert cut_prompts(model, given, window) == of_records(policy.cut, given)
     assert len(cut_prompts(model, given, 8)) == 4
+
+
+@pytest.mark.parametrize("text", ["把狗变成红色😀，戴上蓝色的帽子。", "An unbelievably blue café 😀 naïve hat"])
+def test_what_is_read_of_an_instruction_is_whole_tokens_and_whole_characters(repository: Path, text: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/qwen_image_edit/tokenizer")
+    ids = tokenizer(text).input_ids
+    for window in range(1, len(ids)):
+        read = read_part(tokenizer, text, window)
+        tokens = tokenizer(read).input_ids
+        assert text.startswith(read) and tokens == ids[: len(tokens)]
+        assert window - 4 < len(tokens) <= window, "no more is given up than one character takes"
+    assert read_part(tokenizer, text, len(ids)) == text
 
 
 def test_a_painted_picture_says_what_was_lost_also_where_it_was_kept() -> None:

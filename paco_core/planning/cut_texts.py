@@ -1,0 +1,126 @@
+"""Texts that a model will cut, known before anything runs.
+
+Only tokenizers in folders of the project are read, and only prompts that exist already. A stage reports what a model
+has cut (:func:`paco_core.io.tokens.report_texts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from paco_core.data.records.records import split_panels
+from paco_core.io.files import DataError, read_json
+from paco_core.planning.foreseen import paintable
+from paco_core.policies.families import family_of
+from paco_core.policies.windows import frame_of, main_tokenizer
+from paco_core.rewards import registry
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import task_of
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params, PolicyRecipe, RewardTerm
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.tasks.base import Foreseen
+
+
+class _Reader(NamedTuple):
+    """A model that reads texts.
+
+    Attributes:
+        key: its place in ``params.yaml``.
+        tokenizer: file of its tokenizer.
+        window: tokens that it reads of a text.
+        frame: what is written around each text, before it and behind it.
+    """
+
+    key: str
+    tokenizer: Path
+    window: int
+    texts: Sequence[str]
+    frame: tuple[str, str] = ("", "")
+
+
+def cut_texts(params: Params, root: Path, foreseen: Foreseen) -> list[str]:
+    """One remark for each model that will cut texts: how many of how many, and the tokens of the longest."""
+    lengths: dict[tuple[Path, tuple[str, str]], dict[str, int]] = {}
+    remarks = []
+    for reader in _readers(params, root, foreseen):
+        if not reader.tokenizer.is_file():
+            continue
+        known = lengths.setdefault((reader.tokenizer, reader.frame), {})
+        known |= _lengths(reader.tokenizer, reader.frame, set(reader.texts) - known.keys())
+        read = [known[text] for text in dict.fromkeys(reader.texts)]
+        if cut := sum(length > reader.window for length in read):
+            remarks.append(
+                f"{reader.key}: {cut} of {len(read)} texts are longer than the {reader.window} tokens that it reads "
+                f"and will be cut; the longest has {max(read)}"
+            )
+    return remarks
+
+
+def _lengths(file: Path, frame: tuple[str, str], texts: Iterable[str]) -> dict[str, int]:
+    from tokenizers import Tokenizer  # noqa: PLC0415 - a quarter of a second, for projects with such models alone
+
+    tokenizer, (before, behind) = Tokenizer.from_file(str(file)), frame
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    listed = list(texts)
+    framed = [f"{before}{text}{behind}" for text in listed]
+    encoded = tokenizer.encode_batch(framed, add_special_tokens=not any(frame))
+    return {text: len(one.ids) for text, one in zip(listed, encoded, strict=True)}
+
+
+def _readers(params: Params, root: Path, foreseen: Foreseen) -> Iterator[_Reader]:
+    for name, recipe in params.policies.recipes.items():
+        records = _records(params, recipe, foreseen, root)
+        if records and recipe.panels == "together":
+            yield from _painter(f"policies.recipes.{name}", recipe, root, [record.prompt for record in records])
+        for term_name, term in recipe.rewards.terms.items():
+            key, kind = f"policies.recipes.{name}.rewards.terms.{term_name}", registry.kind(term_name, term)
+            yield from _reward(key, kind, term, root, records)
+
+
+def _records(params: Params, recipe: PolicyRecipe, foreseen: Foreseen, root: Path) -> list[PromptRecord]:
+    """The prompts that a recipe trains on or is watched on, as far as their texts are known."""
+    if task_of(recipe) is SETS:
+        known = recipe.prompts is not None or params.prompts.engine != "openai"
+    else:
+        known = params.edit_prompts.source == "file"
+    return [record for part in paintable(foreseen, recipe, root) for record in part] if known else []
+
+
+def _painter(key: str, recipe: PolicyRecipe, root: Path, texts: Sequence[str]) -> Iterator[_Reader]:
+    folder = root / recipe.model
+    index = folder / "model_index.json"
+    if index.is_file() and (name := main_tokenizer(read_json(index))) is not None:
+        frame = frame_of(family_of(recipe.family).pipeline, folder / name)
+        yield _Reader(key, folder / name / "tokenizer.json", recipe.max_sequence_length, texts, frame)
+
+
+def _reward(key: str, kind: str, term: RewardTerm, root: Path, records: Sequence[PromptRecord]) -> Iterator[_Reader]:
+    if kind not in ("clip_t", "clip_score", "pickscore") or term.model is None or not records:
+        return
+    folder = root / term.model
+    texts = [text for record in records for text in (_panels(record) if kind == "clip_t" else [record.prompt])]
+    file, keys = folder / "open_clip_config.json", ["model_cfg", "text_cfg", "context_length"]
+    if kind == "pickscore":
+        file, keys = folder / "config.json", ["text_config", "max_position_embeddings"]
+    if file.is_file():
+        yield _Reader(key, folder / "tokenizer.json", _nested(file, keys, 77), texts)
+
+
+def _panels(record: PromptRecord) -> list[str]:
+    try:
+        return split_panels(record.prompt, record.layout)[1]
+    except DataError:  # `paco check` reports it
+        return []
+
+
+def _nested(file: Path, keys: Sequence[str], default: int) -> int:
+    """A number of a configuration; the default of its library where it is not there."""
+    value = read_json(file)
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, int) else default

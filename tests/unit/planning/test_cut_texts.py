@@ -1,0 +1,69 @@
+"""Texts that a model will cut: `paco check` counts them as the models themselves do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from transformers import AutoTokenizer
+
+from paco_core.config.params import Params, parse
+from paco_core.io.tokens import note_texts, report_texts, token_counts
+from paco_core.planning.cut_texts import cut_texts
+from paco_core.planning.foreseen import usable
+from paco_core.policies.cuts import cut_in_dialogue
+from paco_core.policies.windows import frame_of
+
+RECIPE = "policies.recipes.flux_t2is"
+
+
+def params(repository: Path, **changes: Any) -> Params:
+    tree = yaml.safe_load((repository / "params.yaml").read_text())
+    tree["prompts"]["count"] = 32
+    tree["diverse_prompts"]["target"] = 32
+    tree["policies"]["recipes"]["flux_t2is"] |= changes
+    return parse(tree)
+
+
+def remarks(repository: Path, given: Params) -> list[str]:
+    return [line for line in cut_texts(given, repository, usable(given, repository)) if RECIPE in line]
+
+
+def test_prompts_behind_the_window_of_a_reward_are_counted(repository: Path) -> None:
+    given = params(repository)
+    terms = given.policies.recipes["flux_t2is"].rewards.terms
+    terms["clip_score"] = terms["clip_t"].model_copy()
+    (line,) = remarks(repository, given)
+    prompts = [record.prompt for record in usable(given, repository).prompts]
+    longest = max(token_counts(AutoTokenizer.from_pretrained(repository / "data/zoo/clip"), prompts))
+    assert "clip_score: 32 of 32" in line and " 48 " in line and line.endswith(str(longest))
+
+
+def test_prompts_behind_the_window_of_an_image_generator_are_counted(repository: Path) -> None:
+    assert remarks(repository, params(repository)) == []
+    (line,) = remarks(repository, params(repository, max_sequence_length=8))
+    assert line.startswith(f"{RECIPE}: 32 of 32")
+
+
+def test_the_frame_of_klein_takes_as_many_tokens_as_its_dialogue(repository: Path) -> None:
+    folder = repository / "data/zoo/flux2_klein/tokenizer"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    before, behind = frame_of("Flux2KleinPipeline", folder)
+    tokens = tokenizer(f"{before}a red cat{behind}", add_special_tokens=False).input_ids
+    cut = cut_in_dialogue(tokenizer, "a red cat", 3)
+    assert cut is not None and len(tokens) == cut.tokens
+
+
+def test_a_reader_warns_once_and_reports_how_many_of_how_many(caplog: pytest.LogCaptureFixture) -> None:
+    report_texts(print)
+    for texts in (["a b c", "a"], ["a b c d", "a", "a b c"], ["a b c d"]):
+        note_texts("reader", texts, 2, lambda new: [len(text.split()) for text in new])
+    assert len(caplog.records) == 1
+    said: list[str] = []
+    assert report_texts(said.append) == {
+        "texts.reader.read": 3, "texts.reader.cut": 2, "texts.reader.longest": 4
+    }  # fmt: skip
+    assert len(said) == 1 and "reader" in said[0] and "2 of 3" in said[0]
+    assert report_texts(said.append) == {} and len(said) == 1, "counted for one stage"
