@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records import prompt_text
-from paco_core.data.records.prompt_content import contents_of_all
+from paco_core.data.records.prompt_content import contents_of_all, first_of_each_content
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
 from paco_core.io import paths
@@ -47,7 +47,8 @@ class Sets(Task):
             return self.split(recipe, read) if there else None
         if not foreseen.prompts:
             return None
-        return hold_out(list(foreseen.prompts[: foreseen.kept]), recipe.eval_prompts, recipe.seed)
+        diverse = first_of_each_content(foreseen.prompts)[: foreseen.kept]  # as diverse_prompts keeps those that differ
+        return hold_out(diverse, recipe.eval_prompts, recipe.seed)
 
     def paintable(
         self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read

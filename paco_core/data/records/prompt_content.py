@@ -69,6 +69,16 @@ def group_by_content(contents: Mapping[str, Collection[str]]) -> dict[str, str]:
     return {idx: idx for idx in contents} | connected(members for members in ids.values() if len(members) > 1)
 
 
+def first_of_each_content(records: Sequence[Prompt]) -> list[Prompt]:
+    """The first record of each group of :func:`group_by_content`, then the other records, both in their order."""
+    groups = group_by_content({record.idx: contents_of(record) for record in records})
+    first, repeats = dict[str, Prompt](), list[Prompt]()
+    for record in records:
+        if first.setdefault(groups[record.idx], record) is not record:
+            repeats.append(record)
+    return [*first.values(), *repeats]
+
+
 def records_by_text(records: Iterable[PromptRecord]) -> dict[str, PromptRecord]:
     """Records by the text of their prompt, for callers that know nothing else of a prompt.
 
