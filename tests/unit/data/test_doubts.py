@@ -35,8 +35,8 @@ def test_the_judge_before_is_asked_and_for_a_disagreement_the_held_out_one(
     context = SimpleNamespace(
         params=SimpleNamespace(
             reward=SimpleNamespace(template="plain"),
-            rounds=SimpleNamespace(ask=SimpleNamespace(choose=choose)),
-            held_out_judge="held_out",
+            rounds=SimpleNamespace(ask=SimpleNamespace(choose=choose), recipe="flux_t2is"),
+            policies=SimpleNamespace(recipe=lambda _name: SimpleNamespace(held_out_judge="held_out")),
         ),
         read=Path,
         read_before=lambda _path: Path("before"),

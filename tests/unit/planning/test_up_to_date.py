@@ -10,6 +10,7 @@ import yaml
 
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
+from paco_core.cli import commands
 from paco_core.cli.commands import main
 from paco_core.planning import preflight
 from paco_core.planning.preflight import Preflight, check_project
@@ -22,6 +23,7 @@ from tests.support import provenance_world as world
 def finished(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of five stages, all up to date, with whole parameters; its code is a stand-in."""
     monkeypatch.setattr(preflight, "_changed_code", lambda _root, _lock: [])
+    monkeypatch.setattr(commands, "validate_code_origin", lambda _root: None)
     return world.make_whole(project)
 
 
