@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +110,7 @@ def _written(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, tuple[int,
             file = root / path / name
             if file.is_file():
                 state = file.stat()
-                yield file.relative_to(root).as_posix(), (state.st_size, state.st_mtime_ns)
+                yield os.path.normpath(f"{path}/{name}"), (state.st_size, state.st_mtime_ns)
 
 
 def present_inputs(root: Path, label: str, made_of: StageCode | None = None) -> Inputs | None:
