@@ -34,6 +34,15 @@ class Lora:
     def rank(self) -> int:
         return self.a.shape[0]
 
+    @property
+    def largest_update(self) -> float:
+        """An upper bound of |alpha / rank|, and of each entry of |alpha / rank * B A|."""
+        entry = self.b.double().norm(dim=1).max() * self.a.double().norm(dim=0).max()
+        return abs(self.alpha) / self.rank * max(1.0, float(entry))
+
+
+#: Of the scale alpha / rank, and of the weights that an adapter adds: the largest number of float16.
+LARGEST_UPDATE = torch.finfo(torch.float16).max
 
 Layers = Mapping[str, Lora]  # a layer's name in the model -> its adapter
 
@@ -186,12 +195,24 @@ def _lora(found: Stored, place: _Place, part: AdaptedModel, size: tuple[int, int
         if not tensor.is_floating_point():
             raise DataError(f"{found.file}: {place.keys[side]} is of {tensor.dtype}, and not of floating-point numbers")
     stated = None if settings is None else settings.alpha(place.name.place, rank)
+    lora = Lora(a, b, _alpha(found, place, rank, stated))
+    largest = lora.largest_update
+    if not largest <= LARGEST_UPDATE:
+        raise DataError(
+            f"{found.file}: the adapter of {place.key} changes weights by up to {largest:.3g} (alpha {lora.alpha:g}, "
+            f"rank {rank}), expected at most {LARGEST_UPDATE:g}; the model would compute infinity"
+        )
+    return lora
+
+
+def _alpha(found: Stored, place: _Place, rank: int, stated: float | None) -> float:
+    """The alpha of a place: its tensor's, that of the settings, or the rank."""
     if "alpha" not in place.keys:
-        return Lora(a, b, float(rank) if stated is None else stated)
+        return float(rank) if stated is None else stated
     tensor = found.tensors[place.keys["alpha"]]
     if tensor.numel() != 1:
         raise DataError(f"{found.file}: {place.keys['alpha']} is {list(tensor.shape)}, and not one number")
     alpha = float(tensor)
     if stated is not None and not math.isclose(alpha, stated, rel_tol=1e-3):
         raise DataError(f"{found.file}: {place.keys['alpha']} is {alpha:g}, and its settings say {stated:g}")
-    return Lora(a, b, alpha)
+    return alpha

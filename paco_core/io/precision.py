@@ -9,6 +9,8 @@ from functools import lru_cache
 
 import torch
 
+from paco_core.io.files import DataError
+
 MIXED = "mixed"  # float32 weights; passes that only paint in bfloat16 where the device computes it natively
 _BFLOAT16 = ("avx512_bf16", "amx_bf16")  # what a processor that computes it calls it
 
@@ -44,3 +46,18 @@ def painting(device: str, dtype: str) -> Iterator[None]:
     _quieten()
     with torch.autocast(device.partition(":")[0], torch.bfloat16):
         yield
+
+
+def validate_pixels(pixels: torch.Tensor, model: str) -> None:
+    """Raise DataError when generated images contain NaN or infinity, which would become black pixels.
+
+    Args:
+        pixels: (images, ...).
+        model: name of the model that generated them, for the error.
+    """
+    broken = int((~pixels.isfinite().flatten(1).all(dim=1)).sum())
+    if broken:
+        raise DataError(
+            f"{model}: {broken} of {len(pixels)} generated images contain NaN or infinity: its weights or those of "
+            "its adapter are too large for its number format; use another adapter, or dtype float32"
+        )

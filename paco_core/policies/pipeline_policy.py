@@ -26,7 +26,7 @@ from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.pictures import rgb
-from paco_core.io.precision import painting, weights_format
+from paco_core.io.precision import painting, validate_pixels, weights_format
 from paco_core.io.tokens import validate_prompts
 from paco_core.io.weights import load_part, load_pipeline, reading
 from paco_core.policies import adapters
@@ -306,6 +306,7 @@ class PipelinePolicy:
         with torch.no_grad(), self.painting():
             for part in self.decoded_at_once(latents, size):
                 pixels = self._pixels(self._unpacked(part, size)).float()
+                validate_pixels(pixels, f"{self.family} in {self.dtype}")
                 pictures += self.pipeline.image_processor.postprocess(pixels, output_type="pil")
         return pictures
 

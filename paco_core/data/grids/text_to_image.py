@@ -26,7 +26,7 @@ from paco_core.data.prompts.prompt_embeddings import CachedPromptEncoder
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
-from paco_core.io.precision import painting, weights_format
+from paco_core.io.precision import painting, validate_pixels, weights_format
 from paco_core.io.tokens import validate_prompts
 from paco_core.io.weights import load_pipeline
 
@@ -118,6 +118,7 @@ class TextToImage:
 
         Raises:
             torch.OutOfMemoryError: when the batch does not fit; nothing is lost then.
+            DataError: when the model generates NaN or infinity.
         """
         kinds = {self.kind(request) for request in requests}
         if not 0 < len(requests) <= batch_size or len(kinds) != 1:
@@ -126,14 +127,16 @@ class TextToImage:
         # CPU generators: the noise is the same whatever device paints.
         noise = [torch.Generator().manual_seed(request.noise_seed) for request in filled]
         with painting(self.params.device, self.params.dtype):
-            painted = self.pipeline(
+            pixels = self.pipeline(
                 prompt=[request.prompt for request in filled],
                 height=filled[0].height,
                 width=filled[0].width,
                 generator=noise,
+                output_type="np",
                 **self._settings(),
             ).images
-        return list(painted[: len(requests)])
+        validate_pixels(torch.from_numpy(pixels), f"{self.params.model} in {self.params.dtype}")
+        return list(self.pipeline.numpy_to_pil(pixels)[: len(requests)])
 
     def _settings(self) -> dict[str, Any]:
         """The settings of a call, as far as the class knows them; some name guidance otherwise."""

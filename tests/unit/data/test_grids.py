@@ -137,6 +137,13 @@ def test_pictures_equal_the_pipeline_s_own(flux: Path) -> None:
     assert ours.tobytes() == theirs.tobytes()
 
 
+def test_images_of_nan_are_an_error(flux: Path) -> None:
+    generator = TextToImage.load(flux, params(flux))
+    torch.nn.init.constant_(generator.pipeline.vae.decoder.conv_out.weight, torch.nan)
+    with pytest.raises(DataError, match=f"{flux} in float32: 2 of 2"):
+        generator.paint([Request("a red cat", 32, 32, 7)], 2)
+
+
 def test_a_folder_without_a_pipeline_is_named(flux: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: no diffusers pipeline there"):
         TextToImage.load(tmp_path / "nowhere", params(flux))

@@ -43,11 +43,17 @@ def infinite(tensors: Tensors, name: str) -> Tensors:
     return {**tensors, name: torch.full_like(tensors[name], torch.inf)}
 
 
+def beyond_float32(tensors: Tensors, name: str) -> Tensors:
+    """Finite in the file, infinite in each format that models compute in."""
+    return {**tensors, name: torch.full_like(tensors[name], 1e300, dtype=torch.float64)}
+
+
 HARM = {
     lost: "lacks {name}|Missing key.*{name}",
     added: "one.more",
     nan: "NaN or infinity in {name}",
     infinite: "NaN or infinity in {name}",
+    beyond_float32: "NaN or infinity in {name}",
 }
 
 

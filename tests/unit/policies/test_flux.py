@@ -103,6 +103,13 @@ def test_pictures_equal_those_of_the_pipeline(policy: FluxPolicy, size: tuple[in
     assert np.abs(found - expected).max() <= 1
 
 
+def test_images_of_nan_are_an_error(policy: FluxPolicy) -> None:
+    latents = policy.noise((32, 32), [NoiseKey("a", image, 0) for image in range(3)])
+    latents[1, 0, 0] = torch.nan
+    with pytest.raises(DataError, match="flux in float32: 1 of 3"):
+        policy.decode(latents, (32, 32))
+
+
 def test_schedule_shifts_with_resolution(policy: FluxPolicy) -> None:
     """mu = 0.5 at 16 tokens, 1.15 at 144 (the scheduler's own range), sigma' = e^mu / (e^mu + 1/sigma - 1)."""
     for side, mu in ((64, 0.5), (192, 1.15), (128, 0.5 + 0.65 * (64 - 16) / 128)):
