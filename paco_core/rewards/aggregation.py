@@ -8,6 +8,7 @@ whichever is chosen, ``grpo.advantages`` centres its result in each group.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -180,7 +181,7 @@ def _named(name: str) -> Aggregator:
     function = find(name)
 
     def combine(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
-        values = np.asarray(function(dict(rewards), dict(weights)), dtype=np.float64)
+        values = np.array(function(deepcopy(dict(rewards)), dict(weights)), dtype=np.float64)
         shape = next(iter(rewards.values())).shape
         if values.shape != shape:
             raise DataError(f"aggregator {name} returned shape {values.shape} for rewards of shape {shape}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import deepcopy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,8 @@ class FunctionReward:
     """A function ``f(images, records)`` that returns N numbers, NaN where it has none.
 
     ``images`` are the N whole pictures, ``records`` their prompts. A function with a single argument without a default
-    is given the :class:`RewardBatch` instead, which also holds panels and reference pictures.
+    is given the :class:`RewardBatch` instead, which also holds panels and reference pictures. All arguments are copies,
+    so a function may change them, for example by ``image.thumbnail``.
     With ``function.groupwise = True`` it is given one whole group a call, all pictures of one prompt.
 
     Args:
@@ -59,9 +61,9 @@ class FunctionReward:
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         import numpy as np
 
-        given = (batch,) if self.takes_batch else (batch.whole, batch.records)
+        arguments = deepcopy((batch,) if self.takes_batch else (batch.whole, batch.records))
         try:
-            values = np.asarray(self.function(*given), dtype=np.float64)
+            values = np.asarray(self.function(*arguments), dtype=np.float64)
         except Exception as error:
             raise RuntimeError(f"reward {self.name} failed on {len(batch)} pictures: {error!r}") from error
         if values.shape != (len(batch),):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paco_core.grpo.advantages import advantages
-from paco_core.rewards.aggregation import AGGREGATORS, aggregate, variation, win_rates
+from paco_core.rewards.aggregation import AGGREGATORS, _named, aggregate, variation, win_rates
 
 CONSISTENCY = np.array([[0.2, 0.4, 0.9, 0.5], [0.6, 0.6, 0.1, 0.7]])
 CLIP = np.array([[0.30, 0.31, 0.29, 0.33], [0.28, 0.30, 0.30, 0.35]])
@@ -171,6 +171,18 @@ def weakest(rewards: dict[str, np.ndarray], weights: dict[str, float]) -> np.nda
 
 def torn(rewards: dict[str, np.ndarray], weights: dict[str, float]) -> np.ndarray:
     return rewards["clip_t"][0]
+
+
+def in_place(rewards: dict[str, np.ndarray], weights: dict[str, float]) -> np.ndarray:
+    rewards["clip_t"] += 1
+    return rewards["clip_t"]
+
+
+def test_an_aggregator_that_changes_its_arguments_changes_nothing_else() -> None:
+    function = _named(f"{__name__}:in_place")
+    rewards = {name: values.copy() for name, values in REWARDS.items()}
+    assert np.array_equal(function.combine(rewards, WEIGHTS, {}), REWARDS["clip_t"] + 1)
+    assert all(np.array_equal(rewards[name], REWARDS[name]) for name in rewards)
 
 
 def test_an_aggregator_of_the_user() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,21 @@ def own_three(images: object, records: object, references: object) -> list[float
     return []
 
 
+def shrinks_all(batch: RewardBatch) -> list[float]:
+    for image in (*batch.whole, *batch.originals, *batch.panels[0]):
+        image.thumbnail((4, 4))
+    batch.records[0].criteria.clear()
+    batch.records.clear()  # type: ignore[attr-defined]
+    return [0.5] * len(batch.panels)
+
+
+def shrinks(images: list[Image.Image], records: list[PromptRecord]) -> list[float]:
+    for image in images:
+        image.thumbnail((4, 4))
+    images.clear()
+    return [records.pop() and 0.5 for _ in list(records)]
+
+
 def own_failure(batch: RewardBatch) -> list[float]:
     raise KeyError("theme")
 
@@ -238,6 +254,15 @@ def test_a_function_of_images_and_records_needs_no_class() -> None:
     assert reward(whole(picture(), Image.new("RGB", (5, 9)))).tolist() == [65.0, 11.0]
     with pytest.raises(ValueError, match="panels only"):
         reward(RewardBatch([make_record()], [panels()]))
+
+
+@pytest.mark.parametrize("name", ["shrinks_all", "shrinks"])
+def test_a_function_that_changes_its_arguments_changes_nothing_else(name: str) -> None:
+    record = make_record().model_copy(update={"criteria": {"Style": {"1": "red"}}})
+    batch = RewardBatch([record], [panels()], [picture()], [[picture(1)]])
+    before = deepcopy(batch)
+    assert registry.build("x", RewardTerm(weight=1.0, reward=f"{__name__}:{name}"))(batch).tolist() == [0.5]
+    assert batch == before
 
 
 @pytest.mark.parametrize(
