@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from paco_core.data.annotation.votes import orders
-from paco_core.data.records.records import parse_ref
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.io.files import DataError
-from paco_core.io.pictures import read_image
+from paco_core.io.pictures import image_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import numbers, read_rows, text
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FILE = "rankings.jsonl"
 KEYS = ("prompt_id", "pictures", "ranking")
+#: Widths per height that differ by less, relative to each other, count as equal.
+PROPORTIONS_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,37 @@ class Preferences:
         """
         pair = self.pairs[prompt_id]
         return self.read(pair.best), self.read(pair.worst)
+
+    def at_image_size(self, record: PromptRecord, record_size: str) -> PromptRecord:
+        """A training record with the height and width of its images, if their proportions are not the record's.
+
+        Args:
+            record_size: of the recipe.
+
+        Raises:
+            DataError: naming the prompt and its images, if their proportions differ from each other, or from a size
+                that cannot change: ``record_size`` is not ``aspect``, or the record is an edit of its reference.
+        """
+        pair, (best, worst) = self.pairs[record.idx], self.pictures(record.idx)
+        size = (1, 1) if record_size == "ignore" else (record.width, record.height)
+        images = f"prompt {record.idx}: its best image {pair.best} has {best.width} x {best.height} px"
+        if not have_equal_proportions(best.size, worst.size):
+            raise DataError(
+                f"{images}, its worst image {pair.worst} {worst.width} x {worst.height}; expected equal proportions"
+            )
+        if have_equal_proportions(best.size, size):
+            return record
+        if record_size != "aspect" or isinstance(record, EditRecord):
+            raise DataError(
+                f"{images}; expected the proportions of the record, {size[0]} x {size[1]} (record_size {record_size}); "
+                "crop its images, or leave the prompt out"
+            )
+        return record.model_copy(update={"width": best.width, "height": best.height})
+
+
+def have_equal_proportions(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    """Whether two sizes, (width, height) in pixels, have equal proportions up to :data:`PROPORTIONS_TOLERANCE`."""
+    return math.isclose(first[0] * second[1], first[1] * second[0], rel_tol=PROPORTIONS_TOLERANCE)
 
 
 class _Ranked(NamedTuple):
@@ -129,7 +163,8 @@ def of_folder(folder: Path, prompts: Collection[str], rejected: Rejected) -> Pre
     Args:
         prompts: ids of the prompts that there are.
         rejected: takes rows that cannot be used: an unknown prompt, fewer than two pictures or one twice, a ranking
-            that does not name each once, a file that is missing or outside the folder.
+            that does not name each once, a file that is missing or outside the folder, a best and a worst image of
+            different proportions.
 
     Raises:
         DataError: when there is no such file.
@@ -149,8 +184,15 @@ def of_folder(folder: Path, prompts: Collection[str], rejected: Rejected) -> Pre
     pairs = {}
     for prompt_id, ranks in places.items():
         pair = _extremes({name: float(np.mean(own)) for name, own in ranks.items()})
-        if pair is not None:
+        if pair is None:
+            continue
+        try:
+            sizes = image_size(folder / pair.best), image_size(folder / pair.worst)
+            if not have_equal_proportions(*sizes):
+                raise DataError(f"{pair.best} and {pair.worst} have different proportions: {sizes[0]}, {sizes[1]} px")
             pairs[prompt_id] = pair
+        except DataError as error:
+            rejected.add(f"{file}, prompt {prompt_id}", f"picture: {error}")
     return Preferences(pairs, lambda name: read_image(folder / name))
 
 

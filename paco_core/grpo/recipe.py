@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,7 +113,7 @@ def assemble(
         DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit.
         ValueError: when the parts do not belong together.
     """
-    setting = setting or TrainingSetting()
+    setting, split = setting or TrainingSetting(), _at_image_sizes(recipe, split)
     processes, reports = setting.processes, setting.reports
     _refuse_misfits(recipe, policy, split, scorers, processes.world)
     choose_kernels(recipe.device, recipe.dtype)
@@ -174,6 +174,14 @@ def _prompts(
     before, length = predecessors_of(recipe), recipe.max_sequence_length
     prompts = EncodedPrompts.from_records(policy, records, before, length, recipe.guidance, references, sizes)
     return prompts, reference_digests(references or ())
+
+
+def _at_image_sizes(recipe: PolicyRecipe, split: PromptSplit) -> PromptSplit:
+    """The split, with training records of the proportions of their ranked images."""
+    if split.preferences is None:
+        return split
+    sized = partial(split.preferences.at_image_size, record_size=recipe.record_size)
+    return replace(split, trained=[sized(record) for record in split.trained])
 
 
 def _preferred(split: PromptSplit) -> dict[str, str]:

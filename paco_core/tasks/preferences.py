@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.preferences import Preferences, of_folder, of_grids
-from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.rejected import Rejected
@@ -76,7 +75,7 @@ def foresee_preferences(recipe: PolicyRecipe, params: Params, foreseen: Foreseen
     """Find what :func:`preferences_of` will refuse, where the ids of prompts are known before these are made.
 
     Raises:
-        DataError: as :func:`preferences_of`.
+        DataError: as :func:`preferences_of` and :meth:`Preferences.at_image_size`.
     """
     if not recipe.offline:
         return
@@ -85,11 +84,11 @@ def foresee_preferences(recipe: PolicyRecipe, params: Params, foreseen: Foreseen
         return  # `paco check` reports a folder that is missing
     if task_of(recipe).given == "reference":
         known = params.edit_prompts.source == "file"
-        prompts = {record.idx for record in foreseen.edits}
     else:
         known = params.prompts.engine != "openai" or recipe.prompts is not None
-        prompts = {record.idx for record in foreseen.prompts}
-        if recipe.prompts is not None:
-            prompts = {record.idx for record in read_prompts(root / recipe.prompts.train)}
-    if known and prompts:
-        preferences_of(recipe, prompts, lambda path: root / path, lambda _line: None)
+    trained, unseen = task_of(recipe).paintable(recipe, foreseen, lambda path: root / path)
+    records = {record.idx: record for record in (*trained, *unseen)}
+    if known and records:
+        found = preferences_of(recipe, records, lambda path: root / path, lambda _line: None)
+        for name in found.pairs:
+            found.at_image_size(records[name], recipe.record_size)

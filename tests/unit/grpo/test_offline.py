@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from paco_core.data.preferences import Preference, Preferences
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.losses import PairErrors, dpo, sft
 from paco_core.grpo.objectives import FORWARD_NOISE
 from paco_core.grpo.outcome import Outcome
@@ -174,6 +177,46 @@ def test_the_reference_is_the_policy_that_training_starts_from(tmp_path: Path) -
 def test_other_pictures_are_another_training() -> None:
     worse = Preferences(PAIRS.pairs, lambda name: picture(name).rotate(90))
     assert offline(preferences=worse).key != offline().key == offline().key
+
+
+@pytest.mark.parametrize("loss", ["dpo", "sft"])
+def test_ranked_images_keep_their_proportions(loss: str) -> None:
+    """Of as many pixels as a training image; a wide image in a square would be squashed."""
+
+    def read(name: str) -> Image.Image:
+        return picture(name).resize((256, 64) if name.endswith("0") else (64, 64))
+
+    trainer = offline(loss=loss, preferences=Preferences(PAIRS.pairs, read), prompts_per_epoch=8, train_size=64)
+    experience, _, _ = trainer.epochs.gather(0)
+    sizes = {
+        TRAIN[experience.rows[place]].idx: bucket.sampling.size
+        for bucket in experience.buckets
+        for place in bucket.samples
+    }
+    assert sizes == {record.idx: (64, 64) for record in TRAIN} | {"p0": (32, 128)}
+    assert math.isfinite(trainer.learner.learn(experience).loss)
+
+
+EDIT = EditRecord(**{**TRAIN[0].model_dump(), "layout": "1x1", "reference": "r", "part": "train"})
+WIDE = {"best": (256, 64), "worst": (256, 64)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "train", "changes"),
+    [
+        ({**WIDE, "worst": (64, 256)}, TRAIN, {}),
+        (WIDE, TRAIN, {"record_size": "exact"}),
+        (WIDE, TRAIN, {"record_size": "ignore"}),
+        (WIDE, [EDIT], {}),
+    ],
+)
+def test_ranked_images_of_other_proportions_are_refused(
+    sizes: dict[str, tuple[int, int]], train: Sequence[PromptRecord], changes: dict[str, Any]
+) -> None:
+    preferences = Preferences(PAIRS.pairs, lambda name: picture(name).resize(sizes[name.partition("-")[0]]))
+    own = recipe(loss="dpo", **STEPS, **changes)
+    with pytest.raises(DataError, match="prompt p0: its best image best-p0 has 256 x 64 px"):
+        grpo_toys.trainer(recipe=own, preferences=preferences, train=train)
 
 
 def test_prompts_without_a_pair_are_not_trained_on() -> None:

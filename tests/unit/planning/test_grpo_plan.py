@@ -157,6 +157,13 @@ def test_a_folder_of_rankings_without_a_pair_is_refused(tmp_path: Path, reposito
         plan(asked, "flux_t2is", repository)
     (tmp_path / "rankings.jsonl").write_text(lines[0])
     assert "loss dpo" in str(plan(asked, "flux_t2is", repository))
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (256, 64)).save(tmp_path / name)
+    assert "loss dpo" in str(plan(asked, "flux_t2is", repository))
+    with pytest.raises(DataError, match=f"prompt {prompt}: its best image a.png has 256 x 64 px"):
+        plan(
+            changed(params, {**OFFLINE, "preferences": str(tmp_path), "record_size": "exact"}), "flux_t2is", repository
+        )
 
 
 def test_pairs_are_counted_by_layout(params: Params, repository: Path) -> None:
