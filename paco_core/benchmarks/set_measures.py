@@ -11,7 +11,7 @@ from paco_core.io.picture_measures import panel_diversity
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards import clip_t
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.consistency import Consistency
+from paco_core.rewards.consistency import ConsistencyMeasure
 from paco_core.rewards.sources import Sources
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
@@ -40,6 +40,6 @@ def set_measures(root: Path, params: Params, judge: Path) -> list[RewardFunction
         judge: folder of a merged reward model; it is asked in this process.
     """
     recipes = recipes_of(SETS, params.policies).values()
-    measures: list[RewardFunction] = [Consistency(Scorer.configured(judge, params.reward)), PanelDiversity()]
+    measures: list[RewardFunction] = [ConsistencyMeasure(Scorer.configured(judge, params.reward)), PanelDiversity()]
     term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
     return [*measures, clip_t.build(term, Sources(root=root))] if term else measures

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, Validation
 from dvc_project.yaml import parse_yaml
 from paco_core.config.execution import EXECUTION, HOW, earlier_places, has, moved, places
 from paco_core.config.params_base import (
+    DISTINCT,
     AboveZero,
     ChatParams,
     LoraParams,
@@ -119,7 +120,7 @@ class Params(Section):
     prompts: PromptsParams
     diverse_prompts: DiverseParams
     grids: GridsParams
-    grid_shards: Annotated[list[Natural], Field(min_length=1)]
+    grid_shards: Annotated[list[Natural], Field(min_length=1), DISTINCT]
     """numbers of the shards that painting is divided into; prompt n lies in shard n modulo their number"""
     annotations: AnnotationsParams
     edit_prompts: EditPromptsParams

@@ -75,7 +75,7 @@ def _refuse_unbounded(value: Any) -> None:
 class LoraShape(Section):
     rank: Annotated[int, Field(gt=0, le=2**14)]
     """rank of the adapter"""
-    alpha: Positive
+    alpha: Annotated[int, Field(gt=0, le=65_504)]  # as adapters that are read: see ``adapters.reader.LARGEST_UPDATE``
     """scale of the adapter, divided by the rank"""
 
 
@@ -133,5 +133,12 @@ def _device(name: str) -> str:
     return name
 
 
+def _distinct(values: list[int]) -> list[int]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"{values} contains a duplicate")
+    return values
+
+
+DISTINCT = AfterValidator(_distinct)  # of a list
 Device = Annotated[str, AfterValidator(_device)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from paco_core.config.params_base import ChatParams, Device, Drawn, DrawnSide, Positive, Resamples, Section, Seed
+from paco_core.config.params_base import (
+    DISTINCT,
+    ChatParams,
+    Device,
+    Drawn,
+    DrawnSide,
+    Positive,
+    Resamples,
+    Section,
+    Seed,
+)
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 
 #: In rounds: the judge of the round before.
@@ -147,7 +157,7 @@ class EditRewardParams(Section):
 class T2isParams(Section):
     prompts: Positive
     """unseen prompts that are painted, at most"""
-    seeds: list[Seed] = Field(min_length=1)
+    seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
     """one picture of every prompt from each"""
     steps: Positive
     """sampling steps"""
@@ -162,7 +172,7 @@ class T2isParams(Section):
 class GeditParams(Section):
     prompts: Positive
     """unseen editing prompts, at most"""
-    seeds: list[Seed] = Field(min_length=1)
+    seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
     """one picture of every prompt from each"""
     steps: Positive
     """sampling steps"""

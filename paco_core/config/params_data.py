@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from paco_core.config.params_base import ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
+from paco_core.config.params_base import DISTINCT, ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
 from paco_core.config.params_edits import EditingParams
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 from paco_core.io.layouts import LAYOUT, refuse_layout
@@ -86,7 +86,7 @@ class GridsParams(Section):
     """where it runs"""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
     """number format of its weights; mixed = float32, and painted in bfloat16 where the device computes it"""
-    seeds: list[Seed]
+    seeds: Annotated[list[Seed], DISTINCT]
     """one picture of every prompt from each; none = nothing is painted"""
     height: Side
     """pixels of a picture of 2x2 panels; those of other layouts have panels of its size"""

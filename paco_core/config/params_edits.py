@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from paco_core.config.params_base import (
+    DISTINCT,
     MOST_DRAWN,
     Device,
     DrawnSide,
@@ -105,7 +106,7 @@ class EditsParams(Section):
     """where they run"""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
     """number format of their weights; mixed = float32, and painted in bfloat16 where the device computes it"""
-    seeds: list[Seed] = Field(min_length=1)
+    seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
     """one picture of every prompt from each"""
     size: DrawnSide
     """pixels of a painted picture's side"""
@@ -114,7 +115,7 @@ class EditsParams(Section):
 
     @model_validator(mode="after")
     def _each_once(self) -> EditsParams:
-        for name, given in (("seeds", self.seeds), ("painters", [(p.family, p.model) for p in self.painters])):
-            if len(set(given)) < len(given):
-                raise ValueError(f"{name} {given} contain a duplicate")
+        painters = [(painter.family, painter.model) for painter in self.painters]
+        if len(set(painters)) < len(painters):
+            raise ValueError(f"painters {painters} contain a duplicate")
         return self

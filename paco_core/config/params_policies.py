@@ -18,6 +18,7 @@ from pydantic import (
 
 from paco_core.config.execution import Was, how_fields
 from paco_core.config.params_base import (
+    DISTINCT,
     AboveZero,
     Family,
     Natural,
@@ -90,7 +91,7 @@ class PolicyRecipe(PolicyTraining):
     train_size: Side
     """pixels of a training picture's side where it has 2x2 panels or one; panels of other layouts are as large as
     those of 2x2"""
-    eval_sizes: list[Side] = Field(min_length=1)
+    eval_sizes: Annotated[list[Side], Field(min_length=1), DISTINCT]
     """the same of an evaluated picture"""
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"
     """whether a record's own height and width are proportions, sizes, or nothing"""
@@ -100,7 +101,7 @@ class PolicyRecipe(PolicyTraining):
     """steps at which noise is injected"""
     num_noise_steps: Positive | None = None
     """so many of noise_steps, drawn anew each epoch; null = all"""
-    train_steps: list[Natural] | None = None
+    train_steps: Annotated[list[Natural], DISTINCT] | None = None
     """noise steps that are trained (losses nft, dpo, sft: sampling steps); null = all"""
     dynamics: Dynamics
     """how noise enters a step; an entry of `paco_core/grpo/dynamics.py`"""

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from paco_core.config.execution import HOW
 from paco_core.config.params_base import (
+    DISTINCT,
     AboveZero,
     Device,
     Fraction,
@@ -83,7 +84,7 @@ class PolicyTraining(Section):
     """unseen prompts of an evaluation"""
     eval_steps: Positive
     """sampling steps of an evaluation"""
-    eval_seeds: list[Seed] = Field(min_length=1)
+    eval_seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
     """one picture of every evaluated prompt from each"""
     checkpoint_every: Annotated[Positive, HOW]
     """epochs between checkpoints"""

@@ -48,6 +48,8 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
     """The panels of a set, or a reference and its edit, must not have become one picture while the reward rose."""
     measure = next((m for m in DIVERSITY_KEPT if f"eval/{sizes[0]}/{m}" in rows[0]), "panel_diversity")
     least = DIVERSITY_KEPT[measure]
+    if all(math.isnan(rows[0].get(f"eval/{side}/{measure}", 0.0)) for side in sizes):
+        return CheckReport("no_collapse", True, "ERROR", "nothing to compare: each image has a single panel")
     kept = {side: _last(rows, f"eval/{side}/{measure}") / _first(rows, f"eval/{side}/{measure}") for side in sizes}
     passed = all(share >= least for share in kept.values())
     shares = ", ".join(f"{share:.0%} at {side} px" for side, share in kept.items())

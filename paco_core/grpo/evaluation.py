@@ -67,11 +67,11 @@ class Evaluator:
             measured = {**scores.rewards, scores.measure: scores.diversity}
             if self.recipe.test_rewards is not None:
                 metrics[f"{side}/score"] = _combined(scores, self.recipe.test_rewards, len(self.records))
-            metrics[f"{side}/{scores.measure}"] = float(scores.diversity.mean())
+            metrics[f"{side}/{scores.measure}"] = _mean(scores.diversity)
             if self.gold is not None:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
                 truth = self.gold(panels, owners)
-                metrics |= {f"{side}/{name}": float(values.mean()) for name, values in truth.items()}
+                metrics |= {f"{side}/{name}": _mean(values) for name, values in truth.items()}
                 measured |= truth
             shaped = {f"{side}/{name}": values.reshape(len(self.records), -1) for name, values in measured.items()}
             parts = by_layout(shaped, [record.layout for record in self.records])

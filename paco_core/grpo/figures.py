@@ -25,7 +25,7 @@ def reward_figures(scores: Scores, combined: Aggregate, given: Advantages) -> Ro
     figures |= {f"tamed/{name}": float(flag) for name, flag in combined.tamed.items()}
     if "consistency" in scores.rewards and "clip_t" in scores.rewards:
         figures["reward_ratio"] = figures["reward/consistency"] / figures["reward/clip_t"]
-    figures[scores.measure] = float(scores.diversity.mean())
+    figures[scores.measure] = _mean(scores.diversity)
     figures["groups/zero_std"] = float(given.zero_std_groups)
     figures["groups/failed_samples"] = float(given.failed)
     return figures

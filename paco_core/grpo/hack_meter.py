@@ -102,7 +102,7 @@ def near_copies(
     found: list[float] = []
     for picture, record in zip(pictures, records, strict=True):
         if reference is not None:
-            found.append(reference_distance(picture, reference(record)))
+            found.append(reference_distance(picture, reference(record)[0]))
         elif len(panels := cut(picture, record.layout)) > 1:
             found.extend(pixel_distances(panels))
     return float(np.mean(np.array(found) < bound)) if found else float("nan")

@@ -116,7 +116,7 @@ def read_head(data: bytes, most: int = MAX_PIXELS) -> EncodedPicture:
         Undecodable: when it is empty, not of one of :data:`FORMATS`, or narrower than :data:`MAX_RATIO` allows.
         TooLarge: when it exceeds a limit.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if not data:
         raise Undecodable("zero bytes, expected a picture")
@@ -126,7 +126,7 @@ def read_head(data: bytes, most: int = MAX_PIXELS) -> EncodedPicture:
         opened = _open(data)
     except Image.DecompressionBombError as error:
         raise TooLarge(f"too many pixels ({error}); at most {most} are accepted") from None
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise Undecodable(f"not a readable picture: not one of {', '.join(FORMATS)}, or damaged") from None
     except Exception as error:  # Pillow raises many types for broken files
         raise _damaged(error) from None

@@ -147,7 +147,8 @@ def pictures_of(given: Picture | Sequence[Picture]) -> list[Image]:
     Raises:
         DataError: as :func:`picture_of`; when the list is empty.
     """
-    pictures = [picture_of(one) for one in (given if isinstance(given, list | tuple) else [given])]
+    several: list[Picture] = list(given) if isinstance(given, list | tuple) else [given]  # type: ignore[list-item]
+    pictures = [picture_of(one) for one in several]
     if not pictures:
         raise DataError("no picture was given; name one or more")
     return pictures

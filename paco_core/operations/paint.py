@@ -15,7 +15,7 @@ from paco_core.policies.base import load_recipe
 from paco_core.policies.families import predecessors_of, refuse_stories
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.consistency import Consistency
+from paco_core.rewards.consistency import ConsistencyMeasure
 from paco_core.rewards.editing import Editing
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -107,6 +107,6 @@ def scored(scorer: PairScorer, painted: Sequence[Painted], references: Sequence[
     """Consistency of each set, or editing reward of each edit, by a reward model; NaN where it could not judge."""
     records, images = [p.record for p in painted], [p.image for p in painted]
     if not references:
-        return [float(value) for value in Consistency(scorer)(RewardBatch(records, [p.panels for p in painted]))]
+        return [float(value) for value in ConsistencyMeasure(scorer)(RewardBatch(records, [p.panels for p in painted]))]
     batch = RewardBatch(records, [[image] for image in images], images, [references] * len(images))
     return [float(value) for value in Editing(scorer)(batch)]

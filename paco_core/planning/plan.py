@@ -58,6 +58,8 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
         # Which prompts are kept nobody knows yet, and benchmarks paint the others.
         may_be = found.attempt(key, task.paintable, recipe, foreseen, lambda path: root / path) or ([], [])
         others, patch = [*may_be[0], *may_be[1]], shape.patch if shape else 16
+        if params.world == "storybook":
+            found.attempt(key, task.validate_truth, [*records, *others])
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
             found.attempt(key, refuse_sizes, [*records, *others], one, patch)

@@ -69,6 +69,17 @@ class Consistency:
         return totals / np.bincount(owners, minlength=len(batch))
 
 
+class ConsistencyMeasure(Consistency):
+    """:class:`Consistency` for evaluations: NaN for a set of one panel, which is an error in a training."""
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        rows = [row for row, panels in enumerate(batch.panels) if len(panels) > 1]
+        values = np.full(len(batch), np.nan)
+        if rows:
+            values[rows] = super().__call__(batch.take(rows))
+        return values
+
+
 def opening(record: PromptRecord) -> str:
     """The prompt up to its first panel, which the released PaCo-GRPO quotes as the theme.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
@@ -129,6 +129,10 @@ class Task(ABC):
     @abstractmethod
     def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
         """Contents of the prompts that a policy may have been trained on, whatever its seed."""
+
+    @abstractmethod
+    def validate_truth(self, records: Iterable[PromptRecord]) -> None:
+        """Raise DataError naming a record that :meth:`gold_measure` cannot measure."""
 
     @abstractmethod
     def gold_measure(self, recogniser: Recogniser) -> GoldMeasure:

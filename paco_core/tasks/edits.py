@@ -58,6 +58,10 @@ class Edits(Task):
     def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:  # noqa: ARG002
         return set()  # editing prompts come split
 
+    def validate_truth(self, records: Iterable[PromptRecord]) -> None:
+        for record in records:
+            asked_of(record)
+
 
 def _refuse_prompts(recipe: PolicyRecipe) -> None:
     refuse_stories(recipe)  # an edit is one picture

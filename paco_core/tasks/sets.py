@@ -10,11 +10,12 @@ from paco_core.data.records.prompt_content import contents_of_all, first_of_each
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
 from paco_core.io import paths
+from paco_core.io.files import DataError
 from paco_core.policies.families import refuse_stories
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
 
@@ -70,6 +71,18 @@ class Sets(Task):
         path = read(self.prompts) / "prompts.jsonl" if files is None else read(Path(files.train))
         return contents_of_all(read_prompts(path))
 
+    def validate_truth(self, records: Iterable[PromptRecord]) -> None:
+        from paco_core.storybook.prompts import parse_prompt
+
+        for record in records:
+            try:
+                parse_prompt(record.prompt)
+            except ValueError as error:
+                raise DataError(
+                    f"prompt {record.idx}: {error}; the world storybook measures prompts of the storybook alone; set "
+                    "world: real"
+                ) from None
+
 
 def read_sets(path: Path) -> list[PromptRecord]:
     """Records whose text marks the panels of their layout.
@@ -87,7 +100,7 @@ class SetGold:
         self.recogniser = recogniser
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        """``gold_consistency`` and ``gold_following`` of each set, (N,) each; one forward over all panels."""
+        """``gold_consistency`` (NaN for a single panel) and ``gold_following`` of each set, (N,) each."""
         import numpy as np
 
         from paco_core.storybook.prompts import parse_prompt
@@ -98,7 +111,9 @@ class SetGold:
         asked = [parse_prompt(record.prompt) for record in batch.records]
         following = [gold_following(found, panels) for found, panels in zip(sets, asked, strict=True)]
         return {
-            "gold_consistency": np.array([gold_consistency(found) for found in sets], dtype=np.float64),
+            "gold_consistency": np.array(
+                [gold_consistency(found) if len(found) > 1 else np.nan for found in sets], dtype=np.float64
+            ),
             "gold_following": np.array(following, dtype=np.float64),
         }
 

@@ -25,6 +25,8 @@ def train_recipe(params: Params, name: str, place: Place, code: str, reports: Re
     recipe = params.policies.recipe(name)
     task = task_of(recipe)
     split = task.split(recipe, place.read)
+    if params.world == "storybook":
+        task.validate_truth([*split.trained, *split.unseen])
     if recipe.offline:
         ids = {record.idx for record in (*split.trained, *split.unseen)}
         split = preferred(split, preferences_of(recipe, ids, place.read, reports.say))

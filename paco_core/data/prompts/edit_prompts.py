@@ -222,7 +222,8 @@ def foreseen(params: EditPromptsParams, root: Path) -> list[EditRecord]:
         return []
     stand_in = EditRecord.model_validate({
         "idx": "drawn", "reference": "drawn", "prompt": "drawn", "theme": "drawn", "task_name": "drawn",
-        "part": "train", "height": params.size, "width": params.size,
+        "part": "train", "height": params.size, "width": params.size, "before": {"drawn": "drawn"}, "trait": "drawn",
+        "word": "drawn",
     })  # fmt: skip
     count = int(params.count or 0)
     return [stand_in] * (count - params.unseen) + [stand_in.model_copy(update={"part": "unseen"})] * params.unseen

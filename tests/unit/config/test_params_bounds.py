@@ -86,6 +86,9 @@ def endpoint(**options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("key", "value", "place", "expected"),
     [
+        ("grids.seeds", [0, 0], "grids.seeds", "duplicate"),
+        ("t2is.seeds", [1, 0, 1], "t2is.seeds", "duplicate"),
+        ("gedit.seeds", [0, 0], "gedit.seeds", "duplicate"),
         ("grids.seeds", list(range(1001)), "grids.seeds", "1001 entries, expected at most 1000"),
         ("annotations.exclude", ["x"] * 1001, "annotations.exclude", "1001 entries"),
         ("prompts.endpoint", endpoint(top_p=float("inf")), "prompts.endpoint.options", "inf is no finite number"),

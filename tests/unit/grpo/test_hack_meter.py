@@ -78,7 +78,7 @@ def test_a_copy_of_a_panel_or_of_the_reference_is_a_near_copy() -> None:
     prompts = [record(0), record(1)]
     assert near_copies([copies], prompts[:1], 0.05) == 1.0
     assert near_copies([half], prompts[:1], 0.05) == pytest.approx(2 / 6)
-    assert near_copies([copies, half], prompts, 0.05, lambda _record: copies) == 0.5
+    assert near_copies([copies, half], prompts, 0.05, lambda _record: [copies, half]) == 0.5
     assert math.isnan(near_copies([copies], [prompts[0].model_copy(update={"layout": "1x1"})], 0.05))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,9 @@ from paco_core.policies.families import refuse_class, refuse_text_window
 from paco_core.policies.windows import refuse_window
 from paco_core.rewards import needs, registry
 from paco_core.stages import declared
+from paco_core.storybook.world import VOCABULARY
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
 from tests.support import REPOSITORY
 from tests.support.dataset_world import records
 
@@ -268,6 +272,20 @@ def case_reward_of_panels_without_panels(root: Path) -> tuple[dict[str, Any], st
     changes = imports(root, PROMPTS, **{"prompts.layout": "1x1"})
     split = hold_out(make_prompts(given(root, changes).prompts, (64, 64), root).records, 16, 0)
     return changes, said(lambda: needs.refuse_single_panels("consistency", split.trained))
+
+
+def case_prompts_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
+    first, *others = records(30)
+    unsized = re.sub("|".join(VOCABULARY["size"]), "odd", first.prompt)
+    foreign = [first.model_copy(update={"prompt": unsized}), *others]
+    write_jsonl(root / PROMPTS, [record.model_dump() for record in foreign])
+    return imports(root, PROMPTS), said(lambda: SETS.validate_truth(foreign))
+
+
+def case_edits_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"edit_prompts.source": "file", "edit_prompts.file": edits(root, 12), "edit_prompts.count": None,
+               "edit_prompts.unseen": 2, "policies.defaults.eval_prompts": 1, "edits.painters": []}  # fmt: skip
+    return changes, said(lambda: EDITS.validate_truth(edit_prompts(given(root, changes).edit_prompts, root).records))
 
 
 def case_reward_without_its_model(root: Path) -> tuple[dict[str, Any], str]:

@@ -21,7 +21,7 @@ from paco_core.io.files import DataError
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.consistency import Consistency, opening
+from paco_core.rewards.consistency import Consistency, ConsistencyMeasure, opening
 from paco_core.rewards.ocr import edit_distance, quoted
 from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
@@ -140,6 +140,13 @@ def test_a_failed_pair_fails_its_set_and_no_other() -> None:
 def test_consistency_of_one_panel_is_an_error() -> None:
     with pytest.raises(DataError, match="layout 1x1 has one panel"):
         Consistency(Judge())(RewardBatch([make_record("1x1")], [panels(1)]))
+
+
+def test_an_evaluation_has_no_consistency_of_one_panel() -> None:
+    batch = RewardBatch([make_record("1x1"), make_record()], [panels(1), panels()])
+    values = ConsistencyMeasure(Judge())(batch)
+    assert np.isnan(values[0]) and values[1] == 0.5
+    assert np.isnan(ConsistencyMeasure(Judge())(batch.take([0]))).all()
 
 
 def test_registry_errors_name_what_is_missing() -> None:
