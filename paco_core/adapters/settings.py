@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import regex
 from peft import LoraConfig
 from peft.tuners.tuners_utils import check_target_module_exists
-from peft.utils.other import get_pattern_key
 
 from paco_core.io.files import DataError
 
@@ -29,17 +31,26 @@ TARGETS = {"target_modules", "exclude_modules", "layers_to_transform", "layers_p
 DRAWN = (True, False, None, "gaussian", "orthogonal")
 
 
-#: A repeated group, and more free repeats than these, let a match of one name take minutes or longer.
-FREE_REPEATS = 4
+#: Processor seconds that the patterns of one adapter may take.
+MATCH_S = 5.0
 
 
-def refuse_slow(pattern: str) -> None:
-    """Raise ValueError for a regular expression whose time may grow exponentially, or by a high power, with a name."""
-    plain = re.sub(r"\[\^?\]?[^\]]*\]", "x", re.sub(r"\\.", "x", pattern, flags=re.DOTALL))
-    if re.search(r"\)[*+{]", plain):
-        raise ValueError(f"the pattern {pattern[:80]!r} repeats a group; name the layers without *, + or {{ after )")
-    if len(re.findall(r"[*+]|\{\d*,\d*\}", plain)) > FREE_REPEATS:
-        raise ValueError(f"the pattern {pattern[:80]!r} has more than {FREE_REPEATS} of *, + and {{m,n}}")
+@lru_cache(maxsize=8192)
+def _expression(pattern: str) -> Any:
+    """A compiled pattern of a file, for the library ``regex``, whose matches have a time limit.
+
+    Raises:
+        ValueError: when it is no regular expression, or counts with braces, which may take all memory.
+    """
+    re.compile(pattern)  # `regex` knows more forms, such as recursion
+    if "{" in pattern:
+        raise ValueError(f"the pattern {pattern[:80]!r} has a brace; use *, + or ?, or name the layers")
+    return regex.compile(pattern)
+
+
+def _at_the_end(pattern: str) -> str:
+    """A pattern of whole parts at the end of a layer's name, as PEFT means it."""
+    return rf"(.*\.)?({pattern})"
 
 
 class Settings:
@@ -68,29 +79,49 @@ class Settings:
                 f"{file}: {shown}: only a plain LoRA can be read, and this changes what its weights mean; merge it "
                 "with PEFT, or train without it"
             )
+        settings = {name: given[name] for name in SCALE | TARGETS if given.get(name) is not None}
+        excluded = settings.pop("exclude_modules", None) or None
+        self._seconds = MATCH_S
         try:
-            self.config = LoraConfig(**{name: given[name] for name in SCALE | TARGETS if given.get(name) is not None})
+            self.config = LoraConfig(**settings)
             if self.config.r <= 0 or not math.isfinite(self.config.lora_alpha):
                 raise ValueError(f"r {self.config.r!r}, lora_alpha {self.config.lora_alpha!r}")
-            for pattern in self._expressions:
-                refuse_slow(pattern)
-                re.compile(pattern)
-        except (TypeError, ValueError, re.error) as error:
+            if re.search(r"[^\w.]", "".join(self.config.layers_pattern or ())):
+                raise ValueError(f"layers_pattern {self.config.layers_pattern!r} has more than names")
+            if not isinstance(excluded, str | None):
+                excluded = _at_the_end("|".join(map(re.escape, excluded)))
+            self._excluded, self._targets = excluded, self.config.target_modules
+            whole = [each for each in (self._excluded, self._targets) if isinstance(each, str)]
+            for pattern in [*whole, *map(_at_the_end, self._patterns)]:
+                _expression(pattern)
+        except (TypeError, ValueError, re.error, regex.error) as error:
             raise DataError(f"{file}: not the settings of a LoRA ({error})") from None
 
     @property
     def _patterns(self) -> list[str]:
         return [*self.config.rank_pattern, *self.config.alpha_pattern]
 
-    @property
-    def _expressions(self) -> list[str]:
-        """What is matched as a regular expression with the names of layers; lists of modules are plain names."""
-        named = [each for each in (self.config.target_modules, self.config.exclude_modules) if isinstance(each, str)]
-        numbered = self.config.layers_pattern or []
-        return [*self._patterns, *named, *([numbered] if isinstance(numbered, str) else numbered)]
+    def _matches(self, pattern: str, layer: str) -> bool:
+        begun = time.process_time()
+        try:
+            return _expression(pattern).fullmatch(layer, timeout=max(self._seconds, 0.01)) is not None
+        except TimeoutError:
+            raise DataError(
+                f"{self.file}: its patterns take more than {MATCH_S:g} s, e.g. {pattern[:80]!r}; name the layers"
+            ) from None
+        finally:
+            self._seconds -= time.process_time() - begun
+
+    def _setting(self, patterns: Mapping[str, Any], layer: str, default: Any) -> Any:
+        """The value of the first pattern that matches a layer, as PEFT finds it."""
+        return next((value for name, value in patterns.items() if self._matches(_at_the_end(name), layer)), default)
 
     def targets(self, layer: str) -> bool:
         """Whether they put a LoRA on a layer of this name."""
+        if self._excluded is not None and self._matches(self._excluded, layer):
+            return False
+        if isinstance(self._targets, str):
+            return self._matches(self._targets, layer)
         return bool(check_target_module_exists(self.config, layer))
 
     def alpha(self, layer: str, rank: int) -> float:
@@ -100,10 +131,10 @@ class Settings:
             DataError: when the settings give another rank than the tensors have, or no number.
         """
         config = self.config
-        stated = config.rank_pattern.get(get_pattern_key(config.rank_pattern, layer), config.r)
+        stated = self._setting(config.rank_pattern, layer, config.r)
         if stated != rank:
             raise DataError(f"{self.file}: {layer} has rank {stated} here, and its tensors have rank {rank}")
-        alpha = config.alpha_pattern.get(get_pattern_key(config.alpha_pattern, layer), config.lora_alpha)
+        alpha = self._setting(config.alpha_pattern, layer, config.lora_alpha)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
             raise DataError(f"{self.file}: {layer} has the alpha {alpha!r}, which is no number")
         return alpha * math.sqrt(rank) if config.use_rslora else alpha
@@ -124,5 +155,5 @@ class Settings:
                 + (f", as are those of {len(lacking) - 1} other layers" if len(lacking) > 1 else "")
             )
         for pattern in self._patterns:
-            if not any(re.match(rf"(.*\.)?({pattern})$", layer) for layer in layers):
+            if not any(self._matches(_at_the_end(pattern), layer) for layer in layers):
                 raise DataError(f"{self.file}: the pattern {pattern!r} matches none of its layers")
