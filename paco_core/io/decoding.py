@@ -5,6 +5,7 @@ The rules, which docs/reference/formats.md states for people:
 * the orientation in EXIF or XMP is applied; metadata that cannot be read count as none,
 * what is transparent is seen over white,
 * of 16 bits the high byte is kept, in grey as in colour; floating-point pixels are taken from 0 (black) to 1 (white),
+* whole numbers of 0 to 255 in a wider mode are refused: Pillow's ``convert`` means 8 bits, and they may be 16,
 * of animations and of several pages the first one is taken,
 * colours are taken as they are stored: ICC profiles are not applied, and CMYK is converted without one,
 * limits of bytes, pixels and sides hold before anything is decoded; a truncated file is refused,
@@ -272,6 +273,11 @@ def _from_deep(image: Image.Image, key: int | None) -> Image.Image:
     low, high, top = float(values.min()), float(values.max()), 1.0 if image.mode == "F" else 65_535.0
     if not (low >= 0 and high <= top):  # NaN is neither
         raise Undecodable(f"its pixels go from {low:g} to {high:g}, expected 0 to {top:g}; scale them, or save 8 bits")
+    if image.mode != "F" and 0 < high <= 255 and (image.mode == "I" or image.format is None):
+        raise Undecodable(
+            f"its pixels go from {low:g} to {high:g} in mode {image.mode}, which may mean 8 bits or 16; convert it to "
+            "L, or scale it to 65535"
+        )
     grey = np.rint(values * 255.0) if image.mode == "F" else values >> 8
     if key is not None:
         grey = np.where(values == key, 255, grey)

@@ -99,6 +99,7 @@ REFUSED = [
     ("a smaller bomb", bomb(8_001), "8001 x 8001 pixels exceed the limit of 64000000"),
     ("negative", encoded(Image.fromarray(np.full((4, 4), -1, np.int32)), "TIFF"), "its pixels go from -1 to -1"),
     ("32 bits", encoded(Image.fromarray(np.full((4, 4), 1 << 20, np.int32)), "TIFF"), "expected 0 to 65535"),
+    ("8 bits in 32", encoded(Image.new("L", (4, 4), 200).convert("I"), "TIFF"), "from 200 to 200 in mode I"),
     ("above 1", encoded(Image.fromarray(np.full((4, 4), 2.5, np.float32)), "TIFF"), "from 2.5 to 2.5, expected 0 to 1"),
     ("no number", encoded(Image.fromarray(np.full((4, 4), np.nan, np.float32)), "TIFF"), "from nan to nan"),
 ]
@@ -173,6 +174,16 @@ def test_a_picture_of_the_callers_that_is_damaged_is_named(tmp_path: Path) -> No
         PairQuery(str(tmp_path / "cut.png"), drawing(), "?")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="picture: its pixels go from 0 to 3"):
         rgb(Image.fromarray(np.array([[0, 3]], np.float32)))
+
+
+@pytest.mark.parametrize("mode", ["I", "I;16", "I;16B"])
+def test_numbers_of_8_bits_in_a_wider_mode_are_refused(mode: str) -> None:
+    grey = Image.new("L", (4, 4), 200)
+    with pytest.raises(DataError, match=f"200 in mode {mode}"):
+        rgb(grey.convert(mode))
+    assert rgb(Image.new("L", (4, 4), 0).convert(mode)).getpixel((0, 0)) == (0, 0, 0)
+    dark = decode_image(encoded(Image.fromarray(np.full((4, 4), 200, np.uint16))), "a file of 16 bits")
+    assert dark.getpixel((0, 0)) == (0, 0, 0)
 
 
 def test_grey_and_colour_of_16_bits_are_cut_alike() -> None:
