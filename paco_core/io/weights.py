@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from paco_core.io.model_size import numbers_in, refuse_larger
 
 READING = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError)
 WITHOUT_WEIGHTS = {"load_weights": False, "pretrained_image": False, "pretrained_text": False, "device": "meta"}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 LIBRARIES = ("diffusers", "transformers")  # whose models a pipeline's folder may name
 #: The largest weight that is finite in each number format that models compute in; float64 and float32 exceed bfloat16.
 LARGEST = torch.finfo(torch.bfloat16).max
@@ -61,12 +63,32 @@ def _of_files(source: str | Path, error: Exception) -> str:
     if isinstance(error, OSError) and not Path(source).exists() and "pytorch_model.bin" in cause:
         # What transformers says of a repository without safetensors, whatever else it holds.
         return f"{source}: no safetensors there; other formats can run code when they are loaded"
-    if isinstance(error, READING):
-        return f"{source}: cannot be read ({cause}); is one of its files truncated? {_remedy(source)}"
-    return (
-        f"{source}: no model can be made of it ({type(error).__name__}: {cause}); is one of its files damaged, or of "
-        f"another model? {_remedy(source)}"
-    )
+    if missing := re.search(r"no file named ([\w.-]+)", cause, re.IGNORECASE):
+        fault = f"{source}: {missing[1]} is missing;"
+    elif (fault := _tokenizer_fault(Path(source))) or not isinstance(error, READING):
+        fault = fault or (
+            f"{source}: no model can be made of it ({type(error).__name__}: {cause}); is one of its files damaged, or "
+            "of another model?"
+        )
+    else:
+        fault = f"{source}: cannot be read ({cause}); is one of its files truncated?"
+    return f"{fault} {_remedy(source)}"
+
+
+def _tokenizer_fault(folder: Path) -> str:
+    """What is wrong with the files of a tokenizer, if the folder has one; else an empty text."""
+    from tokenizers import Tokenizer
+
+    if not any(folder.glob("tokenizer*.json")):
+        return ""
+    for name in TOKENIZER_FILES:
+        if not (folder / name).is_file():
+            return f"{folder}: {name} is missing;"
+    try:
+        Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises plain exceptions
+        return f"{folder}: tokenizer.json is not a tokenizer ({error});"
+    return ""
 
 
 def _remedy(source: str | Path) -> str:
@@ -136,7 +158,10 @@ def load_model(kind: Any, source: str | Path, **options: Any) -> Any:
             is missing, of another shape, unexpected or not finite.
     """
     folder = Path(source) / options.get("subfolder", "")
-    if (config := folder / "config.json").is_file():
+    config = folder / "config.json"
+    if folder.is_dir() and not config.is_file():  # transformers would take the numbers of its own default
+        raise DataError(f"{folder}: config.json is missing; {_remedy(source)}")
+    if folder.is_dir():
         held = numbers_below(folder)
         with reading(config):
             refuse_larger(lambda: _built(kind, folder), held, config)
@@ -202,6 +227,8 @@ def load_pipeline(kind: Any, folder: Path, dtype: torch.dtype, later: Collection
         if part is not None and issubclass(part, torch.nn.Module):
             parts[name] = load_model(part, folder / name, dtype=dtype)
         elif part is not None:
+            if "Tokenizer" in part.__name__ and not (folder / name / "tokenizer_config.json").is_file():
+                raise DataError(f"{folder / name}: tokenizer_config.json is missing; {_remedy(folder)}")
             with reading(folder / name):
                 parts[name] = part.from_pretrained(folder / name)
     with reading(folder):

@@ -103,8 +103,9 @@ def ask_golden(folder: Path, scorer: PairScorer, dtype: str) -> None:
     found, pairs = agreement(golden, scorer.score([pair.query for pair in golden]), dtype)
     if not found.holds:
         raise DataError(
-            f"{folder}: the model does not give the golden scores that it was written with: {pairs}; {found}; a file "
-            "of it is damaged or of another model: run `dvc repro reward_merged`, or replace it with a complete copy"
+            f"{folder}: the model does not give the golden scores that it was written with: {pairs}; {found}; compare "
+            "its weights, config.json, tokenizer.json, chat_template.jinja and processor_config.json with those of the "
+            "complete model: one of them is damaged or another one; run `dvc repro reward_merged`, or copy it again"
         )
 
 

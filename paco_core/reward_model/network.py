@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
-from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor, smart_resize
 from transformers.utils import logging as transformers_logging
 
 from paco_core.io.decoding import MAX_RATIO, MAX_SIDE
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_json
 from paco_core.io.imports import uncollected
 from paco_core.io.model_size import refuse_many_layers
 from paco_core.io.pictures import picture_digests
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MOST_PIXELS = 2**28  # of a picture after resizing; as in params.yaml
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")  # transformers 5 reads the second one first
+PIXEL_KEYS = (
+    "do_convert_rgb", "do_resize", "do_rescale", "do_normalize", "rescale_factor", "image_mean", "image_std",
+    "resample", "patch_size", "temporal_patch_size", "merge_size",
+)  # fmt: skip
 PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
 
 
@@ -120,9 +125,12 @@ class Network:
         model = load_model(
             Qwen2_5_VLForConditionalGeneration, folder, dtype=getattr(torch, dtype), trust_remote_code=False, **kept
         )
+        if isinstance(folder, Path):
+            _validate_files(folder)
         with reading(folder):
             processor = AutoProcessor.from_pretrained(source)
             _refuse_sizes(model.config.vision_config, processor.image_processor, source)
+        _validate_processor(processor, model.config, source)
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
@@ -301,6 +309,51 @@ def _refuse_sizes(vision: Any, given: Any, source: str) -> None:
     for name, (number, most) in bounds.items():
         if not isinstance(number, int | float) or not 0 < number <= most:
             raise DataError(f"{source}: its {name} is {number!r}, expected a number from 1 to {most:,}")
+
+
+def _validate_files(folder: Path) -> None:
+    """Raise DataError naming a file that a processor needs and that is missing, or a key in which two files differ."""
+    for names in (("tokenizer.json", "vocab.json"), PROCESSOR_FILES):
+        if not any((folder / name).is_file() for name in names):
+            raise DataError(f"{folder}: {names[0]} is missing; copy it from the base of the weights")
+    if all((folder / name).is_file() for name in PROCESSOR_FILES):
+        with reading(folder):
+            first, second = (read_json(folder / name) for name in PROCESSOR_FILES)
+            second = second.get("image_processor", {})
+            differing = [key for key in PIXEL_KEYS if key in first and key in second and first[key] != second[key]]
+        if differing:
+            key = differing[0]
+            raise DataError(
+                f"{folder}: {' and '.join(PROCESSOR_FILES)} differ in {key}: {first[key]!r} and {second[key]!r}; keep "
+                "the value that the weights were trained with in both"
+            )
+
+
+def _validate_processor(processor: Any, config: Any, source: str) -> None:
+    """Raise DataError naming the file and the key that do not fit the model, where it would give other scores."""
+    if not isinstance(processor.image_processor, Qwen2VLImageProcessor):
+        kind = type(processor.image_processor).__name__
+        raise DataError(f"{source}: its image_processor_type is {kind}, expected Qwen2VLImageProcessor")
+    given, vision, mark = processor.image_processor, config.vision_config, processor.image_token
+    number = processor.tokenizer.convert_tokens_to_ids(mark)
+    for name, value, expected in (
+        ("preprocessor_config.json: patch_size", given.patch_size, vision.patch_size),
+        ("preprocessor_config.json: temporal_patch_size", given.temporal_patch_size, vision.temporal_patch_size),
+        ("preprocessor_config.json: merge_size", given.merge_size, vision.spatial_merge_size),
+        (f"tokenizer.json: the id of {mark}", number, config.image_token_id),
+    ):
+        if value != expected:
+            raise DataError(f"{source}: {name} is {value!r}, the model of config.json needs {expected!r}")
+    processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
+    if processor.chat_template is None:
+        raise DataError(f"{source}: chat_template.jinja is missing; copy it from Qwen2.5-VL, or from your trainer")
+    words = "Are the two images consistent?"
+    text = chat(processor, words)
+    if text.count(mark) != 2 or words not in text:
+        raise DataError(
+            f"{source}: its chat template (chat_template.jinja) writes {mark} {text.count(mark)} times for two images "
+            "and one question; replace it by the one of Qwen2.5-VL"
+        )
 
 
 def _quieten() -> None:
