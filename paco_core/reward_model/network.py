@@ -334,12 +334,16 @@ def _validate_processor(processor: Any, config: Any, source: str) -> None:
     if not isinstance(processor.image_processor, Qwen2VLImageProcessor):
         kind = type(processor.image_processor).__name__
         raise DataError(f"{source}: its image_processor_type is {kind}, expected Qwen2VLImageProcessor")
-    given, vision, mark = processor.image_processor, config.vision_config, processor.image_token
+    image_processor, vision, mark = processor.image_processor, config.vision_config, processor.image_token
     number = processor.tokenizer.convert_tokens_to_ids(mark)
     for name, value, expected in (
-        ("preprocessor_config.json: patch_size", given.patch_size, vision.patch_size),
-        ("preprocessor_config.json: temporal_patch_size", given.temporal_patch_size, vision.temporal_patch_size),
-        ("preprocessor_config.json: merge_size", given.merge_size, vision.spatial_merge_size),
+        ("preprocessor_config.json: patch_size", image_processor.patch_size, vision.patch_size),
+        (
+            "preprocessor_config.json: temporal_patch_size",
+            image_processor.temporal_patch_size,
+            vision.temporal_patch_size,
+        ),
+        ("preprocessor_config.json: merge_size", image_processor.merge_size, vision.spatial_merge_size),
         (f"tokenizer.json: the id of {mark}", number, config.image_token_id),
     ):
         if value != expected:

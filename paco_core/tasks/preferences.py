@@ -89,6 +89,6 @@ def foresee_preferences(recipe: PolicyRecipe, params: Params, foreseen: Foreseen
     trained, unseen = task_of(recipe).paintable(recipe, foreseen, lambda path: root / path)
     records = {record.idx: record for record in (*trained, *unseen)}
     if known and records:
-        found = preferences_of(recipe, records, lambda path: root / path, lambda _line: None)
-        for name in found.pairs:
-            found.at_image_size(records[name], recipe.record_size)
+        preferences = preferences_of(recipe, records, lambda path: root / path, lambda _line: None)
+        for name in preferences.pairs:
+            preferences.at_image_size(records[name], recipe.record_size)

@@ -125,11 +125,11 @@ def test_a_pair_of_different_proportions_or_a_damaged_one_is_left_out(folder: Pa
     Image.new("RGB", (32, 16)).save(folder / "0.png", exif=upright)
     Image.new("RGB", (16, 32)).save(folder / "1.png")
     (folder / "3.png").write_bytes(b"no image")
-    found, rejected = ranked(folder, row("p", [0, 2], [0, 1]), row("q", [0, 1], [0, 1]))
-    assert list(found.pairs) == ["q"]
+    preferences, rejected = ranked(folder, row("p", [0, 2], [0, 1]), row("q", [0, 1], [0, 1]))
+    assert list(preferences.pairs) == ["q"]
     assert [cause.partition(":")[0] for _, cause in rejected] == ["picture"] and "2.png" in rejected.example
-    found, rejected = ranked(folder, row("p", [0, 3], [0, 1]))
-    assert not found.pairs and "3.png" in rejected.example
+    preferences, rejected = ranked(folder, row("p", [0, 3], [0, 1]))
+    assert not preferences.pairs and "3.png" in rejected.example
 
 
 def test_a_folder_without_rankings_is_refused(tmp_path: Path) -> None:

@@ -44,15 +44,15 @@ def split_of(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", [*LAYOUTS, *REFERENCES])
 def test_a_training_ends_and_its_checks_hold(tmp_path: Path, kind: str, loss: str) -> None:
     terms = {name: {"weight": weight, "reward": f"own:{name}"} for name, weight in (("brightness", 1.0), ("other", 0))}
-    own = recipe(
+    rule = recipe(
         loss=loss, epochs=2, eval_every=1, train_size=96, eval_sizes=[96], updates_per_epoch=1,
         rewards={"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"},
         hack_meter={"trained": "brightness", "held_out": "other"}, early_stop={"patience": 1},
     )  # fmt: skip
     rewards = {"brightness": Brightness(), "other": Brightness()}
-    outcome = grpo_toys.trainer(recipe=own, rewards=rewards, **split_of(kind)).run(tmp_path, tmp_path / "checkpoint")
+    outcome = grpo_toys.trainer(recipe=rule, rewards=rewards, **split_of(kind)).run(tmp_path, tmp_path / "checkpoint")
     measure = "reference_distance" if kind in REFERENCES else "panel_diversity"
     single = kind == "1x1"
     assert math.isnan(outcome.after[f"96/{measure}"]) == math.isnan(outcome.after["96/near_copies"]) == single
-    assert checks.collapse(checks.read_log(tmp_path / "training_log.csv"), own.eval_sizes).passed
+    assert checks.collapse(checks.read_log(tmp_path / "training_log.csv"), rule.eval_sizes).passed
     assert outcome.metrics()["epochs"] == 2

@@ -214,9 +214,9 @@ def test_ranked_images_of_other_proportions_are_refused(
     sizes: dict[str, tuple[int, int]], train: Sequence[PromptRecord], changes: dict[str, Any]
 ) -> None:
     preferences = Preferences(PAIRS.pairs, lambda name: picture(name).resize(sizes[name.partition("-")[0]]))
-    own = recipe(loss="dpo", **STEPS, **changes)
+    rule = recipe(loss="dpo", **STEPS, **changes)
     with pytest.raises(DataError, match="prompt p0: its best image best-p0 has 256 x 64 px"):
-        grpo_toys.trainer(recipe=own, preferences=preferences, train=train)
+        grpo_toys.trainer(recipe=rule, preferences=preferences, train=train)
 
 
 def test_prompts_without_a_pair_are_not_trained_on() -> None:

@@ -275,9 +275,9 @@ def case_reward_of_panels_without_panels(root: Path) -> tuple[dict[str, Any], st
 
 
 def case_prompts_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
-    first, *others = records(30)
+    first, *rest = records(30)
     unsized = re.sub("|".join(VOCABULARY["size"]), "odd", first.prompt)
-    foreign = [first.model_copy(update={"prompt": unsized}), *others]
+    foreign = [first.model_copy(update={"prompt": unsized}), *rest]
     write_jsonl(root / PROMPTS, [record.model_dump() for record in foreign])
     return imports(root, PROMPTS), said(lambda: SETS.validate_truth(foreign))
 

@@ -65,12 +65,12 @@ def reward(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_a_reward_names_the_file_or_key_that_does_not_fit(reward: Path, tmp_path: Path, name: str) -> None:
-    change, named = REWARDS[name]
+    change, expected = REWARDS[name]
     folder = shutil.copytree(reward, tmp_path / "folder")
     change(folder)
     with pytest.raises(DataError) as refused:
         Network.load(folder)
-    assert all(text in str(refused.value) for text in [str(folder), *named]), refused.value
+    assert all(text in str(refused.value) for text in [str(folder), *expected]), refused.value
 
 
 def test_a_template_of_the_tokenizer_is_taken(reward: Path, tmp_path: Path) -> None:
