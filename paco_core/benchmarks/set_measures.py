@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class PanelDiversity:
-    """How different the panels of a set are, 0 = one picture four times: the sign of a collapsed policy."""
+    """How different the panels of a set are, 0 = one picture four times: the sign of a collapsed policy.
+
+    NaN for a set of one panel.
+    """
 
     name = "panel_diversity"
 
@@ -30,7 +33,8 @@ class PanelDiversity:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        return np.array([panel_diversity(panels) for panels in batch.panels], dtype=np.float64)
+        measured = [panel_diversity(panels) if len(panels) > 1 else np.nan for panels in batch.panels]
+        return np.array(measured, dtype=np.float64)
 
 
 def set_measures(root: Path, params: Params, judge: Path) -> list[RewardFunction]:

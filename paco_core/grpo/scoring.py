@@ -150,5 +150,5 @@ class Scoring:
 
 def _diversities(batch: RewardBatch) -> np.ndarray:
     if batch.references is None:
-        return np.array([panel_diversity(panels) for panels in batch.panels])
+        return np.array([panel_diversity(panels) if len(panels) > 1 else np.nan for panels in batch.panels])
     return np.array([reference_distance(*both) for both in zip(batch.whole, batch.originals, strict=True)])

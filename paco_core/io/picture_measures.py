@@ -25,8 +25,8 @@ def pixel_distances(panels: Sequence[Image]) -> np.ndarray:
 
 
 def panel_diversity(panels: Sequence[Image]) -> float:
-    """Mean of :func:`pixel_distances`: 0 to 1, 0 = copies; NaN for a single panel."""
-    return float(np.mean(pixel_distances(panels))) if len(panels) > 1 else float("nan")
+    """Mean of :func:`pixel_distances`: 0 to 1, 0 = copies."""
+    return float(np.mean(pixel_distances(panels)))
 
 
 def reference_distance(picture: Image, reference: Image) -> float:
