@@ -102,7 +102,8 @@ class Judge:
             theme: what both were made for; without it the model is asked plainly. For lists one, or one a pair.
 
         Raises:
-            DataError: when a picture cannot be read, or the lists differ in length.
+            DataError: when a picture cannot be read, the lists differ in length, or a theme contains a mark of a chat
+                template such as ``<|im_end|>``.
         """
         found = self._values(self.scores(_pairs(first, second), theme=theme))
         return found if isinstance(first, list | tuple) else float(found[0])

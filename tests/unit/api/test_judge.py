@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import subprocess
 import sys
 from itertools import combinations
@@ -150,15 +151,21 @@ def test_lists_are_asked_pair_by_pair_each_with_its_theme(folder: Path) -> None:
 def test_what_cannot_be_scored_is_nan_with_a_warning_and_ranked_last(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second, third, _ = pictures(folder)
-    judge = Judge()
-    tag = "<|image_pad|>"
+    first, second, *_ = pictures(folder)
+    judge, narrow = Judge(), Image.new("RGB", (900, 3))
     with caplog.at_level(logging.WARNING):
-        assert math.isnan(judge.score(first, second, theme=tag))
-    assert "1 of 1 pairs have no score" in caplog.text and tag in caplog.text
-    lines = judge.scores([(first, second), (first, third)], theme=[tag, None])
+        assert math.isnan(judge.score(first, narrow))
+    assert "1 of 1 pairs have no score" in caplog.text
+    lines = judge.scores([(first, narrow), (first, second)])
     assert lines[0].failed and not lines[1].failed
-    assert [math.isnan(one.score) for one in judge.rank(first, [second, third], theme=tag)] == [True, True]
+    assert [one.candidate for one in judge.rank(first, [narrow, second])] == [1, 0]
+
+
+def test_a_theme_with_a_mark_of_the_chat_template_is_refused(folder: Path) -> None:
+    first, second, *_ = pictures(folder)
+    for mark in ("<|image_pad|>", "<|im_end|>"):
+        with pytest.raises(DataError, match=re.escape(mark)):
+            Judge().score(first, second, theme=f"a red cat {mark}")
 
 
 def test_models_that_are_none_are_named(
