@@ -36,6 +36,7 @@ class TimedConnection(http.client.HTTPConnection):
     origin = ""
     proxy_headers: dict[str, str] = {}  # noqa: RUF012, replaced as a whole
     _deadline = 0.0
+    _open: socket.socket | None = None  # the library forgets the socket before it reads the answer
 
     def start(self, seconds: float) -> None:
         """Begin a request that may take so long, all in all."""
@@ -55,6 +56,7 @@ class TimedConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.timeout = self.left()
         super().connect()
+        self._open = self.sock
 
     def send(self, data: Any) -> None:
         if self.sock is not None:
@@ -63,9 +65,9 @@ class TimedConnection(http.client.HTTPConnection):
 
     def interrupt(self) -> None:
         """Wake the thread that waits for an answer, with an error; it closes the connection."""
-        if (sock := self.sock) is not None:
+        if self._open is not None:
             with suppress(OSError):  # the other end was faster
-                sock.shutdown(socket.SHUT_RDWR)
+                self._open.shutdown(socket.SHUT_RDWR)
 
     # A method where the library has a class: it is called in the same way.
     def response_class(  # type: ignore[override]

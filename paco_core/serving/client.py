@@ -1,7 +1,7 @@
 """Asks a served reward model about pairs and never makes up an answer.
 
-A question that could not be answered is NaN with its cause. Equal questions are asked once, from one pool
-of connections for life, with requests in flight together so that the server can answer them in one pass.
+A question that could not be answered is NaN with its cause. Equal questions are asked once. Requests
+are in flight together, so the server can answer them in one pass.
 """
 
 from __future__ import annotations
@@ -279,9 +279,8 @@ class RewardClient:
         return score
 
     def close(self) -> None:
-        """End the threads and connections."""
+        """End the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._http.close()
 
     def __enter__(self) -> RewardClient:
         return self
@@ -299,10 +298,7 @@ def served_models(url: str) -> list[str]:
         ServingError: when no OpenAI-compatible server answers there.
     """
     http = HttpClient(url, LISTING_TIMEOUT_S, Patience(), os.environ.get(API_KEY))
-    try:
-        return [card.id for card in _served(http)]
-    finally:
-        http.close()
+    return [card.id for card in _served(http)]
 
 
 def _served(http: HttpClient) -> list[ServedModel]:

@@ -30,6 +30,20 @@ class Quiet(BaseHTTPRequestHandler):
         pass
 
 
+class Repeating(Quiet):
+    """Answers a request with its own body, and sends that answer a second time: ``at_once``, or when the next request
+    arrives on the connection."""
+
+    at_once = True
+    last = b""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        self.wfile.write(answer * 2 if self.at_once else self.last + answer)
+        self.last = answer
+
+
 class Loopback(ThreadingHTTPServer):
     """Listens on a free port as soon as it is made; answers inside its ``with`` block."""
 

@@ -100,16 +100,13 @@ class Endpoint:
         patience = Patience(given.retries, BACKOFF_S, when_late=True)
         self._ended = None
         self._client = HttpClient(given.base_url, given.timeout_s, patience, self._key, through_proxy=True)
-        try:
-            with ThreadPoolExecutor(given.in_flight, thread_name_prefix="chat") as pool:
-                try:
-                    list(pool.map(go_on, range(given.in_flight)))
-                except BaseException as error:
-                    self._ended = error
-                    self._client.interrupt()
-                    raise
-        finally:
-            self._client.close()
+        with ThreadPoolExecutor(given.in_flight, thread_name_prefix="chat") as pool:
+            try:
+                list(pool.map(go_on, range(given.in_flight)))
+            except BaseException as error:
+                self._ended = error
+                self._client.interrupt()
+                raise
         if self._ended is not None:
             raise self._ended
         return [found[number] for number in sorted(found)]

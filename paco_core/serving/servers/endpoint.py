@@ -251,7 +251,6 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
             limit = f"execution.serving.start_timeout_s = {serving.start_timeout_s}"
             raise ServingError(f"server {name} is not ready within {limit}:\n{tail(registry.log(name))}")
         time.sleep(POLL_S)
-    http.close()
 
 
 def _endpoint(record: ServerRecord, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:

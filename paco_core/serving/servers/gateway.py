@@ -80,7 +80,8 @@ class Gateway:
     ) -> None:
         self.where, self.known, self.api_key, self.media = where, known, api_key, media or Media()
         self.bodies = bodies()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+        # On a reused connection, a late or repeated answer would go to another caller.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self.client = httpx.AsyncClient(
             timeout=httpx.Timeout(timeout_s, connect=PROBE_S), limits=limits, trust_env=False
         )

@@ -13,7 +13,7 @@ import pytest
 from paco_core.io import http_client, timed_http
 from paco_core.io.files import DataError
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
-from tests.support.loopback import Loopback, Quiet
+from tests.support.loopback import Loopback, Quiet, Repeating
 
 ONCE = Patience(retries=0)
 
@@ -45,11 +45,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(url: str, **settings: Any) -> dict[str, Any]:
-    client = HttpClient(url, 5, ONCE, **settings)
-    try:
-        return client.call("POST", "/chat", b"{}")
-    finally:
-        client.close()
+    return HttpClient(url, 5, ONCE, **settings).call("POST", "/chat", b"{}")
 
 
 def test_a_proxy_of_the_environment_is_used_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +119,14 @@ def test_a_key_that_is_sent_back_is_hidden_before_the_text_is_cut() -> None:
     assert "sk" not in raised.value.cause and raised.value.cause.endswith("x***")
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_repeated_answer_is_not_the_answer_to_the_next_request(at_once: bool) -> None:
+    with Loopback(type("Handler", (Repeating,), {"at_once": at_once})) as server:
+        client = HttpClient(server.url, 5, ONCE)
+        answers = [client.call("POST", "/", json.dumps({"n": n}).encode()) for n in range(4)]
+    assert answers == [{"n": n} for n in range(4)]
+
+
 def test_a_date_is_waited_for() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=20))
     assert 15 < http_client._seconds(soon) <= 20
@@ -130,11 +134,14 @@ def test_a_date_is_waited_for() -> None:
     assert [http_client._seconds(text) for text in (past, zoneless, "soon", "", None)] == [0.0] * 5
 
 
-def test_an_interrupted_client_asks_no_more() -> None:
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n"])
+def test_an_interrupted_client_asks_no_more(head: bytes) -> None:
+    """Before an answer begins, and within one after which the server closes the connection."""
     arrived, never = threading.Event(), threading.Event()
 
     class Handler(Quiet):
         def do_POST(self) -> None:
+            self.wfile.write(head)
             arrived.set()
             never.wait(20)
 
@@ -152,7 +159,6 @@ def test_an_interrupted_client_asks_no_more() -> None:
         assert arrived.wait(20)
         client.interrupt()
         thread.join(20)
-        client.close()
         assert [failure.kind for failure in failures] == ["connection"]
         with pytest.raises(RequestFailed, match="interrupted"):
             client.call("POST", "/", b"{}")

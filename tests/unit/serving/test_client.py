@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -17,17 +16,14 @@ from paco_core.io.http_client import MAX_PAUSE_S, Patience
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import pictures
-from paco_core.serving.engines.transformers_app import build_app
 from paco_core.serving.errors import ServingError
 from tests.support.serving_fakes import (
     NAME,
     FakeModel,
     Scripted,
     completion,
-    fake_server,
     half,
     hang_up,
-    listening,
     panel,
     queries,
     reply,
@@ -78,22 +74,6 @@ def test_two_calls_in_a_row_and_calls_from_event_loops() -> None:
             assert [s.value for s in client.score(queries(5))] == pytest.approx(expected)
         for _ in range(2):
             assert [s.value for s in asyncio.run(client.score_async(queries(5)))] == pytest.approx(expected)
-
-
-def test_every_call_uses_the_same_few_connections() -> None:
-    app, ports = build_app(fake_server(FakeModel())), set()
-
-    async def watched(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            ports.add(scope["client"][1])
-        await app(scope, receive, send)
-
-    asked = queries(24)
-    with listening(watched, 0) as url, RewardClient(url, NAME, in_flight=2) as client:
-        for first in range(0, 24, 8):
-            client.score(asked[first : first + 4])
-            asyncio.run(client.score_async(asked[first + 4 : first + 8]))
-    assert client.counts.requests == 24 and len(ports) <= 2
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from paco_core.serving.client import RewardClient
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.gateway import Gateway, build_app, routes
 from paco_core.serving.servers.registry import Registry
+from tests.support.loopback import Loopback, Repeating
 from tests.support.pictures import bomb
 from tests.support.serving_fakes import (
     FakeModel,
@@ -87,6 +88,14 @@ def test_answers_are_passed_on_byte_for_byte(two: tuple[str, FakeModel, FakeMode
         connection.request("POST", "/v1/chat/completions", json.dumps(request([GOOD, GOOD], model=FIRST)), JSON)
         assert connection.getresponse().read() == answer
         connection.close()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_repeated_answer_does_not_reach_another_caller(at_once: bool) -> None:
+    server = Loopback(type("Handler", (Repeating,), {"at_once": at_once}))
+    with server, listening(build_app(Gateway(lambda: {FIRST: server.url}, timeout_s=60))) as url:
+        bodies = [request([GOOD, GOOD], model=FIRST, user=f"{n}") for n in range(4)]
+        assert [post(url, body) for body in bodies] == [(200, body) for body in bodies]
 
 
 @pytest.mark.parametrize(
