@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("paco.reward")
 MAX_BATCH = 64
 CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit a core's caches, and take longer each
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """An answer in words.
+
+    Attributes:
+        num_tokens: with the closing token.
+        is_complete: whether the model closed it, rather than the limit of new tokens.
+    """
+
+    text: str
+    num_tokens: int
+    is_complete: bool
 
 
 class Scorer:
@@ -191,25 +206,33 @@ class Scorer:
         return from_logits(logits, self.yes_id, self.no_id)
 
     def generate_reasons(self, queries: Sequence[Query], max_new_tokens: int = 128) -> list[str]:
-        """The whole answers, decoded greedily: "Yes." or "No." and the reasons.
+        """The complete answers, decoded greedily: "Yes." or "No." and the reasons.
 
         Raises:
             DataError: when the model cannot read a question, or not answer it at that length.
         """
+        return [answer.text for answer in self.generate(queries, max_new_tokens)]
+
+    def generate(self, queries: Sequence[Query], max_new_tokens: int) -> list[GeneratedText]:
+        """:meth:`generate_reasons` with the length of each answer, and whether it is complete."""
         tokenizer = self.network.processor.tokenizer
         rows = self._rows(queries, max_new_tokens)
-        answers = [""] * len(rows)
+        answers: dict[int, GeneratedText] = {}
         with torch.no_grad():
             for batch in by_length(rows, self.max_batch):
                 tokens = _greedy(self.network, [rows[number] for number in batch], max_new_tokens)
-                for number, ids in zip(batch, tokens, strict=True):
-                    answers[number] = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
-        return answers
+                for number, (ids, is_complete) in zip(batch, tokens, strict=True):
+                    text = str(tokenizer.decode(ids, skip_special_tokens=True)).strip()
+                    answers[number] = GeneratedText(text, len(ids) + is_complete, is_complete)
+        return [answers[number] for number in range(len(rows))]
 
 
-def _greedy(network: Network, rows: Sequence[TokenRow], limit: int) -> list[list[int]]:
-    """Greedy continuations of rows, without the closing token; rows of one length share a key-value cache."""
-    answers: list[list[int]] = [[] for _ in rows]
+def _greedy(network: Network, rows: Sequence[TokenRow], limit: int) -> list[tuple[list[int], bool]]:
+    """Greedy continuations of rows; rows of one length share a key-value cache.
+
+    Each one is its ids without the closing token, and whether the model gave that token within ``limit``.
+    """
+    answers: list[tuple[list[int], bool]] = [([], False)] * len(rows)
     groups: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(row.length, []).append(number)
@@ -219,8 +242,8 @@ def _greedy(network: Network, rows: Sequence[TokenRow], limit: int) -> list[list
     return answers
 
 
-def _continue(network: Network, rows: Sequence[TokenRow], limit: int) -> list[list[int]]:
-    """Greedy continuations of rows of equal length."""
+def _continue(network: Network, rows: Sequence[TokenRow], limit: int) -> list[tuple[list[int], bool]]:
+    """:func:`_greedy` for rows of equal length."""
     ends = {network.processor.tokenizer.eos_token_id, network.model.config.text_config.eos_token_id}
     states, cache = network.prefill(rows)
     position = torch.tensor([int(row.prompt.positions.max()) + 1 for row in rows], device=states.device)
@@ -236,4 +259,4 @@ def _continue(network: Network, rows: Sequence[TokenRow], limit: int) -> list[li
         if not open_rows or step == limit - 1:
             break
         states = network.step(chosen, position + step, cache)
-    return answers
+    return [(ids, number not in open_rows) for number, ids in enumerate(answers)]

@@ -32,20 +32,29 @@ class RequestError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": None, "code": self.code}}
 
 
-class _Model(BaseModel):
+class _Request(BaseModel):
+    """Part of a request: a field that would have no effect is refused, and a number is a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+
+class _Answer(BaseModel):
+    """Part of a server's answer: other fields are not read."""
+
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
 
-class ImageUrl(_Model):
+class ImageUrl(_Request):
     url: str
+    detail: Literal["auto"] | None = None
 
 
-class ImagePart(_Model):
+class ImagePart(_Request):
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class TextPart(_Model):
+class TextPart(_Request):
     type: Literal["text"]
     text: Annotated[str, AfterValidator(validate_marks)] = Field(max_length=MAX_TEXT)
 
@@ -53,7 +62,7 @@ class TextPart(_Model):
 Part = Annotated[ImagePart | TextPart, Field(discriminator="type")]
 
 
-class Message(_Model):
+class Message(_Request):
     role: Literal["user"]
     content: list[Part] = Field(min_length=1, max_length=16)
 
@@ -61,7 +70,7 @@ class Message(_Model):
 NewTokens = Annotated[int | None, Field(ge=1, le=MAX_NEW_TOKENS)]
 
 
-class ChatRequest(_Model):
+class ChatRequest(_Request):
     """``POST /v1/chat/completions``: one user turn of two pictures followed by one text, answered greedily."""
 
     model: str
@@ -72,13 +81,17 @@ class ChatRequest(_Model):
     top_logprobs: int | None = Field(default=0, ge=0, le=20)
     logprob_token_ids: list[int] | None = Field(default=None, max_length=64)  # vLLM's extension
     temperature: float | None = Field(default=None, ge=0.0, le=0.0)
-    n: Literal[1] | None = 1
+    n: int | None = Field(default=1, ge=1, le=1)
     stream: Literal[False] | None = False
 
     @model_validator(mode="after")
     def _logprobs_of_one_token(self) -> ChatRequest:
         if self.logprobs and self.new_tokens > 1:
             raise ValueError("log-probabilities are given for max_tokens (max_completion_tokens) 1 only")
+        if not self.logprobs and (self.top_logprobs or self.logprob_token_ids is not None):
+            raise ValueError("top_logprobs and logprob_token_ids need logprobs: true")
+        if self.top_logprobs and self.logprob_token_ids is not None:
+            raise ValueError("top_logprobs: expected 0 with logprob_token_ids, which names the tokens")
         return self
 
     @property
@@ -106,7 +119,7 @@ class ChatRequest(_Model):
         """Read a request body.
 
         Raises:
-            RequestError: 400 naming each faulty field, without echoing its value (it may be a picture).
+            RequestError: 400 naming each unknown or faulty field, without its value (it may be a picture).
         """
         try:
             return cls.model_validate_json(body)
@@ -114,21 +127,21 @@ class ChatRequest(_Model):
             raise RequestError(400, "; ".join(faults(error))[:1000]) from None
 
 
-class AnswerTokens(_Model):
+class AnswerTokens(_Answer):
     """Token ids of the two words that a score is made of."""
 
     yes: int = Field(alias="Yes", ge=0)
     no: int = Field(alias="No", ge=0)
 
 
-class ServedModel(_Model):
+class ServedModel(_Answer):
     """One model of a server; ours says which tokens its answers begin with."""
 
     id: str
     answer_tokens: AnswerTokens | None = None
 
 
-class ServedModels(_Model):
+class ServedModels(_Answer):
     """What ``GET /v1/models`` answers, as far as a client reads it."""
 
     data: list[ServedModel]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
 from paco_core.serving.protocol import RequestError
@@ -38,12 +38,18 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """The text, and for one-token answers its log-probability and those of its rivals."""
+    """The text, and for one-token answers its log-probability and those of its rivals.
+
+    Attributes:
+        finish_reason: ``stop`` after the closing token, ``length`` for an answer that was cut at ``max_tokens``.
+        num_tokens: of the answer, with its closing token.
+    """
 
     text: str
-    finish_reason: str
+    finish_reason: Literal["stop", "length"]
     chosen: TokenLogprob | None = None
     rivals: tuple[TokenLogprob, ...] = ()
+    num_tokens: int = 1
 
 
 class Answerer:
@@ -74,7 +80,10 @@ class Answerer:
         return [answers[number] for number in range(len(asks))]
 
     def _texts(self, asks: Sequence[Ask], length: int) -> list[ModelAnswer]:
-        return [ModelAnswer(text, "stop") for text in self.scorer.generate_reasons([ask.query for ask in asks], length)]
+        return [
+            ModelAnswer(answer.text, "stop" if answer.is_complete else "length", num_tokens=answer.num_tokens)
+            for answer in self.scorer.generate([ask.query for ask in asks], length)
+        ]
 
     def _first_tokens(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
         """Only what is listed leaves the model's device, in three copies for all asks together."""

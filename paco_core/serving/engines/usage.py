@@ -30,11 +30,9 @@ Count = Callable[[Ask, ModelAnswer], Usage]
 
 def counter(network: Network) -> Count:
     """Counts by the model's own tokenizer; a question was tokenised to be answered, and is looked up."""
-    tokenizer = network.processor.tokenizer
 
     def count(ask: Ask, answer: ModelAnswer) -> Usage:
         pictures = (network.grid(ask.query.first), network.grid(ask.query.second))
-        tokens = 1 if ask.max_tokens == 1 else len(tokenizer(answer.text)["input_ids"])
-        return Usage(len(network.prompt(ask.query.instruction, pictures).ids), tokens)
+        return Usage(len(network.prompt(ask.query.instruction, pictures).ids), answer.num_tokens)
 
     return count

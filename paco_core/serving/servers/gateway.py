@@ -23,7 +23,6 @@ from typing import Any
 
 import httpx
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
@@ -33,15 +32,13 @@ from starlette.routing import Route
 
 from paco_core.io.connections import serve
 from paco_core.io.numbers import decimal, whole
-from paco_core.io.text import validate_marks
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
-from paco_core.serving.protocol import API_KEY, RequestError
+from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
 from paco_core.serving.replies import ERRORS, as_json
 from paco_core.serving.servers.registry import GATEWAY, Registry
 
-MAX_PICTURES = 2
 PROBE_S = 5.0  # a server's time to say how it is
 RETRY_AFTER_S = 2  # a supervisor sees within a second that its server died, and an embedded one starts in a few
 #: Headers of one hop; ``origin`` goes with ``host``, and was compared with it here.
@@ -121,21 +118,19 @@ class Gateway:
         """Pass a request on to the server of its model.
 
         Raises:
-            RequestError: 400 without a model, 404 for one that was never served here, 503 where its server is down or
-                the gateway busy, 502 where it breaks off, 504 where it does not answer in time.
+            RequestError: 400 for what is no request of the protocol, 404 for a model that was never served here, 503
+                where its server is down or the gateway busy, 502 where it breaks off, 504 where it does not answer in
+                time.
         """
         async with body_of(request, self.bodies) as body:
             return await self._pass_on(request, body)
 
     async def _pass_on(self, request: Request, body: bytes) -> Response:
         began = time.perf_counter()
-        question = _parse(body)
-        model = question.get("model")
-        if not isinstance(model, str):
-            raise RequestError(400, "model: expected the name of a served model; GET /v1/models lists them")
+        question = ChatRequest.parse(body)
+        model = question.model
         url = self.address(model) + request.url.path
-        check_texts(question)
-        await asyncio.to_thread(check_pictures, question, self.media)
+        await asyncio.to_thread(check_pictures, question.pictures_and_text()[0], self.media)
         headers = {name: value for name, value in request.headers.items() if name not in OURS}
         try:
             onward = self.client.build_request(request.method, url, content=body, headers=headers)
@@ -189,52 +184,13 @@ def _down(model: str, why: str) -> RequestError:
     return RequestError(503, f"model {model!r}: {why}", "server_down", retry_after_s=RETRY_AFTER_S)
 
 
-def _parse(body: bytes) -> dict[str, Any]:
-    try:
-        value = from_json(body)
-    except ValueError as error:
-        raise RequestError(400, f"body: not JSON ({error})"[:300]) from None
-    if not isinstance(value, dict):
-        raise RequestError(400, "body: expected a JSON object")
-    return value
-
-
-def _parts(question: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The parts of all messages; a message that is a text alone is one part."""
-    messages = question.get("messages")
-    contents = (
-        [turn.get("content") for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
-    )
-    listed = [content if isinstance(content, list) else [{"text": content}] for content in contents]
-    return [part for content in listed for part in content if isinstance(part, dict)]
-
-
-def check_texts(question: Mapping[str, Any]) -> None:
-    """Let a question pass whose messages contain no mark of a chat template.
+def check_pictures(urls: Sequence[str], media: Media) -> None:
+    """Let a request pass whose pictures are small and from allowed places; their pixels are not read.
 
     Raises:
         RequestError: 400.
     """
-    for part in _parts(question):
-        try:
-            validate_marks(str(part.get("text") or ""))
-        except ValueError as error:
-            raise RequestError(400, f"messages: a text {error}", "template_mark") from None
-
-
-def check_pictures(question: Mapping[str, Any], media: Media) -> None:
-    """Let a question pass whose pictures are few, small and from allowed places; their pixels are not read.
-
-    Raises:
-        RequestError: 400.
-    """
-    addresses = [part["image_url"] for part in _parts(question) if "image_url" in part]
-    if len(addresses) > MAX_PICTURES:
-        raise RequestError(400, f"expected {MAX_PICTURES} images at most, got {len(addresses)}", "image_count")
-    for address in addresses:
-        url = address.get("url") if isinstance(address, dict) else address
-        if not isinstance(url, str):
-            raise RequestError(400, "image_url.url: expected a string", "image_url")
+    for url in urls:
         if url.startswith("data:"):
             head(payload(url))
         else:
@@ -242,7 +198,7 @@ def check_pictures(question: Mapping[str, Any], media: Media) -> None:
 
 
 def build_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
-    """The application: ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models``, ``/health``, ``/metrics``.
+    """The application: ``/v1/chat/completions``, ``/v1/models``, ``/health``, ``/metrics``.
 
     Args:
         host: where it listens.
@@ -284,7 +240,6 @@ def build_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
     return Starlette(
         routes=[
             Route("/v1/chat/completions", forward, methods=["POST"]),
-            Route("/v1/completions", forward, methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", health),
             Route("/health/{model}", health_of),

@@ -22,7 +22,6 @@ from paco_core.operations.asked import edit_record, set_record
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.instructions import render
 from paco_core.serving.protocol import ChatRequest, RequestError
-from paco_core.serving.servers.gateway import check_texts
 from tests.support.grpo_toys import record
 
 MARKS = (
@@ -105,14 +104,9 @@ def test_a_judge_refuses_a_theme_before_it_asks() -> None:
         judge.score(picture, picture, theme=f"a cat {MARK}")
 
 
-def test_both_engines_refuse_a_message_with_a_mark() -> None:
+def test_server_and_gateway_refuse_a_message_with_a_mark() -> None:
     text = {"type": "text", "text": f"Same? {MARK}"}
     body = {"model": "m", "messages": [{"role": "user", "content": [text]}]}
-    for content in ([text], text["text"]):
-        with pytest.raises(RequestError) as error:
-            check_texts(body | {"messages": [{"role": "user", "content": content}]})
-        assert error.value.status == 400
-    check_texts({"messages": [{"role": "user", "content": "Same?"}]})
     with pytest.raises(RequestError) as error:
         ChatRequest.parse(json.dumps(body).encode())
     assert error.value.status == 400 and MARK in error.value.message

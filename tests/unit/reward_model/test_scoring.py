@@ -26,6 +26,7 @@ from paco_core.reward_model.yes_probability import (
     from_top_logits,
     from_top_logprobs,
 )
+from paco_core.serving.engines.answering import Answerer, Ask, ModelAnswer
 from tests.support import reward_tiny, tiny_vlm
 
 
@@ -144,6 +145,16 @@ def test_greedy_answers_equal_the_librarys_generate(scorer: Scorer) -> None:
         inputs = network.processor(text=[text], images=[query.first, query.second], return_tensors="pt")
         ids = network.model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
         assert answer == network.processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
+
+
+def test_an_answer_that_is_cut_says_so(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Ask(queries()[0], max_tokens=3)
+    (cut,) = Answerer(scorer)([ask])
+    assert isinstance(cut, ModelAnswer) and (cut.finish_reason, cut.num_tokens) == ("length", 3)
+    first = int(library_logits(scorer, ask.query).argmax())
+    monkeypatch.setattr(scorer.network.model.config.text_config, "eos_token_id", first)
+    (closed,) = Answerer(scorer)([ask])
+    assert isinstance(closed, ModelAnswer) and (closed.finish_reason, closed.num_tokens) == ("stop", 1)
 
 
 def test_logits_that_are_not_finite_give_nan_and_a_cause(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:

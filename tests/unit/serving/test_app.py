@@ -14,8 +14,9 @@ from PIL import Image
 from paco_core.io.shards import encode_png
 from paco_core.serving import guard
 from paco_core.serving.client import RewardClient
+from paco_core.serving.servers import gateway
 from tests.support.pictures import bomb
-from tests.support.serving_fakes import NAME, FakeModel, panel, queries, served
+from tests.support.serving_fakes import NAME, FakeModel, listening, panel, queries, served
 
 
 def url_of(data: bytes) -> str:
@@ -63,6 +64,10 @@ BAD = [
     ("another model", request([GOOD, GOOD], model="gpt"), 404, "model_not_found"),
     ("unknown role", {**request([GOOD, GOOD]), "messages": [{"role": "tool", "content": []}]}, 400, "invalid_request"),
     ("sampling", request([GOOD, GOOD], temperature=0.7), 400, "invalid_request"),
+    ("a field without effect", request([GOOD, GOOD], stop=["Yes"]), 400, "invalid_request"),
+    ("a number as text", request([GOOD, GOOD], max_tokens="1"), 400, "invalid_request"),
+    ("top_logprobs without logprobs", request([GOOD, GOOD], logprobs=False), 400, "invalid_request"),
+    ("two choices of tokens", request([GOOD, GOOD], logprob_token_ids=[1]), 400, "invalid_request"),
     ("too many logprobs", request([GOOD, GOOD], top_logprobs=21), 400, "invalid_request"),
     ("logprobs of a text", request([GOOD, GOOD], max_tokens=5), 400, "invalid_request"),
     ("no json", b"{", 400, "invalid_request"),
@@ -79,6 +84,48 @@ def test_bad_requests_are_refused_in_openais_shape(
     assert (got, answer["error"]["code"]) == (status, code)
     assert answer["error"]["message"] and len(json.dumps(answer)) < 3000
     assert post(server, request([GOOD, GOOD]))[0] == 200  # the server is alive
+
+
+def with_field(path: list[str | int], value: object) -> dict[str, Any]:
+    """A good request in which one more field, which may be nested, has a value."""
+    body = request([GOOD, GOOD])
+    *parents, last = path
+    place: Any = body
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    return body
+
+
+CONTENT: list[str | int] = ["messages", 0, "content"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["stop"], ["Yes"]),
+        (["logit_bias"], {"5": 100}),
+        (["chat_template"], "{{ messages }}"),
+        (["temprature"], 0),
+        (["response_format"], {"type": "json_object"}),
+        (["stream_options"], {"include_usage": True}),
+        (["messages", 0, "name"], "me"),
+        ([*CONTENT, 0, "image_url", "detail"], "low"),
+        ([*CONTENT, 1, "image_url", "size"], 64),
+        ([*CONTENT, 2, "cache_control"], {"type": "ephemeral"}),
+    ],
+)
+@pytest.mark.parametrize("behind", ["server", "gateway"])
+def test_a_field_that_would_be_ignored_is_refused_by_its_name(
+    server: str, behind: str, path: list[str | int], value: object
+) -> None:
+    if behind == "server":
+        status, answer = post(server, with_field(path, value))
+    else:
+        with listening(gateway.build_app(gateway.Gateway(lambda: {NAME: server}, timeout_s=60))) as url:
+            status, answer = post(url, with_field(path, value))
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+    assert str(path[-1]) in answer["error"]["message"]
 
 
 def test_a_huge_body_is_refused_without_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:

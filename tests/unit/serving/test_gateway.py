@@ -94,7 +94,7 @@ def test_answers_are_passed_on_byte_for_byte(two: tuple[str, FakeModel, FakeMode
 def test_a_repeated_answer_does_not_reach_another_caller(at_once: bool) -> None:
     server = Loopback(type("Handler", (Repeating,), {"at_once": at_once}))
     with server, listening(build_app(Gateway(lambda: {FIRST: server.url}, timeout_s=60))) as url:
-        bodies = [request([GOOD, GOOD], model=FIRST, user=f"{n}") for n in range(4)]
+        bodies = [request([GOOD, GOOD], f"{n}", model=FIRST) for n in range(4)]
         assert [post(url, body) for body in bodies] == [(200, body) for body in bodies]
 
 
@@ -112,6 +112,7 @@ def test_a_repeated_answer_does_not_reach_another_caller(at_once: bool) -> None:
         (request([GOOD, "file:///etc/passwd"], model=FIRST), 400, "image_url"),
         ({"model": FIRST, "messages": 3}, 400, "invalid_request"),
         ({"messages": []}, 400, "invalid_request"),
+        (request([GOOD, GOOD], None, model=FIRST), 400, "text_count"),
         (b"{", 400, "invalid_request"),
         (b"[1]", 400, "invalid_request"),
         (b"[" * 100_000, 400, "invalid_request"),
