@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ import numpy as np
 from paco_core.api.judge_model import Dtype, PairModel, judge_model
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
+from paco_core.io.parent_process import validate_process
 from paco_core.io.pictures import Picture, picture_of, pictures_of
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -61,6 +63,8 @@ class Judge:
         DataError: when the model is missing, damaged, of another kind, or does not give the golden scores that were
             written with it; when there is no such device.
         ServingError: when no server answers at the address, or it has several models and ``served`` names none.
+
+    A forked process cannot use its parent's judge: create one in each process.
     """
 
     def __init__(
@@ -75,7 +79,17 @@ class Judge:
         chosen = judge_model(model, device=device, dtype=dtype, served=served, project=project)
         self._gpu = ExitStack()  # held for as long as this judge is there
         self._gpu.enter_context(chosen.place())
-        self.scorer: PairModel = chosen.load()
+        self._scorer, self._pid = chosen.load(), os.getpid()
+
+    @property
+    def scorer(self) -> PairModel:
+        """The model that scores.
+
+        Raises:
+            RuntimeError: in a process that was forked from the one that created this judge.
+        """
+        validate_process(self._pid, "Judge")
+        return self._scorer
 
     @overload
     def score(self, first: Picture, second: Picture, *, theme: str | None = None) -> float: ...
@@ -251,10 +265,11 @@ class Judge:
         return [text for queries in _queries(pairs, theme) for text in self.scorer.generate_reasons(queries)]
 
     def close(self) -> None:
-        """End the connections to a server, or give the GPU of a model in this process back."""
-        self._gpu.close()
-        if isinstance(self.scorer, RewardClient):
-            self.scorer.close()
+        """End the threads of a client, or give the GPU back. In a forked process nothing happens."""
+        if os.getpid() == self._pid:
+            self._gpu.close()
+            if isinstance(self._scorer, RewardClient):
+                self._scorer.close()
 
     def __enter__(self) -> Judge:
         return self

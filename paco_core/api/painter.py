@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.files import DataError
+from paco_core.io.parent_process import validate_process
 from paco_core.io.pictures import Picture, pictures_of
 from paco_core.io.project import project_root
 from paco_core.operations import asked, paint, painters
@@ -54,7 +56,7 @@ class Painter:
         params = load(self._root / PARAMS_FILE)
         if device is not None:
             params = params.model_copy(update={"policies": params.policies.model_copy(update={"device": device})})
-        self._params, self._name = params, name
+        self._params, self._name, self._pid = params, name, os.getpid()
         self._loaded: dict[str, tuple[NamedPolicy, Policy]] = {}  # by task
         self._leases = ExitStack()
         self.named(self._task)  # a name that is none is an error now
@@ -165,6 +167,7 @@ class Painter:
 
     def _policy(self, task: Task) -> tuple[NamedPolicy, Policy]:
         """The policy for a task, loaded once."""
+        validate_process(self._pid, "Painter")
         if task.name not in self._loaded:
             by = self.named(task)
             device, holder = self._params.policies.device, f"paint in {self._root}"
@@ -174,9 +177,10 @@ class Painter:
         return self._loaded[task.name]
 
     def close(self) -> None:
-        """Give the GPU back."""
+        """Give the GPU back; a forked process has none."""
         self._loaded.clear()
-        self._leases.close()
+        if os.getpid() == self._pid:
+            self._leases.close()
 
     def __enter__(self) -> Painter:
         return self

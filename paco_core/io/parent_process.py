@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, whatever ends that one."""
+"""Processes and their children: an end with the parent, and objects that do not survive a fork."""
 
 from __future__ import annotations
 
@@ -22,3 +22,20 @@ def die_with_parent(parent: int | None = None, number: signal.Signals = signal.S
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def validate_process(pid: int, name: str) -> None:
+    """Make sure that an object is used in the process that created it: a fork has none of its threads.
+
+    Args:
+        pid: of the process that created the object.
+        name: of the object's class.
+
+    Raises:
+        RuntimeError: in another process.
+    """
+    if os.getpid() != pid:
+        raise RuntimeError(
+            f"this {name} was created in process {pid}, and a fork of it (process {os.getpid()}) cannot use it; "
+            f"create a {name} in the child process"
+        )

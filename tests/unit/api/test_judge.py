@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
 from itertools import combinations
@@ -220,3 +222,19 @@ def test_of_several_models_of_a_server_one_is_chosen(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("paco_core.serving.client.served_models", lambda _url: ["one", "two"])
         with pytest.raises(ServingError, match="serves one, two; choose one with served="):
             Judge(server.url)
+
+
+def test_a_forked_process_is_refused_and_leaves_the_judge_alone() -> None:
+    """Its pool has no threads there: a question would wait for an answer for ever."""
+    with served(FakeModel()) as (url, _), Judge(url) as judge:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                judge.score(panel(0), panel(1))
+            except RuntimeError:
+                judge.close()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert math.isfinite(judge.score(panel(0), panel(1)))

@@ -68,4 +68,7 @@ def test_what_cannot_be_painted_is_an_error_before_a_model_is_loaded(project: Pa
     ):
         with pytest.raises(DataError, match=message):
             call()
+    painter._pid -= 1  # as in a fork
+    with pytest.raises(RuntimeError):
+        painter.paint("a red cat", PANELS)
     assert not painter._loaded

@@ -98,7 +98,6 @@ def test_records_commands_and_questions_refuse_a_mark_by_its_name() -> None:
 
 def test_a_judge_refuses_a_theme_before_it_asks() -> None:
     judge = Judge.__new__(Judge)  # nothing is loaded
-    judge.scorer = None  # type: ignore[assignment]
     picture = Image.new("RGB", (32, 32))
     with pytest.raises(DataError, match="theme"):
         judge.score(picture, picture, theme=f"a cat {MARK}")
