@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from paco_core.io.answer import Answer, plain
 from paco_core.io.imports import uncollected
 from paco_core.io.project import found_root, project_root, working_folder
+from paco_core.io.secrets import redacted
 
 if TYPE_CHECKING:
     from paco_core.cli.paint import PaintOptions
 
 
 def _show(args: argparse.Namespace, found: Answer) -> None:
-    print(found.json(sys.stdout.encoding) if args.json else found)
+    print(found.json(sys.stdout.encoding) if args.json else redacted(found))
 
 
 def init(args: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from paco_core.cli.arguments import parser
 from paco_core.io.messages import of_system
 from paco_core.io.project import found_root, validate_code_origin
 from paco_core.io.secrets import redact_tracebacks, redacted
+from paco_core.io.text import spell_surrogates
 
 OURS = ("dagster_dvc", "dvc_project", "paco_core", "pipelines")
 
@@ -18,6 +19,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: exit 0 when it worked, 1 with one clear message when input, data or the system are at fault."""
     _print_anything()
     args = parser().parse_args(argv)
+    for argument in sys.argv[1:] if argv is None else argv:
+        if spell_surrogates(argument) != argument:
+            parser().error(f"{argument!r} is not UTF-8 text: rename the file, or write the words in UTF-8")
     redact_tracebacks()
     from dvc_project.errors import DvcProjectError
     from paco_core.config.params import ParamsError

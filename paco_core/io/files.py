@@ -18,7 +18,7 @@ from dvc_project import errors
 from dvc_project.yaml import parse_yaml
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
-from paco_core.io.text import BOM, decoded, other_encoding
+from paco_core.io.text import BOM, decoded, other_encoding, parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +147,9 @@ def read_json(path: Path) -> Any:
     """
     text = read_text(path)
     try:
-        return json.loads(text)
+        return parse_json(text)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
@@ -200,7 +202,7 @@ def read_jsonl(
 
 def _json_object(line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(decoded(line), object_pairs_hook=_once)
+        row = parse_json(decoded(line), object_pairs_hook=_once)
     except DataError:
         raise
     except json.JSONDecodeError as error:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from paco_core.io.files import DataError
-from paco_core.io.secrets import HIDDEN
+from paco_core.io.secrets import add_secret, one_line
 from paco_core.io.timed_http import TimedConnection, connect
 
 MAX_ANSWER = 8 << 20
@@ -35,7 +35,7 @@ log = logging.getLogger("paco.http")
 
 
 class RequestFailed(Exception):
-    """A request came to nothing; the text is its cause.
+    """A request came to nothing; the text is its cause, one line without secrets.
 
     Attributes:
         kind: no connection, no answer in time, a status other than 200, or an answer that is no JSON object.
@@ -52,8 +52,9 @@ class RequestFailed(Exception):
         down: bool = False,
         retry_after_s: float = 0.0,
     ) -> None:
-        super().__init__(cause)
-        self.cause, self.kind, self.status, self.down, self.retry_after_s = cause, kind, status, down, retry_after_s
+        self.cause = one_line(cause)
+        super().__init__(self.cause)
+        self.kind, self.status, self.down, self.retry_after_s = kind, status, down, retry_after_s
 
     @property
     def is_busy(self) -> bool:
@@ -125,9 +126,9 @@ class HttpClient:
     ) -> None:
         self.url, self._timeout, self._patience, self._locate = url.rstrip("/"), timeout_s, patience, locate
         self._address, self._through_proxy = Address.parse(url), through_proxy
-        self._key = api_key
         self._headers = {"Content-Type": "application/json", "User-Agent": "paco", "Connection": "close"}
         if api_key:
+            add_secret(api_key)
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._connections: set[TimedConnection] = set()
         self._lock, self._closed = threading.Lock(), threading.Event()
@@ -208,10 +209,8 @@ class HttpClient:
             value = None
         if status != http.client.OK:
             moved = headers.get("Location") if 300 <= status < 400 else None
-            message = f"it redirects to {moved}; give that address" if moved else _message(value)
-            if self._key:  # a server may send it back; before the cut, which could leave a part of it
-                message = message.replace(self._key, HIDDEN)
-            cause = f"HTTP {status}{': ' + message[:300] if message else ''}"
+            message = f"it redirects to {one_line(moved)}; give that address" if moved else _message(value)
+            cause = f"HTTP {status}{': ' + message if message else ''}"
             pause = _seconds(headers.get("Retry-After"))
             raise RequestFailed(cause, "status", status=status, down=status in NO_SERVER, retry_after_s=pause)
         if not isinstance(value, dict):

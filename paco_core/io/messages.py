@@ -52,13 +52,20 @@ def of_system(error: Exception) -> str | None:
         return str(error)  # a library's own words
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _WITHOUT_NAME):
         return sentence(error)
-    if isinstance(error, UnicodeDecodeError):
-        return f"a file that it reads is not UTF-8 text ({error.reason} at byte {error.start})"
+    if isinstance(error, UnicodeDecodeError | UnicodeEncodeError):
+        return _of_encoding(error)
     if type(error).__name__ == "SafetensorError":
         return f"weights cannot be read ({error}); the file is cut off or damaged: replace it by a complete copy"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return f"there is not enough memory ({str(error).splitlines()[0] if str(error) else 'MemoryError'})"
     return None
+
+
+def _of_encoding(error: UnicodeDecodeError | UnicodeEncodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"a file that it reads is not UTF-8 text ({error.reason} at byte {error.start})"
+    part = error.object[max(0, error.start - 80) : error.end + 20]
+    return f"{part!r} cannot be written as {error.encoding}: rename the file, or change the text"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Text that may be shown: without the passwords, tokens and keys that URLs and messages of libraries carry."""
+"""Text that may be shown: without passwords, tokens and keys, and without characters that steer a terminal."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from paco_core.io.secret_shapes import tokens
 
 HIDDEN = "***"
+LONGEST = 300  # characters of a text from outside in a line
 SHORTEST = 6  # a shorter value of a variable is a word that may stand anywhere
 #: User and password before the host. A password of SQLAlchemy's may hold a slash, which ends the host elsewhere.
 _USERINFO = re.compile(r"""(?<=://)(?:[^\s/?#'"<>]*|[^\s/?#@:'"<>]*:(?!\d+/)[^\s?#@'"<>]*)@""")
@@ -24,19 +25,36 @@ _HEADER = re.compile(r"""(authorization\W{1,4}(?:bearer|basic)\s+)[^\s'"]+""", r
 _VARIABLE = re.compile(r"(PASSWORD|PASSWD|PASSPHRASE|TOKEN|SECRET|KEY|WEBHOOK|_PASS|_PWD|_PAT)$", re.IGNORECASE)
 _REST = re.compile(r"[\w+/.=~-]*", re.ASCII)  # of a token, behind what gives it away
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]*-----|\Z")
+#: Control characters except tab and line break, line separators, marks that reorder text, halves of surrogate pairs.
+_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
+_sent: set[str] = set()  # keys that this process sends to servers, whatever their variables are called
 STORES = ("MLFLOW_TRACKING_URI", "DAGSTER_POSTGRES_URL")
 _PASSWORD = re.compile(r"://[^:/]*:([^@]+)@")  # of SQLAlchemy's URLs
 
 
 def redacted(text: str) -> str:
-    """A text without secrets: user information and keys of URLs, tokens, and values of variables that hold a secret.
+    """A text without secrets, whose control characters are spelled out (``\\x1b``).
 
-    Tokens are known by their shape (:mod:`.secret_shapes`). Variables hold a secret when their name ends in PASSWORD,
-    TOKEN, SECRET, KEY, WEBHOOK or the like; of the URLs of MLflow's and Dagster's stores the password counts.
+    Secrets are user information and keys of URLs, tokens, keys that this process sends (:func:`add_secret`), and
+    values of variables that hold a secret. Tokens are known by their shape (:mod:`.secret_shapes`). Variables hold a
+    secret when their name ends in PASSWORD, TOKEN, SECRET, KEY, WEBHOOK or the like; of the URLs of MLflow's and
+    Dagster's stores the password counts.
     """
-    for value in sorted({value for _, value in values_of(os.environ)}, key=len, reverse=True):
+    for value in sorted({value for _, value in values_of(os.environ)} | _sent, key=len, reverse=True):
         text = text.replace(value, HIDDEN)  # longest first: one may be a part of another
-    return _HEADER.sub(rf"\1{HIDDEN}", bare(_without_tokens(text)))
+    text = _HEADER.sub(rf"\1{HIDDEN}", bare(_without_tokens(text)))
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """A text from outside, such as the cause that a server gives, as part of a line: :func:`redacted` and cut."""
+    return " ".join(redacted(text).split())[:longest]
+
+
+def add_secret(value: str) -> None:
+    """Let :func:`redacted` hide a key that this process sends."""
+    if len(value) >= SHORTEST:
+        _sent.add(value)
 
 
 def _without_tokens(text: str) -> str:

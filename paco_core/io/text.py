@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
 import unicodedata
+from typing import Any
 
 from dvc_project.errors import DataError
 
@@ -15,6 +17,8 @@ _OTHERS = {  # a longer mark stands before the shorter one that it begins with
 }  # fmt: skip
 
 
+#: Neither files of text, names of files nor all databases can hold them.
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 #: What tokenizers of the supported models read as one token with a meaning of its own: marks of chat templates and of
 #: pictures (Qwen, GLM, Llama), the ends and blanks of a text (T5, CLIP, Mistral, Gemma), thoughts and calls of tools.
 _MARK = re.compile(
@@ -39,12 +43,24 @@ def template_mark(text: str) -> str | None:
     return None if match is None else match.group()
 
 
+def validate_characters(text: str) -> str:
+    """The text as it is.
+
+    Raises:
+        ValueError: when it has a character that is no text: NUL, or half of a surrogate pair.
+    """
+    if match := _UNWRITABLE.search(text):
+        raise ValueError(f"contains the character {match[0]!r}, which is no text; remove it")
+    return text
+
+
 def validate_marks(text: str) -> str:
     """The text as it is: words for a model.
 
     Raises:
-        ValueError: when it contains a mark (:func:`template_mark`).
+        ValueError: when it contains a mark (:func:`template_mark`), or a character that is no text.
     """
+    validate_characters(text)
     if (mark := template_mark(text)) is not None:
         raise ValueError(f"contains {mark}, which a model reads as a mark of its template; remove it")
     return text
@@ -54,11 +70,39 @@ def not_blank(text: str) -> str:
     """The text as it is.
 
     Raises:
-        ValueError: when it shows nothing: empty, white space, or characters of no width.
+        ValueError: when it shows nothing: empty, white space, or characters of no width; when it has a character that
+            is no text (NUL, half of a surrogate pair).
     """
+    validate_characters(text)
     if not any(character.isprintable() and not character.isspace() for character in text):
         raise ValueError(f"{text!r} is blank, expected words")
     return text
+
+
+def parse_json(text: str, **hooks: Any) -> Any:
+    """:func:`json.loads` for a file of data, or an answer.
+
+    Raises:
+        DataError: for a NUL or half of a surrogate pair in a string, which JSON can spell and no file of text can hold.
+        ValueError, RecursionError: as the library's.
+    """
+    value = json.loads(text, **hooks)
+    if "\\u" in text and (character := _first_unwritable(value)):
+        raise DataError(f"a string has the character {character!r}, which is no text; remove it")
+    return value
+
+
+def _first_unwritable(value: Any) -> str | None:
+    if isinstance(value, str):
+        match = _UNWRITABLE.search(value)
+        return match[0] if match else None
+    parts = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((character for part in parts if (character := _first_unwritable(part))), None)
+
+
+def spell_surrogates(text: str) -> str:
+    """A text that can be written: half of a surrogate pair is spelled out as in JSON (``\\ud800``)."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def other_encoding(head: bytes) -> str | None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, StrictFloat, StrictInt, ValidationError
 from paco_core.data.llm.chat_protocol import data_url
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digests
+from paco_core.io.secrets import one_line
 from paco_core.io.validation import first_fault
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_key, need_section
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from paco_core.rewards.sources import Sources
 
 SCORES = Path(".paco/rewards/http.db")
-LONGEST_CAUSE = 200  # characters; causes are counted by their text
 NO_SCORE = "the scorer gave no score and no cause"
 
 
@@ -99,7 +99,7 @@ class HttpReward:
         except RequestFailed as error:
             return [error.cause] * len(samples)
         except ValidationError as error:
-            return [f"the answer has another form ({first_fault(error)})"[:LONGEST_CAUSE]] * len(samples)
+            return [one_line(f"the answer has another form ({first_fault(error)})")] * len(samples)
         causes = answer.causes or [None] * len(samples)
         if not len(answer.scores) == len(causes) == len(samples):
             lengths = f"{len(answer.scores)} scores and {len(causes)} causes for {len(samples)} samples"
@@ -119,8 +119,8 @@ def sample_key(model: str, sample: Mapping[str, str], pictures: Sequence[str]) -
 
 def _score_or_cause(score: float | None, cause: str | None) -> float | str:
     if score is None:
-        return (cause or NO_SCORE)[:LONGEST_CAUSE]
-    return float(score) if abs(score) <= ANY_NUMBER[1] else f"the score is {score}"[:LONGEST_CAUSE]
+        return one_line(cause or NO_SCORE)  # causes are counted by their text
+    return float(score) if abs(score) <= ANY_NUMBER[1] else one_line(f"the score is {score}")
 
 
 def build(term: RewardTerm, sources: Sources) -> HttpReward:

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digest
 from paco_core.io.same_site import is_loopback
+from paco_core.io.text import spell_surrogates
 from paco_core.io.validation import first_fault
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
@@ -191,7 +192,7 @@ class RewardClient:
     def _text(self, body: bytes) -> str:
         try:
             answer = self._http.call("POST", CHAT, body)
-            return str(answer["choices"][0]["message"]["content"]).strip()
+            return spell_surrogates(str(answer["choices"][0]["message"]["content"]).strip())
         except RequestFailed as error:
             raise ServingError(f"{self.url}: {error.cause}") from None
         except (KeyError, IndexError, TypeError):

@@ -9,11 +9,13 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from paco_core.io.files import digest
+from paco_core.io.files import DataError, digest
+from paco_core.io.secrets import one_line
+from paco_core.io.text import parse_json, spell_surrogates
 from paco_core.io.validation import first_fault
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class Rejection:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.cause}: {self.detail}" if self.detail else self.cause
+        return one_line(f"{self.cause}: {self.detail}" if self.detail else self.cause)
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,17 @@ class Reply(Generic[A]):
     served: bool = True
 
 
+ReplyText = Annotated[str, AfterValidator(spell_surrogates)]
+
+
 class ReplyMessage(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
+    content: ReplyText | None = None
+    refusal: ReplyText | None = None
 
 
 class Choice(BaseModel):
     message: ReplyMessage
-    finish_reason: str | None = None
+    finish_reason: ReplyText | None = None
 
 
 class ReplyUsage(BaseModel):
@@ -86,7 +91,7 @@ class ReplyUsage(BaseModel):
 class Completion(BaseModel):
     """What is read of a chat completion."""
 
-    model: str = ""
+    model: ReplyText = ""
     choices: list[Choice] = Field(min_length=1)
     usage: ReplyUsage | None = None
 
@@ -146,8 +151,12 @@ def read(question: Question[A], line: ChatLine) -> A | Rejection:
     if not line.content.strip():
         return Rejection("empty_answer", f"finish reason {line.finish}")
     fenced = FENCE.match(line.content)
+    text = fenced.group(1) if fenced else line.content
     try:
-        answer = question.answer.model_validate_json(fenced.group(1) if fenced else line.content)
+        answer = question.answer.model_validate_json(text)
+        parse_json(text)
+    except DataError as error:
+        return Rejection("no_text", str(error))
     except ValidationError as error:
         fault = error.errors()[0]
         if fault["type"] == "json_invalid":

@@ -112,7 +112,7 @@ def test_a_key_that_is_sent_back_is_hidden_before_the_text_is_cut() -> None:
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             key = self.headers["Authorization"].removeprefix("Bearer ")
-            self.reply(400, json.dumps({"error": {"message": f"{'x' * 295}{key}"}}).encode())
+            self.reply(400, json.dumps({"error": {"message": f"{'x' * 285}{key}"}}).encode())
 
     with Loopback(Handler) as server, pytest.raises(RequestFailed) as raised:
         ask(server.url, api_key="sk-secret")
