@@ -27,6 +27,7 @@ from dvc_project.state import ProjectState
 from paco_core.config.graph_keys import cause
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
+from paco_core.io.project import ensure_user
 from paco_core.runtime.code.derived import present_code
 from pipelines.progress.page import PAGE, ProgressPage
 
@@ -199,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipelines.repro", description=__doc__)
     parser.add_argument("--jobs", type=whole(1, 1000), default=2, help="how many stages run at a time (default: 2)")
     arguments = parser.parse_args()
+    ensure_user()
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
     try:
         raise SystemExit(reproduce(Path.cwd(), arguments.jobs))

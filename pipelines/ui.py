@@ -23,6 +23,7 @@ import yaml
 from dagster_dvc.process import interrupt_on, search_path, start_group
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
+from paco_core.io.project import ensure_user
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
 from pipelines.antlr import antlr_problem
 from pipelines.instance.settings import name_home, write_settings
@@ -215,6 +216,7 @@ def main() -> None:
     parser.add_argument("--dagster-port", type=whole(1, 65535), default=3000)
     parser.add_argument("--mlflow-port", type=whole(1, 65535), default=5000)
     arguments = parser.parse_args()
+    ensure_user()
     if problem := antlr_problem():
         raise SystemExit(f"ui: {problem}")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from paco_core.cli.arguments import parser
 from paco_core.io.messages import of_system
-from paco_core.io.project import found_root, validate_code_origin
+from paco_core.io.project import ensure_user, found_root, validate_code_origin
 from paco_core.io.secrets import redact_tracebacks, redacted
 from paco_core.io.text import spell_surrogates
 
@@ -18,6 +18,7 @@ OURS = ("dagster_dvc", "dvc_project", "paco_core", "pipelines")
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: exit 0 when it worked, 1 with one clear message when input, data or the system are at fault."""
     _print_anything()
+    ensure_user()
     args = parser().parse_args(argv)
     for argument in sys.argv[1:] if argv is None else argv:
         if spell_surrogates(argument) != argument:

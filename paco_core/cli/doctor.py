@@ -16,9 +16,11 @@ from dvc_project.repository import settings
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
 from paco_core.io import gpus
 from paco_core.io.answer import Answer
+from paco_core.io.files import DataError
 from paco_core.io.nvidia_smi import Gpu
 from paco_core.io.secrets import bare, redacted
 from paco_core.planning.preflight import memory_gb
+from paco_core.runtime.git import git_output
 from paco_core.runtime.tracking import tracking_uri
 from paco_core.serving.engines.vllm import PYTHON
 from paco_core.serving.servers import endpoint
@@ -43,7 +45,8 @@ SHOWN_VARIABLES = (
 
 def report(root: Path) -> Answer:
     """Lines of ``name: value``; secrets are redacted, and the home folder is ``~``."""
-    found = {name: redacted(value).replace(str(Path.home()), "~") for name, value in _all(root)}
+    home = "~" if Path.home() == Path("/") else str(Path.home())
+    found = {name: redacted(value).replace(home, "~") for name, value in _all(root)}
     return Answer("\n".join(f"{name}: {value}" for name, value in found.items()), found)
 
 
@@ -89,8 +92,11 @@ def _version(package: str) -> str:
 
 def _commit(root: Path) -> str:
     """The commit of the project's checkout, and whether anything was changed since."""
-    asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True)
-    return f"commit {asked.stdout.strip()}" if asked.returncode == 0 else "no git checkout"
+    try:
+        commit = git_output(root, "describe", "--always", "--dirty")
+    except DataError as error:
+        return str(error)
+    return "no git checkout" if commit is None else f"commit {commit}"
 
 
 def _torch() -> str:

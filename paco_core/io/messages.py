@@ -78,11 +78,12 @@ def kept_if_possible(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _say_once(f"{what} are not kept for later: {sentence(error)}")
+        say_once(f"{what} are not kept for later: {sentence(error)}")
 
 
 @cache
-def _say_once(line: str) -> None:
+def say_once(line: str) -> None:
+    """Print a line on standard error, once in a process."""
     print(line, file=sys.stderr, flush=True)
 
 

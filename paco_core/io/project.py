@@ -7,6 +7,7 @@ figures on their way to it, caches, leases of servers, lies in the project.
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,23 @@ def experiment_tags(environment: Mapping[str, str]) -> dict[str, str]:
     """The experiment that DVC runs a stage for, and the commit that it started from; empty outside of one."""
     wanted = {EXPERIMENT_TAG: NAME, BASELINE_TAG: BASELINE}
     return {tag: environment[name] for tag, name in wanted.items() if environment.get(name)}
+
+
+def ensure_user() -> None:
+    """Give the user of a container, who may have neither a home nor a name, ``HOME=/`` (as Docker does) and ``USER``.
+
+    MLflow, DVC and Dagster do not start without.
+    """
+    try:
+        has_home = Path.home().is_absolute()
+    except RuntimeError:
+        has_home = False
+    if not has_home:
+        os.environ["HOME"] = "/"
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        os.environ["USER"] = str(os.getuid())
 
 
 def working_folder() -> Path:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from paco_core.io.files import DataError
-from paco_core.rewards.function import find
+from paco_core.rewards.function import find, user_code
 
 Rewards = Mapping[str, np.ndarray]
 Delta = float | Literal["mean", "median"]
@@ -181,7 +181,8 @@ def _named(name: str) -> Aggregator:
     function = find(name)
 
     def combine(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
-        values = np.array(function(deepcopy(dict(rewards)), dict(weights)), dtype=np.float64)
+        with user_code(name):
+            values = np.array(function(deepcopy(dict(rewards)), dict(weights)), dtype=np.float64)
         shape = next(iter(rewards.values())).shape
         if values.shape != shape:
             raise DataError(f"aggregator {name} returned shape {values.shape} for rewards of shape {shape}")

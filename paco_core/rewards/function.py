@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.io.files import DataError
+from paco_core.io.secrets import one_line
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
     import numpy as np
 
 NOT_A_NUMBER = "function returned NaN"
+_LIBRARIES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
+
+
+@contextmanager
+def user_code(name: str) -> Iterator[None]:
+    """Run code that ``module:function`` names. What it raises, and a call of ``sys.exit``, become one sentence.
+
+    Raises:
+        DataError: naming the function, the file and line of the user's code, and the cause.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)[2:]  # the first two are this function and its caller
+        places = [(frame.filename, frame.lineno) for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+        if isinstance(error, SyntaxError):
+            places.append((str(error.filename), error.lineno))
+        place = f"{Path(places[-1][0]).name}, line {places[-1][1]}: " if places else ""
+        raise DataError(f"{name}: {place}{one_line(f'{type(error).__name__}: {error}')}") from error
 
 
 def find(name: str) -> Callable[..., Any]:
     """The function that ``module:function`` names; modules of the working folder count.
 
     Raises:
-        DataError: when there is no such module, or nothing to call of that name in it.
+        DataError: when the module is missing or fails, or has nothing to call of that name.
     """
     module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except ImportError as error:
-        raise DataError(f"{name!r}: module {module!r} cannot be imported ({error})") from None
-    except AttributeError:
-        raise DataError(f"{name!r}: module {module!r} has no {function!r}") from None
+    with user_code(name):
+        imported = import_module(module)
+    if not hasattr(imported, function):
+        raise DataError(f"{name!r}: module {module!r} has no {function!r}")
+    found = getattr(imported, function)
     if not callable(found):
         raise DataError(f"{name!r}: {function!r} is not a function but a {type(found).__name__}")
     given: Callable[..., Any] = found
@@ -48,7 +73,7 @@ class FunctionReward:
         name: ``module:function``.
 
     Raises:
-        DataError: when the function is not there, or takes other arguments.
+        DataError: when the function is not there, or takes other arguments; in a call, when it fails.
     """
 
     def __init__(self, name: str) -> None:
@@ -62,10 +87,8 @@ class FunctionReward:
         import numpy as np
 
         arguments = deepcopy((batch,) if self.takes_batch else (batch.whole, batch.records))
-        try:
+        with user_code(self.name):
             values = np.asarray(self.function(*arguments), dtype=np.float64)
-        except Exception as error:
-            raise RuntimeError(f"reward {self.name} failed on {len(batch)} pictures: {error!r}") from error
         if values.shape != (len(batch),):
             raise DataError(f"reward {self.name} returned shape {values.shape} for {len(batch)} pictures, not one each")
         failed = ~np.isfinite(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from typing import IO, Any, Protocol
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
 from paco_core.io import files, targets
+from paco_core.io.files import DataError
 from paco_core.io.imports import rarely_collected
 from paco_core.runtime import launchers
 from paco_core.runtime.code.stage_code import StageCode, StageCodes
 from paco_core.runtime.context import StageContext, open_stage, stage_label
-from paco_core.runtime.launchers.rendezvous import lost_ranks
+from paco_core.runtime.launchers.rendezvous import launched_rank, lost_ranks
 from paco_core.runtime.placement import take_gpus
 from paco_core.runtime.process import prepare
 from paco_core.runtime.rounds import params_of, placed
@@ -70,19 +70,23 @@ def run_stage(name: str, stage: StageFile, item: str | None, root: Path) -> None
     Raises:
         ParamsError: for an unknown item or launcher, or invalid parameters.
         DataError: when an input is missing or malformed, or another process runs this stage, or an out
-            cannot be written.
+            cannot be written; when the environment's rank is not one that a launcher gave this stage.
     """
     _check_item(name, item, root)
-    launcher = launchers.chosen()
-    if int(os.environ.get("RANK", "0")) > 0:
+    launcher, rank, label = launchers.chosen(), launched_rank(), stage_label(name, item)
+    if rank:
+        if stage.STAGE.processes is None:
+            raise DataError(
+                f"{label} runs in one process, but by RANK={rank} this is a further one: run `unset RANK WORLD_SIZE`, "
+                "or leave the launcher out"
+            )
         _assist(name, stage, item, root)
         return
-    label = stage_label(name, item)
     if (entry := stages_of(root).get(label)) is not None:
         for out in entry.outs:
             targets.writable(root / out.path)
     with ExitStack() as gpus:
-        if "RANK" not in os.environ:
+        if rank is None:
             for lease in _placed(name, stage.STAGE, item, root, launcher):
                 gpus.enter_context(lease)
         began = time.monotonic()
@@ -127,9 +131,8 @@ def _assist(name: str, stage: StageFile, item: str | None, root: Path) -> None:
     """A further rank of a training that accelerate or torchrun started; it neither reports nor writes files."""
     params = params_of(load(root / PARAMS_FILE), name, item)
     prepare(params.threads)
-    if stage.STAGE.processes is not None:
-        with lost_ranks(), rarely_collected():
-            stage.assist(Rank(params, root, name, item))
+    with lost_ranks(), rarely_collected():
+        stage.assist(Rank(params, root, name, item))
 
 
 def usual_seconds(root: Path, label: str) -> float | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -111,6 +113,21 @@ def test_a_cache_that_cannot_be_written_is_skipped_with_a_word(tmp_path: Path, l
             clear = name in ended.text and "not kept for later" in ended.text and whose in ended.text
             row.judge(name, None if ended.code == 0 and clear else ("unclear", f"{ended.code}: {ended.text[-300:]}"))
     others.take_back(cache)
+
+
+def test_a_user_without_a_home_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as some number: MLflow, DVC and Dagster do not start without either."""
+
+    def unknown(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert Path.home() == Path("/") and getpass.getuser() == str(os.getuid())
 
 
 def test_the_working_folder_is_gone(tmp_path: Path, ledger: Ledger) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 CONFIG = "PACO_ACCELERATE_CONFIG"
+STARTED = "PACO_STARTED_BY_ACCELERATE"  # in the environment of the processes that accelerate starts
 
 
 def command(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> list[str]:
@@ -77,9 +78,18 @@ def _numbers(root: Path, device: str) -> tuple[int, int]:
 
 
 def replace_process(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:
-    """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage."""
+    """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage.
+
+    Raises:
+        DataError: when accelerate started this process, and gave it no rank; it would start the next one for ever.
+    """
     start = command(stage, item, root, device, processes)
-    os.execv(start[0], start)  # noqa: S606 (no shell is wanted)
+    if STARTED in os.environ:
+        raise DataError(
+            f"{_configuration(root, device)}: accelerate starts a single process without a rank by it; "
+            "set distributed_type: MULTI_GPU, also for processors (see launch/cpu.yaml)"
+        )
+    os.execve(start[0], start, {**os.environ, STARTED: "1"})  # noqa: S606 (no shell is wanted)
 
 
 def _store(host: str, port: int, machines: int, is_master: bool, timeout: timedelta, *, multi_tenant: bool) -> Store:

@@ -26,7 +26,33 @@ if TYPE_CHECKING:
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+#: What accelerate's launcher and torchrun tell each process.
+LAUNCHED_BY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 WITHIN = timedelta(minutes=30)  # torch's own limit for who comes last
+
+
+def launched_rank() -> int | None:
+    """The rank of this process among those that accelerate's launcher or torchrun started; None where none did.
+
+    Raises:
+        DataError: when the environment says that there are several processes, and no launcher can have said so. A
+            container or an allocation of a cluster may set such variables.
+    """
+    values = {name: os.environ[name] for name in LAUNCHED_BY if os.environ.get(name)}
+    try:
+        rank, local_rank, world_size = (int(values.get(name, "0")) for name in LAUNCHED_BY[:3])
+    except ValueError:
+        rank, local_rank, world_size = -1, -1, -1
+    if len(values) == len(LAUNCHED_BY) and 0 <= local_rank <= rank < world_size:
+        return rank
+    if rank == local_rank == 0 and world_size in (0, 1):
+        return None
+    names = [name for name in LAUNCHED_BY if name in values]
+    raise DataError(
+        f"the environment has {', '.join(f'{name}={values[name]}' for name in names)}, as for one of several "
+        f"processes, but a launcher sets {', '.join(LAUNCHED_BY)} to numbers that fit each other: "
+        f"run `unset {' '.join(names)}`, or start the training with accelerate or torchrun"
+    )
 
 
 def arguments() -> dict[str, Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paco_core.io.files import DataError
+from paco_core.io.messages import say_once
 from paco_core.io.project import experiment_tags, owner_root
 from paco_core.io.secrets import bare, redacted
+from paco_core.runtime.git import git_output
 
 URI, USER, PASSWORD = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 STORE, ARTIFACTS = "mlflow.db", "mlartifacts"
@@ -101,19 +102,19 @@ WRITTEN = (":(exclude)dvc.lock", ":(exclude)data/metrics", ":(exclude)data/runs"
 
 
 def git_state(root: Path) -> dict[str, str]:
-    """Commit and whether the tree is dirty; empty outside a git checkout. What runs write is no change of the code."""
+    """Commit and whether the tree is dirty; empty outside a git checkout. What runs write is no change of the code.
 
-    def git(*args: str) -> str | None:
-        done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
+    It is empty, too, if git refuses to read the checkout. A line on standard error then gives git's reason.
+    """
+    try:
+        commit = git_output(root, "rev-parse", "--verify", "--quiet", "HEAD")
+        if commit is None:
+            return {}
+        dirty = bool(git_output(root, "status", "--porcelain", "-uno", "--", ".", *WRITTEN))
+    except DataError as error:
+        say_once(f"runs record no commit: {error}")
         return {}
-    return {
-        "git.commit": commit,
-        "git.dirty": str(bool(git("status", "--porcelain", "-uno", "--", ".", *WRITTEN))).lower(),
-    }
+    return {"git.commit": commit, "git.dirty": str(dirty).lower()}
 
 
 def surroundings(root: Path, name: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from math import prod
@@ -20,6 +21,7 @@ from paco_core.grpo.scoring import Scoring
 from paco_core.io.files import DataError
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
+from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency, ConsistencyMeasure, opening
 from paco_core.rewards.ocr import edit_distance, quoted
@@ -252,7 +254,7 @@ def test_a_function_of_the_user_is_a_reward() -> None:
     assert values[0] == len(make_record().prompt) and np.isnan(values[1])
     assert reward.causes == {"function returned NaN": 1} and not reward.groupwise  # type: ignore[attr-defined]
     failing = registry.build("x", RewardTerm(weight=1.0, reward=f"{__name__}:own_failure"))
-    with pytest.raises(RuntimeError, match="own_failure failed on 1 pictures.*theme"):
+    with pytest.raises(DataError, match=r"own_failure.*test_functions.py, line \d+: .*theme"):
         failing(RewardBatch([make_record()], [panels()]))
 
 
@@ -272,11 +274,51 @@ def test_a_function_that_changes_its_arguments_changes_nothing_else(name: str) -
     assert batch == before
 
 
+FAILING = {
+    "def f(images, records)\n    return 1\n": (1, "SyntaxError"),
+    "\nwidth = 1 / 0\n": (2, "ZeroDivisionError"),
+    "import sys\nsys.exit()\n": (2, "SystemExit"),
+    "import os\nos.f\ndef f(images, records): ...\n": (2, "AttributeError"),
+    "import no_such_module_here\n": (1, "ModuleNotFoundError"),
+}
+FAILING_CALLS = {
+    "def f(images, records):\n    return {}['clip']\n": (2, "KeyError"),
+    "import sys\ndef f(images, records):\n    sys.exit(0)\n": (3, "SystemExit"),
+    "def f(images, records):\n    raise ValueError('one\\ntwo \\x1b[2J')\n": (2, "ValueError"),
+}
+
+
+@pytest.mark.parametrize("code", [*FAILING, *FAILING_CALLS])
+def test_a_module_that_fails_is_a_sentence_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """sys.exit(0) included: it would end a stage, or `paco check`, as if all were well."""
+    (tmp_path / "my_reward.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_reward", raising=False)
+    line, kind = {**FAILING, **FAILING_CALLS}[code]
+    terms = {"mine": RewardTerm(weight=1.0, reward="my_reward:f")}
+    rewards = RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group")
+    with pytest.raises(DataError) as raised:
+        registry.check(rewards)
+        assert code in FAILING_CALLS
+        registry.build("mine", terms["mine"])(whole(picture()))
+    text = str(raised.value)
+    assert text.startswith(f"my_reward:f: my_reward.py, line {line}: {kind}") and text.isprintable()
+
+
+def test_an_aggregator_that_fails_is_a_sentence_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_aggregator.py").write_text("def f(rewards, weights):\n    return rewards['none']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DataError, match="my_aggregator.py, line 2: KeyError"):
+        aggregate({"a": np.zeros((1, 2))}, {"a": 1.0}, "my_aggregator:f")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         (f"{__name__}:own_three", r"takes \(images.*references.*\); a reward takes \(images, records\), or one"),
-        ("no_such_module_here:f", "cannot be imported"),
+        ("no_such_module_here:f", "no_such_module_here"),
         (f"{__name__}:own_rewards", "has no 'own_rewards'"),
         (f"{__name__}:own_number", "is not a function but a int"),
         ("consistancy", "choose among consistency"),

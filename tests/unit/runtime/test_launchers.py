@@ -13,7 +13,7 @@ from paco_core import stages
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
 from paco_core.runtime import launchers
-from paco_core.runtime.launchers import accelerated, ray_data
+from paco_core.runtime.launchers import accelerated, ray_data, rendezvous
 from tests.support import children
 from tests.support.launcher_workers import Square
 
@@ -89,6 +89,56 @@ def test_a_ray_that_starts_slowly_is_tried_again_and_one_that_refuses_is_not(mon
         ray_data._start(SlowRay(late, late), "local", {})
 
 
+def join_launch(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+    """What torchrun sets for a process of one machine."""
+    values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "1"},
+        {"WORLD_SIZE": "2"},
+        {"LOCAL_RANK": "1"},
+        {"RANK": "one"},
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+    ],
+)
+def test_a_rank_that_no_launcher_gave_is_refused(
+    monkeypatch: pytest.MonkeyPatch, project: Path, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match=f"unset .*{next(iter(variables))}"):
+        stages.run_stage("prompts", None, project)
+
+
+@pytest.mark.parametrize("variables", [{}, {"SLURM_PROCID": "1"}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": ""}])
+def test_a_process_that_is_the_only_one_has_no_rank(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert rendezvous.launched_rank() is None
+
+
+def test_a_further_rank_of_what_runs_in_one_process_is_refused(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    """It would end at once, as if the stage had run."""
+    join_launch(monkeypatch, 1, 2)
+    assert rendezvous.launched_rank() == 1
+    with pytest.raises(DataError, match="RANK=1"):
+        stages.run_stage("prompts", None, project)
+
+
+def test_accelerate_that_gives_no_rank_is_not_started_again(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+    """distributed_type: NO starts the stage as it is, which would start accelerate, and so on."""
+    monkeypatch.setenv(accelerated.STARTED, "1")
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started again"))
+    with pytest.raises(DataError, match=r"cpu.yaml.*distributed_type"):
+        accelerated.replace_process("policies", "flux_t2is", repository, "cpu")
+
+
 @pytest.mark.slow
 def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     monkeypatch: pytest.MonkeyPatch, project: Path, repository: Path
@@ -98,11 +148,12 @@ def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     class Replaced(Exception):
         pass
 
-    def execv(_path: str, command: list[str]) -> None:
+    def execve(_path: str, command: list[str], environment: dict[str, str]) -> None:
+        assert accelerated.STARTED in environment
         started.append(command)
         raise Replaced
 
-    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setenv(launchers.VARIABLE, "accelerate")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(DataError, match=r"launch/cpu.yaml: no such file; PACO_ACCELERATE_CONFIG names"):
@@ -118,7 +169,7 @@ def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     assert started.pop() == [*head, "-m", "paco_core", "run", "reward_lora"]
     stages.run_stage("prompts", None, project)  # runs here
     assert (project / "data/prompts/prompts.jsonl").is_file() and len(started) == 1
-    monkeypatch.setenv("RANK", "0")  # a rank that accelerate started trains itself: it lacks its inputs here
+    join_launch(monkeypatch, 0, 2)  # a rank that accelerate started trains itself: it lacks its inputs here
     with pytest.raises(DataError, match="is missing"):
         stages.run_stage("policies", "flux_t2is", project)
     assert len(started) == 1
