@@ -12,7 +12,7 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.agreement import agreement
 from paco_core.data.annotation.people import from_answers
 from paco_core.data.annotation.store import AnswerStore
-from paco_core.data.of_round import task_of_round
+from paco_core.data.of_round import annotation_source, task_of_round
 from paco_core.data.pairs.rankings import COLUMNS
 from paco_core.io import paths
 from paco_core.io.answer import Answer
@@ -54,7 +54,7 @@ def serve(root: Path, port: int, options: AnnotateOptions) -> None:
             answer_file.save(root, store)
             address = f"http://{server.HOST}:{listener.getsockname()[1]}"
             print(_welcome(queue, _relative(root, store.path), address), flush=True)
-            server.serve(queue, listener, lambda: print(_saved(root, store), flush=True))
+            server.serve(queue, listener, lambda: print(_saved(root, store, options.round), flush=True))
     finally:
         listener.close()
 
@@ -68,15 +68,16 @@ def _relative(root: Path, path: Path) -> Path:
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
-def _saved(root: Path, store: AnswerStore) -> str:
-    """Save the answers; what became of it, in words. They are safe in the store whatever happens here."""
+def _saved(root: Path, store: AnswerStore, number: str | None) -> str:
+    """Save the answers; what became of it, in words. They are safe in the store whatever happens here.
+
+    Args:
+        number: the round that was asked about; None for the graph itself.
+    """
     try:
-        source = load(root / PARAMS_FILE).annotations.source
-        read = (
-            ""
-            if source == "people"
-            else f"; annotations.source is {source!r}, the graph reads them when it is 'people'"
-        )
+        source = annotation_source(load(root / PARAMS_FILE), number)
+        key = "annotations.source" if number is None else f"rounds.items.{number}.annotations"
+        read = "" if source == "people" else f"; {key} is {source!r}, the graph reads them when it is 'people'"
         return f"{answer_file.save(root, store)} answers in {answer_file.FILE}{read}"
     except (DataError, OSError) as error:
         return f"not saved in {answer_file.FILE} ({error}); the answers are in {_relative(root, store.path)}: " + (

@@ -37,12 +37,18 @@ def task_of_round(root: Path, params: Params, number: str) -> RankingTask:
     return RankingTask(asked[~asked["instance_id"].isin(known)], panels, params.annotations, root)
 
 
+def annotation_source(params: Params, number: str | None) -> str:
+    """Who ranks the pictures of a round; None: those of the graph itself."""
+    of_round = params.rounds.items[number].annotations if number is not None else None
+    return of_round or params.annotations.source
+
+
 def ready(root: Path, params: Params) -> list[str]:
     """The rounds that waited for people, and have all answers now."""
     found = []
-    for number, item in params.rounds.items.items():
+    for number in params.rounds.items:
         place = root / paths.ROUNDS / number
-        if (item.annotations or params.annotations.source) != "people":
+        if annotation_source(params, number) != "people":
             continue
         if (place / paths.RANKINGS.name / TABLE).is_file() and not (place / paths.ANNOTATIONS.name).exists():
             task = task_of_round(root, params, number)

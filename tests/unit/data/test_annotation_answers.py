@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dvc_project.hashing import Workspace
+from paco_core.cli import annotate
 from paco_core.cli import commands as cli
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_yaml
 from paco_core.planning import preflight
 from paco_core.stages import declared
 from tests.support.annotation_world import DEADLINE_S, STORE, Server, body_for, make_world, open_study
@@ -234,3 +235,21 @@ def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: P
     assert ignored == places[:3]
     text = (repository / "Makefile").read_text().partition("\nclean:")[2]
     assert "answers" not in text.replace("\t", " ").split() and "data" not in text.split()
+
+
+def test_what_the_graph_reads_is_that_of_the_round_that_was_asked_about(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    file = tmp_path / "params.yaml"
+    tree = read_yaml(file)
+    tree["rounds"]["items"] = {
+        "1": {"after": "data", "annotations": "people"},
+        "2": {"after": "data/rounds/1", "annotations": "judge"},
+        "3": {"after": "data/rounds/2"},
+    }
+    file.write_text(json.dumps(tree))
+    with answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True) as store:
+        said = {number: annotate._saved(tmp_path, store, number) for number in (None, "1", "2", "3")}
+    assert said["1"] == f"0 answers in {answer_file.FILE}"
+    assert "annotations.source is 'recogniser'" in said[None]
+    assert "rounds.items.2.annotations is 'judge'" in said["2"]
+    assert "'recogniser'" in said["3"]
