@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from paco_core.config.execution import earlier_places, has
 from paco_core.config.graph_keys import left_out, named_keys
-from paco_core.config.params import PARAMS_FILE, Params
+from paco_core.config.params import PARAMS_FILE, Params, ParamsError
 from paco_core.config.profiles import BASE, document, plain, write
 
 
@@ -19,57 +19,62 @@ def migrate(root: Path) -> str:
     """Move keys of earlier versions in ``params.yaml`` and the profiles; comments go along.
 
     A whole file, ``params.yaml`` or the storybook profile, also gets what it leaves out and ``dvc.yaml`` names: DVC
-    runs no stage without.
+    runs no stage without. All files are read and checked before the first one is written.
 
     Returns:
         What was done, a line a file, and one for what was added.
 
     Raises:
-        ParamsError: when a file is no YAML, has a key at both places, or a whole one is invalid after all moves.
+        ParamsError: when a file is no YAML, or has a key at both places with different values, or a whole one is
+            invalid after all moves. Nothing is written then.
     """
-    lines = []
-    for path in [root / PARAMS_FILE, *sorted((root / "profiles").glob("*.yaml"))]:
-        if path.is_file():
-            tree = document(path)
-            old = [key for key in earlier_places(Params) if has(tree, key)]
-            for key in old:
-                _move(tree, key, earlier_places(Params)[key])
-            if old:
-                write(path, tree)
-            name = path.relative_to(root).as_posix()
-            lines.append(f"{name}: {len(old)} keys moved" if old else f"{name}: every key is where it belongs")
-    return "\n".join([*lines, *_add_left_out(root)])
-
-
-def _add_left_out(root: Path) -> Iterator[str]:
-    """Add what ``dvc.yaml`` names to the whole files; a line a file that lacked something."""
+    places, paths = earlier_places(Params), [root / PARAMS_FILE, *sorted((root / "profiles").glob("*.yaml"))]
+    trees = {path.relative_to(root).as_posix(): document(path) for path in paths if path.is_file()}
+    lines, changed, conflicts = list[str](), set[str](), list[str]()
+    for name, tree in trees.items():
+        old = [key for key in places if has(tree, key)]
+        conflicts += [f"{name}: {conflict}" for key in old if (conflict := _move(tree, key, places[key]))]
+        lines.append(f"{name}: {len(old)} keys moved" if old else f"{name}: every key is where it belongs")
+        changed |= {name} if old else set()
+    if conflicts:
+        raise ParamsError("\n".join([*conflicts, "remove one key of each pair; no file was written"]))
     named = named_keys(root)
     for name in (PARAMS_FILE, f"profiles/{BASE}.yaml"):
-        if not (path := root / name).is_file():
-            continue
-        tree = document(path)
-        if added := left_out(named, plain(tree)):
+        if name in trees and (added := left_out(named, plain(trees[name]))):
             for key, value in added.items():
-                *sections, last = key.split(".")
-                reduce(lambda inner, section: inner.setdefault(section, CommentedMap()), sections, tree)[last] = value
-            write(path, tree)
-            yield f"{name}: added {', '.join(added)}, with defaults"
+                _put(trees[name], key, value)
+            lines.append(f"{name}: added {', '.join(added)}, with defaults")
+            changed.add(name)
+    for name in sorted(changed):
+        write(root / name, trees[name])
+    return "\n".join(lines)
 
 
-def _move(tree: Any, old: str, new: str) -> None:
+def _put(tree: Any, key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    reduce(lambda inner, section: inner.setdefault(section, CommentedMap()), sections, tree)[last] = value
+
+
+def _move(tree: Any, old: str, new: str) -> str | None:
+    """Move a key with its comment; what speaks against it where the new place holds another value."""
     *sections, name = old.split(".")
     above = [tree]
     for section in sections:
         above.append(above[-1][section])
+    if has(tree, new) and (present := reduce(getitem, new.split("."), tree)) != above[-1][name]:
+        return f"{old} is {above[-1][name]!r}, but {new}, its present name, is {present!r}"
     comment, value = above[-1].ca.items.get(name), above[-1].pop(name)
     for holder, section in reversed(list(zip(above[:-1], sections, strict=True))):
         if not holder[section]:
             del holder[section]
     *sections, name = new.split(".")
     for depth, section in enumerate(sections):
+        if tree.get(section) is not None and not isinstance(tree[section], CommentedMap):
+            return f"{old} is {new} now, but {section} is {tree[section]!r}, expected a section"
         if not isinstance(tree.get(section), CommentedMap):
             tree.insert(len(tree) if depth == 0 else 0, section, CommentedMap())
         tree = tree[section]
     tree.setdefault(name, value)
     if comment is not None:
         tree.ca.items.setdefault(name, comment)
+    return None

@@ -249,6 +249,39 @@ def test_migration_moves_them_with_their_comments(project: Path) -> None:
     assert "params.yaml: every key is where it belongs" in migrate(project)
 
 
+def files_below(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*.yaml")}
+
+
+def test_migration_keeps_both_values_of_a_key_that_is_there_twice(project: Path) -> None:
+    as_in_version_2(project)
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    tree.setdefault("execution", {})["threads"] = tree["threads"] + 3
+    (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    before = files_below(project)
+    with pytest.raises(ParamsError) as raised:
+        migrate(project)
+    said = str(raised.value)
+    assert f"params.yaml: threads is {tree['threads']}" in said
+    assert f"execution.threads, its present name, is {tree['threads'] + 3}" in said
+    assert files_below(project) == before
+    tree["execution"]["threads"] = tree["threads"]  # the same value, twice
+    (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    migrate(project)
+    moved_tree = yaml.safe_load((project / "params.yaml").read_text())
+    assert "threads" not in moved_tree and moved_tree["execution"]["threads"] == tree["threads"]
+
+
+@pytest.mark.parametrize("text", ["a: [1\n", "- 1\n", "policies: {epochs: 3}\nexecution: 5\nthreads: 2\n"])
+def test_migration_of_a_broken_profile_writes_nothing(project: Path, text: str) -> None:
+    as_in_version_2(project)
+    (project / "profiles/zz.yaml").write_text(text)
+    before = files_below(project)
+    with pytest.raises(ParamsError, match="profiles/zz.yaml"):
+        migrate(project)
+    assert files_below(project) == before
+
+
 def test_a_key_of_how_to_run_stands_in_execution_only(tree: Any) -> None:
     tree["policies"]["recipes"]["flux_t2is"]["checkpoint_every"] = 3
     with pytest.raises(ParamsError, match=r"flux_t2is.checkpoint_every: holds for all recipes, in execution.policies"):
