@@ -21,6 +21,7 @@ from paco_core.io import file_locks
 
 PREFIX, SUFFIX = ".paco-", ".part"  # .gitignore and .dvcignore of a project leave out *.part
 MARK = "made-by-paco.lock"
+TRIES = 1000  # after which no other writer can be the cause
 EARLIER = "made-by-paco.earlier"  # the folder that is being replaced, until its successor stands
 
 
@@ -90,8 +91,12 @@ def _mode(path: Path) -> int | None:
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    """A new folder beside ``target`` that nobody else uses; it goes at the end, with what is still in it."""
-    while True:
+    """A new folder beside ``target`` that nobody else uses; it goes at the end, with what is still in it.
+
+    Raises:
+        DataError: when no folder stays where it is made, as in ``/proc``.
+    """
+    for _ in range(TRIES):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=SUFFIX, dir=target.parent))
@@ -107,6 +112,8 @@ def _temporary(target: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+    else:
+        raise DataError(f"{target}: nothing that is made in {target.parent} stays there; name another place")
     with lock:
         try:
             yield folder
@@ -132,7 +139,7 @@ def _put(part: Path, target: Path, replace: bool) -> None:
         DataError: when something that may not be replaced has come there meanwhile.
     """
     earlier = part.with_name(EARLIER)
-    while True:
+    for tries_left in reversed(range(TRIES)):
         refuse_replacing(target, replace=replace)
         if replace and part.is_dir() and target.is_symlink():
             target.unlink()
@@ -144,7 +151,7 @@ def _put(part: Path, target: Path, replace: bool) -> None:
             part.replace(target)
             return
         except OSError as error:
-            if replace and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            if replace and tries_left and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 continue  # another writer of the same folder was faster
             with suppress(OSError):
                 earlier.rename(target)

@@ -18,19 +18,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+TRIES = 1000  # after which a file that is never at its path is a fault of its file system
 LOOKED_AT_S = 10.0  # that others may go on looking at a lock, one after another, before it counts as held
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; waits for its present holder."""
+    """Hold a file lock; waits for its present holder.
+
+    Raises:
+        OSError: as :func:`try_hold`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
+    for _ in range(TRIES):
         with path.open("ab") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             if _is_at(stream, path):
                 yield
                 return
+    raise _never_there(path)
 
 
 def try_hold(path: Path) -> IO[bytes] | None:
@@ -38,15 +44,19 @@ def try_hold(path: Path) -> IO[bytes] | None:
 
     Raises:
         FileNotFoundError: when there is no folder for it.
+        OSError: when its file system shows another file at the path than was opened, again and again.
     """
     deadline = time.monotonic() + LOOKED_AT_S
     while True:
         stream = path.open("ab")
         try:
-            if _take(stream, fcntl.LOCK_EX):
-                if _is_at(stream, path):
-                    return stream
-            elif _is_at(stream, path) and (not _take(stream, fcntl.LOCK_SH) or time.monotonic() > deadline):
+            is_free, is_late = _take(stream, fcntl.LOCK_EX), time.monotonic() > deadline
+            if not _is_at(stream, path):
+                if is_late:
+                    raise _never_there(path)
+            elif is_free:
+                return stream
+            elif is_late or not _take(stream, fcntl.LOCK_SH):
                 stream.close()
                 return None
         except BaseException:
@@ -97,7 +107,7 @@ def remove_unless_held(path: Path) -> bool:
 @contextmanager
 def _share(path: Path) -> Iterator[tuple[IO[bytes] | None, bool]]:
     """The file, and whether the block has a share of its lock; None and True where there is no file."""
-    while True:
+    for _ in range(TRIES):
         try:
             stream = path.open("rb")
         except FileNotFoundError:
@@ -108,6 +118,7 @@ def _share(path: Path) -> Iterator[tuple[IO[bytes] | None, bool]]:
             if _is_at(stream, path):
                 yield stream, free
                 return
+    raise _never_there(path)
 
 
 @contextmanager
@@ -127,6 +138,10 @@ def _take(stream: IO[bytes], kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _never_there(path: Path) -> OSError:
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
 
 def _is_at(stream: IO[bytes], path: Path) -> bool:

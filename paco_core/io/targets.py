@@ -71,7 +71,7 @@ def writable(path: Path) -> None:
         DataError: naming that folder and whose it is.
     """
     folder = path if path.is_dir() else path.parent
-    while not os.path.lexists(folder):
+    while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
         found = "a link to nothing" if folder.is_symlink() else "a file"

@@ -198,6 +198,26 @@ def test_a_name_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
     assert (tmp_path / ("n" * 255)).read_text() == "whole"
 
 
+def test_a_place_where_nothing_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc, in which folders may be asked for and none can be made."""
+
+    def refuse(**_given: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(DataError, match=f"{tmp_path / 'x'}"), atomic(tmp_path / "x"):
+        pass
+
+
+def test_a_folder_that_is_never_replaced_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_part: Path, target: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(DataError, match="out"), atomic(tmp_path / "out", replace=True) as part:
+        part.mkdir()
+
+
 def test_the_mark_is_ours_alone(tmp_path: Path) -> None:
     with atomic(tmp_path / "out") as part:
         part.write_text("x")

@@ -142,6 +142,18 @@ def test_a_file_that_is_removed_while_it_is_opened_is_opened_anew(
 
 
 @pytest.mark.slow
+def test_a_file_that_is_never_at_its_path_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that gives a file another number each time it is asked."""
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr(file_locks, "LOOKED_AT_S", 0.01)
+    monkeypatch.setattr(file_locks, "_is_at", lambda *_: False)
+    for use in (file_locks.locked, file_locks.shared):
+        with pytest.raises(OSError, match="lock"), use(tmp_path / "lock"):
+            pass
+    with pytest.raises(OSError, match="lock"):
+        file_locks.try_hold(tmp_path / "lock")
+
+
 def test_a_lock_whose_file_is_removed_still_lets_one_in_at_a_time(tmp_path: Path) -> None:
     number = tmp_path / "number"
     number.write_text("0")
