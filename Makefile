@@ -103,10 +103,12 @@ lock: setup
 	@$(LOCK) pyproject.toml -c locks/run.txt -o locks/score.txt
 	@$(LOCK) --group docs -c locks/dev.txt -o locks/docs.txt
 
-# What would be published: dist/*.whl.
+# What would be published: dist/*.whl, of the last commit. A profile in use and other changes of this clone are left out.
 wheels: setup
-	@for project in packages/dvc-project packages/dagster-dvc .; do uv build --quiet --wheel --no-build-isolation --python python --out-dir dist $$project || exit 1; done
-	@ls -l dist
+	@rm -rf .paco/wheels && mkdir -p .paco/wheels && git archive HEAD | tar -x -C .paco/wheels
+	@for project in packages/dvc-project packages/dagster-dvc .; do uv build --quiet --wheel --no-build-isolation --python python --out-dir dist .paco/wheels/$$project || exit 1; done
+	@rm -rf .paco/wheels
+	@git log -1 --format='dist/ has the wheels of commit %h; what is not committed is left out' && ls -l dist
 
 # Checkpoints (.paco/checkpoints), people's answers (answers/) and DVC's cache are kept.
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from paco_core.config.params import PARAMS_FILE
+from paco_core.config.profiles import BASE
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 from paco_core.io.targets import checked
@@ -21,7 +24,7 @@ RENAMED = {"gitignore": ".gitignore"}
 
 NEXT = """laid out {count} files in {folder}
 next:
-  cd {folder}
+  cd {place}
   pip install -r locks/run.txt        # versions that were tried together; skip it where they are installed
   pip install 'paco-rl[pipeline]'
   make demo                           # the whole graph, in small, on this machine; `make ui` shows it"""
@@ -47,13 +50,14 @@ def init(folder: Path) -> str:
                 shutil.rmtree(one) if one.is_dir() else one.unlink()
             raise
     _name_dagsters_home(folder)
-    return NEXT.format(count=files, folder=folder)
+    place = shlex.quote(f"{folder}" if not f"{folder}".startswith("-") else f"./{folder}")
+    return NEXT.format(count=files, folder=folder, place=place)
 
 
 def _lay_out(folder: Path) -> int:
     """Copy all files to an empty folder, and make it a repository; how many files there are."""
     files = 0
-    for source, name in sorted(_files()):
+    for name, source in _files().items():
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, place)
@@ -77,8 +81,19 @@ def _name_dagsters_home(folder: Path) -> None:
         raise DataError(f"{folder}: laid out, but Dagster's settings were not written: {made.stderr.strip()[-500:]}")
 
 
-def _files() -> Iterator[tuple[Path, str]]:
-    """Each file with its path in the project."""
+def _files() -> dict[str, Path]:
+    """Each file by its path in the project.
+
+    ``params.yaml`` is the storybook profile. A clone that uses another profile, and a wheel that was built there, have
+    it as ``profiles/storybook.yaml``.
+    """
+    files = {name: file for file, name in _sources()}
+    if storybook := files.pop(f"profiles/{BASE}.yaml", None):
+        files[PARAMS_FILE] = storybook
+    return dict(sorted(files.items()))
+
+
+def _sources() -> Iterator[tuple[Path, str]]:
     for file in _below(OWN):
         name = file.relative_to(OWN).as_posix()
         yield file, RENAMED.get(name, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,7 +101,8 @@ def not_yours(path: Path) -> str:
             there = there.parent
     whose = "" if there == path else f"{there} "
     if owner == os.geteuid():
-        return f"permission denied: {whose}is yours, but its mode or its file system forbids it (`ls -ld {there}`)"
+        look = f"ls -ld {shlex.quote(str(there))}"
+        return f"permission denied: {whose}is yours, but its mode or its file system forbids it (`{look}`)"
     return (
         f"permission denied: {whose or 'it '}belongs to {_name(owner)}, and this runs as {_name(os.geteuid())}; "
         "work as that user, on a copy of your own, or name a place of your own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import shutil
 from collections.abc import Set
 from contextlib import suppress
@@ -72,7 +73,8 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
     tables = tables_of(folder)
     if not tables:
         raise DataError(
-            f"{folder}: holds no table of pairs; `paco dataset import paco_dataset FOLDER {folder}` makes one"
+            f"{folder}: holds no table of pairs; "
+            f"`paco dataset import paco_dataset FOLDER {shlex.quote(str(folder))}` makes one"
         )
     found = ImportedPairs(source=folder / PICTURES)
     found.md5s = picture_md5s(ShardReader([folder / PICTURES], (*GRID_COLUMNS, "md5")).index)

@@ -112,7 +112,7 @@ def test_a_section_that_the_graph_names_is_missed_by_name(updated: Path, capsys:
 def test_an_update_copies_all_that_a_new_project_has_but_its_parameters(repository: Path) -> None:
     page = (repository / "docs/how-to/install.md").read_text()
     (copied,) = re.findall(r"^cp -r \.\./fresh/\{(.*)\} \.$", page, re.MULTILINE)
-    laid_out = {Path(name).parts[0] for _, name in _files()}
+    laid_out = {Path(name).parts[0] for name in _files()}
     assert {*copied.split(","), "params.yaml", "README.md"} == laid_out
 
 
