@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from urllib.parse import unquote
 
@@ -72,9 +72,13 @@ def bare(url: str) -> str:
     return _QUERY.sub(rf"\1{HIDDEN}", _USERINFO.sub("", url))
 
 
-def values_of(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Names of variables, and the secrets that they hold."""
-    values = [(name, value) for name, value in environ.items() if _VARIABLE.search(name)]
+def values_of(environ: Mapping[str, str], names: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Names of variables, and the secrets that they hold.
+
+    Args:
+        names: of variables that hold a secret whatever they are called.
+    """
+    values = [(name, value) for name, value in environ.items() if name in names or _VARIABLE.search(name)]
     for store in STORES:
         for password in _PASSWORD.findall(environ.get(store, "")):
             values += [(store, password), (store, unquote(password))]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from dvc_project.yaml import parse_yaml
-from paco_core.io.files import DataError
+from paco_core.config.params import PARAMS_FILE
+from paco_core.io.files import DataError, read_yaml
 from paco_core.io.secret_search import Search
 from paco_core.io.secrets import redacted
 from paco_core.io.text_table import text_table
@@ -83,11 +84,24 @@ def upload_of(root: Path, name: str) -> Upload:
         faults_of_card.append(f"{out}: not what dvc.lock records; run `dvc repro`, or `dvc checkout {out}`")
     names = [path.relative_to(folder).as_posix() for path in paths]
     stamps = [_stamp(path) for path in paths]
-    search = Search(os.environ)
+    search = Search(os.environ, _key_variables(root))
     for path, shown in zip(paths, names, strict=True):
         faults += [f"{shown}: {why}" for why in _against(path, shown, kind, search)]
     files = [(shown, stamp[0]) for shown, stamp in zip(names, stamps, strict=True)]
     return Upload(folder, kind, files, _card_head(folder), [*faults_of_card, *faults], stamps)
+
+
+def _key_variables(root: Path) -> set[str]:
+    """The variables that hold keys of endpoints and scorers, as the project's parameters name them."""
+    file = root / PARAMS_FILE
+    found, trees = set[str](), [read_yaml(file) if file.is_file() else {}]
+    while trees:
+        for key, value in trees.pop().items():
+            if isinstance(value, dict):
+                trees.append(value)
+            elif key == "api_key_env" and value:
+                found.add(str(value))
+    return found
 
 
 def _files(folder: Path) -> tuple[list[Path], list[str]]:

@@ -1,17 +1,15 @@
 """What a published folder may hold: per kind of folder, the sorts of files, and what each is read as.
 
 A file is what its name says, or it is refused: a pickle, an archive or a text under the name of a picture included. All
-its bytes are looked through for secrets, and what is compressed in them, too. Of weights that is the header, metadata
-included: they are checked to be nothing else but numbers.
+its bytes are searched for secrets, and the texts that are packed in them (:mod:`paco_core.io.packed_text`). Of weights
+that is the header, metadata included: they are checked to be nothing else but numbers.
 """
 
 from __future__ import annotations
 
 import codecs
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from safetensors import SafetensorError, safe_open
 
 from paco_core.io.files import DataError, read_json
+from paco_core.io.packed_text import packed_texts
 from paco_core.io.pictures import image_size
 from paco_core.io.secret_search import pieces_of
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 Kind = Literal["model", "dataset"]
 Streams = Iterator[Iterable[bytes]]
 CARD = "README.md"
-PNG = b"\x89PNG\r\n\x1a\n"
-MOST_TEXT = 16 << 20  # bytes of a text in a picture, inflated
 ROWS = 256  # of a table that are held at a time
 PICKLED = frozenset({"bin", "ckpt", "dill", "joblib", "mar", "npy", "npz", "pickle", "pkl", "pt", "pt2", "pth"})
 
@@ -53,6 +50,8 @@ class Sort:
 
 def _text(path: Path) -> Streams:
     yield _utf8(path)
+    with path.open("rb") as lines:
+        yield (text for line in lines if b";base64," in line for text in packed_texts(line))
 
 
 def _utf8(path: Path) -> Iterator[bytes]:
@@ -80,26 +79,14 @@ def _weights(path: Path) -> Streams:
     except SafetensorError as error:
         raise DataError(f"not a file of safetensors ({error})") from None
     with path.open("rb") as stream:
-        yield [stream.read(int.from_bytes(stream.read(8), "little"))]
+        header = stream.read(int.from_bytes(stream.read(8), "little"))
+    yield [header, *packed_texts(header)]
 
 
 def _picture(path: Path) -> Streams:
     image_size(path)
     yield pieces_of(path)
-    yield _png_texts(path.read_bytes())
-
-
-def _png_texts(data: bytes) -> Iterator[bytes]:
-    """The compressed texts and profiles of a PNG; nothing for another picture."""
-    at = len(PNG)
-    while data.startswith(PNG) and at + 8 <= len(data):
-        size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
-        _keyword, _, rest = data[at + 8 : at + 8 + size].partition(b"\0")
-        parts = rest[2:].split(b"\0", 2)  # of an iTXt: language, translated keyword, text
-        packed = rest[1:] if kind in (b"zTXt", b"iCCP") else parts[-1] if kind == b"iTXt" and rest[:1] == b"\1" else b""
-        with suppress(zlib.error):  # no text, then
-            yield b"\n" + zlib.decompressobj().decompress(packed, MOST_TEXT)
-        at += 12 + size
+    yield packed_texts(path.read_bytes())
 
 
 def _table(path: Path) -> Streams:
@@ -137,9 +124,11 @@ def _cells(column: pa.Array) -> Streams:
     elif isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         yield from _cells(column.flatten())
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        yield (part for cell in column.to_pylist() if cell for part in (cell, b"\n", *_png_texts(cell)))
+        yield (part for cell in column.to_pylist() if cell for part in (cell, b"\n", *packed_texts(cell)))
     elif not pa.types.is_primitive(kind):
-        yield (f"{cell}\n".encode(errors="replace") for cell in column.to_pylist() if cell is not None)
+        texts = [f"{cell}\n".encode(errors="replace") for cell in column.to_pylist() if cell is not None]
+        yield texts
+        yield (part for text in texts if b";base64," in text for part in packed_texts(text))
 
 
 _OF_ALL = (Sort("card", (CARD,), _text), Sort("terms", ("LICENSE*", "NOTICE*", "USE_POLICY.md"), _text))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from safetensors.numpy import save
 
-from paco_core.io import secret_search
+from paco_core.io import packed_text, secret_search
 from paco_core.operations.publish import upload_of
 from tests.faults.verdicts import Ledger
 
@@ -78,6 +81,24 @@ def escaped(text: str) -> str:
     return "".join(f"\\u{ord(letter):04x}" for letter in text)
 
 
+def profile(secret: str) -> bytes:
+    """A picture with a profile as ImageMagick writes it: hexadecimal digits, in a compressed text."""
+    digits = secret.encode().hex()
+    lines = "\n".join(digits[start : start + 72] for start in range(0, len(digits), 72))
+    return picture(f"\nexif\n{len(secret):8}\n{lines}\n")
+
+
+def damaged(secret: str) -> bytes:
+    """A packed text whose checksum is wrong: a reader may show it all the same."""
+    chunk = b"zTXtnote\0\0" + zlib.compress(secret.encode())[:-1] + b"\0"
+    whole = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    return picture()[:33] + whole + picture()[33:]
+
+
+def data_url(secret: str) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture(secret)).decode()}"
+
+
 PADDING = "Neither a key nor a password. " * 50
 PLACES: dict[str, tuple[str, Callable[[str], bytes]]] = {
     "the card": ("README.md", lambda s: f"{CARD}{s}\n".encode()),
@@ -90,6 +111,15 @@ PLACES: dict[str, tuple[str, Callable[[str], bytes]]] = {
     "a packed text of a picture": ("golden/a.png", picture),
     "a text of a picture": ("golden/a.png", lambda s: picture(s, packed=False)),
     "behind a picture": ("golden/a.png", lambda s: picture() + f"\n{s}\n".encode()),
+    "a profile of a picture": ("golden/a.png", profile),
+    "a damaged text of a picture": ("golden/a.png", damaged),
+    "gzip behind a picture": ("golden/a.png", lambda s: picture() + gzip.compress(s.encode())),
+    "UTF-16 in EXIF": ("golden/a.png", lambda s: picture() + b"UNICODE\0" + f"{s:12}".encode("utf-16-le")),
+    "a picture in JSON Lines": ("a.jsonl", lambda s: json.dumps({"a": data_url(s)}).encode()),
+    "JSON in JSON": ("a.jsonl", lambda s: json.dumps({"a": json.dumps({"b": f"{{{s}}}"})}).encode()),
+    "a quoted cell of CSV": ("a.csv", lambda s: ('a,b\n1,"{' + s.replace('"', '""') + '}"\n').encode()),
+    "gzip in a cell of Parquet": ("a.parquet", lambda s: table(gzip.compress(s.encode()))),
+    "a data URL in a cell of Parquet": ("a.parquet", lambda s: table(data_url(s))),
     "a line of JSON Lines": ("a.jsonl", lambda s: "\n".join(map(json.dumps, (PADDING, f"first\n{s}"))).encode()),
     "a table of a data set": ("a.csv", lambda s: f"a,b\n1,{s}\n".encode()),
     "a cell of Parquet": ("a.parquet", lambda s: table(PADDING, s)),
@@ -128,6 +158,31 @@ def test_a_secret_is_found_wherever_it_is(tmp_path: Path, ledger: Ledger, place:
                 ("wrong", f"{secret!r} would be published") if missed else None,
                 ("wrong", f"the refusal repeats {secret!r}") if shown else None,
             )
+
+
+def test_the_key_of_an_endpoint_is_found_whatever_its_variable_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THEIR_SCORER", "hunter2-hunter2")
+    place = folder(tmp_path / "a", "a.csv", b"a\nhunter2-hunter2\n")
+    assert against(place) == []
+    (tmp_path / "params.yaml").write_text("policies: {recipes: {a: {http: {api_key_env: THEIR_SCORER}}}}")
+    assert ["THEIR_SCORER" in fault for fault in against(place)] == [True]
+
+
+def test_small_cells_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search looks at the end of the last one again: a search a cell took 100 times as long."""
+    monkeypatch.setattr(secret_search, "CHUNK", 1 << 20)
+    looks: list[int] = []
+    monkeypatch.setattr(secret_search.Search, "_places", lambda _self, body: looks.append(len(body)) or ())
+    secret_search.Search({}).found(b"a cell of a table\n" for _ in range(100_000))
+    assert len(looks) == 2
+
+
+def test_a_text_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_text, "LONGEST", 1 << 20)
+    (fault,) = against(folder(tmp_path / "a", "golden/a.png", picture() + gzip.compress(bytes(2 << 20))))
+    assert fault.startswith("golden/a.png: ") and "packed" in fault
 
 
 FOREIGN: dict[str, bytes] = {
