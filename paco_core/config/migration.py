@@ -38,9 +38,9 @@ def migrate(root: Path) -> str:
         changed |= {name} if old else set()
     if conflicts:
         raise ParamsError("\n".join([*conflicts, "remove one key of each pair; no file was written"]))
-    named = named_keys(root)
+    graph_keys = named_keys(root)
     for name in (PARAMS_FILE, f"profiles/{BASE}.yaml"):
-        if name in trees and (added := left_out(named, plain(trees[name]))):
+        if name in trees and (added := left_out(graph_keys, plain(trees[name]))):
             for key, value in added.items():
                 _put(trees[name], key, value)
             lines.append(f"{name}: added {', '.join(added)}, with defaults")

@@ -26,7 +26,7 @@ def pieces_of(path: Path) -> Iterator[bytes]:
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of :data:`CHUNK` or more: each costs a second look at the last one's end."""
+    """The same bytes in blocks of :data:`CHUNK` or more: each search reads the end of the last block again."""
     block, size = list[bytes](), 0
     for piece in pieces:
         block.append(piece)

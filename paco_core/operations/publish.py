@@ -94,14 +94,14 @@ def upload_of(root: Path, name: str) -> Upload:
 def _key_variables(root: Path) -> set[str]:
     """The variables that hold keys of endpoints and scorers, as the project's parameters name them."""
     file = root / PARAMS_FILE
-    found, trees = set[str](), [read_yaml(file) if file.is_file() else {}]
+    variables, trees = set[str](), [read_yaml(file) if file.is_file() else {}]
     while trees:
         for key, value in trees.pop().items():
             if isinstance(value, dict):
                 trees.append(value)
             elif key == "api_key_env" and value:
-                found.add(str(value))
-    return found
+                variables.add(str(value))
+    return variables
 
 
 def _files(folder: Path) -> tuple[list[Path], list[str]]:

@@ -54,11 +54,10 @@ def find(name: str) -> Callable[..., Any]:
         imported = import_module(module)
     if not hasattr(imported, function):
         raise DataError(f"{name!r}: module {module!r} has no {function!r}")
-    found = getattr(imported, function)
-    if not callable(found):
-        raise DataError(f"{name!r}: {function!r} is not a function but a {type(found).__name__}")
-    given: Callable[..., Any] = found
-    return given
+    attribute: Callable[..., Any] = getattr(imported, function)
+    if not callable(attribute):
+        raise DataError(f"{name!r}: {function!r} is not a function but a {type(attribute).__name__}")
+    return attribute
 
 
 class FunctionReward:

@@ -171,7 +171,7 @@ def test_the_key_of_an_endpoint_is_found_whatever_its_variable_is_called(
 
 
 def test_small_cells_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search looks at the end of the last one again: a search a cell took 100 times as long."""
+    """Each search reads the end of the last block again: one search per cell took 100 times as long."""
     monkeypatch.setattr(secret_search, "CHUNK", 1 << 20)
     looks: list[int] = []
     monkeypatch.setattr(secret_search.Search, "_places", lambda _self, body: looks.append(len(body)) or ())

@@ -261,9 +261,9 @@ def test_migration_keeps_both_values_of_a_key_that_is_there_twice(project: Path)
     before = files_below(project)
     with pytest.raises(ParamsError) as raised:
         migrate(project)
-    said = str(raised.value)
-    assert f"params.yaml: threads is {tree['threads']}" in said
-    assert f"execution.threads, its present name, is {tree['threads'] + 3}" in said
+    message = str(raised.value)
+    assert f"params.yaml: threads is {tree['threads']}" in message
+    assert f"execution.threads, its present name, is {tree['threads'] + 3}" in message
     assert files_below(project) == before
     tree["execution"]["threads"] = tree["threads"]  # the same value, twice
     (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))

@@ -248,8 +248,8 @@ def test_what_the_graph_reads_is_that_of_the_round_that_was_asked_about(tmp_path
     }
     file.write_text(json.dumps(tree))
     with answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True) as store:
-        said = {number: annotate._saved(tmp_path, store, number) for number in (None, "1", "2", "3")}
-    assert said["1"] == f"0 answers in {answer_file.FILE}"
-    assert "annotations.source is 'recogniser'" in said[None]
-    assert "rounds.items.2.annotations is 'judge'" in said["2"]
-    assert "'recogniser'" in said["3"]
+        lines = {number: annotate._saved(tmp_path, store, number) for number in (None, "1", "2", "3")}
+    assert lines["1"] == f"0 answers in {answer_file.FILE}"
+    assert "annotations.source is 'recogniser'" in lines[None]
+    assert "rounds.items.2.annotations is 'judge'" in lines["2"]
+    assert "'recogniser'" in lines["3"]
