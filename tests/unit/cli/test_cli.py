@@ -234,7 +234,7 @@ def test_the_check_refuses_a_reward_of_other_pictures_and_one_that_only_evaluate
     assert any("kontext_edit.rewards: reward clip_i does not fit this policy" in one for one in told)
     asked = {"terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}}, "aggregator": "rank"}
     told = changed(project, "policies.recipes.flux_t2is.test_rewards", {**asked, "advantage_std": "group"})
-    assert any("flux_t2is.test_rewards: 'no_such:thing': module 'no_such' cannot be" in one for one in told)
+    assert any("flux_t2is.test_rewards: no_such:thing: " in one and "'no_such'" in one for one in told)
 
 
 def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> None:
