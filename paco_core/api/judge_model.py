@@ -146,7 +146,7 @@ class RemoteModel:
         from paco_core.serving.client import RewardClient
         from paco_core.serving.errors import ServingError
 
-        client = RewardClient(self.address, self.name, max_failed_share=1.0)
+        client = RewardClient(self.address, self.name)
         try:
             client.check()
         except ServingError:

@@ -18,11 +18,13 @@ import pandas as pd
 
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, chance_metrics, rank_metrics
 from paco_core.benchmarks.results import flat
-from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
+from paco_core.benchmarks.statistics import Estimate, compare, estimate
+from paco_core.grpo.intervals import LEVEL
 from paco_core.io.answer import plain
 from paco_core.io.files import DataError, read_table
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.rewards.base import validate_failed_share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,6 +188,18 @@ def best_above_worst(
     return estimate(answers, groups=[i.prompt_id for i, _ in kept], resamples=resamples, seed=seed)
 
 
+def validate_judgement(judgement: Judgement, max_failed_share: float) -> Judgement:
+    """The judgement, if it scored enough rankings.
+
+    Raises:
+        DataError: when more than ``max_failed_share`` of the rankings lack a score.
+    """
+    failed = sum(math.isnan(sum(scores)) for scores in judgement.scores)
+    subject = f"rankings by {judgement.label}"
+    validate_failed_share(failed, len(judgement.scores), max_failed_share, subject, judgement.causes)
+    return judgement
+
+
 @dataclass(frozen=True)
 class ConsistencyRankResult:
     """Everything that the benchmark found."""
@@ -194,7 +208,7 @@ class ConsistencyRankResult:
     judgements: dict[str, Judgement]
     per_instance: dict[str, list[RankMetrics]]
     estimates: dict[str, dict[str, Estimate]]
-    comparisons: dict[str, dict[str, Comparison]]  # "reward - base" -> metric -> difference
+    comparisons: dict[str, dict[str, Estimate]]  # "reward - base" -> metric -> difference
 
     def unscorable(self, name: str) -> int:
         return sum(metrics.accuracy != metrics.accuracy for metrics in self.per_instance[name])
@@ -289,7 +303,7 @@ def intervals(
     *,
     resamples: int,
     seed: int,
-) -> tuple[dict[str, dict[str, Estimate]], dict[str, dict[str, Comparison]]]:
+) -> tuple[dict[str, dict[str, Estimate]], dict[str, dict[str, Estimate]]]:
     """Estimates of each judge, and comparisons of the named pairs (``"first - second"``), by metric.
 
     Args:

@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 
 from paco_core.benchmarks.results import flat
-from paco_core.benchmarks.statistics import LEVEL, METHODS, Comparison, Estimate, macro_compare, macro_estimate
-from paco_core.benchmarks.tables import ResultTable, difference, interval, number, with_published
+from paco_core.benchmarks.statistics import METHODS, Estimate, macro_compare, macro_estimate
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed, with_published
+from paco_core.grpo.intervals import LEVEL
 from paco_core.io.answer import plain
 from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.instructions import render
@@ -146,7 +147,7 @@ class EditRewardResult:
     judgements: dict[str, EditJudgement]
     right: dict[str, dict[str, np.ndarray]]  # judge -> strict | geq -> (cases,), NaN where not judged
     estimates: dict[str, dict[str, dict[str, Estimate]]]  # judge -> dimension -> strict | geq
-    comparisons: dict[str, dict[str, Comparison]]  # "reward - base" -> dimension
+    comparisons: dict[str, dict[str, Estimate]]  # "reward - base" -> dimension
 
     def unscorable(self, name: str) -> int:
         return int(np.isnan(self.right[name]["strict"]).sum())
@@ -247,7 +248,7 @@ class EditRewardResult:
             alike=alike,
         )
         if self.comparisons:
-            differences = [[name, *(difference(row[d]) for d in DIMENSIONS)] for name, row in self.comparisons.items()]
+            differences = [[name, *(signed(row[d]) for d in DIMENSIONS)] for name, row in self.comparisons.items()]
             found.append(ResultTable("Paired differences", ["judges", *words], differences, detail=True))
         for name, judgement in self.judgements.items():
             by_task = [[task, *(number(row[d]) for d in DIMENSIONS)] for task, row in self.by_task(name).items()]

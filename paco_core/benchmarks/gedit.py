@@ -20,8 +20,9 @@ from paco_core.benchmarks.edit_answers import EditAnswers, answers
 from paco_core.benchmarks.paired_changes import PairedChanges
 from paco_core.benchmarks.paired_changes import summarise as paired
 from paco_core.benchmarks.published import PublishedRow
+from paco_core.benchmarks.results import validate_measures
 from paco_core.benchmarks.statistics import METHODS
-from paco_core.benchmarks.tables import ResultTable, difference, interval, number
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed
 from paco_core.data.records.edit_records import EditRecord, connected, of_part, read_edit_prompts
 from paco_core.data.records.prompt_content import untrained
 from paco_core.io import paths
@@ -29,6 +30,7 @@ from paco_core.io.answer import plain
 from paco_core.io.files import DataError
 from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.editing import QUESTIONS
 from paco_core.tasks.edits import EDITS
 
 if TYPE_CHECKING:
@@ -63,11 +65,19 @@ def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
 
 
 def measuring(root: Path, params: Params, judge: Path, cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
-    """:func:`measure` by the merged reward model in ``judge``, and by the embedded world's truth where there is one."""
+    """:func:`measure` by the merged reward model in ``judge``, and by the embedded world's truth where there is one.
+
+    It raises a DataError when more than ``execution.serving.max_failed_share`` of the edits have no score.
+    """
     reference, asked = cases.reference, answers(params, judge)
     assert reference is not None, "cases of edits have reference pictures"
     gold = EDITS.truth(params, root / str(params.annotations.model))
-    return lambda painted: measure(painted, reference, asked, gold)
+
+    def measured(painted: Sequence[Painted]) -> pd.DataFrame:
+        table, names = measure(painted, reference, asked, gold), ["editing", *QUESTIONS]
+        return validate_measures(table, names, params.serving.max_failed_share, asked.editing.causes)
+
+    return measured
 
 
 def unseen(records: Sequence[EditRecord], count: int, seed: int) -> list[EditRecord]:
@@ -135,14 +145,14 @@ class GEditResult:
         found.append(published_table(published))
         for policy, sizes in self.changes.changes.items():
             rows = [
-                [f"{size} px: {MEASURES[name]}", interval(c.before), interval(c.after), difference(c.change)]
+                [f"{size} px: {MEASURES[name]}", interval(c.before), interval(c.after), signed(c.change)]
                 for size, row in sizes.items()
                 for name, c in row.items()
             ]
             note = (
                 f"{self.changes.prompts} instructions about {self.pictures} pictures that no policy was trained on, "
                 f"{len(self.changes.seeds)} seeds, {self.changes.steps} steps; 95% intervals over pictures "
-                f"({METHODS}), paired tests over pictures. {self.failed} edits could not be scored."
+                f"({METHODS}). {self.failed} edits could not be scored."
             )
             title = f"GEdit-Bench, {policy}: before and after"
             found.append(ResultTable(title, ["measure", "before", "after", "change"], rows, [note]))
@@ -186,11 +196,12 @@ def summarise(
     names = [name for name in MEASURES if name in table]
     by_task = []
     for cell, rows in table.groupby(["task_type", "policy", "size"], sort=True):
-        parts = {when: rows[rows["when"] == when] for when in (BEFORE, AFTER)}
+        sides = {when: part.set_index(["prompt_id", "seed"])[names] for when, part in rows.groupby("when")}
+        common = sides[BEFORE].notna() & sides[AFTER].notna()
         by_task.append(
             {
                 "task_type": str(cell[0]), "policy": str(cell[1]), "size": int(str(cell[2])), "edits": len(rows) // 2,
-                **{name: [float(part[name].mean()) for part in parts.values()] for name in names},
+                **{name: [float(sides[when][name][common[name]].mean()) for when in (BEFORE, AFTER)] for name in names},
             }
         )  # fmt: skip
     return GEditResult(changes, by_task, table["picture"].nunique(), int(table["editing"].isna().sum()))

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from paco_core.benchmarks.results import flat
-from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
+from paco_core.benchmarks.statistics import Estimate, compare, estimate
+from paco_core.grpo.intervals import LEVEL
 from paco_core.io.answer import plain
 from paco_core.painting.painted import AFTER, BEFORE
 
@@ -17,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one policy at one size."""
+    """One measure of one policy at one size, over the cases with a score before and after."""
 
     before: Estimate
     after: Estimate
-    change: Comparison
+    change: Estimate
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -124,6 +127,8 @@ def summarise(
         found = {}
         for name in names:
             before, after = (rows[(name, when)].to_numpy(dtype="float64") for when in (BEFORE, AFTER))
+            failed = np.isnan(before) | np.isnan(after)  # on either side: the means are over what both have
+            before, after = (np.where(failed, np.nan, values) for values in (before, after))
             found[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
         changes.setdefault(policy, {})[size] = found
     return PairedChanges(changes, table["prompt_id"].nunique(), tuple(seeds), steps)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paco_core.benchmarks.consistency_rank import ConsistencyRankResult
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.ranking_metrics import TIE_RULE
-from paco_core.benchmarks.tables import ResultTable, difference, interval, number, with_published
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed, with_published
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -54,9 +54,9 @@ def tables(result: ConsistencyRankResult, published: Sequence[PublishedRow], tem
     measured = ResultTable("ConsistencyRank", head, rows, notes)
     found = with_published(measured, ResultTable("ConsistencyRank, published", head, others, [note]), alike=alike)
     shown = ("accuracy", "t1_b1", "tau", "rho")
-    differences = [[name, *(difference(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
+    differences = [[name, *(signed(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
     if differences:
-        note = "Paired by instance; p of a sign-flip test over prompts."
+        note = "Paired by ranking, with 95% intervals over prompts."
         head = ["judges", *(COLUMNS[metric] for metric in shown)]
         found.append(ResultTable("Paired differences", head, differences, [note], detail=True))
     return found

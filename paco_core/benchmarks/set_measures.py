@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paco_core.config.measures import PANEL_DIVERSITY
 from paco_core.io.picture_measures import panel_diversity
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards import clip_t
@@ -27,7 +28,7 @@ class PanelDiversity:
     NaN for a set of one panel.
     """
 
-    name = "panel_diversity"
+    name = PANEL_DIVERSITY
 
     def __init__(self) -> None:
         self.causes: dict[str, int] = {}

@@ -1,15 +1,18 @@
-"""Means with bootstrap intervals, and paired tests that respect which cases belong together.
+"""Means and paired differences with 95% intervals that respect which cases belong together.
 
-Ranking instances of one prompt share pictures, and pictures of one prompt share their words, so the
-unit that is drawn again and again is the prompt (``groups``), not the single case. Values that are all 0 or 1, and
-differences of such, have intervals made for shares instead: :mod:`paco_core.benchmarks.proportions`.
+Rankings of one prompt share images, and images of one prompt share its text. So the bootstrap resamples prompts
+(``groups``), not single cases. Values that are all 0 or 1, and differences of such values, get intervals for shares
+instead: :mod:`paco_core.benchmarks.proportions`.
+
+The interval is the only test: a difference is shown where its interval excludes zero. A p-value of another test next
+to it could say the opposite. Fewer than
+:data:`~paco_core.grpo.intervals.FEWEST_GROUPS` groups get no interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,11 +27,10 @@ from paco_core.benchmarks.proportions import (
     mean_of_classes,
     wilson,
 )
+from paco_core.grpo.intervals import FEWEST_GROUPS, LEVEL
 
-LEVEL = 0.95
 BOOTSTRAP, WILSON, NEWCOMBE = "bootstrap", "wilson", "newcombe"
 METHODS = "Wilson's for shares of yes and no, Newcombe's for changes of such, percentile bootstrap for all else"
-EXACT_GROUPS = 12  # up to 2^12 sign patterns are all tried; beyond that they are drawn
 
 Floats = NDArray[np.float64]
 
@@ -47,30 +49,6 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Paired difference ``first - second`` and the p-value of a two-sided sign-flip test over the groups."""
-
-    difference: Estimate
-    p_value: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**self.difference.as_dict(), "p_value": self.p_value}
-
-
-def _sums(values: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]:
-    """Sum and count of the present values of each group, groups in sorted order."""
-    labels: Sequence[Any] = range(len(values)) if groups is None else groups
-    if len(labels) != len(values):
-        raise ValueError(f"{len(values)} values, {len(labels)} group labels; one label per value is needed")
-    present = ~np.isnan(values)
-    if not present.any():
-        return np.zeros(0), np.zeros(0)
-    _, owner = np.unique(np.asarray(labels)[present], return_inverse=True)
-    sums = np.bincount(owner, weights=values[present]).astype(np.float64)
-    return sums, np.bincount(owner).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -104,7 +82,7 @@ class _Cases:
         means = [float(self.values[place].mean()) for place in places]
         mean, groups = float(np.mean(means)), int(self.owners.max()) + 1
         method = BOOTSTRAP
-        if groups == 1:
+        if groups < FEWEST_GROUPS:
             low, high = np.nan, np.nan
         elif all(map(is_yes_no, sides)) and self._groups_keep_to_a_class():
             method = WILSON if len(sides) == 1 else NEWCOMBE
@@ -161,7 +139,7 @@ def estimate(
         seed: of the draws; equal inputs give equal intervals.
 
     Returns:
-        All NaN when no value is present; an interval of NaN when there is but one group.
+        All NaN when no value is present; an interval of NaN for fewer than :data:`FEWEST_GROUPS` groups.
     """
     cases = _Cases.from_values(np.asarray(values, dtype=np.float64), groups, None)
     return cases.estimate(resamples, seed, [cases.values])
@@ -193,14 +171,9 @@ def macro_compare(
     groups: Sequence[str] | None = None,
     resamples: int = 2000,
     seed: int = 0,
-) -> Comparison:
-    """Paired difference of two macro means; in the test each case weighs what it weighs in the mean."""
-    names = np.asarray(classes)
-    difference = _differences(first, second)
-    sizes = {name: int((~np.isnan(difference[names == name])).sum()) for name in np.unique(names)}
-    weights = np.array([1.0 / max(1, sizes[name]) for name in names])
-    test = sign_flip_test(difference * weights, groups=groups, resamples=resamples, seed=seed)
-    return Comparison(_paired(first, second, groups, classes, resamples, seed), test)
+) -> Estimate:
+    """Difference first - second of two macro means, over the cases that both have (:func:`compare`)."""
+    return _paired(first, second, groups, classes, resamples, seed)
 
 
 def _paired(
@@ -211,31 +184,13 @@ def _paired(
     resamples: int,
     seed: int,
 ) -> Estimate:
-    """Mean of first - second, with Newcombe's interval where both are answers of 0 or 1."""
-    difference = _differences(first, second)
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.shape != b.shape:
+        raise ValueError(f"paired values must have one shape, got {a.shape} and {b.shape}")
+    difference = a - b
     present = ~np.isnan(difference)
-    sides = [np.asarray(side, dtype=np.float64)[present] for side in (first, second)]
+    sides = [a[present], b[present]]
     return _Cases.from_values(difference, groups, classes).estimate(resamples, seed, sides)
-
-
-def sign_flip_test(
-    differences: ArrayLike, *, groups: Sequence[str] | None = None, resamples: int = 2000, seed: int = 0
-) -> float:
-    """Two-sided p-value of "the difference is as likely to have the other sign", flipped group by group.
-
-    All sign patterns are tried where that is cheap (12 groups or fewer), else ``resamples`` are drawn
-    and the observed pattern is counted among them, so that p is never 0. NaN without any value.
-    """
-    sums, _ = _sums(np.asarray(differences, dtype=np.float64), groups)
-    if not len(sums):
-        return float("nan")
-    observed = abs(sums.sum())
-    tolerance = 1e-12 * max(1.0, float(np.abs(sums).sum()))  # equal sums in another order of adding
-    if len(sums) <= EXACT_GROUPS:
-        signs = np.array(list(product((-1.0, 1.0), repeat=len(sums))))
-        return float((np.abs(signs @ sums) >= observed - tolerance).mean())
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(resamples, len(sums)))
-    return float((1 + (np.abs(signs @ sums) >= observed - tolerance).sum()) / (1 + resamples))
 
 
 def compare(
@@ -245,18 +200,18 @@ def compare(
     groups: Sequence[str] | None = None,
     resamples: int = 2000,
     seed: int = 0,
-) -> Comparison:
-    """Paired comparison of two methods on the same cases; a case that either failed is left out of both."""
-    test = sign_flip_test(_differences(first, second), groups=groups, resamples=resamples, seed=seed)
-    return Comparison(_paired(first, second, groups, None, resamples, seed), test)
+) -> Estimate:
+    """Mean of first - second over the cases that both have; a case with a NaN on either side counts as missing.
 
+    The interval is Newcombe's where all values are 0 or 1, else a percentile bootstrap over ``groups``.
 
-def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
-    """first - second, case by case; NaN where either is."""
-    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if a.shape != b.shape:
-        raise ValueError(f"paired values must have one shape, got {a.shape} and {b.shape}")
-    return a - b
+    Args:
+        first, second: (N,) values of the same cases in the same order.
+
+    Raises:
+        ValueError: when the shapes differ.
+    """
+    return _paired(first, second, groups, None, resamples, seed)
 
 
 def crossed_estimate(
@@ -280,10 +235,13 @@ def crossed_estimate(
     missing = int((~present).sum())
     if not present.any():
         return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
+    known = present.any(axis=0)
+    first, table, present = first[:, known], table[:, known], present[:, known]
+    second = None if second is None else second[:, known]
     filled, (rows, columns) = np.where(present, table, 0.0), table.shape
     mean, count = float(filled.sum() / present.sum()), int(present.sum())
-    if rows == columns == 1:
-        return Estimate(mean, np.nan, np.nan, 1, 1, missing)
+    if columns < FEWEST_GROUPS:
+        return Estimate(mean, np.nan, np.nan, count, columns, missing)
     rng = np.random.default_rng(seed)
     by_row = rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples)
     by_column = rng.multinomial(columns, np.full(columns, 1 / columns), size=resamples)

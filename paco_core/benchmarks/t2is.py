@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from paco_core.benchmarks.cases import Cases
+from paco_core.benchmarks.results import validate_measures
 from paco_core.benchmarks.set_measures import set_measures
 from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts
 from paco_core.io import paths
@@ -40,9 +41,18 @@ def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
 
 
 def measuring(root: Path, params: Params, judge: Path, _cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
-    """:func:`measure` with the measures that the parameters ask for, by the merged reward model in ``judge``."""
+    """:func:`measure` with the measures that the parameters ask for, by the merged reward model in ``judge``.
+
+    It raises a DataError when more than ``execution.serving.max_failed_share`` of the images have no score.
+    """
     functions, gold = set_measures(root, params, judge), SETS.truth(params, root / str(params.annotations.model))
-    return lambda painted: measure(painted, functions, gold)
+
+    def measured(painted: Sequence[Painted]) -> pd.DataFrame:
+        table, names = measure(painted, functions, gold), [function.name for function in functions]
+        causes = {f"{one.name}: {cause}": count for one in functions for cause, count in one.causes.items()}
+        return validate_measures(table, names, params.serving.max_failed_share, causes)
+
+    return measured
 
 
 def measure(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
 
-from paco_core.benchmarks.statistics import Comparison, Estimate
+from paco_core.benchmarks.statistics import Estimate
 from paco_core.io.files import DataError, read_json, write_json, write_text
 from paco_core.io.text_table import text_table
 
@@ -84,26 +84,21 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def interval(value: Estimate) -> str:
-    """A mean with its interval: ``0.435 (0.401 to 0.467)``."""
-    if math.isnan(value.low):
-        return number(value.mean)
-    return f"{number(value.mean)} ({number(value.low)} to {number(value.high)})"
+    """A mean with its interval: ``0.435 (0.401 to 0.467)``; cases without a value are counted: ``0.435, 2 missing``."""
+    ends = "" if math.isnan(value.low) else f" ({number(value.low)} to {number(value.high)})"
+    return f"{number(value.mean)}{ends}{_missing(value)}"
 
 
 def signed(value: Estimate) -> str:
-    """A change with its interval: ``+0.035 (+0.001 to +0.067)``."""
+    """A change with its interval: ``+0.035 (+0.001 to +0.067)``, with missing cases as in :func:`interval`."""
     if math.isnan(value.mean):
         return number(value.mean)
-    return f"{value.mean:+.3f}" + ("" if math.isnan(value.low) else f" ({value.low:+.3f} to {value.high:+.3f})")
+    ends = "" if math.isnan(value.low) else f" ({value.low:+.3f} to {value.high:+.3f})"
+    return f"{value.mean:+.3f}{ends}{_missing(value)}"
 
 
-def difference(value: Comparison) -> str:
-    """A signed difference with its interval and p-value."""
-    found = value.difference
-    if math.isnan(found.mean):
-        return "–"
-    low, high = (("–" if math.isnan(end) else f"{end:+.3f}") for end in (found.low, found.high))
-    return f"{found.mean:+.3f} ({low} to {high}), p {value.p_value:.3f}"
+def _missing(value: Estimate) -> str:
+    return f", {value.missing} missing" if value.count and value.missing else ""
 
 
 def write_tables(folder: Path, title: str, tables: Sequence[ResultTable], name: str = "results") -> None:

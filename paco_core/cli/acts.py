@@ -232,7 +232,7 @@ def compare(args: argparse.Namespace) -> None:
     checked(args.out, "file", suffixes=(".html", ".htm"))
     from paco_core.cli.compare import compare
 
-    _show(args, compare(root, args.runs, args.out))
+    _show(args, compare(root, args.runs, args.out, args.baseline))
 
 
 def provenance(args: argparse.Namespace) -> None:

@@ -25,6 +25,8 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     compare = verb("compare", acts.compare, "compare tracked runs: a table here, an HTML page with curves and pictures")
     text = "run id, the beginning of one, a run's name, or a DVC experiment (EXP, or EXP:STAGE)"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
+    text = "the one of them that the others are compared with (default: the oldest run)"
+    compare.add_argument("--baseline", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, default=Path("comparison.html"), help="the page (default: %(default)s)")
 
     provenance = verb("provenance", acts.provenance, "print what a path or alias was made from, back to the prompts")

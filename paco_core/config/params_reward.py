@@ -112,7 +112,7 @@ class ServingParams(Section):
     linger_s: Annotated[FromZero, HOW] = 0
     """seconds that a server without users waits for the next one"""
     max_failed_share: Annotated[Fraction, HOW]
-    """share of failed questions that a stage accepts"""
+    """share of samples without a score that a training epoch, an evaluation or a benchmark accepts"""
     wait_for_server_s: Annotated[FromZero, HOW] = 0
     """seconds that a client pauses while its server is down; 0 = stop"""
     both_orders: bool = False

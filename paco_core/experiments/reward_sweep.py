@@ -17,8 +17,8 @@ import pandas as pd
 
 from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks.ranking_metrics import METRICS
-from paco_core.benchmarks.statistics import Comparison, Estimate
-from paco_core.benchmarks.tables import ResultTable, difference, interval, number, write_tables
+from paco_core.benchmarks.statistics import Estimate
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed, write_tables
 from paco_core.config.changes import changed
 from paco_core.config.params import Params, RewardParams
 from paco_core.config.references import model_at
@@ -77,7 +77,7 @@ class SweepRow:
     seeds: int
     metrics: Mapping[str, Estimate]  # over prompts, of the mean over seeds
     seed_standard_deviation: Mapping[str, float]  # NaN for one seed
-    gain: Mapping[str, Comparison] | None  # over the base; None for the base itself
+    gain: Mapping[str, Estimate] | None  # over the base; None for the base itself
     validation: Mapping[str, float]  # means over seeds; of what is trained
 
     def as_dict(self) -> dict[str, Any]:
@@ -147,7 +147,9 @@ class Sweep:
         if adapter is not None:
             lora.load(scorer.network.model, adapter)
             scorer.network.features.clear()
-        return bench.judge_pairs(label, scorer, self.instances, self.panels, template=self.params.reward.template)
+        template, share = self.params.reward.template, self.params.serving.max_failed_share
+        judged = bench.judge_pairs(label, scorer, self.instances, self.panels, template=template)
+        return bench.validate_judgement(judged, share)
 
     def _baselines(self) -> dict[str, bench.Judgement]:
         """Judges that no variant changes: the base, CLIP-I where there is one, chance."""
@@ -203,13 +205,13 @@ def tables(rows: Mapping[str, SweepRow], instances: int) -> list[ResultTable]:
     ranking = []
     for name, row in rows.items():
         spread = number(row.seed_standard_deviation["accuracy"])
-        accuracy, t1_b1 = (difference(row.gain[of]) if row.gain else "" for of in ("accuracy", "t1_b1"))
+        accuracy, t1_b1 = (signed(row.gain[of]) if row.gain else "" for of in ("accuracy", "t1_b1"))
         cells = [interval(row.metrics["accuracy"]), spread, accuracy, interval(row.metrics["t1_b1"]), t1_b1]
         ranking.append([name, str(row.seeds), *cells, interval(row.metrics["tau"])])
     head = ["setting", "seeds", "accuracy", "sd over seeds", "over base", "T1-B1", "over base", "tau"]
     note = (
         f"{instances} held-out rankings. Mean over seeds with a 95% bootstrap interval over prompts; differences "
-        "are paired, p by sign flips over prompts. The interval does not include the variation between seeds: "
+        "are paired. The interval does not include the variation between seeds: "
         "the standard deviation over seeds shows it."
     )
     decision = [[name, *map(number, row.validation.values())] for name, row in rows.items() if row.validation]

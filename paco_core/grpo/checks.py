@@ -7,18 +7,21 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from paco_core.config.measures import DRIFT_PROMPTS, GAINS, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import PolicyRecipe, PolicyTraining
 from paco_core.grpo import ratio
 from paco_core.grpo.hack_alarm import AGREEMENT, first_alarm, gained_alone
-from paco_core.io.check_report import CheckReport
+from paco_core.grpo.intervals import FEWEST_GROUPS
+from paco_core.io.check_report import CheckReport, Severity
 from paco_core.io.files import DataError
 
 Row = Mapping[str, float]
 DRIFT = (
-    *(f"{key}{end}" for key in ("trained_gain", "held_out_gain", "drift") for end in ("", "_low", "_high")),
-    "drift_prompts",
+    *(f"{key}{end}" for key in GAINS for end in ("", "_low", "_high")),
+    DRIFT_PROMPTS,
 )
-DIVERSITY_KEPT = {"panel_diversity": 0.5, "reference_distance": 0.25}  # of the value before training
+DIVERSITY_KEPT = {PANEL_DIVERSITY: 0.5, REFERENCE_DISTANCE: 0.25}  # of the value before training
+HALF_A_GREY_LEVEL = 0.5 / 255  # images whose pixels differ by less are copies; a share of such a difference is noise
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -45,21 +48,27 @@ def _first(rows: Sequence[Row], name: str) -> float:
 
 
 def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
-    """The panels of a set, or a reference and its edit, must not have become one picture while the reward rose."""
+    """The panels of a set, or a reference and its edit, must not have become one picture while the reward rose.
+
+    Where they were one picture before training already, the check warns: no share of nothing can be measured.
+    """
     measure = next((m for m in DIVERSITY_KEPT if f"eval/{sizes[0]}/{m}" in rows[0]), "panel_diversity")
     least = DIVERSITY_KEPT[measure]
     if all(math.isnan(rows[0].get(f"eval/{side}/{measure}", 0.0)) for side in sizes):
         return CheckReport("no_collapse", True, "ERROR", "nothing to compare: each image has a single panel")
-    kept = {side: _last(rows, f"eval/{side}/{measure}") / _first(rows, f"eval/{side}/{measure}") for side in sizes}
-    passed = all(share >= least for share in kept.values())
+    ends = {side: [end(rows, f"eval/{side}/{measure}") for end in (_first, _last)] for side in sizes}
+    kept = {side: last / first for side, (first, last) in ends.items() if not first < HALF_A_GREY_LEVEL}
+    copies = [side for side, both in ends.items() if max(both) < HALF_A_GREY_LEVEL]
     shares = ", ".join(f"{share:.0%} at {side} px" for side, share in kept.items())
-    return CheckReport(
-        "no_collapse",
-        passed,
-        "ERROR",
-        f"{measure.replace('_', ' ')} after training is {shares} of that before; at least {least:.0%} is required",
-        {f"diversity_kept_{side}px": share for side, share in kept.items()},
+    compared = (
+        f"{measure.replace('_', ' ')} after training is {shares} of that before; at least {least:.0%} is required"
     )
+    equal = [f"at {side} px images were copies before and after training, so no share is measured" for side in copies]
+    description = "; ".join([*([compared] if kept else []), *equal])
+    collapsed = not all(share >= least for share in kept.values())
+    metadata: dict[str, str | int | float] = {f"diversity_kept_{side}px": share for side, share in kept.items()}
+    severity: Severity = "ERROR" if collapsed or not copies else "WARN"
+    return CheckReport("no_collapse", not collapsed and not copies, severity, description, metadata)
 
 
 def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckReport:
@@ -106,7 +115,8 @@ def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
         if gained_alone(last["trained_gain_low"], last["held_out_gain_low"], last["drift_low"]):
             alone.append(f"{side} px")
         if math.isnan(last["drift_low"]):
-            alone.append(f"{side} px (not measured: a judge has scores of fewer than two prompts, or equal ones)")
+            few = f"fewer than {FEWEST_GROUPS} prompts have scores by both judges, or all scores are equal"
+            alone.append(f"{side} px (not measured: {few})")
     lasting = f"the held-out judge does not share the gain at {', '.join(alone)}" if alone else None
     apart = first_alarm(rows, meter)
     description = f"in standard deviations {'. '.join(figures)}" + "".join(

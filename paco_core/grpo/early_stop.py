@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import EarlyStop, HackMeter
 from paco_core.grpo.hack_alarm import alarm
-from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE
 
 
 def stops(

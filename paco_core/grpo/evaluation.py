@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image as pil
 
+from paco_core.config.measures import FAILED_SAMPLES, SCORE
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
+from paco_core.grpo.intervals import Change, mean
 from paco_core.grpo.pages import EncodedPrompts, paint_page
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
@@ -18,6 +20,7 @@ from paco_core.grpo.sizes import Canvas, buckets
 from paco_core.io.pictures import in_a_row
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import aggregate
+from paco_core.rewards.base import validate_failed_share
 from paco_core.training.processes import Processes
 
 if TYPE_CHECKING:
@@ -34,12 +37,14 @@ class Evaluation:
     """Metrics named ``<size>/<metric>``, and the pictures of each size in the order of prompts, then seeds.
 
     Where prompts have several layouts, ``<size>/<metric>/<layout>`` is over those of one. ``scores``: what the means
-    are of, by the same names, (prompts, seeds), NaN where a picture has none.
+    are of, by the same names, (prompts, seeds), NaN where a picture has none. ``changes``: since the evaluation before
+    training, by the same names.
     """
 
     metrics: dict[str, float]
     pictures: dict[int, list[Image]]
     scores: dict[str, np.ndarray]
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,14 @@ class Evaluator:
     scoring: Scoring
     gold: Gold | None = None
     processes: Processes = field(default_factory=Processes)
+    max_failed_share: float = 0.05
 
     def evaluate(self) -> Evaluation:
-        """Sample, score and measure with the weights that the policy holds now; every process gets the same."""
+        """Sample, score and measure with the weights that the policy holds now; every process gets the same.
+
+        Raises:
+            DataError: when more than ``max_failed_share`` of the images of a size could not be scored.
+        """
         metrics: dict[str, float] = {}
         pictures: dict[int, list[Image]] = {}
         each: dict[str, np.ndarray] = {}
@@ -63,11 +73,13 @@ class Evaluator:
         owners = [self.records[row] for row in rows]
         for side in self.recipe.eval_sizes:
             images, scores = self._paint(side, rows, owners)
-            metrics |= {f"{side}/{name}": _mean(values) for name, values in scores.rewards.items()}
-            measured = {**scores.rewards, scores.measure: scores.diversity}
+            if failed := self._failed(scores, side):
+                metrics[f"{side}/{FAILED_SAMPLES}"] = float(failed)
+            measured = {**scores.rewards}
             if self.recipe.test_rewards is not None:
-                metrics[f"{side}/score"] = _combined(scores, self.recipe.test_rewards, len(self.records))
-            metrics[f"{side}/{scores.measure}"] = _mean(scores.diversity)
+                measured[SCORE] = _combined(scores, self.recipe.test_rewards, len(self.records))
+            measured[scores.measure] = scores.diversity
+            metrics |= {f"{side}/{name}": mean(values) for name, values in measured.items()}
             if self.gold is not None:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
                 truth = self.gold(panels, owners)
@@ -75,10 +87,19 @@ class Evaluator:
                 measured |= truth
             shaped = {f"{side}/{name}": values.reshape(len(self.records), -1) for name, values in measured.items()}
             parts = by_layout(shaped, [record.layout for record in self.records])
-            metrics |= {name: _mean(values) for name, values in parts.items()}
+            metrics |= {name: mean(values) for name, values in parts.items()}
             each |= shaped | parts
             pictures[side] = images
         return Evaluation(metrics, pictures, each)
+
+    def _failed(self, scores: Scores, side: int) -> int:
+        """How many images have no score of a reward that counts."""
+        terms = (self.recipe.test_rewards or self.recipe.rewards).terms
+        missing = [np.isnan(values) for name, values in scores.rewards.items() if terms[name].weight != 0]
+        failed, subject = int(np.any(missing, axis=0).sum()), f"evaluation at {side} px"
+        causes = self.scoring.failures()
+        validate_failed_share(failed, len(scores.diversity), self.max_failed_share, subject, causes)
+        return failed
 
     def _paint(self, side: int, rows: list[int], owners: list[PromptRecord]) -> tuple[list[Image], Scores]:
         """Pictures and scores in the order of ``rows``; batches hold one size and are shared out to the processes."""
@@ -152,15 +173,11 @@ def by_layout(scores: Mapping[str, np.ndarray], layouts: Sequence[str]) -> dict[
     }
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
-
-
-def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> float:
-    """Mean over prompts and seeds of the aggregated test rewards."""
+def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> np.ndarray:
+    """The aggregated test rewards of the images, (N,)."""
     shaped = {name: values.reshape(prompts, -1) for name, values in scores.rewards.items()}
     weights = {name: term.weight for name, term in rewards.terms.items()}
-    return float(np.nanmean(aggregate(shaped, weights, rewards.aggregator, rewards.tame_delta).values))
+    return aggregate(shaped, weights, rewards.aggregator, rewards.tame_delta).values.reshape(-1)
 
 
 def beside(references: Sequence[Image], picture: Image) -> Image:

@@ -11,6 +11,7 @@ import numpy as np
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.advantages import Advantages
 from paco_core.grpo.evaluation import Evaluation
+from paco_core.grpo.intervals import common, mean
 from paco_core.grpo.scoring import Reference, Scores
 from paco_core.io.atomic import atomic
 from paco_core.rewards.aggregation import Aggregate
@@ -20,34 +21,72 @@ Row = dict[str, float]
 
 def reward_figures(scores: Scores, combined: Aggregate, given: Advantages) -> Row:
     """Means, variation and taming of each reward, their ratio, and the health of the groups."""
-    figures: Row = {f"reward/{name}": _mean(values) for name, values in scores.rewards.items()}
+    figures: Row = {f"reward/{name}": mean(values) for name, values in scores.rewards.items()}
     figures |= {f"variation/{name}": value for name, value in combined.variation.items()}
     figures |= {f"tamed/{name}": float(flag) for name, flag in combined.tamed.items()}
     if "consistency" in scores.rewards and "clip_t" in scores.rewards:
-        figures["reward_ratio"] = figures["reward/consistency"] / figures["reward/clip_t"]
-    figures[scores.measure] = _mean(scores.diversity)
+        figures["reward_ratio"] = reward_ratio(scores.rewards["consistency"], scores.rewards["clip_t"])
+    figures[scores.measure] = mean(scores.diversity)
     figures["groups/zero_std"] = float(given.zero_std_groups)
     figures["groups/failed_samples"] = float(given.failed)
     return figures
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+def reward_ratio(first: np.ndarray, second: np.ndarray) -> float:
+    """Ratio of the means of two rewards (N,) over the images that have both; NaN where the second mean is zero."""
+    both = ~np.isnan(first + second)
+    below = mean(second[both])
+    return mean(first[both]) / below if below else math.nan
 
 
-def evaluation_row(metrics: Mapping[str, float], sizes: Sequence[int]) -> Row:
-    """``eval/<size>/<metric>``, and ``gap/<metric>``: the last size's less the first one's."""
-    row = {f"eval/{name}": value for name, value in metrics.items()}
-    return row | {f"gap/{name}": value for name, value in gaps(metrics, sizes).items()}
+def evaluation_row(evaluation: Evaluation, sizes: Sequence[int]) -> Row:
+    """``eval/<size>/<metric>``, and ``gap/<metric>``: the last size's minus the first one's."""
+    row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
+    return row | {f"gap/{name}": value for name, value in gaps(evaluation, sizes).items()}
 
 
-def gaps(metrics: Mapping[str, float], sizes: Sequence[int]) -> Row:
-    """What is gained or lost from the first evaluation size (the training's, by custom) to the last."""
+def gaps(evaluation: Evaluation, sizes: Sequence[int]) -> Row:
+    """The difference between the first evaluation size (usually the size of the training) and the last.
+
+    Where images have scores, the difference is over the prompts that have all of them at both sizes.
+    """
+    metrics, scores = evaluation.metrics, evaluation.scores
+    return {
+        name: _gap(scores[first], scores[last]) if first in scores else metrics[last] - metrics[first]
+        for name, (first, last) in _pairs(metrics, sizes).items()
+    }
+
+
+def gap_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray], sizes: Sequence[int]) -> Row:
+    """Change of ``gap/<metric>`` between two evaluations, over the prompts that have all scores in both.
+
+    Args:
+        before, after: scores (prompts, seeds) by ``<size>/<metric>``.
+    """
+    changes: Row = {}
+    for name, (first, last) in _pairs(after, sizes).items():
+        if first in before and last in before:
+            changes[f"gap/{name}"] = _gap_change(before[first], before[last], after[first], after[last])
+    return changes
+
+
+def _pairs(named: Mapping[str, object], sizes: Sequence[int]) -> dict[str, tuple[str, str]]:
+    """The keys of each measure that both the first and the last size have; none for one size."""
     if len(sizes) < 2:
         return {}
-    first, last = f"{sizes[0]}/", f"{sizes[-1]}/"
-    names = [name.removeprefix(first) for name in metrics if name.startswith(first)]
-    return {name: metrics[last + name] - metrics[first + name] for name in names}
+    names = [name.partition("/")[2] for name in named if name.startswith(f"{sizes[0]}/")]
+    pairs = {name: (f"{sizes[0]}/{name}", f"{sizes[-1]}/{name}") for name in names}
+    return {name: keys for name, keys in pairs.items() if keys[1] in named}
+
+
+def _gap(first: np.ndarray, last: np.ndarray) -> float:
+    small, large = common(first, last)
+    return mean(large) - mean(small)
+
+
+def _gap_change(first: np.ndarray, last: np.ndarray, first_after: np.ndarray, last_after: np.ndarray) -> float:
+    a, b, c, d = map(mean, common(first, last, first_after, last_after))
+    return (d - c) - (b - a)
 
 
 def evaluated(row: Mapping[str, float]) -> Row:

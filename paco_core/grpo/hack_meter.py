@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paco_core.config.measures import DRIFT_PROMPTS, GAINS, IMAGE_MEASURES
 from paco_core.config.params import HackMeter
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
@@ -60,12 +61,16 @@ def read_scores(path: Path) -> dict[str, np.ndarray]:
 
 def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
     """Scores, (prompts, seeds) by name, as JSON; null where there is none."""
-    rows = {
+    with atomic(path) as part:
+        part.write_text(json.dumps(plain_scores(scores)), encoding="utf-8")
+
+
+def plain_scores(scores: Mapping[str, np.ndarray]) -> dict[str, list[list[float | None]]]:
+    """Scores, (prompts, seeds) by name, as JSON stores them: None for NaN."""
+    return {
         name: [[None if math.isnan(one) else one for one in row] for row in found.tolist()]
         for name, found in scores.items()
     }
-    with atomic(path) as part:
-        part.write_text(json.dumps(rows), encoding="utf-8")
 
 
 def drift(
@@ -86,9 +91,9 @@ def drift(
     gains = [np.mean(now - before, axis=1) / deviation(before) for now, before in pairs]
     both = np.where(np.isnan(gains).any(axis=0), np.nan, gains)
     figures: dict[str, float] = {}
-    for name, changes in (("trained_gain", both[0]), ("held_out_gain", both[1]), ("drift", both[0] - both[1])):
+    for name, changes in zip(GAINS, (both[0], both[1], both[0] - both[1]), strict=True):
         figures |= zip((name, f"{name}_low", f"{name}_high"), mean_with_interval(changes), strict=True)
-    return {**figures, "drift_prompts": float((~np.isnan(both[0])).sum())}
+    return {**figures, DRIFT_PROMPTS: float((~np.isnan(both[0])).sum())}
 
 
 def near_copies(
@@ -124,10 +129,13 @@ def measure(
     for side, pictures in now.pictures.items():
         before = start.pictures[side]
         trained, held_out = f"{side}/{meter.trained}", f"{side}/{meter.held_out}"
+        measures = (
+            _largest_grid_score(pictures, before),
+            near_copies(pictures, records, meter.near_copy, reference),
+            float(np.mean([reference_distance(*two) for two in zip(pictures, before, strict=True)])),
+        )
         found = {
-            "grid_score": _largest_grid_score(pictures, before),
-            "near_copies": near_copies(pictures, records, meter.near_copy, reference),
-            "start_distance": float(np.mean([reference_distance(*two) for two in zip(pictures, before, strict=True)])),
+            **dict(zip(IMAGE_MEASURES, measures, strict=True)),
             **drift(now.scores[trained], start.scores[trained], now.scores[held_out], start.scores[held_out]),
         }
         figures |= {f"{side}/{name}": value for name, value in found.items()}

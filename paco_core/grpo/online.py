@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from paco_core.grpo.advantages import Advantages, advantages
+from paco_core.grpo.advantages import advantages
 from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.experience import Experience
 from paco_core.grpo.figures import Row, reward_figures
@@ -19,9 +19,9 @@ from paco_core.grpo.hack_alarm import AGREEMENT, agreement
 from paco_core.grpo.objectives import Objective
 from paco_core.grpo.opponents import Opponents
 from paco_core.grpo.sampler import Sampler
-from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey
 from paco_core.rewards.aggregation import aggregate, normalise
+from paco_core.rewards.base import validate_failed_share
 
 if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
@@ -106,7 +106,8 @@ class OnlineEpochs:
             opponents,
         )
         given = advantages(combined, rewards.advantage_std)
-        self._refuse_failures(given, len(rows))
+        causes = self.sampler.scoring.failures()
+        validate_failed_share(given.failed, len(rows), self.max_failed_share, f"epoch {epoch + 1}", causes)
         flat = np.where(np.isnan(combined.values), np.nan, given.values).reshape(-1)
         figures = reward_figures(scores, combined, given)
         if opponents is not None:
@@ -135,13 +136,3 @@ class OnlineEpochs:
             figures,
             seconds,
         )
-
-    def _refuse_failures(self, given: Advantages, samples: int) -> None:
-        if given.failed > self.max_failed_share * samples:
-            causes = (
-                ", ".join(f"{k} x {cause}" for cause, k in self.sampler.scoring.failures().items()) or "no cause given"
-            )
-            raise DataError(
-                f"{given.failed} of {samples} samples could not be scored, more than "
-                f"max_failed_share={self.max_failed_share}: {causes}"
-            )

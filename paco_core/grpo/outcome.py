@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from paco_core.grpo.figures import Row, gaps
-from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE
+from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
+from paco_core.grpo.figures import Row
+from paco_core.grpo.intervals import Change
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,35 +35,37 @@ class Outcome:
     after: Row
     rows: list[Row]
     resumed_at: int
-    sizes: tuple[int, ...]
     stopped: str | None = None  # why training ended before its last epoch
     cut: Mapping[str, int] = field(default_factory=dict)  # how many prompts were longer than the policy reads
     seconds: Mapping[str, float] = field(default_factory=dict)  # of all epochs, by part: ``seconds/sample``
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of changes, 95%: lower and upper end
+    changes: Mapping[str, Change] = field(default_factory=dict)  # over the prompts with scores before and after
+    gap_changes: Row = field(default_factory=dict)
+    scores: Mapping[str, Any] = field(default_factory=dict)  # of each image before and after, as JSON
 
-    def changes(self) -> Row:
-        """``change/64/x`` of each measure with its interval, ``_low`` and ``_high``, as MLflow keeps them."""
-        row: Row = {}
-        for name, (low, high) in self.intervals.items():
-            key = f"change/{name}"
-            row |= {key: self.after[name] - self.before.get(name, math.nan), f"{key}_low": low, f"{key}_high": high}
-        return row
+    def change_row(self) -> Row:
+        """``change/64/x`` of each measure with its interval, ``_low`` and ``_high``, as MLflow stores them."""
+        return {
+            f"change/{name}{end}": value for name, change in self.changes.items() for end, value in change.row().items()
+        }
 
     def metrics(self) -> Row:
         """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
 
-        ``eval.64.x`` is ``x`` on the few prompts of an evaluation, with the 95% interval of its change over prompts;
-        benchmarks measure it on more.
+        ``eval.64.x`` is ``x`` on the few prompts of an evaluation. Its change is over the prompts that have all scores
+        before and after, with its 95% interval; ``change_missing`` counts the others. Benchmarks measure more prompts.
         """
         figures: Row = {**self.cut, "epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
-        after = self.after | {f"gap/{name}": value for name, value in gaps(self.after, self.sizes).items()}
-        begun = self.before | {f"gap/{name}": value for name, value in gaps(self.before, self.sizes).items()}
+        begun, after = (
+            evaluation | {name: value for name, value in row.items() if name.startswith("gap/")}
+            for evaluation, row in ((self.before, self.rows[0]), (self.after, self.rows[-1]))
+        )
         for name, value in after.items():
             key = f"{'' if name.startswith('gap/') else 'eval.'}{name.replace('/', '.')}"
             before = begun.get(name, math.nan)
-            figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": value - before}
-            if name in self.intervals:
-                figures[f"{key}.change_low"], figures[f"{key}.change_high"] = self.intervals[name]
+            change = self.gap_changes.get(name, value - before)
+            figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": change}
+            if name in self.changes:
+                figures |= {f"{key}.change{end}": number for end, number in self.changes[name].row().items()}
         for name in ("reward_ratio", PANEL_DIVERSITY, REFERENCE_DISTANCE, *LAST_UPDATE):
             if name in self.rows[-1]:
                 figures[name.replace("/", ".")] = self.rows[-1][name]

@@ -154,7 +154,9 @@ def assemble(
         split=split,
         learner=learner,
         epochs=epochs,
-        evaluator=Evaluator(policy, recipe, split.unseen, unseen, tested, scorers.gold, processes),
+        evaluator=Evaluator(
+            policy, recipe, split.unseen, unseen, tested, scorers.gold, processes, setting.max_failed_share
+        ),
         key=key,
         card=partial(model_card, recipe, policy, split.unseen[0], setting.place.as_posix(), setting.licence),
         reports=reports,

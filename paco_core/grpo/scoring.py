@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
 from paco_core.io.picture_measures import panel_diversity, reference_distance
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from paco_core.training.processes import Processes
 
 
-DIVERSITY = "diversity"  # name of its worker; a set's panels, or an edit and its reference
-PANEL_DIVERSITY, REFERENCE_DISTANCE = "panel_diversity", "reference_distance"
 Reference = Callable[[PromptRecord], Sequence["Image"]]  # of a record: what its pictures are edits of, then the others
 
 
@@ -59,7 +58,7 @@ class Pending:
         """Scores of all pictures handed over, in their order."""
         none = np.zeros(0)  # a process may have no picture to score
         done = {name: np.concatenate([none, *(job.result() for job in jobs)]) for name, jobs in self._jobs.items()}
-        diversity = done.pop(DIVERSITY)
+        diversity = done.pop(self._measure)
         return Scores(done, diversity, self._measure)
 
 
@@ -71,7 +70,7 @@ class Round:
 
     def __init__(self, scoring: Scoring, draw: int) -> None:
         self._scoring, self._draw = scoring, draw
-        self._jobs: dict[str, list[Future[np.ndarray]]] = {name: [] for name in (*scoring.rewards, DIVERSITY)}
+        self._jobs: dict[str, list[Future[np.ndarray]]] = {name: [] for name in (*scoring.rewards, scoring.measure)}
         self._group: list[RewardBatch] = []
 
     def add(self, records: Sequence[PromptRecord], images: Sequence[Image]) -> None:
@@ -100,7 +99,7 @@ class Round:
     def pending(self) -> Pending:
         """What is under way; nothing may be added any more."""
         self._flush()
-        return Pending(self._jobs, PANEL_DIVERSITY if self._scoring.reference is None else REFERENCE_DISTANCE)
+        return Pending(self._jobs, self._scoring.measure)
 
 
 def groupwise(rewards: Mapping[str, RewardFunction]) -> list[str]:
@@ -116,7 +115,8 @@ class Scoring:
 
     def __init__(self, rewards: Mapping[str, RewardFunction], reference: Reference | None = None) -> None:
         self.rewards, self.reference = dict(rewards), reference
-        self._functions: dict[str, Callable[[RewardBatch], np.ndarray]] = {**rewards, DIVERSITY: _diversities}
+        self.measure = PANEL_DIVERSITY if reference is None else REFERENCE_DISTANCE  # of a collapse; no term's name
+        self._functions: dict[str, Callable[[RewardBatch], np.ndarray]] = {**rewards, self.measure: _diversities}
         self.groupwise = groupwise(rewards)
         self.pointwise = [name for name in self._functions if name not in self.groupwise]
         self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"score-{name}") for name in self._functions}

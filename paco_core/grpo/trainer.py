@@ -20,13 +20,14 @@ from paco_core.grpo.figures import (
     Row,
     evaluated,
     evaluation_row,
+    gap_changes,
     note,
     picture_names,
     save_pictures,
     save_references,
 )
-from paco_core.grpo.hack_meter import Start, measure, read_scores, write_scores
-from paco_core.grpo.intervals import change_intervals
+from paco_core.grpo.hack_meter import Start, measure, plain_scores, read_scores, write_scores
+from paco_core.grpo.intervals import paired_changes
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.online import Epochs
 from paco_core.grpo.outcome import Outcome, Reports
@@ -38,6 +39,8 @@ from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from paco_core.config.params import PolicyRecipe
     from paco_core.grpo.prompt_split import PromptSplit
     from paco_core.training.processes import Processes
@@ -134,18 +137,22 @@ class Trainer:
             return str(error)
         for name, value in seconds.items():
             spent[name] = spent.get(name, 0.0) + value
+        changes: Row = {}
         if done % self.recipe.eval_every == 0 and done < self.recipe.epochs:
-            self._evaluate_midway(done, row, store)
+            changes = self._evaluate_midway(done, row, store)
         rows.append(row)
         if self.processes.main:
-            self.reports.metrics({k: v for k, v in {**row, **seconds}.items() if k != "epoch"}, done)
+            self.reports.metrics({k: v for k, v in {**row, **changes, **seconds}.items() if k != "epoch"}, done)
             self.reports.epoch(done, note(row))
         weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
         return None if rule is None else stops(rows, weights, rule, self.recipe.hack_meter)
 
-    def _evaluate_midway(self, epoch: int, row: Row, store: Path) -> None:
+    def _evaluate_midway(self, epoch: int, row: Row, store: Path) -> Row:
+        """Evaluate, add the figures to the row of the epoch, and return the changes since the start."""
         with self.learner.ema.applied(self.learner.parameters):
-            row |= evaluation_row(self._evaluate(epoch, store).metrics, self.recipe.eval_sizes)
+            evaluation = self._evaluate(epoch, store)
+        row |= evaluation_row(evaluation, self.recipe.eval_sizes)
+        return _changes(evaluation)
 
     def _save(self, store: Path, done: int, notes: dict[str, object]) -> None:
         tensors = self.learner.tensors()
@@ -158,12 +165,10 @@ class Trainer:
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last, store)
             rows[-1] |= self._report(after, last)
-            intervals = (
-                change_intervals(read_scores(store / BEFORE_SCORES), after.scores) if self.processes.main else {}
-            )
+            begun = read_scores(store / BEFORE_SCORES) if self.processes.main else {}
             outcome = Outcome(
-                evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped, self.cut,
-                spent, intervals,
+                evaluated(rows[0]), dict(after.metrics), rows, start, stopped, self.cut, spent, after.changes,
+                gap_changes(begun, after.scores, self.recipe.eval_sizes), self._scores(begun, after),
             )  # fmt: skip
             if self.processes.main:
                 with atomic(out / "adapter", replace=True) as part:
@@ -190,6 +195,8 @@ class Trainer:
             found = measure(meter, evaluation, start, owners, self.split.reference)
             evaluation = replace(evaluation, metrics=evaluation.metrics | found)
         if self.processes.main:
+            begun = evaluation.scores if store is None else read_scores(store / BEFORE_SCORES)
+            evaluation = replace(evaluation, changes=paired_changes(begun, evaluation.scores))
             for side, pictures in evaluation.pictures.items():
                 shown = list(zip(owners, pictures, strict=True))[:SHEET_PICTURES]
                 cells = [p if self.split.reference is None else beside(self.split.reference(r), p) for r, p in shown]
@@ -200,10 +207,16 @@ class Trainer:
         names = picture_names(self.split.unseen, self.recipe.eval_seeds)
         return Start.read(store / BEFORE_SCORES, store / BEFORE, names, self.recipe.eval_sizes)
 
+    def _scores(self, before: Mapping[str, np.ndarray], after: Evaluation) -> dict[str, object]:
+        """The scores of each image before and after training, as JSON, with what the rows and columns are."""
+        rows, columns = [record.idx for record in self.split.unseen], list(self.recipe.eval_seeds)
+        scores = {"before": plain_scores(before), "after": plain_scores(after.scores)}
+        return {"prompts": rows, "seeds": columns, **scores}
+
     def _report(self, evaluation: Evaluation, epoch: int) -> Row:
-        row = evaluation_row(evaluation.metrics, self.recipe.eval_sizes)
+        row = evaluation_row(evaluation, self.recipe.eval_sizes)
         if self.processes.main:
-            self.reports.metrics(row, epoch)
+            self.reports.metrics({**row, **_changes(evaluation)}, epoch)
         return row
 
     def _epoch(self, epoch: int) -> tuple[Row, Row]:
@@ -220,6 +233,11 @@ class Trainer:
         seconds["seconds/optimise"] = time.monotonic() - clock
         seconds["seconds/processor"] = time.process_time() - processor
         return {"epoch": epoch + 1.0, **figures, **updates}, seconds
+
+
+def _changes(evaluation: Evaluation) -> Row:
+    """The changes since the start, as they are logged: ``change/<size>/<metric>``."""
+    return {f"change/{name}": change.mean for name, change in evaluation.changes.items()}
 
 
 def _plain(rows: list[Row]) -> list[dict[str, float | None]]:

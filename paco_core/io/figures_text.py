@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 FIGURES_IN_A_LINE = 8
-_WITH_AFTER = ("before", "change", "change_low", "change_high", "change_p")
+_WITH_AFTER = ("before", "change", "change_low", "change_high", "change_missing")
 
 
 def as_text(figures: Mapping[str, Any]) -> dict[str, str]:
@@ -35,7 +35,8 @@ def _change(figures: Mapping[str, Any], name: str) -> str:
     if not _is_known(change):
         return ""
     interval = f", 95% interval {low:+.3f} to {high:+.3f}" if _is_known(low) and _is_known(high) else ""
-    return f" ({change:+.3f}{interval})"
+    missing = f", {figures[f'{name}.change_missing']:g} missing" if f"{name}.change_missing" in figures else ""
+    return f" ({change:+.3f}{interval}{missing})"
 
 
 def _is_known(value: Any) -> bool:

@@ -38,7 +38,8 @@ class RequestFailed(Exception):
     """A request came to nothing; the text is its cause, one line without secrets.
 
     Attributes:
-        kind: no connection, no answer in time, a status other than 200, or an answer that is no JSON object.
+        kind: no connection, none because nothing listens there ("refused"), no answer in time, a status other than 200,
+            or an answer that is no JSON object.
         down: no server answered, or it says that it cannot serve now.
         retry_after_s: seconds that the server asks to wait before another try.
     """
@@ -46,7 +47,7 @@ class RequestFailed(Exception):
     def __init__(
         self,
         cause: str,
-        kind: Literal["connection", "time", "status", "answer"],
+        kind: Literal["connection", "refused", "time", "status", "answer"],
         *,
         status: int | None = None,
         down: bool = False,
@@ -253,7 +254,7 @@ def _judge(error: Exception, timeout_s: float, patience: Patience) -> tuple[Requ
     if isinstance(error, TimeoutError):
         return RequestFailed(f"no answer within {timeout_s:g} s", "time"), patience.when_late
     if isinstance(error, ConnectionRefusedError):
-        return RequestFailed("connection refused", "connection", down=True), True
+        return RequestFailed("connection refused", "refused", down=True), True
     if isinstance(error, DROPPED):
         return RequestFailed("connection dropped", "connection", down=True), True
     return RequestFailed(f"connection failed ({error})", "connection"), False

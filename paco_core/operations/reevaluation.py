@@ -7,6 +7,7 @@ is compared with the last one, pair by pair; on the fresh ones, which are others
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ import pandas as pd
 
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params, load
+from paco_core.grpo.intervals import FEWEST_GROUPS
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.check_report import CheckReport
@@ -30,6 +32,7 @@ from paco_core.operations.promotion.decision import Rule, rule_for
 from paco_core.operations.promotion.measuring import pair_up, rank_held_out
 from paco_core.operations.promotion.paired import Paired, paired
 from paco_core.policies.cuts import Cut, report
+from paco_core.rewards.base import validate_failed_share
 from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.tracking import Tracker, open_run
 from paco_core.serving.servers.endpoint import RewardEndpoint
@@ -167,24 +170,23 @@ def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired |
     """Difference of the means of different cases: both sides' prompts are drawn again and again."""
     if measure not in before:
         return None
-    sides = [t.loc[t["set"] == FRESH].groupby("prompt_id")[measure].mean().dropna().to_numpy() for t in (now, before)]
-    if min(map(len, sides)) < 2:
+    scores = [t.loc[t["set"] == FRESH].groupby("prompt_id")[measure] for t in (now, before)]
+    sides = [found.mean().dropna().to_numpy() for found in scores]
+    if min(map(len, sides)) < FEWEST_GROUPS:
         return None
     rng = np.random.default_rng(0)
     means = [side[rng.integers(len(side), size=(RESAMPLES, len(side)))].mean(axis=1) for side in sides]
     low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
     difference = float(sides[0].mean() - sides[1].mean())
-    below = float((means[0] - means[1] <= 0).mean())
-    p = max(2 * min(below, 1 - below), 1 / RESAMPLES)
-    return Paired(difference, float(low), float(high), p, len(sides[0]) + len(sides[1]), len(sides[0]), 0)
+    missing = sum(int((found.size() - found.count()).sum()) for found in scores)
+    return Paired(difference, float(low), float(high), len(sides[0]) + len(sides[1]), len(sides[0]), missing)
 
 
 def _metrics(made: Reevaluation) -> dict[str, float]:
     found = dict(made.figures)
     for which, test in ((FIXED, made.fixed), (FRESH, made.fresh)):
         if test is not None:
-            found |= {f"change/{which}": test.difference, f"change/{which}_low": test.low}
-            found |= {f"change/{which}_high": test.high, f"change/{which}_p": test.p_value}
+            found |= test.metrics(f"change/{which}")
     return found
 
 
@@ -211,6 +213,9 @@ def _reward(root: Path, params: Params, found: Subject, day: str) -> pd.DataFram
         if params.world == "storybook":
             pairs = cases.drawn_pairs(params, day, DRAWN)
             scores = client.score([query for _, query, _ in pairs])
+            causes = Counter(str(score.cause) for score in scores if score.failed)
+            share = params.serving.max_failed_share
+            validate_failed_share(causes.total(), len(scores), share, "fresh pairs", causes)
             tables.append(cases.accuracy_on(pairs, scores).assign(set=FRESH))
     return pd.concat(tables, ignore_index=True)
 

@@ -152,8 +152,13 @@ class Figures:
         return f'<data class="num" data-figure="{name}" data-format="{how}"{missing}>{text}</data>'
 
     def range(self, key: str, form: str = ".3f") -> str:
-        """``low to high`` of the interval under ``key`` (keys ``.low`` and ``.high``)."""
-        return f"{self.show(f'{key}.low', form)} to {self.show(f'{key}.high', form)}"
+        """``low to high`` of the interval under ``key`` (keys ``.low`` and ``.high``), and how many cases are missing.
+
+        A dash where there are too few cases for an interval.
+        """
+        low, high = (self.show(f"{key}.{end}", form) for end in ("low", "high"))
+        missing = f", {self.show(f'{key}.missing', 'd')} missing" if self.values.get(f"{key}.missing") else ""
+        return (f"{low} to {high}" if self.values[f"{key}.low"] is not None else low) + missing
 
 
 @dataclass(frozen=True)

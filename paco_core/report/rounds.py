@@ -13,7 +13,7 @@ import pandas as pd
 from paco_core.benchmarks.paired_changes import Change, flat_changes, summarise
 from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import Estimate
-from paco_core.benchmarks.tables import TABLES, ResultTable, difference, interval, number, read_tables
+from paco_core.benchmarks.tables import TABLES, ResultTable, interval, number, read_tables, signed
 from paco_core.config.params_benchmarks import BEFORE as JUDGE_BEFORE
 from paco_core.config.params_benchmarks import REWARD
 from paco_core.io.files import DataError, read_json, read_table
@@ -143,7 +143,7 @@ class RoundFigures:
                 MEASURES[name],
                 interval(change.before),
                 interval(change.after),
-                difference(change.change),
+                signed(change.change),
             ]
             for size, row in self.policy.items()
             for name, change in row.items()

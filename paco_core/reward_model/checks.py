@@ -33,7 +33,7 @@ def merged_equals_adapter(metrics: Path) -> CheckFinding:
 
 @check("ERROR")
 def reward_beats_base(metrics: Path) -> CheckFinding:
-    """Training lifted the held-out decision accuracy by more than twice its standard error.
+    """Training lifted the held-out decision accuracy by more than twice the standard error of the paired gain.
 
     A reward that training made worse by as much blocks what follows: no GPU hour is spent on its policies. Published
     weights are skipped where no pairs are at hand to validate them.
@@ -44,11 +44,15 @@ def reward_beats_base(metrics: Path) -> CheckFinding:
     figures = read_json(metrics)
     if "accuracy" not in figures:
         return skipped("there are no validation pairs, so the published weights were not validated here")
-    before, after, pairs = figures["base.accuracy"], figures["accuracy"], figures["pairs"]
-    error = math.sqrt((before * (1 - before) + after * (1 - after)) / pairs)
+    gain, error = figures.get("accuracy_gain"), figures.get("accuracy_gain_error")
+    if gain is None or error is None:
+        return CheckFinding(False, "no validation pair was scored before and after training", {}, "WARN")
+    before, after = figures["base.accuracy"], figures["accuracy"]
+    missing = f", {figures['accuracy_gain_missing']:.0f} missing" if "accuracy_gain_missing" in figures else ""
     return CheckFinding(
-        after - before > 2 * error,
-        f"held-out accuracy {before:.3f} -> {after:.3f} on {pairs:.0f} pairs (standard error of the gain {error:.3f})",
-        {"base_accuracy": before, "accuracy": after, "gain": after - before},
-        "ERROR" if after - before < -2 * error else "WARN",
+        gain > 2 * error,
+        f"held-out accuracy {before:.3f} -> {after:.3f} on {figures['pairs']:.0f} pairs{missing} "
+        f"(gain {gain:+.3f}, its standard error {error:.3f})",
+        {"base_accuracy": before, "accuracy": after, "gain": gain},
+        "ERROR" if gain < -2 * error else "WARN",
     )

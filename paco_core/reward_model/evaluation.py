@@ -97,6 +97,26 @@ def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: in
     )
 
 
+def accuracy_gain(before: RewardEvaluation, after: RewardEvaluation, examples: Sequence[Example]) -> dict[str, float]:
+    """Change of the accuracy over the pairs that both evaluations scored, and its standard error.
+
+    The answers are paired, so the error counts the pairs whose decision became right or wrong (McNemar's test): it is
+    the standard error of a gain of zero. ``accuracy_gain_missing`` counts pairs without a score.
+
+    Args:
+        examples: the pairs, in the order of the scores.
+    """
+    labels = np.array([example.consistent for example in examples])
+    scores = np.array([before.scores, after.scores]).reshape(2, len(labels))
+    scored = ~np.isnan(scores).any(axis=0)
+    first, last = (scores[:, scored] > 0.5) == labels[scored]
+    changes = last.astype(float) - first.astype(float)
+    error = math.sqrt(float((changes**2).sum())) / len(changes) if len(changes) else math.nan
+    gain = {"accuracy_gain": _mean(changes), "accuracy_gain_error": error}
+    missing = float((~scored).sum())
+    return {**gain, "accuracy_gain_missing": missing} if missing else gain
+
+
 def most_wrong(examples: Sequence[Example], scores: Sequence[float], count: int = 10) -> list[tuple[Example, float]]:
     """The pairs whose score is furthest from their label, worst first, where it is on the wrong side of 0.5."""
     both = zip(examples, scores, strict=True)

@@ -23,7 +23,7 @@ from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
 from paco_core.reward_model.checkpoint import Best, Progressed
-from paco_core.reward_model.evaluation import RewardEvaluation, better, evaluate, most_wrong
+from paco_core.reward_model.evaluation import RewardEvaluation, accuracy_gain, better, evaluate, most_wrong
 from paco_core.reward_model.examples import Example, require_both_labels
 from paco_core.reward_model.features import FeatureCache
 from paco_core.reward_model.items import Item, answer_module, tokenise
@@ -64,11 +64,12 @@ class TrainingReport:
     after: RewardEvaluation  # of the best epoch, whose weights were kept
     best_epoch: int
     mistakes: list[tuple[Example, float]]  # the most wrong pairs and their scores, worst first
+    gain: Mapping[str, float]  # :func:`~paco_core.reward_model.evaluation.accuracy_gain`
 
     def metrics(self) -> dict[str, float]:
         """What equal inputs give again: no speed."""
         own = {"steps": float(self.steps), "best_epoch": float(self.best_epoch)}
-        return {**self.after.metrics(), **self.before.metrics("base."), **own}
+        return {**self.after.metrics(), **self.before.metrics("base."), **self.gain, **own}
 
 
 OnMetrics = Callable[[Mapping[str, float], int], None]
@@ -200,7 +201,8 @@ class _Run:
         after = done.best.seen
         mistakes = most_wrong(self.validation, after.scores)
         rate = trained / spent if trained else math.nan
-        return TrainingReport(done.step, rate, before, after, done.best.epoch, mistakes)
+        gain = accuracy_gain(before, after, self.validation)
+        return TrainingReport(done.step, rate, before, after, done.best.epoch, mistakes, gain)
 
     def _epoch(self, updates: Updates, weights: Mapping[str, torch.Tensor], done: Progressed) -> int:
         """The optimiser steps that are left of the epoch; returns how many pairs they trained on."""

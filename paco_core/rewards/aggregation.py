@@ -85,10 +85,10 @@ def win_rates(values: np.ndarray, opponents: np.ndarray) -> np.ndarray:
 
 
 def variation(values: np.ndarray) -> float:
-    """h = std / mean over all valid samples of a batch (P, G); NaN when the mean is 0 or nothing is valid."""
+    """h = std / mean over all valid samples of a batch (P, G); NaN for a mean of 0, up to rounding, or no sample."""
     valid = values[~np.isnan(values)]
     mean = float(valid.mean()) if valid.size else 0.0
-    return float(valid.std()) / mean if mean != 0 else float("nan")
+    return float(valid.std()) / mean if abs(mean) > 1e-9 * np.abs(valid).max(initial=0.0) else float("nan")
 
 
 def tamed(rewards: Rewards, h: Mapping[str, float], delta: Delta) -> dict[str, bool]:
@@ -124,19 +124,21 @@ def _log_tame(rewards: Rewards, weights: Mapping[str, float], tame: Mapping[str,
     return _sum({n: np.log1p(r) if tame[n] else r for n, r in rewards.items()}, weights)
 
 
-def _positive(rewards: Rewards, rule: str) -> None:
+def _positive(rewards: Rewards, weights: Mapping[str, float], rule: str) -> None:
+    if (total := sum(weights.values())) <= 0:
+        raise DataError(f"{rule} needs weights with a positive sum; {dict(weights)} have {total:g}")
     for name, values in rewards.items():
         if np.nanmin(values, initial=np.inf) <= 0:
             raise DataError(f"{rule} needs positive rewards; {name} has minimum {np.nanmin(values):.4g}")
 
 
 def _geometric_mean(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
-    _positive(rewards, "geometric_mean")
+    _positive(rewards, weights, "geometric_mean")
     return np.exp(_sum({n: np.log(r) for n, r in rewards.items()}, weights) / sum(weights.values()))
 
 
 def _harmonic_mean(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
-    _positive(rewards, "harmonic_mean")
+    _positive(rewards, weights, "harmonic_mean")
     return sum(weights.values()) / _sum({n: 1.0 / r for n, r in rewards.items()}, weights)
 
 
@@ -219,7 +221,7 @@ def aggregate(
         raise ValueError("every reward has weight 0; nothing would be learnt")
     failed = np.any([np.isnan(r) for r in taking_part.values()], axis=0)
     valid = {n: np.where(failed, np.nan, r) for n, r in taking_part.items()}
-    h = {n: variation(r) for n, r in rewards.items()}
+    h = {n: variation(np.where(failed, np.nan, r)) for n, r in rewards.items()}
     if rule.against_start:
         if opponents is None:
             raise ValueError(f"aggregator {aggregator} compares with pictures of step 0, and has no scores of any")

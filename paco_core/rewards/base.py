@@ -1,12 +1,13 @@
-"""What a reward is: pictures of prompts in, one number a picture out, NaN where it could not be computed."""
+"""Rewards: images of prompts in, one number per image out, NaN where it could not be computed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from paco_core.data.records.records import PromptRecord
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,3 +92,23 @@ class RewardFunction(Protocol):
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         """Rewards (N,) in float64; NaN marks a sample that could not be scored."""
+
+
+def validate_failed_share(
+    failed: int, samples: int, max_failed_share: float, subject: str, causes: Mapping[str, int] | None = None
+) -> None:
+    """Check that enough samples have a score.
+
+    Args:
+        subject: what the samples are of, for the message.
+        causes: number of failures by cause.
+
+    Raises:
+        DataError: when more than ``max_failed_share`` of the samples have no score.
+    """
+    if failed > max_failed_share * samples:
+        listed = ", ".join(f"{count} x {cause}" for cause, count in (causes or {}).items()) or "no cause given"
+        raise DataError(
+            f"{subject}: {failed} of {samples} samples could not be scored, more than "
+            f"execution.serving.max_failed_share={max_failed_share:g}: {listed}"
+        )

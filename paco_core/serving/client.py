@@ -62,20 +62,9 @@ class Counts:
 
 @dataclass
 class _Round:
-    """One call of :meth:`RewardClient.score`: ends early once too many questions have failed."""
+    """One call of :meth:`RewardClient.score`: ends early once the server cannot answer any question."""
 
-    allowed: float
-    failed: int = 0
     fatal: Exception | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def over(self) -> bool:
-        return self.fatal is not None or self.failed > self.allowed
-
-    def fail(self) -> None:
-        with self.lock:
-            self.failed += 1
 
 
 class RewardClient:
@@ -87,7 +76,6 @@ class RewardClient:
         in_flight: most requests at a time.
         timeout_s: seconds to wait for one answer.
         cache: SQLite file of scores to keep across runs; none when None.
-        max_failed_share: share of failed questions of one call above which the call raises.
         token_ids: ids of "Yes" and "No", when known; else taken from the server if it names them, and if not,
             the 20 most probable tokens are asked for.
         patience: retries, and how long to wait for a server that is down.
@@ -107,7 +95,6 @@ class RewardClient:
         in_flight: int = 100,
         timeout_s: float = 60.0,
         cache: Path | None = None,
-        max_failed_share: float = 0.05,
         token_ids: tuple[int, int] | None = None,
         patience: Patience | None = None,
         both_orders: bool = False,
@@ -115,7 +102,7 @@ class RewardClient:
         engine: str = "",
         locate: Callable[[], str | None] | None = None,
     ) -> None:
-        self.model, self.max_failed_share = model, max_failed_share
+        self.model = model
         self.both_orders, self.picture_format = both_orders, picture_format
         self._reckoning = f"{engine} {picture_format}"
         self._http = HttpClient(url, timeout_s, patience or Patience(), os.environ.get(API_KEY), locate)
@@ -159,14 +146,14 @@ class RewardClient:
         self._checked = True
 
     def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
-        """P(Yes) of each query, in order; NaN with a cause where it could not be had.
+        """P(Yes) of each query, in order; NaN with a cause for a query that failed. Callers decide how many may fail.
 
         Args:
             on_batch: is called with the number of pairs once they are done, as that of a scorer in this process.
 
         Raises:
-            ServingError: when the server serves another model, refuses the API key, or more than
-                ``max_failed_share`` of the distinct questions failed (causes and counts in the text).
+            ServingError: when nothing listens at the address any more, or the server serves another model or refuses
+                the API key.
         """
         if not queries:
             return []
@@ -205,7 +192,7 @@ class RewardClient:
         known = self._cache.get(self.model, list(distinct)) if self._cache is not None else {}
         scores = {key: Score(value) for key, value in known.items()}
         unknown = {key: query for key, query in distinct.items() if key not in known}
-        scores.update(self._ask_all(unknown, pictures, len(distinct)))
+        scores.update(self._ask_all(unknown, pictures))
         with self._lock:
             self.counts.queries += len(queries)
             self.counts.distinct += len(distinct)
@@ -221,10 +208,10 @@ class RewardClient:
         """:meth:`score` for callers with an event loop of their own."""
         return await asyncio.to_thread(self.score, queries)
 
-    def _ask_all(self, questions: Mapping[bytes, PairQuery], pictures: _Pictures, total: int) -> dict[bytes, Score]:
+    def _ask_all(self, questions: Mapping[bytes, PairQuery], pictures: _Pictures) -> dict[bytes, Score]:
         if not questions:
             return {}
-        this = _Round(self.max_failed_share * total)
+        this = _Round()
         ids = f', "logprob_token_ids": [{self._token_ids[0]}, {self._token_ids[1]}]' if self._token_ids else ""
         top = 0 if self._token_ids else TOP_LOGPROBS
         asked = f'"max_tokens": 1, "logprobs": true, "top_logprobs": {top}{ids}'
@@ -240,12 +227,6 @@ class RewardClient:
             self._cache.put(good)
         if this.fatal is not None:
             raise this.fatal
-        if this.over:
-            listed = "; ".join(f"{count} x {cause}" for cause, count in causes.most_common(5))
-            raise ServingError(
-                f"{self.url}: {this.failed} of {total} questions failed, more than the share of "
-                f"{self.max_failed_share:g} that execution.serving.max_failed_share allows: {listed}"
-            )
         return scores
 
     def _body(self, query: PairQuery, pictures: _Pictures, asked: str) -> bytes:
@@ -259,7 +240,7 @@ class RewardClient:
 
     def _ask(self, body: bytes, this: _Round) -> Score | None:
         """One question; None when the round was given up before it was asked."""
-        if this.over:
+        if this.fatal is not None:
             return None
         try:
             answer = self._http.call("POST", CHAT, body)
@@ -270,13 +251,11 @@ class RewardClient:
             score = _read(answer)
         except RequestFailed as error:
             score = Score(math.nan, error.cause)
-            if error.status in (401, 403, 404):
+            if error.status in (401, 403, 404) or error.kind == "refused":
                 this.fatal = ServingError(f"{self.url}: {error.cause} (asked for {self.model!r})")
         except ServingError as error:
             this.fatal = error
             return None
-        if score.failed:
-            this.fail()
         return score
 
     def close(self) -> None:

@@ -108,14 +108,22 @@ def _kept(ctx: StageContext) -> PaintedBefore:
 
 def _judge(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[Painted]) -> viescore.Judged:
     """What a judge behind an endpoint says of each edit."""
+    import numpy as np
+
     from paco_core.benchmarks import viescore
     from paco_core.benchmarks.viescore_prompts import wording
+    from paco_core.rewards.base import validate_failed_share
 
     assert cases.reference is not None, "cases of edits have reference pictures"
     words = wording(params.prompts, ctx.root)
     ctx.say(f"{viescore.estimate(painted, words)}, to {params.endpoint.model}, asked in {words.name}")
     with ctx.progress(2 * len(painted), "questions", "gedit viescore") as progress:
-        return viescore.judge(painted, cases.reference, params.endpoint, words, ctx.root, progress.advance)
+        judged = viescore.judge(painted, cases.reference, params.endpoint, words, ctx.root, progress.advance)
+    rejected = {name: int(count) for name, count in judged.counts.items() if name.startswith("rejected.")}
+    for name, values in judged.columns.items():
+        share, failed = ctx.params.serving.max_failed_share, int(np.isnan(values).sum())
+        validate_failed_share(failed, len(values), share, f"VIEScore {name}", rejected)
+    return judged
 
 
 def run(ctx: StageContext) -> None:

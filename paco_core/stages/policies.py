@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -195,7 +196,8 @@ def run(ctx: StageContext) -> None:
     ctx.tracker.adapter(
         registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}
     )
-    ctx.tracker.metrics({**summary.last, **outcome.changes()}, recipe.epochs * updates, measures="")
+    ctx.tracker.text(json.dumps(outcome.scores), "evaluation.json")
+    ctx.tracker.metrics({**summary.last, **outcome.change_row()}, recipe.epochs * updates, measures="")
     ctx.report(
         outcome.metrics(),
         {"": final},

@@ -152,7 +152,7 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 
     Where there are no such pairs, nothing is loaded and no figure of theirs is reported.
     """
-    from paco_core.reward_model.evaluation import most_wrong
+    from paco_core.reward_model.evaluation import accuracy_gain, most_wrong
     from paco_core.reward_model.published import evaluate_published, keep_adapter
 
     params = ctx.params.reward
@@ -165,7 +165,8 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
         ctx.say("reward_lora: there are no validation pairs: the published weights are not validated here")
         return ctx.report({"steps": 0.0}, validated="no: there are no validation pairs")
     _show(ctx, after, most_wrong(validation, after.scores))
-    ctx.report({**after.metrics(), **before.metrics("base."), "steps": 0.0})
+    gain = accuracy_gain(before, after, validation)
+    ctx.report({**after.metrics(), **before.metrics("base."), **gain, "steps": 0.0})
 
 
 def _show(ctx: StageContext, seen: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:

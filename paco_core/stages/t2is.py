@@ -116,6 +116,7 @@ def run(ctx: StageContext) -> None:
         table.to_parquet(out / "per_prompt.parquet", index=False)
         painting.save_samples(out / "samples", paired, rows, SAMPLES)
         write_painted(out, painted)
+    ctx.tracker.artifact(ctx.root / paths.T2IS / "per_prompt.parquet", f"tables/{paths.T2IS.name}")
     for name, size in dict.fromkeys((p.policy, p.size) for p in paired):
         shown = [p for p in paired if (p.policy, p.size) == (name, size)]
         ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")

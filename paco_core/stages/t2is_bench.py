@@ -100,6 +100,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
     from paco_core.io.skipped import skipped
+    from paco_core.rewards.base import validate_failed_share
 
     params = ctx.params.t2is_bench
     if reason := skipped(ctx.read(paths.T2IS)):
@@ -123,6 +124,9 @@ def run(ctx: StageContext) -> None:
             ctx.say(f"{name}: {sum(counts[name])} questions about {len(sets)} sets to {part.judge}")
         with ctx.progress(sum(map(sum, counts.values())), "questions") as progress:
             table = measured(sets, asked, progress.advance)
+        for name, part in asked.items():
+            share, causes = ctx.params.serving.max_failed_share, part.measure.causes
+            validate_failed_share(causes.total(), sum(counts[name]), share, f"queries about {name}", causes)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
         found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
         layouts = by_layout(table, {s.record.idx: s.record.layout for s in sets}, **draws)

@@ -102,6 +102,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
     from paco_core.io.skipped import skipped
+    from paco_core.rewards.base import validate_failed_share
 
     params, rejected = ctx.params.vistory, Rejected()
     if reason := skipped(ctx.read(paths.T2IS)):
@@ -112,10 +113,14 @@ def run(ctx: StageContext) -> None:
     rejected.print(ctx.say)
     with remembering(ctx.unfinished / "scores.sqlite") as scores:
         asked = dict(_parts(ctx, scores))
-        questions = sum(part.measure.count(one.record) for part in asked.values() for one in stories)
+        counts = {name: sum(part.measure.count(one.record) for one in stories) for name, part in asked.items()}
+        questions = sum(counts.values())
         ctx.say(f"{questions} questions about {len(stories)} painted stories")
         with ctx.progress(questions, "questions") as progress:
             table = measured(stories, asked, progress.advance)
+        for name, part in asked.items():
+            share, causes = ctx.params.serving.max_failed_share, part.measure.causes
+            validate_failed_share(causes.total(), counts[name], share, f"queries about {name}", causes)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
         found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
         labels = {one.method: one.label for one in stories}

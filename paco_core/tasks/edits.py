@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paco_core.config.measures import GOLD_OF_EDITS
 from paco_core.data.records.edit_records import asked_of, of_part, read_edit_prompts
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
@@ -27,7 +28,7 @@ class Edits(Task):
     """Instructions about reference pictures, rewarded for edits that were made and left the rest as it was."""
 
     name, results, prompts, given = "edits", paths.GEDIT, paths.EDIT_PROMPTS, "reference"
-    gold = Success("gold_editing", guard="gold_kept", follows="gold_reached")
+    gold = Success(GOLD_OF_EDITS[0], guard=GOLD_OF_EDITS[2], follows=GOLD_OF_EDITS[1])
     judged = Success("editing", follows="edit_following")
     group, cases, drawn = "picture", "edits", "source pictures"
 
@@ -103,8 +104,7 @@ class EditGold:
             for reading, (before, trait, word) in zip(readings, asked, strict=True)
         ]
         rows = [(edit.editing, edit.reached, edit.kept) for edit in found]
-        names = ("gold_editing", "gold_reached", "gold_kept")
-        return dict(zip(names, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
+        return dict(zip(GOLD_OF_EDITS, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
 
 
 EDITS = Edits()

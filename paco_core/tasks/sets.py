@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.config.measures import GOLD_OF_SETS
 from paco_core.data.records import prompt_text
 from paco_core.data.records.prompt_content import contents_of_all, first_of_each_content
 from paco_core.data.records.records import read_prompts
@@ -29,7 +30,7 @@ class Sets(Task):
     """Prompts of T2IS kind, rewarded for the consistency of their panels."""
 
     name, results, prompts, given = "sets", paths.T2IS, paths.DIVERSE_PROMPTS, "panels"
-    gold = Success("gold_consistency", guard="gold_following", follows="gold_following")
+    gold = Success(GOLD_OF_SETS[0], guard=GOLD_OF_SETS[1], follows=GOLD_OF_SETS[1])
     judged = Success("consistency", guard="clip_t")
     group, cases, drawn = "prompt_id", "prompts", "prompts"
 
@@ -110,12 +111,9 @@ class SetGold:
         sets: list[list[Reading]] = [[next(readings) for _ in panels] for panels in batch.panels]
         asked = [parse_prompt(record.prompt) for record in batch.records]
         following = [gold_following(found, panels) for found, panels in zip(sets, asked, strict=True)]
-        return {
-            "gold_consistency": np.array(
-                [gold_consistency(found) if len(found) > 1 else np.nan for found in sets], dtype=np.float64
-            ),
-            "gold_following": np.array(following, dtype=np.float64),
-        }
+        consistency = [gold_consistency(found) if len(found) > 1 else np.nan for found in sets]
+        measures = consistency, following
+        return {name: np.array(values, np.float64) for name, values in zip(GOLD_OF_SETS, measures, strict=True)}
 
 
 SETS = Sets()

@@ -18,26 +18,22 @@ class Summary:
     """Picks them from what a training reports: the task's measure of success at the largest evaluation size first.
 
     ``Summary/goal`` is what training is to raise (of the embedded world the truth, which no training sees),
-    ``Summary/guard`` what must not fall for it. Which measures these are depends on task and world.
-    ``Summary/drift`` and what stands beside it say whether the judge is exploited (:data:`HACK_METER`).
+    ``Summary/goal_change`` its change since the start, ``Summary/guard`` what must not fall for it. Which measures
+    these are depends on task and world. ``Summary/drift`` and the keys of :data:`HACK_METER` say whether the judge is
+    exploited.
     """
 
     def __init__(self, success: Success, side: int) -> None:
-        self._places = {GOAL: f"eval/{side}/{success.goal}"}
+        self._places = {GOAL: f"eval/{side}/{success.goal}", GOAL_CHANGE: f"change/{side}/{success.goal}"}
         if success.guard is not None:
             self._places[GUARD] = f"eval/{side}/{success.guard}"
         self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
         self._places |= {name: f"eval/{side}/{measure}" for name, measure in HACK_METER.items()}
         self._places["Summary/agreement"] = AGREEMENT
-        self._begun: float | None = None
         self.last: dict[str, float] = {}  # the latest value of each
 
     def of(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Those that are among the figures of an epoch or an evaluation; the change since the first one behind them."""
+        """Those that are among the figures of an epoch or an evaluation."""
         found = {name: figures[place] for name, place in self._places.items() if place in figures}
-        if GOAL in found:
-            if self._begun is None:
-                self._begun = found[GOAL]
-            found[GOAL_CHANGE] = found[GOAL] - self._begun
         self.last |= found
         return found

@@ -55,7 +55,7 @@ def server() -> Iterator[Saying]:
 
 def client(server: Saying, cache: Path | None = None) -> RewardClient:
     patience = Patience(retries=0, backoff_s=0.01)
-    return RewardClient(server.url, NAME, timeout_s=LIMIT_S, max_failed_share=1.0, patience=patience, cache=cache)
+    return RewardClient(server.url, NAME, timeout_s=LIMIT_S, patience=patience, cache=cache)
 
 
 def said(answer: Any) -> float | None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.benchmarks.statistics import LEVEL, Estimate
+from paco_core.benchmarks.statistics import Estimate
 from paco_core.benchmarks.t2is_bench.texts import ASPECTS, DIMENSIONS
+from paco_core.grpo.intervals import FEWEST_GROUPS, LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,7 @@ def figures(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> dic
     draws = np.vstack([np.ones((1, len(prompts))), weights])  # the first row is the sample itself
     means: dict[str, np.ndarray] = {}
     missing: dict[str, int] = {}
+    groups: dict[str, int] = {}  # prompts with a value
     for part, columns in PARTS.items():
         for column in (name for name in columns if name in table):
             values = table[column].to_numpy(dtype="float64")
@@ -53,14 +55,17 @@ def figures(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> dic
                 continue
             sums = np.bincount(owner, weights=np.nan_to_num(values) * size, minlength=len(prompts))
             counts = np.bincount(owner, weights=size, minlength=len(prompts))
+            groups[column] = int((counts > 0).sum())
             with np.errstate(invalid="ignore"):
                 means[column] = (draws @ sums) / (draws @ counts)
-        found = [means[column] for column in columns if column in means]
+        found = [column for column in columns if column in means]
         if found and part not in means:
-            means[part] = np.mean(found, axis=0)
+            means[part] = np.mean([means[name] for name in found], axis=0)
+            groups[part] = min(groups[name] for name in found)
     if all(part in means for part in WEIGHTS):
         means["average"] = sum((weight * means[part] for part, weight in WEIGHTS.items()), np.zeros(len(draws)))
-    return {name: _estimate(values, len(table), len(prompts), missing.get(name, 0)) for name, values in means.items()}
+        groups["average"] = min(groups[part] for part in WEIGHTS)
+    return {name: _estimate(values, len(table), groups[name], missing.get(name, 0)) for name, values in means.items()}
 
 
 def by_layout(
@@ -87,5 +92,6 @@ def by_layout(
 
 def _estimate(values: np.ndarray, rows: int, prompts: int, missing: int) -> Estimate:
     tail = (1 - LEVEL) / 2
-    low, high = np.nanquantile(values[1:], [tail, 1 - tail]) if prompts > 1 else (np.nan, np.nan)
+    known = prompts >= FEWEST_GROUPS
+    low, high = np.nanquantile(values[1:], [tail, 1 - tail]) if known else (np.nan, np.nan)
     return Estimate(float(values[0]), float(low), float(high), rows - missing, prompts, missing)

@@ -147,5 +147,5 @@ class Endpoint:
             raise ChatError(f"{self.name}: {error.cause}; {hint}")
         if error.status is not None:
             return NoAnswer(f"http_{error.status}", error.cause, final=not error.is_busy)
-        causes = {"time": "no_answer_in_time", "connection": "no_connection", "answer": "no_chat_completion"}
-        return NoAnswer(causes[error.kind], error.cause)
+        causes = {"time": "no_answer_in_time", "answer": "no_chat_completion"}
+        return NoAnswer(causes.get(error.kind, "no_connection"), error.cause)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.experiments.comparison.samples import EVALUATION, TABLES, Samples, read_samples
 from paco_core.io.files import DataError
 from paco_core.io.nearest import meant
 from paco_core.io.pictures import read_image
@@ -41,6 +42,8 @@ class ComparedRun:
     curves: Mapping[str, Sequence[tuple[int, float]]]  # (step, value) in order
     pictures: Mapping[tuple[str, int], str]  # (key, step) -> artefact
     samples: Mapping[int, float]  # step -> samples seen, where the run logs them
+    started: int = 0  # milliseconds since 1970
+    scores: Samples = field(default_factory=dict)  # of single samples, where the run logged them
 
 
 class Runs:
@@ -96,7 +99,8 @@ class Runs:
         histories = {
             key: sorted((m.step, m.value) for m in self._client.get_metric_history(run_id, key)) for key in metrics
         }
-        images = any(item.path == "images" for item in self._client.list_artifacts(run_id))
+        artifacts = {item.path for item in self._client.list_artifacts(run_id)}
+        images = "images" in artifacts
         logged = self._client.list_artifacts(run_id, "images") if images else []
         named = [found for item in logged if (found := _PICTURE.match(item.path))]
         return ComparedRun(
@@ -113,7 +117,15 @@ class Runs:
             curves={k: h for k, h in histories.items() if len(h) > 1 and k not in (SAMPLES, "epoch")},
             pictures={(found["key"].replace("~", "/"), int(found["step"])): found.string for found in named},
             samples=dict(histories.get(SAMPLES, [])),
+            started=info.start_time,
+            scores=self._scores(run_id, artifacts & {EVALUATION, TABLES}),
         )
+
+    def _scores(self, run_id: str, artifacts: set[str]) -> Samples:
+        with tempfile.TemporaryDirectory() as folder:
+            for name in artifacts:
+                self._client.download_artifacts(run_id, name, folder)
+            return read_samples(Path(folder))
 
     def picture(self, run: ComparedRun, key: str, step: int) -> Image:
         """A logged picture, loaded into memory."""

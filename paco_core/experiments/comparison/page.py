@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,14 +68,15 @@ def _style(number: int) -> str:
     return charts.STYLES[number % len(charts.STYLES)]
 
 
-def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
-    """The page."""
+def render(runs: Sequence[ComparedRun], get: GetPicture, made: str, baselines: Collection[str]) -> str:
+    """The page; ``baselines``: ids of the runs that others are compared with."""
     view = {
         "made": made,
         "heads": [{"number": n, "run": run, "marker": charts.legend_marker(_style(n))} for n, run in enumerate(runs)],
         "pictures": picture_rows(runs, get),
         "charts": curve_charts(runs),
-        "metrics": figures(runs),
+        "metrics": figures(runs, baselines),
+        "baselines": ", ".join(f"[{n}]" for n, run in enumerate(runs) if run.run_id in baselines),
         "params": differing([run.params for run in runs]),
         "datasets": differing([run.datasets for run in runs]),
         "families": list(dict.fromkeys(run.experiment for run in runs)),

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from paco_core.experiments.comparison.collect import ComparedRun
+from paco_core.experiments.comparison.samples import paired_difference
 from paco_core.io.text_table import text_table
 
-WIDTH = 46  # of a value cell; longer values are cut, the page shows them whole
+WIDTH = 72  # of a value cell; longer values are cut, the page shows them whole
 NONE = "-"
 
 
-def figures(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Each figure with a value of every run, its 95% interval where it has one, and the difference to the first run's.
+def figures(runs: Sequence[ComparedRun], baselines: Collection[str]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Each figure with a value of every run, its 95% interval where it has one, and the difference run - baseline.
 
-    The ends of an interval and the p of its test (``x_low``, ``x_high``, ``x_p``) stand with ``x``. What a training
-    logged under a name of its own and its stage reported again at the end stands once.
+    Where both runs logged scores of single samples, the difference is over the samples that both have, with its 95%
+    interval. The ends of an interval (``x_low``, ``x_high``, and ``x_p`` of earlier versions) are no rows of their own.
+    A figure that a training logged and its stage reported again has one row.
+
+    Args:
+        baselines: ids of the runs that others are compared with.
     """
     keys = {key for run in runs for key in run.metrics}
     ends = {f"{key}{end}" for key in keys if {f"{key}_low", f"{key}_high"} <= keys for end in ("_low", "_high", "_p")}
     again = {key for key in keys if _in_training(key) in keys - {key}}
-    return [
-        (key, [_cell(run.metrics, key, runs[0].metrics if n else {}) for n, run in enumerate(runs)])
-        for key in sorted(keys - ends - again)
-    ]
+    found = []
+    for key in sorted(keys - ends - again):
+        baseline = next((run for run in runs if run.run_id in baselines and key in run.metrics), None)
+        found.append((key, [(_value(run.metrics, key), _difference(run, baseline, key)) for run in runs]))
+    return found
 
 
 def _in_training(key: str) -> str:
@@ -40,14 +46,26 @@ def _in_training(key: str) -> str:
     return name.removesuffix(".after").replace(".", "/")
 
 
-def _cell(metrics: Mapping[str, float], key: str, first: Mapping[str, float]) -> tuple[str, str]:
-    """A figure with its interval, which is NaN for a single value, and the difference to the first run's."""
+def _value(metrics: Mapping[str, float], key: str) -> str:
+    """A figure with its interval, which is NaN where there are too few samples."""
     if key not in metrics:
-        return NONE, ""
+        return NONE
     low, high = (metrics.get(f"{key}{end}", math.nan) for end in ("_low", "_high"))
-    interval = "" if math.isnan(low + high) else f" ({low:.5g} to {high:.5g})"
-    change = metrics[key] - first.get(key, math.nan)
-    return f"{metrics[key]:.5g}{interval}", "" if math.isnan(change) else f"{change:+.3g}"
+    return f"{metrics[key]:.5g}" + ("" if math.isnan(low + high) else f" ({low:.5g} to {high:.5g})")
+
+
+def _difference(run: ComparedRun, baseline: ComparedRun | None, key: str) -> str:
+    """Run - baseline; empty for the baseline, and where the two have no sample or figure in common."""
+    if baseline is None or baseline is run or key not in run.metrics:
+        return ""
+    if key not in run.scores or key not in baseline.scores:
+        change = run.metrics[key] - baseline.metrics[key]
+        return "" if math.isnan(change) else f"{change:+.3g}"
+    paired = paired_difference(run.scores[key], baseline.scores[key])
+    if math.isnan(paired.mean):
+        return ""
+    interval = "" if math.isnan(paired.low) else f" ({paired.low:+.3g} to {paired.high:+.3g})"
+    return f"{paired.mean:+.3g}{interval}" + (f", {paired.missing} missing" if paired.missing else "")
 
 
 def differing(columns: Sequence[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
@@ -56,8 +74,12 @@ def differing(columns: Sequence[Mapping[str, str]]) -> list[tuple[str, list[str]
     return [(key, values) for key, values in rows if len({*values}) > 1]
 
 
-def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
-    """All figures of all runs, numbered from ``first``; parameters and data sets only where they differ."""
+def text(runs: Sequence[ComparedRun], baselines: Collection[str], first: int = 0) -> str:
+    """All figures of all runs, numbered from ``first``; parameters and data sets only where they differ.
+
+    Args:
+        baselines: ids of the runs that others are compared with.
+    """
     heads = [f"[{n}] {run.title}" for n, run in enumerate(runs, first)]
     lines = [f"[{n}] {run.run_id}  {run.title}  {run.status}  {run.url}" for n, run in enumerate(runs, first)]
     if len({run.experiment for run in runs}) > 1:
@@ -68,7 +90,8 @@ def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
             "eval/… are means over the few pictures of a training's evaluations, change/… what training changed of "
             "them; t2is and gedit measure a policy on more"
         )
-    rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in figures(runs)]
+    lines += [f"signed figures: difference to [{n}]" for n, run in enumerate(runs, first) if run.run_id in baselines]
+    rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in figures(runs, baselines)]
     lines += ["", *text_table(rows, ["figure (95% interval)", *heads], most=WIDTH)]
     for title, columns in (
         ("parameters that differ", [run.params for run in runs]),

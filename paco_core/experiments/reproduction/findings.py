@@ -9,7 +9,7 @@ import numpy as np
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.benchmarks.tables import signed
 from paco_core.experiments.reproduction.summary import RecipeSummary, VariantRow
-from paco_core.experiments.reproduction.tables import spread
+from paco_core.experiments.reproduction.tables import spread, times
 from paco_core.tasks.sets import SETS
 
 LIFT = 0.15  # asked of a recipe for sets; of one for edits, that the interval lies above zero
@@ -87,7 +87,7 @@ def _difference(claim: str, over: Estimate | None, words: str, *, equal_holds: b
 
 def _less_time(full: VariantRow, large: VariantRow) -> Finding:
     low, high = (float(np.mean(row.figures("seconds"))) for row in (full, large))
-    text = f"{low:.0f} s and {high:.0f} s a training: {high / low:.2f} x"
+    text = f"{low:.0f} s and {high:.0f} s a training: {times(high, low)} x"
     return Finding("The low training size saves time (paper: 6.0 h for 12.0 h, 2 x)", _verdict(high > low, True), text)
 
 

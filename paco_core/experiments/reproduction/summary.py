@@ -152,6 +152,9 @@ def _summary(recipe: str, cells: Sequence[KeptCell], before: Path, params: Param
 
 
 def _by_group(folder: Path) -> dict[tuple[int, str], np.ndarray]:
-    """(size, measure) -> mean of each group (a prompt, or a source picture) over its cases, groups in sorted order."""
-    means = measured(folder).groupby(["size", "group"]).mean()
+    """(size, measure) -> mean of each group (a prompt, or a source picture) over its cases, groups in sorted order.
+
+    NaN for a group with a failed case: a mean over the rest would be over other cases than in another table.
+    """
+    means = measured(folder).groupby(["size", "group"]).mean(skipna=False)
     return {(int(str(size)), str(name)): of[name].to_numpy() for size, of in means.groupby("size") for name in means}

@@ -74,6 +74,11 @@ def _measured(summary: RecipeSummary, size: int, kind: str, names: Sequence[str]
     return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", ["variant", "seeds", *heads], rows, [note])
 
 
+def times(value: float, unit: float) -> str:
+    """A positive value as a multiple of another one; a dash where that is 0."""
+    return number(value / unit if unit else None, 2)
+
+
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """Mean, and the range over seeds."""
     known = [value for value in values if not math.isnan(value)]
@@ -93,7 +98,7 @@ def _trainings(summary: RecipeSummary) -> ResultTable:
     columns = {"variant": list(summary.variants), "seconds": spreads("seconds", 0)}
     if summary.plain and len(rows) > 1:
         means = {name: float(np.mean(row.figures("seconds"))) for name, row in summary.variants.items()}
-        columns[f"{summary.plain} = 1"] = [number(mean / means[summary.plain], 2) for mean in means.values()]
+        columns[f"{summary.plain} = 1"] = [times(mean, means[summary.plain]) for mean in means.values()]
     columns["processor s"] = spreads("processor_seconds", 0)
     for name, digits in (("reward_ratio", 2), ("panel_diversity", 3), ("clip_fraction", 2)):
         if {*spreads(name, digits)} != {"–"}:

@@ -82,8 +82,7 @@ class Decision:
             found |= {f"incumbent/{name}": value for name, value in self.incumbent.figures.items()}
         for name, test in {self.rule.measure: self.test, **self.guards, **self.judges}.items():
             if test is not None:
-                found |= {f"difference/{name}": test.difference, f"difference/{name}_low": test.low}
-                found |= {f"difference/{name}_high": test.high, f"difference/{name}_p": test.p_value}
+                found |= test.metrics(f"difference/{name}")
         return found
 
     def text(self) -> str:
@@ -130,8 +129,9 @@ def decide(
     below it, and the held-out judge shares the gain (:func:`.shared_gain.unshared`) where the recipe has one.
     """
     both = pair_up(candidate[2], incumbent[2])
+    common = {m: both[[f"{m}_first", f"{m}_second"]].dropna() for m in (rule.measure, *rule.guards)}
     sides = [
-        Side(side[0], side[1], {m: float(both[f"{m}_{suffix}"].mean()) for m in (rule.measure, *rule.guards)})
+        Side(side[0], side[1], {m: float(scores[f"{m}_{suffix}"].mean()) for m, scores in common.items()})
         for side, suffix in ((candidate, "first"), (incumbent, "second"))
     ]
     tests = {

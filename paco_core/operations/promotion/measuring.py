@@ -72,7 +72,11 @@ def measure_reward(root: Path, params: Params, folder: Path) -> Measured:
 
 
 def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFrame:
-    """A judge on the held-out rankings: prompt_id, unit (the instance) and every metric."""
+    """A judge on the held-out rankings: prompt_id, unit (the instance) and every metric.
+
+    Raises:
+        DataError: when more than ``execution.serving.max_failed_share`` of the rankings lack a score.
+    """
     chosen = params.consistency_rank
     panels: bench.Panels
     if chosen.source is not None:
@@ -83,6 +87,7 @@ def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFram
         panels = PanelStore.below(root / paths.GRIDS)
     template = chosen.template or params.reward.template
     judged = bench.judge_pairs("reward", scorer, instances, panels, template=template)
+    bench.validate_judgement(judged, params.serving.max_failed_share)
     table = bench.evaluate(instances, {"reward": judged}, [], resamples=10).table()
     return table.drop(columns=["method", "scores", "ranking"]).rename(columns={"instance_id": "unit"})
 

@@ -5,6 +5,7 @@ Figures that are all 0 or 1 have the interval of paired shares instead (:mod:`pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paco_core.benchmarks.proportions import is_yes_no
-from paco_core.benchmarks.statistics import LEVEL, compare, sign_flip_test
+from paco_core.benchmarks.statistics import compare
+from paco_core.grpo.intervals import FEWEST_GROUPS, LEVEL
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,6 @@ class Paired:
     difference: float
     low: float
     high: float
-    p_value: float  # two-sided, signs flipped prompt by prompt
     prompts: int
     cases: int
     missing: int
@@ -36,11 +37,21 @@ class Paired:
     def is_worse(self) -> bool:
         return self.high < 0
 
+    def metrics(self, name: str) -> dict[str, float]:
+        """``name``, ``name_low`` and ``name_high``; where cases are missing, their number as ``name_missing``."""
+        found = {name: self.difference, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {**found, f"{name}_missing": float(self.missing)} if self.missing else found
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def text(self) -> str:
-        return f"{self.difference:+.4f} ({self.low:+.4f} to {self.high:+.4f}, p = {self.p_value:.3g})"
+        """The difference with its interval, or why there is none, and how many cases are missing."""
+        ends = f"{self.low:+.4f} to {self.high:+.4f}"
+        if math.isnan(self.low):
+            ends = f"no interval: {self.prompts} prompts, at least {FEWEST_GROUPS} are needed"
+        missing = f", {self.missing} of {self.cases + self.missing} cases missing" if self.missing else ""
+        return f"{self.difference:+.4f} ({ends}{missing})"
 
 
 def paired(
@@ -56,7 +67,7 @@ def paired(
         prompts: (N,) the prompt of each case.
 
     Returns:
-        All NaN without any case; an interval of NaN with fewer than two prompts.
+        All NaN without any case; an interval of NaN for fewer than six prompts.
 
     Raises:
         ValueError: when the lengths differ.
@@ -69,15 +80,14 @@ def paired(
     owners = np.asarray(list(prompts), dtype=object)[kept]
     nan = float("nan")
     if not len(values):
-        return Paired(nan, nan, nan, nan, 0, 0, missing)
+        return Paired(nan, nan, nan, 0, 0, missing)
     groups = [values[owners == owner] for owner in sorted(set(owners))]
     mean = float(values.mean())
-    p = sign_flip_test(values, groups=[str(o) for o in owners], resamples=resamples, seed=seed)
-    if len(groups) < 2:
-        return Paired(mean, nan, nan, p, len(groups), len(values), missing)
+    if len(groups) < FEWEST_GROUPS:
+        return Paired(mean, nan, nan, len(groups), len(values), missing)
     if is_yes_no(a[kept]) and is_yes_no(b[kept]):
-        found = compare(a[kept], b[kept], groups=[str(o) for o in owners], resamples=resamples, seed=seed).difference
-        return Paired(mean, found.low, found.high, p, len(groups), len(values), missing)
+        found = compare(a[kept], b[kept], groups=[str(o) for o in owners], resamples=resamples, seed=seed)
+        return Paired(mean, found.low, found.high, len(groups), len(values), missing)
     rng = np.random.default_rng(seed)
     means = np.empty(resamples)
     for draw in range(resamples):
@@ -86,4 +96,4 @@ def paired(
         means[draw] = redrawn.mean()
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
-    return Paired(mean, float(low), float(high), p, len(groups), len(values), missing)
+    return Paired(mean, float(low), float(high), len(groups), len(values), missing)

@@ -176,7 +176,7 @@ class RewardEndpoint:
             ServingError: when they lie farther apart than its number format explains, or the server serves another
                 model.
         """
-        with self.client(in_flight=4, max_failed_share=1.0, timeout_s=timeout_s, plain=True) as client:
+        with self.client(in_flight=4, timeout_s=timeout_s, plain=True) as client:
             client.check()
             if not (self.folder / GOLDEN_FILE).is_file():
                 return None
@@ -195,7 +195,6 @@ class RewardEndpoint:
         *,
         in_flight: int | None = None,
         timeout_s: float | None = None,
-        max_failed_share: float | None = None,
         plain: bool = False,
     ) -> RewardClient:
         """A client of this endpoint with the settings of ``params.yaml``.
@@ -212,7 +211,6 @@ class RewardEndpoint:
             in_flight=in_flight or serving.requests_in_flight,
             timeout_s=timeout_s or serving.request_timeout_s,
             cache=known,
-            max_failed_share=serving.max_failed_share if max_failed_share is None else max_failed_share,
             token_ids=answer_token_ids(self.folder),
             patience=Patience(wait_s=0 if plain else serving.wait_for_server_s),
             both_orders=serving.both_orders and not plain,

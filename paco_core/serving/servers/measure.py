@@ -12,6 +12,7 @@ from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.serving.errors import ServingError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,7 +37,7 @@ def measure(endpoint: RewardEndpoint) -> Speed:
     """Ask a living server about pictures that it has not seen, so that no cache answers.
 
     Raises:
-        ServingError: when it does not answer, or serves another model.
+        ServingError: when it does not answer, fails a query, or serves another model.
     """
     seed = time.time_ns()
     with endpoint.client(plain=True) as client:
@@ -48,8 +49,10 @@ def measure(endpoint: RewardEndpoint) -> Speed:
             seconds.append(time.perf_counter() - began)
         many = _questions(endpoint, TOGETHER, seed + 2)
         began = time.perf_counter()
-        client.score(many)
+        scores = client.score(many)
         together = time.perf_counter() - began
+    if failed := [score.cause for score in scores if score.failed]:
+        raise ServingError(f"{endpoint.url}: {len(failed)} of {TOGETHER} queries failed, the first: {failed[0]}")
     twentieths = statistics.quantiles(seconds, n=20, method="inclusive")
     return Speed(twentieths[9], twentieths[18], TOGETHER / together, ALONE + TOGETHER)
 

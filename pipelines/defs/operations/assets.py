@@ -33,7 +33,7 @@ def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResu
                 if told_of is not None
                 for measure, value in told_of.figures.items()
             },
-            **({} if made.test is None else {"difference": made.test.difference, "p_value": made.test.p_value}),
+            **({} if made.test is None else {"difference": made.test.difference}),
             **({} if made.test is None else {"interval": f"{made.test.low:+.4f} to {made.test.high:+.4f}"}),
             **{f"gate/{gate.name}": "passed" if gate.passed else gate.description for gate in made.gates},
         },

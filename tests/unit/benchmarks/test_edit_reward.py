@@ -102,8 +102,8 @@ def test_macro_means_and_their_intervals() -> None:
     error = math.sqrt(share["rare"] * (1 - share["rare"]) / 100 + share["common"] * (1 - share["common"]) / 300) / 2
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.12)
     same = macro_compare(many, many, names, resamples=50)
-    assert same.difference.mean == 0.0 and same.p_value == 1.0
-    assert macro_compare(np.ones(400), np.zeros(400), names, resamples=500).p_value < 0.01
+    assert same.mean == 0.0 and same.low < 0 < same.high
+    assert macro_compare(np.ones(400), np.zeros(400), names, resamples=500).low > 0.9
 
 
 def test_the_embedded_world_draws_what_it_claims() -> None:

@@ -123,7 +123,7 @@ def test_figures_are_paired_and_counted_over_pictures(gold: EditGold, records: l
     table = gedit.measure(pictures, reference, EditAnswers(Editing(Judge())), gold)
     result = gedit.summarise(table, seeds=[0], steps=4, resamples=200)
     change = result.changes.changes["kontext_edit"][48]["gold_editing"]
-    assert change.before.mean < 0.1 and change.after.mean > 0.8 and change.change.p_value < 0.01
+    assert change.before.mean < 0.1 and change.after.mean > 0.8 and change.change.low > 0.5
     assert (change.before.count, change.before.groups) == (40, 20), "both languages of a picture are one group"
     figures = result.metrics()
     assert figures["pictures"] == 20 and figures["prompts"] == 40 and figures["failed"] == 0
@@ -141,7 +141,7 @@ def test_an_answer_that_cannot_be_told_is_counted_and_left_out(records: list[Edi
     row = result.changes.changes["kontext_edit"][48]
     assert result.metrics()["failed"] == 1 and row["editing"].before.missing == 1
     assert "gold_editing" not in row and editing.causes == {"neither Yes nor No": 1}
-    assert row["editing"].change.difference.count == 19
+    assert row["editing"].change.count == 19
 
 
 def test_tables_say_what_was_measured_and_what_others_published(

@@ -68,11 +68,11 @@ class Counting:
 def test_the_best_above_the_worst_counts_ties_as_wrong_and_leaves_out_what_the_annotator_ties() -> None:
     scored = [
         dataclasses.replace(instance(n, f"p{n}", "r#9", (1, 0, 2, 3)), scores=scores)
-        for n, scores in enumerate([(1.0, 3.0, 0.0, 0.0), (1.0, 3.0, 0.0, 0.0), (1.0,) * 4, (1.0, 3.0, 0.0, 0.0)])
+        for n, scores in enumerate([(1.0, 3.0, 0.0, 0.0), (1.0, 3.0, 0.0, 0.0), (1.0,) * 4, (1.0, 3.0, 0.0, 0.0)] * 3)
     ]
-    given = [(0.0, 0.9, 0.0, 0.1), (0.0, 0.5, 0.0, 0.5), (0.0, 0.9, 0.0, 0.1), (math.nan,) * 4]
+    given = [(0.0, 0.9, 0.0, 0.1), (0.0, 0.5, 0.0, 0.5), (0.0, 0.9, 0.0, 0.1), (math.nan,) * 4] * 3
     found = consistency_rank.best_above_worst(consistency_rank.Judgement("x", given), scored)
-    assert (found.mean, found.count, found.missing, found.method) == (0.5, 2, 1, "wilson")
+    assert (found.mean, found.count, found.missing, found.method) == (0.5, 6, 3, "wilson")
 
 
 def test_a_pair_is_asked_once_however_many_instances_share_it() -> None:

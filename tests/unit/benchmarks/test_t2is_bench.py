@@ -121,15 +121,17 @@ def sets(**columns: Sequence[float]) -> pd.DataFrame:
 
 def test_the_average_weighs_the_three_parts() -> None:
     table = sets(
-        aesthetics=[0.5, 0.5], entity=[0.8, 0.8], attribute=[0.6, 0.6], relation=[0.7, 0.7],
-        identity=[0.4, 0.6], style=[0.9, 0.9], logic=[math.nan, 0.3],
+        aesthetics=[0.5] * 8, entity=[0.8] * 8, attribute=[0.6] * 8, relation=[0.7] * 8,
+        identity=[0.4, 0.6] * 4, style=[0.9] * 8, logic=[math.nan, 0.3] * 4,
     )  # fmt: skip
     found = figures(table, resamples=200)
     assert found["alignment"].mean == pytest.approx(0.7)
-    assert found["logic"].mean == pytest.approx(0.3) and found["logic"].missing == 1  # a set without it is left out
+    assert found["logic"].mean == pytest.approx(0.3) and found["logic"].missing == 4  # a set without it is left out
     assert found["consistency"].mean == pytest.approx((0.5 + 0.9 + 0.3) / 3)
     assert found["average"].mean == pytest.approx(0.2 * 0.5 + 0.3 * 0.7 + 0.5 * (0.5 + 0.9 + 0.3) / 3)
-    assert found["identity"].low <= 0.5 <= found["identity"].high and found["average"].groups == 2
+    assert found["identity"].low < 0.5 < found["identity"].high and found["identity"].groups == 8
+    assert found["logic"].groups == found["average"].groups == 4, "prompts that have a value"
+    assert math.isnan(found["logic"].low) and math.isnan(found["average"].low), "too few for an interval"
 
 
 def test_panels_weigh_alike_in_alignment_and_sets_in_consistency() -> None:
@@ -155,9 +157,9 @@ def test_sets_of_several_layouts_have_rows_of_each() -> None:
 
 
 def test_intervals_are_over_prompts() -> None:
-    """Four pictures of one prompt are one case: the interval is wider than over eight free ones."""
-    values = [0.2] * 4 + [0.8] * 4
-    together = figures(sets(identity=values).assign(prompt_id=["a"] * 4 + ["b"] * 4), resamples=500)["identity"]
+    """Four pictures of one prompt are one case: the interval is wider than over 24 free ones."""
+    values = [0.2] * 12 + [0.8] * 12
+    together = figures(sets(identity=values).assign(prompt_id=[n // 4 for n in range(24)]), resamples=500)["identity"]
     apart = figures(sets(identity=values), resamples=500)["identity"]
     assert together.high - together.low > apart.high - apart.low and together.mean == apart.mean == pytest.approx(0.5)
 

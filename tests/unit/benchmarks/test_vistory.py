@@ -188,6 +188,13 @@ def test_the_stage_measures_painted_stories(project: Path) -> None:
     assert "klein at 128 px, after training" in text and "ViStoryBench crops characters" in text
 
 
+def test_a_judge_that_fails_too_often_ends_the_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paco_core.benchmarks.t2is_bench.measures.judge", lambda *_args: Judge({"": math.nan}))
+    with pytest.raises(DataError) as error:
+        vistory.run(context(project, clip=None, adherence={"model": str(ZOO / "qwen2_5_vl")}))
+    assert all(text in str(error.value) for text in ("adherence", "max_failed_share", "no answer"))
+
+
 def test_the_stage_names_what_is_no_story(project: Path, tmp_path: Path) -> None:
     other = record("A", pictures={"A": []}).model_copy(update={"shots": []})
     write_painted(tmp_path / paths.T2IS, [Painted("klein", 8, BEFORE, other, 0, at(0))])

@@ -130,15 +130,15 @@ def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
 def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
     few = {"pairs": 3, "margin.worst": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
     assert figures_text.line(few, "m.json") == "pairs 3, margin.worst 1.526e-05, tau nan, loss.before 2"
-    ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_p": 0.5}
+    ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_missing": 2}
     many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
     line = figures_text.line(many, "m.json")
-    assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000), 1 0.5 -> 0.25 ")
-    assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000); 2 more in m.json")
+    assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing), 1 0.5 -> 0.25 ")
+    assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing); 2 more in m.json")
     nan = float("nan")
     assert figures_text.as_text(
         {f"0.{end}": v for end, v in {**ends, "change_low": nan, "change_high": nan}.items()}
-    ) == {"0": "0.5 -> 0.25 (-0.250)"}, "of a single prompt"
+    ) == {"0": "0.5 -> 0.25 (-0.250, 2 missing)"}, "of a single prompt"
     assert figures_text.as_text({"0.before": nan, "0.after": 0.5, "0.change": nan}) == {"0": "nan -> 0.5"}
 
 

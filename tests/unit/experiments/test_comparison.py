@@ -6,13 +6,15 @@ import math
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from PIL import Image
 
 from paco_core.cli.compare import compare
 from paco_core.experiments.comparison import page
 from paco_core.experiments.comparison.collect import Runs
-from paco_core.io.files import DataError
+from paco_core.experiments.comparison.samples import read_samples
+from paco_core.io.files import DataError, write_json
 from paco_core.runtime.tracking import open_run
 
 
@@ -72,6 +74,84 @@ def test_an_interval_stands_with_its_figure(project: Path, monkeypatch: pytest.M
     (alone,) = [line for line in text.splitlines() if line.startswith("one.change")]
     assert re.split(r"  +", alone)[:2] == ["one.change", "0.2"], "of a single prompt, whose interval is NaN"
     assert "0.25 (0.15 to 0.35)" in (project / "out.html").read_text()
+
+
+def logged(project: Path, name: str, tables: Path, metrics: dict[str, float]) -> str:
+    with open_run(project, f"paco/{name}", name, {}) as tracker:
+        tracker.metrics(metrics)
+        tracker.artifact(tables, f"tables/{name.partition('/')[0]}")
+    return str(tracker.run_id)
+
+
+def per_prompt(file: Path, scores: dict[str, float]) -> Path:
+    """What t2is measured after training: one image of each prompt."""
+    rows = [{"prompt_id": idx, "x": score} for idx, score in scores.items()]
+    table = pd.DataFrame(rows).assign(policy="p", size=64, seed=0, when="after")
+    file.parent.mkdir(parents=True)
+    table.to_parquet(file)
+    return file
+
+
+def test_a_difference_is_to_the_oldest_run_over_the_samples_that_both_have(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    first = {f"p{n}": 0.1 * n for n in range(8)}
+    second = {idx: score + 0.1 for idx, score in first.items()} | {"p7": math.nan}  # the best of the first one failed
+    key = "t2is/p.px64.x.after"
+    old, new = (
+        logged(project, f"t2is/{name}", per_prompt(tmp_path / name / "per_prompt.parquet", scores), {key: mean})
+        for name, scores, mean in (("a", first, 0.35), ("b", second, 0.4))
+    )
+    for order in ([old, new], [new, old]):
+        text = compare(project, order, project / "out.html")
+        (line,) = [line for line in text.splitlines() if line.startswith(key)]
+        assert "+0.1 (+0.1 to +0.1), 1 missing" in line and line.count("+0.1 (") == 1
+        assert f"difference to [{order.index(old)}]" in text
+    text = compare(project, [old, new], project / "out.html", baseline=new[:8])
+    assert "-0.1 (-0.1 to -0.1), 1 missing" in text and "-0.1 (" in (project / "out.html").read_text()
+    answer = compare(project, [old, new], project / "out.html", baseline=new)
+    assert answer.figures["baselines"] == [new]
+    with pytest.raises(DataError) as error:
+        compare(project, [old], project / "out.html", baseline=new)
+    assert new in str(error.value)
+
+
+def test_runs_without_a_common_sample_have_no_difference(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    runs = [
+        logged(
+            project, f"t2is/{name}", per_prompt(tmp_path / name / "per_prompt.parquet", {name: 0.5}),
+            {"t2is/p.px64.x.after": 0.5},
+        )
+        for name in "ab"
+    ]  # fmt: skip
+    text = compare(project, runs, project / "out.html")
+    assert [line.split()[1:] for line in text.splitlines() if line.startswith("t2is/p.px64")] == [["0.5", "0.5"]]
+
+
+def test_scores_of_a_training_and_of_a_benchmark_have_the_names_of_their_metrics(tmp_path: Path) -> None:
+    scores = {
+        "prompts": ["a", "b"],
+        "seeds": [0],
+        "before": {"64/x": [[0.1], [0.2]]},
+        "after": {"64/x": [[0.3], [None]]},
+    }
+    write_json(tmp_path / "evaluation.json", scores)
+    table = pd.DataFrame({"method": ["m", "m"], "prompt_id": ["a", "b"], "seed": [0, 0], "y": [0.5, 0.7]})
+    for stage, panels in (("vistory", None), ("t2is_bench", [2, 7])):
+        (tmp_path / "tables" / stage).mkdir(parents=True)
+        shown = table if panels is None else table.assign(panels=panels)
+        shown.to_parquet(tmp_path / "tables" / stage / "per_set.parquet")
+    found = read_samples(tmp_path)
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "eval/64/x": pytest.approx([0.3, math.nan], nan_ok=True),
+        "policies/eval.64.x.before": [0.1, 0.2],
+        "change/64/x": pytest.approx([0.2, math.nan], nan_ok=True),
+        "vistory/m.y": [0.5, 0.7],
+    }
 
 
 def test_a_figure_that_a_training_logs_and_its_stage_reports_stands_once(

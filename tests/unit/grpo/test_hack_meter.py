@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from paco_core.grpo import checks
 from paco_core.grpo.hack_meter import drift, near_copies
-from paco_core.grpo.intervals import change_intervals, mean_with_interval
+from paco_core.grpo.intervals import deviation, mean_with_interval, paired_change, paired_changes
 from paco_core.grpo.online import disagreement
 from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys
@@ -44,31 +44,34 @@ def run(tmp: Path, other: Any, **changes: Any) -> list[dict[str, float]]:
 
 
 def test_the_mean_of_changes_has_students_interval_and_leaves_missing_ones_out() -> None:
-    mean, low, high = mean_with_interval(np.array([0.1, 0.2, 0.3, NAN]))
-    half = 4.302653 * 0.1 / math.sqrt(3)  # t of 2 degrees of freedom
+    changes = np.array([0.1, 0.2, 0.3, 0.1, 0.2, 0.3, NAN])
+    mean, low, high = mean_with_interval(changes)
+    half = 2.570582 * math.sqrt(0.04 / 5) / math.sqrt(6)  # t of 5 degrees of freedom
     assert (mean, low, high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
-    assert mean_with_interval(np.full(5, 0.2)) == pytest.approx((0.2, 0.2, 0.2))
-    alone, none = mean_with_interval(np.array([0.4])), mean_with_interval(np.array([NAN]))
-    assert alone[0] == 0.4 and all(map(math.isnan, (*alone[1:], *none)))
+    assert mean_with_interval(np.full(6, 0.2)) == pytest.approx((0.2, 0.2, 0.2))
+    few, none = mean_with_interval(np.array([0.4] * 5)), mean_with_interval(np.array([NAN]))
+    assert few[0] == pytest.approx(0.4) and all(map(math.isnan, (*few[1:], *none)))
 
 
 def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_the_prompt_out() -> None:
-    before = np.array([[0.5, 0.5], [0.4, 0.4], [0.1, 0.1]])
+    before = np.array([[0.5, 0.5], [0.4, 0.4], [0.1, 0.1], [0.2, 0.2], [0.6, 0.6], [0.3, 0.3], [0.7, 0.7]])
     spread = before.std(ddof=1)
-    found = drift(before + 0.3, before, before + np.array([[0.1], [0.1], [NAN]]), before)
+    gain = np.array([[0.3], [0.3], [0.3], [0.3], [0.3], [0.3], [0.9]])  # by the training judge, of the last prompt more
+    seen = np.array([[0.1], [0.1], [0.1], [0.1], [0.1], [0.1], [NAN]])
+    found = drift(before + gain, before, before + seen, before)
     assert [found[f"{judge}_gain"] * spread for judge in ("trained", "held_out")] == pytest.approx([0.3, 0.1])
     assert [found[f"drift{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.2 / spread] * 3)
-    assert found["drift_prompts"] == 2
+    assert found["drift_prompts"] == 6
 
 
 def test_drift_is_in_each_judges_own_deviations_so_that_a_narrow_scale_hides_nothing() -> None:
     """A gain of .02 by a judge whose scores hardly differ is a large one."""
-    before = np.array([[0.2], [0.4], [0.6], [0.8]])
+    before = np.array([[0.2], [0.4], [0.6], [0.8], [0.3], [0.7]])
     narrow = 0.9 + 0.05 * before
-    noise = np.array([[0.03], [-0.03], [0.02], [-0.02]])
+    noise = np.array([[0.03], [-0.03], [0.02], [-0.02], [0.01], [-0.01]])
     found = drift(narrow + 0.02, narrow, before + noise, before)
     assert found["trained_gain"] == pytest.approx(0.02 / narrow.std(ddof=1)) and found["drift_low"] > 0
-    assert math.isnan(drift(np.full((4, 1), 0.6), np.full((4, 1), 0.5), before, before)["drift"])
+    assert math.isnan(drift(np.full((6, 1), 0.6), np.full((6, 1), 0.5), before, before)["drift"])
 
 
 def test_a_copy_of_a_panel_or_of_the_reference_is_a_near_copy() -> None:
@@ -145,7 +148,7 @@ def test_no_meter_asks_nothing_and_a_log_without_its_figures_is_not_let_through(
     assert checks.shared_gain([{"epoch": 0.0}], recipe()).passed
     assert not checks.shared_gain([{"epoch": 0.0}], recipe(**RULE)).passed
     unscored = checks.shared_gain([{"eval/32/drift_prompts": 1.0}], recipe(**RULE))
-    assert not unscored.passed and "scores of fewer than two prompts, or equal ones" in unscored.description
+    assert not unscored.passed and "fewer than 6 prompts" in unscored.description
 
 
 @pytest.mark.slow
@@ -177,16 +180,42 @@ def test_a_meter_is_refused_without_two_judges(changes: dict[str, Any], message:
         recipe(**{**RULE, **changes})
 
 
-def test_a_change_has_the_interval_of_its_prompts(tmp_path: Path) -> None:
-    before = {"a": np.array([[0.1, 0.3], [0.2, 0.2], [0.5, 0.5]]), "gone": np.zeros((3, 2))}
-    after = {"a": np.array([[0.2, 0.4], [0.4, 0.4], [0.8, 0.8]]), "new": np.zeros((3, 2))}
-    found = change_intervals(before, after)
-    # Of 0.1, 0.2 and 0.3: the mean, and 4.3027 (Student's t, two degrees of freedom) standard errors of it.
-    assert set(found) == {"a"} and found["a"] == pytest.approx((0.2 - 0.24841, 0.2 + 0.24841), abs=1e-4)
+def test_a_change_has_the_interval_of_its_prompts() -> None:
+    gains = np.array([[0.1], [0.2], [0.3], [0.1], [0.2], [0.3]])
+    before = {"a": np.tile([[0.1, 0.3]], (6, 1)), "gone": np.zeros((6, 2))}
+    found = paired_changes(before, {"a": before["a"] + gains, "new": np.zeros((6, 2))})
+    assert set(found) == {"a"}
+    half = 2.570582 * math.sqrt(0.04 / 5) / math.sqrt(6)  # t of 5 degrees of freedom
+    assert (found["a"].mean, found["a"].low, found["a"].high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
+
+
+def test_a_change_and_its_interval_are_over_the_prompts_with_all_scores() -> None:
+    """Half of the images after training have no score: the rest did not change."""
+    before = np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4], [0.5, 0.5], [0.6, 0.6], [0.0, 0.0], [0.0, 0.0]])
+    after = before.copy()
+    after[6:] = NAN
+    found = paired_change(before, after)
+    assert (found.mean, found.low, found.high, found.missing) == (0.0, 0.0, 0.0, 2)
+    assert found.row() == {"": 0.0, "_low": 0.0, "_high": 0.0, "_missing": 2.0}
+    after[:] = NAN
+    assert math.isnan(paired_change(before, after).mean) and paired_change(before, after).missing == 8
+
+
+def test_the_interval_of_a_share_stays_within_its_range() -> None:
+    before = np.array([[0.0], [1.0], [0.0], [1.0], [0.0], [1.0]])
+    share, number = paired_change(before, 1 - before), paired_change(2 * before, 2 - 2 * before)
+    assert (share.mean, share.low, share.high) == (0.0, -1.0, 1.0)
+    assert number.low < -2 and number.high > 2
+
+
+def test_scores_that_differ_by_rounding_have_no_deviation() -> None:
+    assert math.isnan(deviation(np.array([0.3, 0.1 + 0.2, NAN])))
+    assert deviation(np.array([0.3, 0.4])) == pytest.approx(0.0707, abs=1e-4)
 
 
 def test_a_training_reports_the_intervals_of_its_changes(tmp_path: Path) -> None:
-    figures = trainer(recipe=recipe(epochs=1)).run(tmp_path, tmp_path / "checkpoint").metrics()
+    made = trainer(recipe=recipe(epochs=1, eval_prompts=12), unseen=UNSEEN)
+    figures = made.run(tmp_path, tmp_path / "checkpoint").metrics()
     for key in ("eval.32.brightness", "eval.64.brightness", "eval.64.panel_diversity"):
         low, change, high = (figures[f"{key}.{end}"] for end in ("change_low", "change", "change_high"))
         assert low < change < high and (low + high) / 2 == pytest.approx(change, abs=1e-6), key

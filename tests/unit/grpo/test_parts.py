@@ -64,6 +64,25 @@ def test_a_collapse_is_found() -> None:
     assert checks.collapse(log(0.9), [64]).passed and not checks.collapse(log(0.4), [64]).passed
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "passed", "severity"),
+    [
+        (0.0, 0.0, False, "WARN"),  # copies before and after: there was nothing to lose
+        (1e-9, 0.0, False, "WARN"),  # a share of rounding is no share
+        (0.0, 0.3, True, "ERROR"),
+        (0.3, 0.0, False, "ERROR"),
+    ],
+)
+def test_no_share_is_taken_of_a_first_diversity_of_nothing(
+    first: float, last: float, passed: bool, severity: str
+) -> None:
+    rows = [{"eval/64/panel_diversity": first}, {"eval/64/panel_diversity": last}]
+    report = checks.collapse(rows, [64])
+    assert (report.passed, report.severity) == (passed, severity)
+    both = checks.collapse([row | {"eval/128/panel_diversity": 0.3} for row in rows], [64, 128])
+    assert both.metadata["diversity_kept_128px"] == 1.0 and (both.passed, both.severity) == (passed, severity)
+
+
 def test_log_is_read_back(tmp_path: Path) -> None:
     rows = [{"epoch": 0.0, "eval/64/a": 0.5}, {"epoch": 1.0, "b": 2.0}]
     write_log(tmp_path / "log.csv", rows)

@@ -99,7 +99,7 @@ def test_layouts_are_trained_together_in_batches_of_their_own(tmp_path: Path) ->
     assert outcome.rows[1]["update/trained"] == 24 and outcome.rows[1]["update/ratio_gap"] < 1e-6
     each = {layout: outcome.after[f"32/brightness/{layout}"] for layout in ("1x3", "2x2")}
     assert outcome.after["32/brightness"] == pytest.approx((2 * each["1x3"] + each["2x2"]) / 3)
-    assert outcome.metrics()["eval.32.brightness.1x3.after"] == each["1x3"] and "32/brightness/1x3" in outcome.intervals
+    assert outcome.metrics()["eval.32.brightness.1x3.after"] == each["1x3"] and "32/brightness/1x3" in outcome.changes
 
 
 def test_figures_of_one_layout_are_not_repeated() -> None:

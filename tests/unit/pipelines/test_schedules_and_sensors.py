@@ -15,7 +15,7 @@ from pipelines.definitions import defs
 from pipelines.defs import sensors
 from pipelines.defs.operations import assets
 
-WORSE = Paired(-0.1, -0.2, -0.05, 0.01, 24, 48, 0)
+WORSE = Paired(-0.1, -0.2, -0.05, 24, 48, 0)
 
 
 def tick(name: str) -> Any:
@@ -91,7 +91,7 @@ def test_a_worse_night_fails_its_check_and_its_run_and_people_are_told(
 ) -> None:
     monkeypatch.setattr(sensors, "ROOT", project)
     with dg.DagsterInstance.ephemeral() as instance:
-        good = failed_night(monkeypatch, instance, Paired(0.0, -0.01, 0.01, 1.0, 24, 48, 0))
+        good = failed_night(monkeypatch, instance, Paired(0.0, -0.01, 0.01, 24, 48, 0))
         assert good.success and all(e.passed for e in good.get_asset_check_evaluations())
         bad = failed_night(monkeypatch, instance, WORSE)
         assert not bad.success
@@ -118,7 +118,7 @@ def test_the_decision_is_the_metadata_of_the_champion(promoted: bool, monkeypatc
     sides = [
         Side(version, md5, {"gold_consistency": figure}) for version, md5, figure in (("2", "b", 0.7), ("1", "a", 0.6))
     ]
-    test = Paired(0.1, 0.02 if promoted else -0.02, 0.2, 0.03, 24, 48, 0)
+    test = Paired(0.1, 0.02 if promoted else -0.02, 0.2, 24, 48, 0)
     made = Decision("flux_t2is", promoted, "said why", Rule("gold_consistency", ()), *sides, (), test)
     champion = champions.Version("flux_t2is", "2" if promoted else "1", "p", "b" if promoted else "a", None, None, "")
     asked: list[str] = []
@@ -136,7 +136,7 @@ def test_the_decision_is_the_metadata_of_the_champion(promoted: bool, monkeypatc
     told = {key: value.value for key, value in event.metadata.items()}
     assert asked == ["flux_t2is"] and told["promoted"] is promoted and told["reason"] == "said why"
     assert (told["candidate/gold_consistency"], told["incumbent/gold_consistency"]) == (0.7, 0.6)
-    assert told["difference"] == 0.1 and told["decision"]["test"]["p_value"] == 0.03
+    assert told["difference"] == 0.1 and told["decision"]["test"]["high"] == 0.2
     assert (event.tags or {})["dagster/data_version"] == champion.md5
 
 

@@ -199,7 +199,7 @@ def test_edits_are_judged_in_each_respect(report: page.Report) -> None:
     shown = {key for key, _, text in Reader(section).numbers if text != "–"}
     for dimension in judges.DIMENSIONS:
         assert f"edit_reward.methods.reward.accuracy.{dimension}.strict.mean" in shown
-        assert f"edit_reward.comparisons.reward - base.{dimension}.p_value" in shown
+        assert f"edit_reward.comparisons.reward - base.{dimension}.low" in shown
     assert "edit_reward.methods.clip_i.accuracy.overall.strict.mean" not in shown  # it reads no instruction
     values = report.figures.values
     right = [values[f"edit_reward.methods.{name}.accuracy.overall.strict.mean"] for name in ("reward", "base")]

@@ -167,7 +167,7 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
         figures = json.loads((project / paths.metrics_file(name)).read_text())
         difference = "accuracy" if name == "consistency_rank" else "overall"
         assert figures[f"reward_minus_base.{difference}"] == 0.0, "both are the same model here"
-        assert figures[f"reward_minus_random.{difference}_p"] is not None
+        assert figures[f"reward_minus_random.{difference}_low"] is not None
         for file in ("results.md", "results.html", "results.json"):
             assert (project / "data" / name / file).is_file()
         assert "(published)" in (project / "data" / name / "results.md").read_text()

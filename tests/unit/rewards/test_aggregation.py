@@ -86,6 +86,17 @@ def test_log_tame_tames_what_varies_more_than_delta() -> None:
     assert np.allclose(combined.values, np.log1p(CONSISTENCY) + 2 * CLIP)
 
 
+def test_a_sample_that_one_reward_failed_counts_in_no_variation() -> None:
+    """Without the failed sample, `a` does not vary: it is not tamed."""
+    rewards = {"a": np.array([[0.2, 0.2, 0.2, 9.0]]), "b": np.array([[0.5, 0.6, 0.4, np.nan]])}
+    found = aggregate(rewards, {"a": 1.0, "b": 1.0}, "log_tame", 0.1)
+    assert found.variation["a"] == pytest.approx(0.0) and found.tamed == {"a": False, "b": True}
+    assert found.variation["b"] == pytest.approx(np.std([0.5, 0.6, 0.4]) / 0.5)
+    watched = aggregate({**rewards, "a": rewards["a"] * 2}, {"a": 0.0, "b": 1.0}, "weighted_sum")
+    assert watched.variation["a"] == pytest.approx(0.0)
+    assert np.isnan(variation(np.array([[0.1, -0.1], [0.3, -0.1 - 0.2]])))  # a mean of 0 up to rounding
+
+
 @pytest.mark.parametrize("delta", ["mean", "median"])
 def test_log_tame_delta_from_the_batch(delta: str) -> None:
     combined = aggregate(REWARDS, WEIGHTS, "log_tame", delta)  # type: ignore[arg-type]
@@ -115,6 +126,9 @@ def test_means_and_ranks_by_hand() -> None:
     assert rank.tolist() == [[1, 2, 4, 3], [2.5, 2.5, 1, 4]]
     with pytest.raises(ValueError, match="positive"):
         aggregate({"a": np.array([[0.0, 1.0]])}, {"a": 1.0}, "harmonic_mean")
+    for rule in ("geometric_mean", "harmonic_mean"):
+        with pytest.raises(ValueError, match=rule):
+            aggregate(REWARDS, {"consistency": 1.0, "clip_t": -1.0}, rule)
 
 
 def test_advantage_sums_by_hand() -> None:

@@ -148,7 +148,7 @@ def test_the_answer_has_openais_shape(server: str) -> None:
 
 def test_a_request_that_crashes_the_model_spares_its_neighbours() -> None:
     model = FakeModel()
-    with served(model) as (url, _), RewardClient(url, NAME, max_failed_share=0.5) as client:
+    with served(model) as (url, _), RewardClient(url, NAME) as client:
         client._http._patience = type(client._http._patience)(retries=0)
         scores = client.score([*queries(10), *queries(1, "crash")])
     assert [s.failed for s in scores] == [False] * 10 + [True]

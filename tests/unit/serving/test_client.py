@@ -200,7 +200,7 @@ def test_failures_are_nan_with_their_cause_and_not_cached(tmp_path: Path) -> Non
     asked = [*queries(3), *queries(1, "mute"), *queries(1, "crash")]
     with (
         served(FakeModel()) as (url, _),
-        RewardClient(url, NAME, cache=tmp_path / "c.db", max_failed_share=0.5, patience=Patience(1, 0.001)) as client,
+        RewardClient(url, NAME, cache=tmp_path / "c.db", patience=Patience(1, 0.001)) as client,
     ):
         scores = client.score(asked)
         assert [s.failed for s in scores] == [False] * 3 + [True] * 2
@@ -211,14 +211,23 @@ def test_failures_are_nan_with_their_cause_and_not_cached(tmp_path: Path) -> Non
         assert client.counts.cached == 3
 
 
-def test_too_many_failures_stop_the_caller() -> None:
-    with Scripted([reply(400, b'{"error": {"message": "no such thing"}}')]) as server:
-        with (
-            RewardClient(server.url, NAME, in_flight=2, max_failed_share=0.1) as client,
-            pytest.raises(ServingError, match=r"questions failed.*HTTP 400: no such thing"),
-        ):
+def test_one_failed_query_of_a_small_call_stops_nobody() -> None:
+    """A call of two images has too few queries for a share of them: the training counts over an epoch."""
+    with (
+        Scripted([GOOD, reply(400, b'{"error": {"message": "no such thing"}}'), GOOD]) as server,
+        RewardClient(server.url, NAME, in_flight=1) as client,
+    ):
+        scores = client.score(queries(3))
+        assert [score.failed for score in scores] == [False, True, False]
+        assert client.counts.failures == {"HTTP 400: no such thing": 1}
+
+
+def test_a_server_that_is_gone_stops_the_caller() -> None:
+    with RewardClient("http://127.0.0.1:1", NAME, in_flight=2, patience=Patience(1, 0.001)) as client:
+        client._checked = True
+        with pytest.raises(ServingError) as error:
             client.score(queries(40))
-        assert server.asked < 40  # given up early
+    assert "127.0.0.1:1" in str(error.value) and "refused" in str(error.value)
 
 
 @pytest.mark.parametrize("fault", [reply(500, b"oops"), reply(503, b""), reply(429, b"{}"), hang_up, half])
@@ -240,7 +249,7 @@ def test_overload_and_dropped_connections_are_retried(fault: object) -> None:
 )
 def test_other_faults_are_not_retried(fault: object, cause: str) -> None:
     with Scripted([fault]) as server:  # type: ignore[list-item]
-        with RewardClient(server.url, NAME, max_failed_share=1.0, patience=QUICK, timeout_s=0.3) as client:
+        with RewardClient(server.url, NAME, patience=QUICK, timeout_s=0.3) as client:
             score = client.score(queries(1))[0]
         assert score.failed and cause in str(score.cause)
         assert server.asked == 1

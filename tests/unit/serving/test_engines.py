@@ -121,7 +121,7 @@ def test_what_the_model_cannot_read_is_refused_and_spares_its_neighbours(
     first, second = known[0].first, known[0].second
     long = PairQuery(first, second, "é" * 16_000)  # two tokens a letter: far beyond 4,096
     narrow = PairQuery(Image.new("RGB", (2, 401)), second, known[0].instruction)
-    with served.client(max_failed_share=1.0) as client:
+    with served.client() as client:
         scores = client.score([known[0], long, known[1], narrow, known[2]])
         assert client.retries == 0, "asking again would bring nothing else"
     assert [score.failed for score in scores] == [False, True, False, True, False]

@@ -1,0 +1,109 @@
+"""Cases without a score: how many a benchmark accepts, and what its means and differences are then over."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paco_core.benchmarks import consistency_rank, gedit, t2is
+from paco_core.benchmarks.paired_changes import summarise
+from paco_core.benchmarks.results import validate_measures
+from paco_core.benchmarks.tables import interval, signed
+from paco_core.config.params import load
+from paco_core.experiments.reproduction import summary
+from paco_core.io.files import DataError
+from paco_core.operations.promotion import decision
+from paco_core.painting.painted import AFTER, BEFORE, Painted
+from tests.support.grpo_toys import record
+
+NAN = float("nan")
+SCORES = {BEFORE: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], AFTER: [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, NAN, NAN]}
+
+
+def table(**more: Any) -> pd.DataFrame:
+    """One image per prompt, before and after training; two of those after have no score."""
+    rows = [
+        {"policy": "p", "size": 64, "when": when, "prompt_id": f"p{n}", "seed": 0, "editing": score, **more}
+        for when, scores in SCORES.items()
+        for n, score in enumerate(scores)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_change_and_its_two_means_are_over_the_cases_that_both_have() -> None:
+    result = summarise(table(), seeds=[0], steps=4, resamples=50)
+    found = result.changes["p"][64]["editing"]
+    assert (found.before.mean, found.after.mean, found.change.mean) == pytest.approx((0.35, 0.45, 0.1))
+    assert found.before.missing == found.after.missing == found.change.missing == 2
+    assert result.metrics()["p.px64.editing.change_missing"] == 2
+    assert signed(found.change) == "+0.100 (+0.100 to +0.100), 2 missing"
+    assert interval(found.after).endswith(", 2 missing")
+
+
+def test_means_by_task_type_are_over_the_edits_that_both_have() -> None:
+    given = table(picture="a", task_type="colour", language="en").assign(picture=[f"p{n}" for n in range(8)] * 2)
+    result = gedit.summarise(given, seeds=[0], steps=4, resamples=50)
+    assert result.by_task[0]["editing"] == pytest.approx([0.35, 0.45])
+
+
+@pytest.mark.parametrize(("share", "accepted"), [(0.25, True), (0.2, False)])
+def test_too_many_failed_images_of_one_mean_end_a_benchmark(share: float, accepted: bool) -> None:
+    """2 of 8 images after training, which are 2 of 16 of all."""
+    if accepted:
+        assert len(validate_measures(table(), ["editing"], share, {})) == 16
+        return
+    with pytest.raises(DataError) as error:
+        validate_measures(table(), ["editing"], share, {"busy": 2})
+    assert all(
+        text in str(error.value) for text in ("editing of p at 64 px", AFTER, "2 of 8", "max_failed_share", "busy")
+    )
+
+
+def test_measuring_sets_counts_failures(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+    def fails(_batch: Any) -> np.ndarray:
+        return np.array([NAN, 0.5])
+
+    monkeypatch.setattr(fails, "name", "consistency", raising=False)
+    monkeypatch.setattr(fails, "causes", {"no answer": 1}, raising=False)
+    monkeypatch.setattr(t2is, "set_measures", lambda *_args: [fails])
+    params = load(repository / "params.yaml").model_copy(update={"world": "published"})
+    painted = [Painted("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
+    monkeypatch.setattr(Painted, "panels", [])
+    with pytest.raises(DataError, match="consistency: no answer"):
+        t2is.measuring(repository, params, repository, SimpleNamespace())(painted)  # type: ignore[arg-type]
+
+
+def test_a_judge_that_fails_on_too_many_rankings_is_refused() -> None:
+    judged = consistency_rank.Judgement("base", [(0.1, 0.2), (NAN, 0.3), (0.1, 0.2)], Counter({"no answer": 1}))
+    assert consistency_rank.validate_judgement(judged, 0.4) is judged
+    with pytest.raises(DataError) as error:
+        consistency_rank.validate_judgement(judged, 0.3)
+    assert all(text in str(error.value) for text in ("base", "1 of 3", "no answer"))
+
+
+def test_a_decision_shows_the_means_that_its_difference_is_of() -> None:
+    sides = [
+        pd.DataFrame({"prompt_id": [f"p{n}" for n in range(8)], "unit": 0, "accuracy": SCORES[when]})
+        for when in (AFTER, BEFORE)
+    ]
+    rule = decision.Rule("accuracy", ())
+    made = decision.decide("reward", rule, ("2", "b", sides[0]), ("1", "a", sides[1]), [], resamples=50)
+    assert made.incumbent is not None and made.test is not None
+    assert made.candidate.figures["accuracy"] - made.incumbent.figures["accuracy"] == pytest.approx(0.1)
+    assert made.test.difference == pytest.approx(0.1) and made.metrics()["difference/accuracy_missing"] == 2
+    assert "2 of 8 cases missing" in made.text()
+
+
+def test_a_group_with_a_failed_case_has_no_mean_in_a_reproduction(tmp_path: Path) -> None:
+    """Else the group's mean after training would be over other seeds than that before."""
+    rows = [(64, "a", "p0", 0, 0.2), (64, "a", "p0", 1, NAN), (64, "b", "p1", 0, 0.4), (64, "b", "p1", 1, 0.6)]
+    pd.DataFrame(rows, columns=["size", "group", "prompt_id", "seed", "x"]).to_parquet(tmp_path / "table.parquet")
+    found = summary._by_group(tmp_path)[64, "x"]
+    assert math.isnan(found[0]) and found[1] == 0.5

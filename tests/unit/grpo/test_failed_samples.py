@@ -1,0 +1,124 @@
+"""Samples without a score: how many a training accepts, and what its differences are then over."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paco_core.grpo.evaluation import Evaluation
+from paco_core.grpo.figures import gap_changes, gaps, reward_ratio
+from paco_core.grpo.outcome import Reports
+from paco_core.io.files import DataError
+from paco_core.rewards.base import RewardBatch
+from tests.support.grpo_toys import Brightness, recipe, record, trainer
+
+NAN = float("nan")
+UNSEEN = [record(n) for n in range(20, 28)]
+RULE: dict[str, Any] = {"epochs": 2, "eval_every": 1, "eval_prompts": 8, "eval_seeds": [0], "eval_sizes": [32, 64]}
+
+
+class Failing(Brightness):
+    """No score for samples that ``fails`` selects by prompt id, size of a panel and number of evaluations so far."""
+
+    def __init__(self, fails: Callable[[str, int, int], bool]) -> None:
+        super().__init__()
+        self.fails, self.samples = fails, 0
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        if batch.draw:  # of a training epoch
+            return super().__call__(batch)
+        evaluation, self.samples = self.samples // 16, self.samples + len(batch)
+        failed = [
+            self.fails(one.idx, panels[0].width, evaluation)
+            for one, panels in zip(batch.records, batch.panels, strict=True)
+        ]
+        self.causes["busy"] = self.causes.get("busy", 0) + sum(failed)
+        return np.where(failed, NAN, super().__call__(batch))
+
+
+def run(tmp: Path, fails: Callable[[str, int, int], bool], share: float = 0.3, **parts: Any) -> Any:
+    made = trainer(
+        recipe=recipe(**RULE), rewards={"brightness": Failing(fails)}, unseen=UNSEEN, max_failed_share=share, **parts
+    )
+    return made.run(tmp / "out", tmp / "checkpoint")
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_an_evaluation_with_too_many_failures_ends_the_training(tmp_path: Path, last: int) -> None:
+    """Before training, between epochs and after them; the message contains counts, size and cause."""
+    with pytest.raises(DataError) as error:
+        run(tmp_path, lambda idx, _size, number: number == last and idx < "p24")
+    assert all(text in str(error.value) for text in ("32 px", "4 of 8", "max_failed_share", "busy"))
+
+
+def test_differences_are_over_the_prompts_that_have_all_scores(tmp_path: Path) -> None:
+    """The two brightest prompts fail in the last evaluation at 32 px: no difference changes by that alone."""
+    whole = run(tmp_path / "whole", lambda *_: False)
+    failed = run(tmp_path / "failed", lambda idx, size, number: idx >= "p26" and size == 16 and number == 2)
+    scores = whole.metrics()
+    figures = failed.metrics()
+    kept = [n for n, one in enumerate(UNSEEN) if one.idx < "p26"]
+    after = failed.after
+    assert after["32/failed_samples"] == 2 and "64/failed_samples" not in after
+    assert figures["eval.32.brightness.change_missing"] == 2
+    assert "eval.64.brightness.change_missing" not in figures
+    assert figures["eval.64.brightness.change"] == scores["eval.64.brightness.change"]
+    low, change, high = (figures[f"eval.32.brightness.{end}"] for end in ("change_low", "change", "change_high"))
+    assert low < change < high and change == pytest.approx((low + high) / 2)
+    assert figures["eval.32.brightness.after"] - figures["eval.32.brightness.before"] != pytest.approx(change)
+    assert len(kept) == 6 and math.isfinite(figures["gap.brightness.change"])
+    with (tmp_path / "failed/out/training_log.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert rows[-1]["eval/32/failed_samples"] == "2.0"
+
+
+def test_a_gap_and_its_change_are_over_common_prompts() -> None:
+    scores = {"32/x": np.array([[0.1], [0.2], [0.9]]), "64/x": np.array([[0.3], [0.5], [NAN]])}
+    metrics = {"32/x": 0.4, "64/x": 0.4, "32/grid_score": 1.0, "64/grid_score": 3.0, "64/failed_samples": 1.0}
+    found = gaps(Evaluation(metrics, {}, scores), [32, 64])
+    assert found == pytest.approx({"x": 0.25, "grid_score": 2.0})  # means of the first two prompts: 0.15 and 0.4
+    later = {"32/x": np.array([[0.1], [NAN], [0.9]]), "64/x": np.array([[0.6], [0.5], [0.9]])}
+    assert gap_changes(scores, later, [32, 64]) == pytest.approx({"gap/x": 0.3})  # of the first prompt: 0.2, then 0.5
+    assert gap_changes(scores, later, [32]) == {}
+
+
+def test_the_ratio_of_two_rewards_is_over_the_images_that_have_both() -> None:
+    first, second = np.array([0.2, 0.4, 1.0, NAN]), np.array([0.1, 0.2, NAN, 0.9])
+    assert reward_ratio(first, second) == pytest.approx(2.0)
+    assert math.isnan(reward_ratio(first, np.zeros(4))) and math.isnan(reward_ratio(first, np.full(4, NAN)))
+
+
+def test_changes_since_the_start_survive_a_resume(tmp_path: Path) -> None:
+    """A resumed training reports the changes that an uninterrupted one reports."""
+
+    def run_with(reports: Reports, tmp: Path, stop: int | None = None) -> None:
+        made = trainer(recipe=recipe(**RULE), unseen=UNSEEN, reports=reports)
+        gather = made.epochs.gather
+
+        def stopping(epoch: int) -> Any:
+            if epoch == stop:
+                raise KeyboardInterrupt
+            return gather(epoch)
+
+        object.__setattr__(made.epochs, "gather", stopping)
+        made.run(tmp / "out", tmp / "checkpoint")
+
+    whole: dict[int, dict[str, float]] = {}
+    resumed: dict[int, dict[str, float]] = {}
+
+    def into(logged: dict[int, dict[str, float]]) -> Reports:
+        return Reports(metrics=lambda values, epoch: logged.setdefault(epoch, {}).update(values))
+
+    run_with(into(whole), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_with(Reports(), tmp_path / "cut", stop=1)
+    run_with(into(resumed), tmp_path / "cut")
+    key = "change/64/brightness"
+    assert whole[0][key] == 0 and whole[1][key] != 0 and resumed.keys() == {2}
+    assert resumed[2][key] == whole[2][key]
