@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from paco_core.config.measures import validate_term_names
 from paco_core.config.params_base import AboveZero, ChatParams, Device, Natural, Number, Positive, Section
 from paco_core.config.params_losses import HackMeter
 from paco_core.config.references import ModelRef
@@ -128,14 +129,20 @@ TestRewards = Annotated[RewardSet, AfterValidator(refuse_opponents)]
 
 
 def refuse_unknown(rewards: RewardSet, key: str) -> None:
-    """Every reward is registered, or names a function of the user's own.
+    """Every reward is registered, or names a function of the user's own; and no term has the name of another measure.
 
     Raises:
-        ValueError: naming the key and the nearest reward.
+        ValueError: naming the key and the nearest reward, or the term.
     """
     names = names_of("rewards/registry.py", "REWARDS")
+    validate_term_names(rewards.terms, key)
     for name, term in rewards.terms.items():
         asked = term.reward or name
+        if name in names and asked != name:
+            raise ValueError(
+                f"{key}: the term {name!r} is called like a registered reward and is another one ({asked}); choose "
+                "another name for it"
+            )
         if asked not in names and not FUNCTION.fullmatch(asked):
             module, dot, function = asked.rpartition(".")
             hint = f"did you mean '{module}:{function}'? " if dot else meant(asked, names)

@@ -1,0 +1,69 @@
+"""Names of the built-in measures: no reward term has one, and an evaluation reports no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from paco_core.config.measures import BUILT_IN, ENDS
+from paco_core.config.params import ParamsError, load
+from paco_core.grpo.scoring import Scoring
+from tests.support.grpo_toys import Brightness, recipe, record, trainer
+
+TERM = {"weight": 1.0, "reward": "own:reward"}
+
+
+def params(repository: Path, folder: Path, **terms: Any) -> Path:
+    text = (repository / "params.yaml").read_text()
+    before = "          consistency: {weight: 1.0}\n"
+    assert before in text
+    (folder / "params.yaml").write_text(
+        text.replace(before, before + "".join(f"          {k}: {v}\n" for k, v in terms.items()))
+    )
+    return folder / "params.yaml"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(BUILT_IN), "consistency_low", "drift_high", "gold_editing_missing", "consistency/2x2", "clip_score"],
+)
+def test_a_term_called_like_another_measure_is_refused(repository: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ParamsError) as error:
+        load(params(repository, tmp_path, **{name: "{weight: 1.0, reward: 'own:reward'}"}))
+    assert name in str(error.value) and "flux_t2is.rewards" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["diversity", "other_judge", "low"])
+def test_other_names_are_accepted(repository: Path, tmp_path: Path, name: str) -> None:
+    file = params(repository, tmp_path, **{name: "{weight: 1.0, reward: consistency}"})
+    assert name in load(file).policies.recipes["flux_t2is"].rewards.terms
+
+
+def test_a_term_called_diversity_is_evaluated() -> None:
+    reward = Brightness()
+    with Scoring({"diversity": reward}) as scoring:
+        scores = scoring.round()
+        scores.add([record(0)], [Image.new("RGB", (32, 32), "white")])
+        found = scores.pending().result()
+    assert reward.seen == 1 and found.rewards["diversity"].tolist() == [1.0] and found.diversity.tolist() == [0.0]
+
+
+def test_an_evaluation_reports_terms_and_built_in_measures_alone(tmp_path: Path) -> None:
+    """A measure that is missing among the built-in names could be the name of a term."""
+    terms = {"brightness": TERM, "other": {**TERM, "weight": 0.0}}
+    rewards = {"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"}
+    meter = {"trained": "brightness", "held_out": "other"}
+    rule = recipe(epochs=1, rewards=rewards, test_rewards=rewards, hack_meter=meter)
+    both = {"brightness": Brightness(), "other": Brightness()}
+
+    def gold(_panels: list[Any], records: list[Any]) -> dict[str, np.ndarray]:
+        return {"gold_consistency": np.zeros(len(records))}
+
+    made = trainer(recipe=rule, rewards=both, test_rewards=dict(both), gold=gold)
+    names = {name.partition("/")[2] for name in made.run(tmp_path, tmp_path / "checkpoint").after}
+    plain = {next((name.removesuffix(end) for end in ENDS if name.endswith(end)), name) for name in names}
+    assert {"brightness", "score", "drift", "grid_score"} <= plain <= {*terms, *BUILT_IN}
