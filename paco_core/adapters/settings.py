@@ -12,13 +12,15 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import regex
 from peft import LoraConfig
 from peft.tuners.tuners_utils import check_target_module_exists
+from pydantic import Field, ValidationError
 
 from paco_core.io.files import DataError
+from paco_core.io.validation import StrictModel, first_fault
 
 #: Say who trained it, on what and how; the weights mean the same whatever their values are.
 NEUTRAL = {
@@ -53,6 +55,24 @@ def _at_the_end(pattern: str) -> str:
     return rf"(.*\.)?({pattern})"
 
 
+Rank = Annotated[int, Field(gt=0)]
+Modules = str | list[str] | set[str] | None
+
+
+class _PlainLora(StrictModel):
+    """The types of :data:`SCALE` and :data:`TARGETS`; PEFT itself takes "false" for true."""
+
+    r: Rank | None = None
+    lora_alpha: float | None = None
+    rank_pattern: dict[str, Rank] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    use_rslora: bool | None = None
+    target_modules: Modules = None
+    exclude_modules: Modules = None
+    layers_to_transform: int | list[int] | None = None
+    layers_pattern: Modules = None
+
+
 class Settings:
     """Settings of one model's LoRA.
 
@@ -83,9 +103,11 @@ class Settings:
         excluded = settings.pop("exclude_modules", None) or None
         self._seconds = MATCH_S
         try:
+            _PlainLora.model_validate(given)
+        except ValidationError as error:
+            raise DataError(f"{file}: not the settings of a LoRA ({first_fault(error)})") from None
+        try:
             self.config = LoraConfig(**settings)
-            if self.config.r <= 0 or not math.isfinite(self.config.lora_alpha):
-                raise ValueError(f"r {self.config.r!r}, lora_alpha {self.config.lora_alpha!r}")
             if re.search(r"[^\w.]", "".join(self.config.layers_pattern or ())):
                 raise ValueError(f"layers_pattern {self.config.layers_pattern!r} has more than names")
             if not isinstance(excluded, str | None):
@@ -128,15 +150,13 @@ class Settings:
         """The plain alpha of a layer: its product B A is scaled by alpha / rank.
 
         Raises:
-            DataError: when the settings give another rank than the tensors have, or no number.
+            DataError: when the settings give another rank than the tensors have.
         """
         config = self.config
         stated = self._setting(config.rank_pattern, layer, config.r)
         if stated != rank:
             raise DataError(f"{self.file}: {layer} has rank {stated} here, and its tensors have rank {rank}")
         alpha = self._setting(config.alpha_pattern, layer, config.lora_alpha)
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-            raise DataError(f"{self.file}: {layer} has the alpha {alpha!r}, which is no number")
         return alpha * math.sqrt(rank) if config.use_rslora else alpha
 
     def check(self, layers: Collection[str], known: Iterable[str]) -> None:

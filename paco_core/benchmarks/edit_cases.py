@@ -13,6 +13,7 @@ from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
+from paco_core.io.tables import text
 from paco_core.io.text import not_blank, validate_marks
 from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
@@ -81,11 +82,14 @@ def _case(entry: Mapping[str, Any], pictures: Callable[[], tuple[Image, Image, I
         raise DataError("record: the instruction is not a string")
     try:
         validate_marks(not_blank(entry["instruction"]))
+        names, task_type = [text(key, "key") for key in keys], text(entry["task_type"], "task_type")
+    except DataError as error:
+        raise DataError(f"record: {error}") from None
     except ValueError as error:
         raise DataError(f"record: instruction {error}") from None
     return Case(
-        id=" > ".join(map(str, keys)),
-        task_type=str(entry["task_type"]),
+        id=" > ".join(names),
+        task_type=task_type,
         dimension=str(dimension),
         instruction=str(entry["instruction"]),
         group=digest(entry["instruction"]),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from paco_core.benchmarks.statistics import Estimate, macro_estimate
 from paco_core.benchmarks.tables import ResultTable, interval
@@ -23,6 +23,7 @@ from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat
+from paco_core.io.validation import StrictModel
 from paco_core.painting.painted import Painted
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ FURTHER = (
 CHARACTERS_A_TOKEN = 4  # of English text, about
 
 
-class Rating(BaseModel):
+class Rating(StrictModel):
     """What a judge answers: why, and two scores from 0 to 10."""
 
     model_config = ConfigDict(extra="forbid")

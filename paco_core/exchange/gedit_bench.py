@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pyarrow import parquet
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from paco_core.data.records.records import Id, Words
 from paco_core.io.atomic import atomic
@@ -23,7 +23,7 @@ from paco_core.io.files import DataError, UniqueIds, digest, md5_of, write_json,
 from paco_core.io.pictures import decode_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 
 TASKS = (
     "background_change", "color_alter", "material_alter", "motion_change", "ps_human", "style_change", "subject-add",
@@ -32,12 +32,12 @@ TASKS = (
 NAMES = {"prompt": "instruction", "image": "input_image"}  # of PaCo-GRPO's split -> of the benchmark
 
 
-class _Picture(BaseModel):
+class _Picture(StrictModel):
     model_config = ConfigDict(extra="ignore")
     bytes: bytes
 
 
-class _Row(BaseModel):
+class _Row(StrictModel):
     model_config = ConfigDict(extra="ignore")
 
     key: Id | None = None

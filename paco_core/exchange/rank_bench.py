@@ -110,7 +110,7 @@ def read(folder: Path) -> RankBench:
     """
     rejected = Rejected()
     prompts = _prompts(folder / PROMPTS, rejected)
-    texts = {key: str(row.get("prompt", "")) for key, row in prompts.items()}
+    texts = {key: str(row.get("prompt") or "") for key, row in prompts.items()}
     both = [str(row[key]) for row in prompts.values() for key in ("prompt", "theme") if row.get(key)]
     found = RankBench(folder, pd.DataFrame(), texts, text_contents(*both), rejected)
     size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
@@ -142,6 +142,8 @@ def _prompts(file: Path, rejected: Rejected) -> dict[str, dict[str, Any]]:
         try:
             name = checked_name(text(row.get("idx"), "idx"))
             names.add(name, number)
+            if row.get("prompt") is not None:
+                text(row["prompt"], "prompt")
         except DataError as error:
             rejected.add(f"{file}:{number}", f"prompt: {error}")
             continue

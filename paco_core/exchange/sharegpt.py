@@ -128,6 +128,9 @@ def _files(folder: Path, rejected: Rejected) -> dict[str, File]:
         if not isinstance(entry, dict) or entry.get("formatting") != "sharegpt" or "file_name" not in entry:
             rejected.add(f"{folder / INFO}: {name}", "entry: is no file in the ShareGPT form (formatting, file_name)")
             continue
+        if not isinstance(entry.get("ranking"), bool | None):
+            rejected.add(f"{folder / INFO}: {name}", f"entry: ranking is {entry['ranking']!r}, expected true or false")
+            continue
         if entry.get("ranking"):
             rejected.add(f"{folder / INFO}: {name}", "entry: holds preferences (ranking: true), expected one answer")
             continue

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from paco_core.data.records.prompt_text import PANEL_MARK
 from paco_core.data.records.records import PromptRecord, Text, Words, validated, write_prompts
@@ -24,7 +24,7 @@ from paco_core.io.files import DataError, inside, md5_of, read_json, write_json
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 
 Language = Literal["en", "ch"]
 LANGUAGES: tuple[Language, ...] = ("en", "ch")
@@ -35,7 +35,7 @@ MOST_PANELS = 99  # that a layout can name
 Texts = Mapping[str, Text]  # by language
 
 
-class _Shot(BaseModel):
+class _Shot(StrictModel):
     model_config = ConfigDict(extra="ignore")
 
     index: NonNegativeInt
@@ -46,7 +46,7 @@ class _Shot(BaseModel):
     characters: Mapping[str, Sequence[str]] = Field(alias="Characters Appearing")
 
 
-class _Character(BaseModel):
+class _Character(StrictModel):
     model_config = ConfigDict(extra="ignore")
 
     name_en: Words

@@ -83,7 +83,7 @@ class Evaluator:
             if self.gold is not None:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
                 truth = self.gold(panels, owners)
-                metrics |= {f"{side}/{name}": _mean(values) for name, values in truth.items()}
+                metrics |= {f"{side}/{name}": mean(values) for name, values in truth.items()}
                 measured |= truth
             shaped = {f"{side}/{name}": values.reshape(len(self.records), -1) for name, values in measured.items()}
             parts = by_layout(shaped, [record.layout for record in self.records])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
 import unicodedata
 from typing import Any
@@ -80,15 +81,22 @@ def not_blank(text: str) -> str:
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """:func:`json.loads` for a file of data, or an answer.
+    """:func:`json.loads` for a file of data, or an answer, without numbers that are none: NaN, and those beyond float64.
 
     Raises:
         DataError: for a NUL or half of a surrogate pair in a string, which JSON can spell and no file of text can hold.
         ValueError, RecursionError: as the library's.
     """
-    value = json.loads(text, **hooks)
+    value = json.loads(text, parse_constant=_finite, parse_float=_finite, **hooks)
     if "\\u" in text and (character := _first_unwritable(value)):
         raise DataError(f"a string has the character {character!r}, which is no text; remove it")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
     return value
 
 

@@ -1,11 +1,20 @@
-"""What pydantic finds wrong, in a line each."""
+"""Data from outside as pydantic models: the types of JSON, and what is wrong, in a line each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class StrictModel(BaseModel):
+    """Data that people or other programs write: no value is converted.
+
+    So true is no number, "false" is not false, "7" is not 7, and numbers are finite.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 def faults(error: ValidationError, depth: int | None = None) -> list[str]:

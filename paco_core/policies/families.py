@@ -172,9 +172,18 @@ DISTILLED = {"black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klei
 
 
 def is_distilled(root: Path, model: str) -> bool:
-    """Whether a model's weights are distilled to a few steps, as far as that is known without asking a hub."""
+    """Whether a model's weights are distilled to a few steps, as far as that is known without asking a hub.
+
+    Raises:
+        DataError: when its index says neither true nor false.
+    """
     index = root / model / "model_index.json"
-    return bool(read_json(index).get("is_distilled")) if index.is_file() else model in DISTILLED
+    if not index.is_file():
+        return model in DISTILLED
+    distilled = read_json(index).get("is_distilled")
+    if not isinstance(distilled, bool | None):
+        raise DataError(f"{index}: is_distilled is {distilled!r}, expected true or false")
+    return bool(distilled)
 
 
 class FamilyChoice(Protocol):

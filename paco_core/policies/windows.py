@@ -62,7 +62,7 @@ def _windows(folder: Path, pipeline: str | None) -> Iterator[int]:
         yield known
     config = folder / (main_tokenizer(parts) or "tokenizer") / "tokenizer_config.json"
     length = read_json(config).get("model_max_length") if config.is_file() else None
-    if isinstance(length, int | float) and length < UNBOUNDED:
+    if isinstance(length, int | float) and not isinstance(length, bool) and length < UNBOUNDED:
         yield int(length)
 
 

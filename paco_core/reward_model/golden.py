@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from paco_core.io import tables
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.io.pictures import read_image
 from paco_core.io.shards import encode_png
@@ -116,7 +117,7 @@ def _golden(folder: Path, number: int, pair: Mapping[str, Any], dtype: str) -> G
             f"{folder / FILE}: pair {number} names {missing[0]}, which is missing; run `dvc repro reward_merged`"
         )
     first, second = (read_image(folder / name) for name in names)
-    score = float(pair["score"])
+    score = tables.number(pair["score"], "score")
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"a score of {score}")
     return Golden(PairQuery(first, second, str(pair["instruction"])), score, dtype)

@@ -6,17 +6,17 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import BaseModel, StrictFloat, StrictInt, ValidationError
+from pydantic import Field, ValidationError
 
 from paco_core.data.llm.chat_protocol import data_url
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digests
 from paco_core.io.secrets import one_line
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_key, need_section
 from paco_core.serving.cache import ANY_NUMBER, ScoreCache, question_key
@@ -31,8 +31,8 @@ SCORES = Path(".paco/rewards/http.db")
 NO_SCORE = "the scorer gave no score and no cause"
 
 
-class _Answer(BaseModel):
-    scores: list[StrictFloat | StrictInt | None]
+class _Answer(StrictModel):
+    scores: list[Annotated[float, Field(allow_inf_nan=True)] | None]  # a NaN fails its own sample alone
     causes: list[str | None] | None = None
 
 

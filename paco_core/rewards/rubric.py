@@ -9,11 +9,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from paco_core.data.llm.chat_protocol import Question, Rejection
 from paco_core.data.llm.journal import SharedJournal
 from paco_core.data.llm.openai_chat import Chat
+from paco_core.io.validation import StrictModel
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_section
 
@@ -31,7 +32,7 @@ You mark a generated picture by the criteria that you are given, each on its own
 see that bears on the criterion, then give a whole number from 0 (not met at all) to {BEST} (fully met)."""
 
 
-class Mark(BaseModel):
+class Mark(StrictModel):
     """What is seen, and the mark for one criterion."""
 
     model_config = ConfigDict(extra="forbid")
@@ -40,7 +41,7 @@ class Mark(BaseModel):
     mark: int
 
 
-class Marks(BaseModel):
+class Marks(StrictModel):
     """One mark a criterion."""
 
     model_config = ConfigDict(extra="forbid")

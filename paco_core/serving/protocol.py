@@ -41,7 +41,7 @@ class _Request(BaseModel):
 class _Answer(BaseModel):
     """Part of a server's answer: other fields are not read."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", strict=True, protected_namespaces=())
 
 
 class ImageUrl(_Request):

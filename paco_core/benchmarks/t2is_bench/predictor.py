@@ -12,12 +12,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from paco_core.io.files import DataError
 from paco_core.reward_model.yes_probability import Query, Score
 
 if TYPE_CHECKING:
     from paco_core.config.params_benchmarks import PredictorParams
 
+SCORES = TypeAdapter(list[float])
 TAIL = 1000  # characters of a worker's log in an error
 
 
@@ -56,8 +59,8 @@ class Predictor:
             answer = json.loads(process.stdout.readline())
             if not isinstance(answer, list) or len(answer) != len(texts):
                 raise ValueError(f"{len(texts)} scores were expected")
-            return [float(value) for value in answer]
-        except (OSError, ValueError, TypeError) as error:
+            return SCORES.validate_python(answer, strict=True)
+        except (OSError, ValueError) as error:
             raise DataError(f"{self.params.python} {self.script.name}: {error}; {self._log()}") from None
 
     def _running(self) -> subprocess.Popen[str]:

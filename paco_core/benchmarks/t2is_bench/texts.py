@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from paco_core.data.records.records import PromptRecord, Text
 from paco_core.io.files import DataError, read_json
 from paco_core.io.rejected import Rejected
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 from paco_core.storybook import bench_texts
 from paco_core.storybook.prompts import parse_prompt
 
@@ -29,20 +29,20 @@ T = TypeVar("T")
 Listed = Mapping[str, Sequence[str]]  # dimension or aspect -> its texts
 
 
-class _Criteria(BaseModel):
+class _Criteria(StrictModel):
     """One case of ``prompt_consistency.json``; a dimension that is missing is not judged."""
 
-    Identity: list[dict[str, Text]] = []
-    Style: list[dict[str, Text]] = []
-    Logic: list[dict[str, Text]] = []
+    Identity: list[dict[str, Text]] = Field(default_factory=list)
+    Style: list[dict[str, Text]] = Field(default_factory=list)
+    Logic: list[dict[str, Text]] = Field(default_factory=list)
 
 
-class _Aspects(BaseModel):
+class _Aspects(StrictModel):
     """One panel of ``prompt_alignment.json``."""
 
-    Entity: list[Text] = []
-    Attribute: list[Text] = []
-    Relation: list[Text] = []
+    Entity: list[Text] = Field(default_factory=list)
+    Attribute: list[Text] = Field(default_factory=list)
+    Relation: list[Text] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, Verdict
 from paco_core.data.annotation.votes import orders
@@ -19,14 +19,15 @@ from paco_core.data.records.records import validated
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, read_jsonl, write_text
+from paco_core.io.validation import StrictModel
 
 FILE = paths.PEOPLE / "answers.jsonl"
 
 
-class AnswerRow(BaseModel):
+class AnswerRow(StrictModel):
     """One line."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     annotator: str = Field(min_length=1)
     instance_id: str = Field(min_length=1)
@@ -34,7 +35,7 @@ class AnswerRow(BaseModel):
     verdict: Verdict
     ranking: list[int] | None
     shown: list[int]
-    seconds: float = Field(ge=0, allow_inf_nan=False)
+    seconds: float = Field(ge=0)
     at: str
     pictures: str = ""
 

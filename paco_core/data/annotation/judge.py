@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from paco_core.data.annotation.agreement import kendall_tau
 from paco_core.data.annotation.assignment import places
@@ -25,6 +25,7 @@ from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat
+from paco_core.io.validation import StrictModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,14 +40,14 @@ pose, view or moment is no inconsistency, and how beautiful a picture is does no
 Row = tuple[str, str, list[str]]
 
 
-class PairScore(BaseModel):
+class PairScore(StrictModel):
     """How consistent two pictures are."""
 
     model_config = ConfigDict(extra="forbid")
     score: int
 
 
-class Order(BaseModel):
+class Order(StrictModel):
     """Numbers of the candidates, best first."""
 
     model_config = ConfigDict(extra="forbid")

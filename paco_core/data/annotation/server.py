@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from paco_core.data.annotation.store import Annotator, NotStored, StaleAnswer
 from paco_core.io import connections
 from paco_core.io.files import DataError
 from paco_core.io.local_page import HOST, application, get, listen, post
+from paco_core.io.validation import StrictModel
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 16 * 1024
@@ -27,7 +28,7 @@ LONGEST_S = 24 * 3600.0
 __all__ = ["HOST", "create_app", "listen", "serve"]
 
 
-class AnswerBody(BaseModel):
+class AnswerBody(StrictModel):
     """What the page sends: places on the page, best first; none unless the verdict is ``ranked``."""
 
     model_config = ConfigDict(extra="forbid")
@@ -36,10 +37,10 @@ class AnswerBody(BaseModel):
     revision: int = Field(gt=0)
     verdict: Literal["ranked", "cannot_tell", "skipped"]
     ranking: list[int] = Field(max_length=64)
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    seconds: Annotated[float, Field(ge=0)]
 
 
-class UndoBody(BaseModel):
+class UndoBody(StrictModel):
     """The answer that the page showed as the last one."""
 
     model_config = ConfigDict(extra="forbid")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, fault, normalised
@@ -23,7 +23,7 @@ from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl
 from paco_core.io.pictures import content_and_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 from paco_core.storybook.editing import random_edit
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SHARD = "pictures"  # folder of the pairs' own pictures, below data/pairs
 LAYOUT = "1x1"
 
 
-class TripleRecord(BaseModel):
+class TripleRecord(StrictModel):
     """One line of an imported file; pictures are paths relative to it, and below it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from paco_core.data.records.edit_records import EditRecord, asked_of
 from paco_core.data.records.records import Id, validated
 from paco_core.io.files import DataError, digest, read_jsonl, write_jsonl
 from paco_core.io.shards import ShardReader, encode_png, write_shard
+from paco_core.io.validation import StrictModel
 from paco_core.storybook.editing import Edit, changed
 from paco_core.storybook.world import VOCABULARY, Panel
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 FILE, SHARD = "painted.jsonl", "pictures"
 
 
-class PaintedEdit(BaseModel):
+class PaintedEdit(StrictModel):
     """One picture (``id`` in the shard) that ``painter`` made of the editing prompt ``prompt_id`` from ``seed``.
 
     ``shows``: trait -> word, as the annotator reads the picture.

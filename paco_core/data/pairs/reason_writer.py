@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.openai_chat import Chat
 from paco_core.data.records.panels import PanelStore
+from paco_core.io.validation import StrictModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,7 @@ FOLLOWED_VERDICTS = {
 }
 
 
-class WrittenReasons(BaseModel):
+class WrittenReasons(StrictModel):
     """The verdict again, and why."""
 
     model_config = ConfigDict(extra="forbid")

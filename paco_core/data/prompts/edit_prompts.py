@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected
 from paco_core.data.records.prompt_content import prompt_key
@@ -20,7 +20,7 @@ from paco_core.io.files import DataError, UniqueIds, digest, inside, md5_of, rea
 from paco_core.io.pictures import content_and_size, decode_image, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 from paco_core.storybook.editing import random_edit
 from paco_core.storybook.world import VOCABULARY
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
 
 
-class EditRow(BaseModel):
+class EditRow(StrictModel):
     """One line of a file made elsewhere; other keys are ignored.
 
     ``input_image`` is the path of a picture, or a list of paths in the order in which the instruction counts them, the

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from paco_core.data.llm.chat_protocol import Question, Rejection
 from paco_core.data.llm.openai_chat import Chat
@@ -21,6 +21,7 @@ from paco_core.data.records.categories import Subcategory, shares
 from paco_core.data.records.records import Dimension, PromptRecord
 from paco_core.io.files import DataError, digest
 from paco_core.io.text import template_mark
+from paco_core.io.validation import StrictModel
 
 AN_ANSWER = 5  # prompts asked for at once: few enough that the last one is as careful as the first
 BARREN = 3  # answers in a row without one usable prompt, after which a subcategory is given up
@@ -34,7 +35,7 @@ be painted from its own text and the shared traits alone. Name concrete, visible
 places, light, medium. No real living persons, no brands, no text to be read unless the kind asks for it."""
 
 
-class Criterion(BaseModel):
+class Criterion(StrictModel):
     """One thing that must be consistent in the set."""
 
     model_config = ConfigDict(extra="forbid")
@@ -42,7 +43,7 @@ class Criterion(BaseModel):
     text: str
 
 
-class WrittenPrompt(BaseModel):
+class WrittenPrompt(StrictModel):
     """One prompt in its parts."""
 
     model_config = ConfigDict(extra="forbid")
@@ -55,7 +56,7 @@ class WrittenPrompt(BaseModel):
     logic: list[Criterion]
 
 
-class WrittenPrompts(BaseModel):
+class WrittenPrompts(StrictModel):
     model_config = ConfigDict(extra="forbid")
     prompts: list[WrittenPrompt]
 

@@ -27,8 +27,8 @@ Part = Literal["train", "unseen"]
 
 
 def _several(given: Any) -> Any:
-    """What the key ``reference`` of a file holds, one id or a list of them, as a list."""
-    return given if isinstance(given, list | tuple) else [given]
+    """What the key ``reference`` of a file holds, one id or a list of them, as a tuple."""
+    return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
 def _one_or_several(ids: tuple[str, ...]) -> str | list[str]:

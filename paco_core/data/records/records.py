@@ -21,7 +21,7 @@ from paco_core.io.layouts import LAYOUT, refuse_layout
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
 from paco_core.io.text import not_blank, validate_marks
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
@@ -32,19 +32,19 @@ Words = Annotated[Text, AfterValidator(not_blank)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
 
 
-class _Released(BaseModel):
+class _Released(StrictModel):
     """What records of PaCo-GRPO's released files have beside those of T2IS-Bench."""
 
     source: str | None = Field(None, alias="from")  # the data set that the record was taken from
     original_idx: str | None = None  # its id there
     editing_prompts: list[Words] | None = None  # the first panel, then each from the last
-    size: tuple[Side, Side] | None = None
+    size: Annotated[tuple[Side, Side] | None, Field(strict=False)] = None
 
 
 RELEASED_KEYS = frozenset(field.alias or name for name, field in _Released.model_fields.items())
 
 
-class PromptRecord(BaseModel):
+class PromptRecord(StrictModel):
     """One text-to-image-set prompt in the public T2IS format; other keys than these are kept as they are.
 
     Its layout is that of its key ``layout``, else what the text states.

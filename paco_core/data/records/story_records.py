@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from paco_core.data.records.records import Id, Text, Words
 from paco_core.io.files import DataError
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import StrictModel, first_fault
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
 
 
-class _Part(BaseModel):
+class _Part(StrictModel):
     model_config = ConfigDict(frozen=True)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from paco_core.io.files import DataError
 from paco_core.io.local_page import application, get, post
+from paco_core.io.validation import StrictModel
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gone
 from paco_core.operations.play.jobs import Full, Jobs, UnknownJob
@@ -30,7 +31,7 @@ PolicyName = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,100}(@[a-z]{1,
 Name = Annotated[str, StringConstraints(pattern="^[0-9a-f]{20}$")]
 
 
-class _Body(BaseModel):
+class _Body(StrictModel):
     model_config = ConfigDict(extra="forbid")
 
 
