@@ -143,6 +143,8 @@ def measure(
 
 
 def _largest_grid_score(pictures: Sequence[Image], before: Sequence[Image]) -> float:
-    sizes = sorted({picture.size for picture in pictures})
-    alike = [([p for p in some if p.size == size] for some in (pictures, before)) for size in sizes]
-    return max(grid_score(*both) for both in alike)
+    scores = []
+    for size in sorted({picture.size for picture in pictures}):
+        now, start = ([p for p in some if p.size == size] for some in (pictures, before))
+        scores.append(grid_score(now, start))
+    return max(scores)

@@ -70,7 +70,10 @@ def _of_benchmark(stage: str, table: pd.DataFrame) -> Iterator[tuple[str, pd.Ser
 
 
 def paired_difference(first: pd.Series[float], second: pd.Series[float]) -> Estimate:
-    """Mean of first - second over the cases that both runs have, with its 95% interval over groups."""
-    both = first.to_frame("first").join(second.to_frame("second"), how="inner")
+    """Mean of first - second over the cases that both runs have, with its 95% interval over groups.
+
+    A case that only one of them has counts as missing.
+    """
+    both = first.to_frame("first").join(second.to_frame("second"), how="outer")
     groups = [str(group) for group, _ in both.index]
     return compare(both["first"].to_numpy(), both["second"].to_numpy(), groups=groups)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, spearmanr
 
-from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics, ranks_of_order, ranks_of_scores
+from paco_core.benchmarks.ranking_metrics import METRICS, chance_metrics, rank_metrics, ranks_of_order, ranks_of_scores
 
 orders = st.permutations(range(4))
 scores = st.lists(st.floats(0, 1), min_size=4, max_size=4)
@@ -117,6 +117,21 @@ def test_random_scores_reach_the_published_chance_level() -> None:
     assert np.mean([f.t1_b1 for f in found]) == pytest.approx(0.25, abs=0.02)
     assert np.mean([f.tau for f in found]) == pytest.approx(0.0, abs=0.04)
     assert np.mean([f.footrule for f in found]) == pytest.approx(5.0, abs=0.1)
+
+
+def test_chance_is_the_mean_over_all_orders() -> None:
+    for human, scores in (([0, 1, 2, 3], None), ([2, 0, 1], [0.5, 0.5, 0.9])):
+        orders = itertools.permutations(range(len(human)))
+        every = [rank_metrics(list(order), human, scores).as_dict() for order in orders]
+        means = {name: np.mean([metrics[name] for metrics in every]) for name in METRICS}
+        assert chance_metrics(human, scores).as_dict() == pytest.approx(means)
+
+
+def test_ties_of_everything_claim_no_order_and_keep_the_given_one() -> None:
+    tied = rank_metrics([0.9, 0.5, 0.1], [0, 1, 2], [0.5, 0.5, 0.5])
+    assert (tied.accuracy, tied.tau, tied.rho) == (1.0, 0.0, 0.0)
+    judge = rank_metrics([0.5, 0.5, 0.5], [0, 1, 2])
+    assert (judge.tau_paper, judge.rho_paper) == pytest.approx((1.0, 1.0))
 
 
 def test_a_missing_score_makes_every_metric_nan() -> None:

@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import sem
 
-from paco_core.benchmarks.proportions import is_yes_no
+from paco_core.benchmarks.proportions import is_yes_no, wilson
 from paco_core.benchmarks.results import flat
-from paco_core.benchmarks.statistics import compare, crossed_estimate, estimate
+from paco_core.benchmarks.statistics import compare, crossed_estimate, estimate, macro_compare
 from paco_core.io.answer import plain
 
 numbers = st.lists(st.floats(-100, 100), min_size=6, max_size=30)
@@ -61,6 +61,54 @@ def test_fewer_than_six_groups_have_no_interval(values: list[float], groups: int
     ):
         assert math.isfinite(found.low) is math.isfinite(found.high) is known
         assert found.mean == pytest.approx(np.mean(values)) and found.groups == groups
+
+
+def test_a_macro_mean_and_its_interval_weigh_classes_equally() -> None:
+    """By definition, for classes of unequal size whose groups reach over both, with a case that one side failed."""
+    first = np.array([0.9, 0.1, 0.4, 0.7, 0.2, 0.6, 0.8, 0.3, 0.5, np.nan])
+    second = np.array([0.5, 0.3, 0.1, 0.6, 0.1, 0.2, 0.9, 0.3, 0.1, 0.4])
+    classes, groups = list("aaaaaaabbb"), [str(n % 6) for n in range(10)]
+    found = macro_compare(first, second, classes, groups=groups, resamples=300, seed=5)
+    cases = [(g, c, x) for g, c, x in zip(groups, classes, first - second, strict=True) if x == x]
+
+    def macro(weights: np.ndarray) -> float:
+        means = []
+        for name in "ab":
+            own = [(weights[int(g)], x) for g, c, x in cases if c == name]
+            if total := sum(w for w, _ in own):
+                means.append(sum(w * x for w, x in own) / total)
+        return float(np.mean(means))
+
+    draws = np.random.default_rng(5).multinomial(6, np.full(6, 1 / 6), size=300)
+    low, high = np.quantile([macro(draw) for draw in draws], [0.025, 0.975])
+    assert found.mean == pytest.approx(macro(np.ones(6))) and found.mean != pytest.approx(np.nanmean(first - second))
+    assert (found.low, found.high) == pytest.approx((low, high)) and (found.count, found.missing) == (9, 1)
+
+
+def test_rows_and_columns_are_drawn_and_missing_cells_left_out() -> None:
+    """By definition: the mean of the present cells of rows and columns that were drawn with replacement."""
+    rng = np.random.default_rng(1)
+    table, less = rng.normal(size=(3, 8)), rng.normal(size=8)
+    table[0, 1] = table[2, 1] = table[1, 4] = np.nan
+    found = crossed_estimate(table, less, resamples=200, seed=7)
+    draws = np.random.default_rng(7)
+    rows = draws.multinomial(3, np.full(3, 1 / 3), size=200)
+    columns = draws.multinomial(8, np.full(8, 1 / 8), size=200)
+    cells = [(r, c, table[r, c] - less[c]) for r in range(3) for c in range(8) if table[r, c] == table[r, c]]
+    means = []
+    for of_rows, of_columns in zip(rows, columns, strict=True):
+        weighed = [(of_rows[r] * of_columns[c], x) for r, c, x in cells]
+        if total := sum(weight for weight, _ in weighed):
+            means.append(sum(weight * x for weight, x in weighed) / total)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
+    assert found.mean == pytest.approx(np.mean([x for *_, x in cells])) and (found.count, found.missing) == (21, 3)
+
+
+def test_a_table_of_answers_counts_at_least_as_many_cases_as_columns() -> None:
+    """Two seeds that disagree on every prompt have the variance of one case; the interval is that of 40."""
+    found = crossed_estimate(np.array([np.zeros(40), np.ones(40)]))
+    assert (found.mean, found.groups, found.count) == (0.5, 40, 80)
+    assert (found.low, found.high) == pytest.approx(wilson(0.5, 40, 0.95))
 
 
 def test_a_column_without_values_is_no_group() -> None:

@@ -97,7 +97,7 @@ def test_a_difference_is_to_the_oldest_run_over_the_samples_that_both_have(
 ) -> None:
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     first = {f"p{n}": 0.1 * n for n in range(8)}
-    second = {idx: score + 0.1 for idx, score in first.items()} | {"p7": math.nan}  # the best of the first one failed
+    second = {idx: score + 0.1 for idx, score in first.items()} | {"p7": math.nan, "p8": 0.0}  # p7 failed, p8 is new
     key = "t2is/p.px64.x.after"
     old, new = (
         logged(project, f"t2is/{name}", per_prompt(tmp_path / name / "per_prompt.parquet", scores), {key: mean})
@@ -106,10 +106,10 @@ def test_a_difference_is_to_the_oldest_run_over_the_samples_that_both_have(
     for order in ([old, new], [new, old]):
         text = compare(project, order, project / "out.html")
         (line,) = [line for line in text.splitlines() if line.startswith(key)]
-        assert "+0.1 (+0.1 to +0.1), 1 missing" in line and line.count("+0.1 (") == 1
+        assert "+0.1 (+0.1 to +0.1), 2 missing" in line and line.count("+0.1 (") == 1
         assert f"difference to [{order.index(old)}]" in text
     text = compare(project, [old, new], project / "out.html", baseline=new[:8])
-    assert "-0.1 (-0.1 to -0.1), 1 missing" in text and "-0.1 (" in (project / "out.html").read_text()
+    assert "-0.1 (-0.1 to -0.1), 2 missing" in text and "-0.1 (" in (project / "out.html").read_text()
     answer = compare(project, [old, new], project / "out.html", baseline=new)
     assert answer.figures["baselines"] == [new]
     with pytest.raises(DataError) as error:

@@ -78,6 +78,16 @@ def test_differences_are_over_the_prompts_that_have_all_scores(tmp_path: Path) -
     assert rows[-1]["eval/32/failed_samples"] == "2.0"
 
 
+def test_a_reward_that_is_only_watched_ends_no_training(tmp_path: Path) -> None:
+    terms = {"brightness": {"weight": 1.0}, "watched": {"weight": 0.0}}
+    rewards = {"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"}
+    both = {"brightness": Brightness(), "watched": Failing(lambda *_: True)}
+    made = trainer(recipe=recipe(**RULE, rewards=rewards), rewards=both, unseen=UNSEEN, max_failed_share=0.0)
+    figures = made.run(tmp_path / "out", tmp_path / "checkpoint").metrics()
+    assert math.isnan(figures["eval.32.watched.change"]) and figures["eval.32.watched.change_missing"] == 8
+    assert math.isfinite(figures["eval.32.brightness.change"]) and "eval.32.failed_samples.after" not in figures
+
+
 def test_a_gap_and_its_change_are_over_common_prompts() -> None:
     scores = {"32/x": np.array([[0.1], [0.2], [0.9]]), "64/x": np.array([[0.3], [0.5], [NAN]])}
     metrics = {"32/x": 0.4, "64/x": 0.4, "32/grid_score": 1.0, "64/grid_score": 3.0, "64/failed_samples": 1.0}

@@ -13,9 +13,10 @@ from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.grpo import checks
-from paco_core.grpo.hack_meter import drift, near_copies
+from paco_core.grpo.hack_meter import _largest_grid_score, drift, near_copies
 from paco_core.grpo.intervals import deviation, mean_with_interval, paired_change, paired_changes
 from paco_core.grpo.online import disagreement
+from paco_core.io.picture_measures import grid_score
 from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys
 from tests.support.grpo_toys import recipe, record, trainer
@@ -83,6 +84,17 @@ def test_a_copy_of_a_panel_or_of_the_reference_is_a_near_copy() -> None:
     assert near_copies([half], prompts[:1], 0.05) == pytest.approx(2 / 6)
     assert near_copies([copies, half], prompts, 0.05, lambda _record: [copies, half]) == 0.5
     assert math.isnan(near_copies([copies], [prompts[0].model_copy(update={"layout": "1x1"})], 0.05))
+
+
+def test_the_grid_score_of_several_sizes_is_the_largest() -> None:
+    before = [Image.new("RGB", (side, side), "grey") for side in (32, 48)]
+    for place, plain in enumerate(before):
+        stripes = plain.copy()
+        for column in range(0, plain.width, 4):
+            stripes.paste("white", (column, 0, column + 1, plain.height))
+        now = [stripes if n == place else picture for n, picture in enumerate(before)]
+        assert _largest_grid_score(now, before) == grid_score([stripes], [plain]) > 3
+    assert _largest_grid_score(before, before) == 0
 
 
 def test_judges_disagree_where_only_the_training_one_is_above_its_group() -> None:
@@ -197,6 +209,7 @@ def test_a_change_and_its_interval_are_over_the_prompts_with_all_scores() -> Non
     found = paired_change(before, after)
     assert (found.mean, found.low, found.high, found.missing) == (0.0, 0.0, 0.0, 2)
     assert found.row() == {"": 0.0, "_low": 0.0, "_high": 0.0, "_missing": 2.0}
+    assert paired_change(np.tile(before, 2), np.column_stack([before, after])).missing == 2, "one seed is enough"
     after[:] = NAN
     assert math.isnan(paired_change(before, after).mean) and paired_change(before, after).missing == 8
 

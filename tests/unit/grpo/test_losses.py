@@ -105,6 +105,14 @@ def test_nft_by_hand() -> None:
     assert torch.allclose(nft(given), 5.0 * (share * parts[0] + (1 - share) * parts[1]) / 0.25, rtol=1e-5)
 
 
+def test_nft_bounds_the_share_of_an_advantage_and_divides_by_a_small_distance() -> None:
+    velocity = torch.full((2, 3, 4), 0.3)
+    assert torch.equal(nft(nft_inputs([20.0, -20.0], velocity)), nft(nft_inputs([5.0, -5.0], velocity)))
+    near = replace(nft_inputs([5.0, 5.0], velocity), old_velocity=velocity)
+    near = replace(near, noised=near.clean + near.sigma * velocity + 1e-4)  # misses the clean sample by 1e-4
+    assert nft(near).tolist() == pytest.approx([5.0 * 1e-4 / near.mix] * 2, rel=1e-2)
+
+
 def test_nft_is_finite_where_the_prediction_is_exact() -> None:
     given = nft_inputs([2.0, -2.0], torch.zeros(2, 3, 4))
     exact = torch.full((2, 3, 4), 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from paco_core.grpo.epoch_prompts import noise_steps_of_epoch
 from paco_core.grpo.experience import Bucket, Experience
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.losses import OLD_DECAYS
-from paco_core.grpo.objectives import FORWARD_NOISE, TransitionObjective
+from paco_core.grpo.objectives import FORWARD_NOISE, TransitionObjective, _advantages
 from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.trainer import Trainer
 from tests.support import grpo_toys
@@ -151,6 +152,33 @@ def test_the_second_adapter_follows_by_its_schedule(tmp_path: Path, decay: str, 
         assert torch.equal(first, policy.b)
     else:
         assert not torch.equal(first, policy.b) and torch.allclose(first, policy.b, atol=0.01)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_slow_follower_moves_by_the_decay_of_each_finished_epoch(tmp_path: Path, epochs: int) -> None:
+    """After epoch n: old <- 0.001 n old + (1 - 0.001 n) trained, computed from the weights that each epoch left."""
+    given = grpo_toys.trainer(
+        recipe=recipe(loss="nft", nft={"decay": "slow"}, epochs=epochs), train=TRAIN, unseen=UNSEEN
+    )
+    learner, left = given.learner, list[torch.Tensor]()
+    expected, learn = learner.objective.tensors()["b"].clone(), learner.learn
+
+    def learnt(experience: Experience) -> Any:
+        health = learn(experience)
+        left.append(learner.parameters["b"].detach().clone())
+        return health
+
+    learner.learn = learnt  # type: ignore[method-assign]
+    given.run(tmp_path, tmp_path / "checkpoint")
+    for number, trained in enumerate(left, start=1):
+        expected = torch.lerp(expected, trained, 1.0 - 0.001 * number)
+    assert len(left) == epochs and torch.equal(learner.objective.tensors()["b"], expected)
+
+
+def test_advantages_are_clipped_on_both_sides() -> None:
+    experience: Any = SimpleNamespace(advantages=np.array([-9.0, -5.0, 1.0, 9.0]))
+    batch: Any = SimpleNamespace(samples=[3, 2, 1, 0])
+    assert _advantages(experience, batch, 5.0, torch.device("cpu")).tolist() == [5.0, 1.0, -5.0, -5.0]
 
 
 def test_decay_schedules() -> None:

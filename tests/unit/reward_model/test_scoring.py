@@ -280,6 +280,9 @@ def test_any_case_sums_the_words_among_the_top_20() -> None:
     assert float(from_top_logits(logits, yes, no)) == pytest.approx(float(expected))
     assert float(from_top_logits(logits, [39], [3])) == 1.0
     assert math.isnan(float(from_top_logits(logits, [1, 2], [3])))
+    last = float(p[20] / (p[20] + p[39]))  # the last of the top 20 counts, and the next one does not
+    assert float(from_top_logits(logits, [20, 19], [39])) == pytest.approx(last)
+    assert float(from_top_logits(logits, [19], [39])) == 0.0
     both = from_top_logits(torch.stack([logits, logits.flip(0)]), yes, no)
     assert both.shape == (2,) and float(both[0]) == pytest.approx(float(expected))
     reference = from_top_logprobs(

@@ -79,6 +79,31 @@ def test_the_global_deviation_is_of_the_rewards_not_of_what_is_left_in_each_grou
     assert np.allclose(advantages(batch, "group").values, np.sign(centred))
 
 
+def test_gdpo_and_the_global_deviation_leave_failed_samples_out() -> None:
+    """By definition over the samples that all rewards scored; the failed one gets 0."""
+    rewards = {"a": np.array([[0.1, 0.4, 0.9], [0.2, 0.3, 0.8]]), "b": np.array([[0.5, 0.1, 0.3], [0.2, 0.9, np.nan]])}
+    weights, groups = {"a": 1.0, "b": 2.0}, ([0, 1, 2], [0, 1])
+    each, total = [], []
+    for row, known in enumerate(groups):
+        scores = {name: values[row, known] for name, values in rewards.items()}
+        each.append(sum(weights[n] * (r - r.mean()) / r.std() for n, r in scores.items()))
+        total.append(sum(weights[n] * r for n, r in scores.items()))
+    scale = np.concatenate([one - one.mean() for one in each]).std()
+    gdpo = advantages(aggregate(rewards, weights, "gdpo"), "group")
+    assert gdpo.failed == 1 and gdpo.values[1, 2] == 0
+    for row, known in enumerate(groups):
+        assert gdpo.values[row, known] == pytest.approx((each[row] - each[row].mean()) / scale)
+    summed = advantages(aggregate(rewards, weights, "weighted_sum"), "global")
+    for row, known in enumerate(groups):
+        expected = (total[row] - total[row].mean()) / np.concatenate(total).std()
+        assert summed.values[row, known] == pytest.approx(expected)
+    spread = {name: np.nanstd(np.where(np.isnan(rewards["b"]), np.nan, values)) for name, values in rewards.items()}
+    whole = aggregate(rewards, weights, "weighted_advantage_sum_global")
+    for row, known in enumerate(groups):
+        parts = [weights[n] * (r[row, known] - r[row, known].mean()) / spread[n] for n, r in rewards.items()]
+        assert whole.values[row, known] == pytest.approx(sum(parts))
+
+
 def test_log_tame_tames_what_varies_more_than_delta() -> None:
     combined = aggregate(REWARDS, WEIGHTS, "log_tame", 0.2)
     assert combined.variation["consistency"] == pytest.approx(CONSISTENCY.std() / CONSISTENCY.mean())
@@ -111,7 +136,7 @@ def test_log_tame_tells_the_mean_from_the_median() -> None:
     assert [*aggregate(rewards, weights, "log_tame", "median").tamed.values()] == [False, False, True]
 
 
-@pytest.mark.parametrize("values", [[[-1.0, 0.5]], [[-0.4, 0.1]]])
+@pytest.mark.parametrize("values", [[[-1.0, 0.5]], [[-0.4, 0.1]], [[-1.0, 5.0]], [[-0.5, 0.5]]])
 def test_log_tame_refuses_what_it_cannot_tame(values: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="pickscore"):
         aggregate({"pickscore": np.array(values)}, {"pickscore": 1.0}, "log_tame")
