@@ -40,8 +40,8 @@ def compare(root: Path, names: Sequence[str], out: Path, baseline: str | None = 
     write_text(out, page.render(runs, store.picture, made, baselines))
     tables = [table.text(group, baselines, ids.index(group[0].run_id)) for group in groups]
     text = "\n\n".join([*tables, f"{out}: pictures, curves and figures side by side"])
-    shown = [{name: getattr(run, name) for name in SHOWN} for run in runs]
-    return Answer(text, {"page": out, "baselines": baselines, "runs": shown})
+    summaries = [{name: getattr(run, name) for name in SHOWN} for run in runs]
+    return Answer(text, {"page": out, "baselines": baselines, "runs": summaries})
 
 
 def _baseline(group: Sequence[ComparedRun], chosen: Sequence[str]) -> str:

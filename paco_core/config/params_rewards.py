@@ -138,9 +138,9 @@ def refuse_unknown(rewards: RewardSet, key: str) -> None:
     validate_term_names(rewards.terms, key)
     for name, term in rewards.terms.items():
         asked = term.reward or name
-        if name in names and asked != name:
+        if name in names and term.reward not in (name, None):
             raise ValueError(
-                f"{key}: the term {name!r} is called like a registered reward and is another one ({asked}); choose "
+                f"{key}: the term {name!r} has the name of a registered reward, but its reward is {term.reward}; choose "
                 "another name for it"
             )
         if asked not in names and not FUNCTION.fullmatch(asked):

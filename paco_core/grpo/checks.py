@@ -57,16 +57,18 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
     if all(math.isnan(rows[0].get(f"eval/{side}/{measure}", 0.0)) for side in sizes):
         return CheckReport("no_collapse", True, "ERROR", "nothing to compare: each image has a single panel")
     ends = {side: [end(rows, f"eval/{side}/{measure}") for end in (_first, _last)] for side in sizes}
-    kept = {side: last / first for side, (first, last) in ends.items() if not first < HALF_A_GREY_LEVEL}
+    shares = {side: last / first for side, (first, last) in ends.items() if not first < HALF_A_GREY_LEVEL}
     copies = [side for side, both in ends.items() if max(both) < HALF_A_GREY_LEVEL]
-    shares = ", ".join(f"{share:.0%} at {side} px" for side, share in kept.items())
-    compared = (
-        f"{measure.replace('_', ' ')} after training is {shares} of that before; at least {least:.0%} is required"
-    )
-    equal = [f"at {side} px images were copies before and after training, so no share is measured" for side in copies]
-    description = "; ".join([*([compared] if kept else []), *equal])
-    collapsed = not all(share >= least for share in kept.values())
-    metadata: dict[str, str | int | float] = {f"diversity_kept_{side}px": share for side, share in kept.items()}
+    listed = ", ".join(f"{share:.0%} at {side} px" for side, share in shares.items())
+    sentences = [
+        f"at {side} px images were copies before and after training, so no share is measured" for side in copies
+    ]
+    if shares:
+        what = f"{measure.replace('_', ' ')} after training is {listed} of that before"
+        sentences = [f"{what}; at least {least:.0%} is required", *sentences]
+    description = "; ".join(sentences)
+    collapsed = not all(share >= least for share in shares.values())
+    metadata: dict[str, str | int | float] = {f"diversity_kept_{side}px": share for side, share in shares.items()}
     severity: Severity = "ERROR" if collapsed or not copies else "WARN"
     return CheckReport("no_collapse", not collapsed and not copies, severity, description, metadata)
 

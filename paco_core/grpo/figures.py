@@ -70,13 +70,13 @@ def gap_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray
     return changes
 
 
-def _pairs(named: Mapping[str, object], sizes: Sequence[int]) -> dict[str, tuple[str, str]]:
+def _pairs(values: Mapping[str, object], sizes: Sequence[int]) -> dict[str, tuple[str, str]]:
     """The keys of each measure that both the first and the last size have; none for one size."""
     if len(sizes) < 2:
         return {}
-    names = [name.partition("/")[2] for name in named if name.startswith(f"{sizes[0]}/")]
+    names = [name.partition("/")[2] for name in values if name.startswith(f"{sizes[0]}/")]
     pairs = {name: (f"{sizes[0]}/{name}", f"{sizes[-1]}/{name}") for name in names}
-    return {name: keys for name, keys in pairs.items() if keys[1] in named}
+    return {name: keys for name, keys in pairs.items() if keys[1] in values}
 
 
 def _gap(first: np.ndarray, last: np.ndarray) -> float:

@@ -165,10 +165,10 @@ class Trainer:
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last, store)
             rows[-1] |= self._report(after, last)
-            begun = read_scores(store / BEFORE_SCORES) if self.processes.main else {}
+            start_scores = read_scores(store / BEFORE_SCORES) if self.processes.main else {}
             outcome = Outcome(
                 evaluated(rows[0]), dict(after.metrics), rows, start, stopped, self.cut, spent, after.changes,
-                gap_changes(begun, after.scores, self.recipe.eval_sizes), self._scores(begun, after),
+                gap_changes(start_scores, after.scores, self.recipe.eval_sizes), self._scores(start_scores, after),
             )  # fmt: skip
             if self.processes.main:
                 with atomic(out / "adapter", replace=True) as part:
@@ -195,8 +195,8 @@ class Trainer:
             found = measure(meter, evaluation, start, owners, self.split.reference)
             evaluation = replace(evaluation, metrics=evaluation.metrics | found)
         if self.processes.main:
-            begun = evaluation.scores if store is None else read_scores(store / BEFORE_SCORES)
-            evaluation = replace(evaluation, changes=paired_changes(begun, evaluation.scores))
+            start_scores = evaluation.scores if store is None else read_scores(store / BEFORE_SCORES)
+            evaluation = replace(evaluation, changes=paired_changes(start_scores, evaluation.scores))
             for side, pictures in evaluation.pictures.items():
                 shown = list(zip(owners, pictures, strict=True))[:SHEET_PICTURES]
                 cells = [p if self.split.reference is None else beside(self.split.reference(r), p) for r, p in shown]

@@ -171,14 +171,14 @@ def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired |
     if measure not in before:
         return None
     scores = [t.loc[t["set"] == FRESH].groupby("prompt_id")[measure] for t in (now, before)]
-    sides = [found.mean().dropna().to_numpy() for found in scores]
+    sides = [by_prompt.mean().dropna().to_numpy() for by_prompt in scores]
     if min(map(len, sides)) < FEWEST_GROUPS:
         return None
     rng = np.random.default_rng(0)
     means = [side[rng.integers(len(side), size=(RESAMPLES, len(side)))].mean(axis=1) for side in sides]
     low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
     difference = float(sides[0].mean() - sides[1].mean())
-    missing = sum(int((found.size() - found.count()).sum()) for found in scores)
+    missing = sum(int((by_prompt.size() - by_prompt.count()).sum()) for by_prompt in scores)
     return Paired(difference, float(low), float(high), len(sides[0]) + len(sides[1]), len(sides[0]), missing)
 
 

@@ -58,10 +58,10 @@ def figures(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> dic
             groups[column] = int((counts > 0).sum())
             with np.errstate(invalid="ignore"):
                 means[column] = (draws @ sums) / (draws @ counts)
-        found = [column for column in columns if column in means]
-        if found and part not in means:
-            means[part] = np.mean([means[name] for name in found], axis=0)
-            groups[part] = min(groups[name] for name in found)
+        measured = [column for column in columns if column in means]
+        if measured and part not in means:
+            means[part] = np.mean([means[name] for name in measured], axis=0)
+            groups[part] = min(groups[name] for name in measured)
     if all(part in means for part in WEIGHTS):
         means["average"] = sum((weight * means[part] for part, weight in WEIGHTS.items()), np.zeros(len(draws)))
         groups["average"] = min(groups[part] for part in WEIGHTS)

@@ -24,20 +24,20 @@ def read_samples(folder: Path) -> Samples:
     Raises:
         DataError: when a file is damaged.
     """
-    found: dict[str, pd.Series[float]] = {}
+    samples: dict[str, pd.Series[float]] = {}
     if (folder / EVALUATION).is_file():
-        found |= _of_training(read_json(folder / EVALUATION))
+        samples |= _of_training(read_json(folder / EVALUATION))
     for file in sorted((folder / TABLES).glob("*/per_*.parquet")):
-        found |= _of_benchmark(file.parent.name, read_table(file))
-    return found
+        samples |= _of_benchmark(file.parent.name, read_table(file))
+    return samples
 
 
-def _of_training(kept: Mapping[str, Any]) -> Iterator[tuple[str, pd.Series[float]]]:
+def _of_training(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, pd.Series[float]]]:
     """``eval/64/x``, the score before training, and ``change/64/x``."""
-    cases = pd.MultiIndex.from_product([kept["prompts"], kept["seeds"]])
+    cases = pd.MultiIndex.from_product([evaluation["prompts"], evaluation["seeds"]])
     before, after = (
         {name: pd.Series([score for row in rows for score in row], cases, dtype=float) for name, rows in scores.items()}
-        for scores in (kept["before"], kept["after"])
+        for scores in (evaluation["before"], evaluation["after"])
     )
     for name, scores in after.items():
         yield f"eval/{name}", scores

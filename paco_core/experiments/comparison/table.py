@@ -17,20 +17,20 @@ def figures(runs: Sequence[ComparedRun], baselines: Collection[str]) -> list[tup
     """Each figure with a value of every run, its 95% interval where it has one, and the difference run - baseline.
 
     Where both runs logged scores of single samples, the difference is over the samples that both have, with its 95%
-    interval. The ends of an interval (``x_low``, ``x_high``, and ``x_p`` of earlier versions) are no rows of their own.
+    interval. The ends of an interval (``x_low``, ``x_high``, and ``x_p`` of earlier versions) have no row.
     A figure that a training logged and its stage reported again has one row.
 
     Args:
-        baselines: ids of the runs that others are compared with.
+        baselines: ids of the runs that the other runs are compared with.
     """
     keys = {key for run in runs for key in run.metrics}
     ends = {f"{key}{end}" for key in keys if {f"{key}_low", f"{key}_high"} <= keys for end in ("_low", "_high", "_p")}
     again = {key for key in keys if _in_training(key) in keys - {key}}
-    found = []
+    rows = []
     for key in sorted(keys - ends - again):
         baseline = next((run for run in runs if run.run_id in baselines and key in run.metrics), None)
-        found.append((key, [(_value(run.metrics, key), _difference(run, baseline, key)) for run in runs]))
-    return found
+        rows.append((key, [(_value(run.metrics, key), _difference(run, baseline, key)) for run in runs]))
+    return rows
 
 
 def _in_training(key: str) -> str:

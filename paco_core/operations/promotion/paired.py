@@ -39,8 +39,8 @@ class Paired:
 
     def metrics(self, name: str) -> dict[str, float]:
         """``name``, ``name_low`` and ``name_high``; where cases are missing, their number as ``name_missing``."""
-        found = {name: self.difference, f"{name}_low": self.low, f"{name}_high": self.high}
-        return {**found, f"{name}_missing": float(self.missing)} if self.missing else found
+        metrics = {name: self.difference, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {**metrics, f"{name}_missing": float(self.missing)} if self.missing else metrics
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
