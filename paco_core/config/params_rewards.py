@@ -140,8 +140,8 @@ def refuse_unknown(rewards: RewardSet, key: str) -> None:
         asked = term.reward or name
         if name in names and term.reward not in (name, None):
             raise ValueError(
-                f"{key}: the term {name!r} has the name of a registered reward, but its reward is {term.reward}; choose "
-                "another name for it"
+                f"{key}: the term {name!r} has the name of a registered reward, but its reward is {term.reward}; "
+                "choose another name for it"
             )
         if asked not in names and not FUNCTION.fullmatch(asked):
             module, dot, function = asked.rpartition(".")
