@@ -12,7 +12,7 @@ from PIL import Image as pil
 from paco_core.config.measures import FAILED_SAMPLES, SCORE
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
-from paco_core.grpo.intervals import Change, mean
+from paco_core.grpo.intervals import EvaluationChange, mean
 from paco_core.grpo.pages import EncodedPrompts, paint_page
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
@@ -44,7 +44,7 @@ class Evaluation:
     metrics: dict[str, float]
     pictures: dict[int, list[Image]]
     scores: dict[str, np.ndarray]
-    changes: Mapping[str, Change] = field(default_factory=dict)
+    changes: Mapping[str, EvaluationChange] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ def deviation(scores: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Change:
-    """Change of a measure over the prompts that have all scores before and after, with its 95% interval."""
+class EvaluationChange:
+    """EvaluationChange of a measure over the prompts that have all scores before and after, with its 95% interval."""
 
     mean: float
     low: float
@@ -66,7 +66,7 @@ def mean(values: np.ndarray) -> float:
     return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
 
 
-def paired_change(before: np.ndarray, after: np.ndarray) -> Change:
+def paired_change(before: np.ndarray, after: np.ndarray) -> EvaluationChange:
     """The change over common prompts, in the measure's unit.
 
     Args:
@@ -80,9 +80,9 @@ def paired_change(before: np.ndarray, after: np.ndarray) -> Change:
     _, low, high = mean_with_interval(np.mean(new - old, axis=1))
     if np.all((old >= 0) & (old <= 1) & (new >= 0) & (new <= 1)):
         low, high = float(np.maximum(low, -1.0)), float(np.minimum(high, 1.0))
-    return Change(mean(new) - mean(old), low, high, len(before) - len(old))
+    return EvaluationChange(mean(new) - mean(old), low, high, len(before) - len(old))
 
 
-def paired_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> dict[str, Change]:
-    """:func:`paired_change` of each measure that both evaluations have, by name."""
+def paired_changes(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> dict[str, EvaluationChange]:
+    """:func:`paired_change` of each measure that both evaluations have, by name; scores are (prompts, seeds)."""
     return {name: paired_change(before[name], after[name]) for name in after if name in before}

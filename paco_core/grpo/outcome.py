@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.grpo.figures import Row
-from paco_core.grpo.intervals import Change
+from paco_core.grpo.intervals import EvaluationChange
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,7 +38,9 @@ class Outcome:
     stopped: str | None = None  # why training ended before its last epoch
     cut: Mapping[str, int] = field(default_factory=dict)  # how many prompts were longer than the policy reads
     seconds: Mapping[str, float] = field(default_factory=dict)  # of all epochs, by part: ``seconds/sample``
-    changes: Mapping[str, Change] = field(default_factory=dict)  # over the prompts with scores before and after
+    changes: Mapping[str, EvaluationChange] = field(
+        default_factory=dict
+    )  # over the prompts with scores before and after
     gap_changes: Row = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)  # of each image before and after, as JSON
 
