@@ -17,7 +17,7 @@ from typing import Any
 from paco_core.data.annotation.votes import Annotation
 from paco_core.io.text_table import text_table
 
-ENOUGH = 20  # shared instances below which nobody is judged
+ENOUGH = 20  # shared instances below which nobody is judged, and no error is shown
 ONE_SIDED = 1.645  # standard errors of a one-sided 95% bound
 
 
@@ -29,7 +29,7 @@ class AnnotatorFigures:
     rankings: int
     shared: int  # instances that others ranked as well
     tau: float  # mean Kendall tau with the others' rankings; 0 is chance
-    tau_error: float  # standard error of that mean
+    tau_error: float  # standard error of that mean; NaN for fewer than ENOUGH shared instances
     pairwise: float  # share of candidate pairs ordered as the others did
     doubts: tuple[str, ...]
 
@@ -154,7 +154,7 @@ def agreement(rankings: Iterable[Annotation]) -> Agreement:
 
 def _figures(name: str, rankings: int, taus: list[float], rest: list[float]) -> AnnotatorFigures:
     tau = _mean(taus)
-    error = stdev(taus) / math.sqrt(len(taus)) if len(taus) > 1 else math.nan
+    error = stdev(taus) / math.sqrt(len(taus)) if len(taus) >= ENOUGH else math.nan
     return AnnotatorFigures(
         name=name,
         rankings=rankings,
