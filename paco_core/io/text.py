@@ -81,7 +81,7 @@ def not_blank(text: str) -> str:
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """:func:`json.loads` for a file of data, or an answer, without numbers that are none: NaN, and those beyond float64.
+    """:func:`json.loads` for a file of data, or an answer. NaN and numbers beyond float64 are refused.
 
     Raises:
         DataError: for a NUL or half of a surrogate pair in a string, which JSON can spell and no file of text can hold.
