@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -288,6 +290,19 @@ def digest(value: Any, length: int = 12) -> str:
 def md5_of(data: bytes) -> str:
     """MD5 by which a file of these bytes is named and compared, as DVC does."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def file_stats(folder: Path) -> dict[Path, os.stat_result]:
+    """Size and times of each file below a folder, sorted by path.
+
+    Another process may rename or remove files and folders at the same time. Entries that disappear are left out.
+    """
+    stats = {}
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                stats[path] = path.stat()
+    return {path: stats[path] for path in sorted(stats) if stat.S_ISREG(stats[path].st_mode)}
 
 
 def folder_digest(folder: Path) -> str:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from paco_core.io.file_locks import locked, try_hold
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, file_stats
 from paco_core.io.nearest import meant
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
@@ -45,7 +46,7 @@ def unfinished(root: Path, stage: str, identity: str) -> Path:
     place = root / UNFINISHED / stage / identity
     for other in place.parent.glob("*"):
         if other != place:
-            shutil.rmtree(other)
+            shutil.rmtree(other, ignore_errors=True)
     return place
 
 
@@ -55,12 +56,17 @@ def stage_folder(root: Path, stage: str) -> Path:
 
 
 def listing(root: Path) -> list[CheckpointedRun]:
-    """Everything that is kept, the newest first."""
-    found = []
-    for place in (place for place in (owner_root(root) / FOLDER).glob("*/*") if place.is_dir()):
-        stats = [path.stat() for path in place.rglob("*") if path.is_file()]
-        size, modified = sum(stat.st_size for stat in stats), max((stat.st_mtime for stat in stats), default=0.0)
-        found.append(CheckpointedRun(place.parent.name, place, size, modified))
+    """All checkpoints, the newest first. A training may replace its checkpoints at the same time."""
+    folder = owner_root(root) / FOLDER
+    runs: dict[Path, list[os.stat_result]] = defaultdict(list)
+    for path, stat in file_stats(folder).items():
+        stage, *identity = path.relative_to(folder).parts
+        if len(identity) > 1:  # else a lock file
+            runs[folder / stage / identity[0]].append(stat)
+    found = [
+        CheckpointedRun(run.parent.name, run, sum(s.st_size for s in stats), max(s.st_mtime for s in stats))
+        for run, stats in runs.items()
+    ]
     return sorted(found, key=lambda kept: kept.modified, reverse=True)
 
 
@@ -90,7 +96,8 @@ def _nobody_trains(kept: CheckpointedRun) -> Iterator[bool]:
 
 def _remove(kept: CheckpointedRun) -> None:
     """Within :func:`_nobody_trains`."""
-    shutil.rmtree(kept.folder)
+    with suppress(FileNotFoundError):  # another process removed it first
+        shutil.rmtree(kept.folder)
     _lock(kept.folder).unlink(missing_ok=True)
 
 

@@ -202,6 +202,13 @@ class StageContext:
         metadata["mlflow_run"] = _link(self.tracker.url, "the run is not in MLflow yet; its figures are kept locally")
         self.pipes.report_asset_materialization(metadata=metadata)
 
+    def _prune_checkpoints(self) -> None:
+        """Remove old checkpoints of all stages. This stage is complete, so an error is only a warning."""
+        try:
+            checkpoints.prune(self.root, self.params.checkpoints_gb)
+        except OSError as error:
+            self.say(f"warning: cannot remove old checkpoints ({error}); run `paco checkpoints drop` to free the disk")
+
 
 def _link(url: str | None, otherwise: str) -> Any:
     return {"type": "url", "raw_value": url} if url else otherwise
@@ -260,10 +267,10 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
         context = StageContext(name, item, root, params, tracker, pipes, code, inputs)
         yield context
         reads.validate_unchanged(root, name, item)
-        checkpoints.prune(root, params.checkpoints_gb)
         context._materialise()
         if inputs is not None:
             records.keep(root, label, inputs.digest, context.run())
+        context._prune_checkpoints()
 
 
 def experiment(name: str) -> str:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,11 +58,11 @@ def describe_outs(
     """
     metadata = arranged(figures(project, stage), headline, stage.name)
     paths = [project.root / out.path for out in stage.outs if out.kind == "outs" and "://" not in out.path]
-    files = sorted(file for path in paths for file in _files(path))
-    metadata |= {"dvc/files": len(files), "dvc/bytes": sum(file.stat().st_size for file in files)}
+    sizes = dict(sorted(entry for path in paths for entry in _file_sizes(path)))
+    metadata |= {"dvc/files": len(sizes), "dvc/bytes": sum(sizes.values())}
     if paths:
         metadata["dvc/path"] = dg.MetadataValue.path(str(paths[0]))
-    tables = {file: facts for file in files if (facts := table_facts(file)) is not None}
+    tables = {file: facts for file in sizes if (facts := table_facts(file)) is not None}
     if tables:
         chosen = str((stage.meta.get("dagster") or {}).get("table", ""))
         main = max(tables, key=lambda file: (bool(chosen) and file.match(chosen), tables[file].rows))
@@ -128,10 +131,14 @@ def _reads_as(kind: int, value: str) -> bool:
     return True
 
 
-def _files(path: Path) -> Iterable[Path]:
-    if path.is_file():
-        return [path]
-    return (file for file in path.rglob("*") if file.is_file() and file.name != ".gitignore")
+def _file_sizes(path: Path) -> Iterator[tuple[Path, int]]:
+    """Files of an out and their bytes. Another process may remove files at the same time: those are left out."""
+    folders = ((Path(parent), names) for parent, _, names in os.walk(path))
+    inside = (folder / name for folder, names in folders for name in names if name != ".gitignore")
+    for file in [path] if path.is_file() else inside:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if stat.S_ISREG((state := file.stat()).st_mode):
+                yield file, state.st_size
 
 
 def _common(paths: list[Path]) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,11 @@ def remove_half_written(project: DvcProject, stage: Stage) -> list[str]:
             continue
         if entry is not None and project.workspace.md5(out.path) == entry.outs.get(out.path):
             continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        with suppress(FileNotFoundError):  # another DVC removed it first
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         removed.append(out.path)
     return removed
 
@@ -76,7 +78,7 @@ def release_dead_locks(root: Path) -> list[int]:
             write = {p: info for p, info in lock.get("write", {}).items() if lives(info["pid"])}
             read = {p: [i for i in infos if lives(i["pid"])] for p, infos in lock.get("read", {}).items()}
             before = _ids(lock.get("write", {}), lock.get("read", {}))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return []
         read = {p: infos for p, infos in read.items() if infos}
         gone = before - _ids(write, read)

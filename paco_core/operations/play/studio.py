@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io import paths
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, file_stats
 from paco_core.operations import asked, paint, painters
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
@@ -238,10 +238,9 @@ def _version(folder: Path) -> tuple[object, ...]:
     Holds: of each file name, inode, size and both times (as :mod:`paco_core.io.content`); nothing of a hub's model,
     which is loaded once.
     """
-    states = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
     return (
         str(folder),
-        *((str(path), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in states),
+        *((str(path), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in file_stats(folder).items()),
     )
 
 

@@ -52,7 +52,8 @@ def main(root: Path) -> None:
         sender = Sender(address.root, uri, complain, address.key)
         sender.run(float(os.environ.get(IDLE) or IDLE_S), lambda: is_gone(address.file, held))
         if not is_gone(address.file, held):
-            address.file.unlink()  # keys that expire would leave one each; a sender that failed leaves its complaint
+            # Keys that expire would leave one file each. A sender that failed leaves its complaint.
+            address.file.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

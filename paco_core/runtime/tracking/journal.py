@@ -191,17 +191,19 @@ class RunJournal:
 
     def size(self) -> int:
         """Bytes of all events."""
-        return self.events.stat().st_size if self.events.is_file() else 0
+        try:
+            return self.events.stat().st_size
+        except FileNotFoundError:  # the sender delivered and removed the journal
+            return 0
 
     def count_waiting(self) -> int:
         """How many events the store does not have yet."""
         return sum(1 for _ in self._lines(self.delivered().offset))
 
     def _lines(self, offset: int) -> Iterator[bytes]:
-        if self.events.is_file():
-            with self.events.open("rb") as stream:
-                stream.seek(offset)
-                yield from (line for line in stream if line.endswith(b"\n"))
+        with suppress(FileNotFoundError), self.events.open("rb") as stream:
+            stream.seek(offset)
+            yield from (line for line in stream if line.endswith(b"\n"))
 
     def delivered(self) -> Delivered:
         path, known = self.home / "delivered.json", {field.name for field in fields(Delivered)}

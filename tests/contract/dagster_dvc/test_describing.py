@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import dagster as dg
@@ -49,6 +50,21 @@ def test_figures_rows_and_columns(root: Path) -> None:
     assert (found["rows/lines.jsonl"], found["rows/small.csv"]) == (2, 0)
     assert "rows/broken.parquet" not in found and found["dvc/files"] == 4
     assert found["dvc/path"].path == str(root / "data")
+
+
+def test_files_that_disappear_are_left_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs.dvc(root, "repro", "-q")
+    project, look = DvcProject(root), Path.stat
+
+    def look_and_lose(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        result = look(path, follow_symlinks=follow_symlinks)
+        if path.suffix == ".parquet":
+            path.unlink()  # as a stage that runs in a terminal
+        return result
+
+    monkeypatch.setattr(Path, "stat", look_and_lose)
+    metadata = describe_outs(project, project.stages["a"])
+    assert (metadata["dagster/row_count"], metadata["accuracy"]) == (2, 0.5)
 
 
 def test_the_project_may_name_the_main_table(root: Path) -> None:

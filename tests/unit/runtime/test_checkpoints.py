@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,32 @@ def test_what_a_training_works_on_stays_whatever_asks(tmp_path: Path) -> None:
     assert running.is_dir() and not idle.exists()
     checkpoints.prune(tmp_path, 0.001)
     assert checkpoints.listing(tmp_path) == []
+
+
+def test_checkpoints_that_disappear_during_the_listing_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced, kept = (keep(tmp_path, "policies@a", name, 1, 10) for name in ("x", "y"))
+    look = Path.stat
+
+    def look_and_lose(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        result = look(path, follow_symlinks=follow_symlinks)
+        if path.parent == replaced / "checkpoint-00001":
+            shutil.rmtree(path.parent)  # as a training that writes its next checkpoint
+        return result
+
+    (replaced / "checkpoint-00001" / "state.json").write_bytes(b"x")
+    monkeypatch.setattr(Path, "stat", look_and_lose)
+    assert {entry.folder for entry in checkpoints.listing(tmp_path)} == {replaced, kept}
+    assert [entry.folder for entry in checkpoints.prune(tmp_path, 0.0)] == [kept]
+
+
+def test_a_checkpoint_that_another_process_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(tmp_path, "policies@a", "x", 1, 10)
+    entries = checkpoints.listing(tmp_path)
+    checkpoints.prune(tmp_path, 0.0)
+    monkeypatch.setattr(checkpoints, "listing", lambda _root: entries)
+    checkpoints.prune(tmp_path, 0.0)
 
 
 def test_an_experiment_shares_those_of_its_project(tmp_path: Path) -> None:

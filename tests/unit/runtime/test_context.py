@@ -17,6 +17,7 @@ import yaml
 
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
+from paco_core.runtime import checkpoints
 from paco_core.runtime.code.stage_code import write
 from paco_core.runtime.context import open_stage
 from paco_core.runtime.tracking import send_left_over
@@ -36,6 +37,19 @@ def test_a_stage_reports_to_metrics_file_and_run(project: Path) -> None:
     assert run.data.metrics["prompts/count"] == 3
     assert run.data.params["prompts.count"] == str(ctx.params.prompts.count)
     assert run.data.tags["dvc.stage"] == "prompts"
+
+
+def test_a_stage_succeeds_if_old_checkpoints_cannot_be_removed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(root: Path, limit_gb: float) -> None:
+        raise PermissionError(13, "Permission denied", "policies@a")
+
+    monkeypatch.setattr(checkpoints, "prune", fail)
+    with open_stage("prompts", None, project) as ctx:
+        ctx.report({"count": 3})
+    assert [run.info.status for run in runs(project)] == ["FINISHED"]
+    assert "policies@a" in capsys.readouterr().err
 
 
 def test_an_exception_ends_the_run_failed(project: Path) -> None:

@@ -116,6 +116,13 @@ def test_a_store_that_cannot_be_opened_refuses_no_figure(root: Path) -> None:
     assert journal.count_waiting() == 2
 
 
+def test_a_journal_that_a_sender_removed_is_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = RunJournal.begin(root, {"kind": "run", "uri": tracking_uri(root)})
+    journal.remove()
+    monkeypatch.setattr(Path, "is_file", lambda _path: True)  # it was there a moment ago
+    assert (journal.size(), journal.count_waiting(), journal.header()) == (0, 0, {})
+
+
 def test_one_that_is_locked_is_not_called_damaged(root: Path, mlflow_template: Path) -> None:
     from sqlalchemy.exc import OperationalError
 
