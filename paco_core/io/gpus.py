@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,13 +21,14 @@ from pathlib import Path
 from typing import IO
 
 from paco_core.io import nvidia_smi, rocm_smi
-from paco_core.io.file_locks import is_held, locked, try_hold
+from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held, try_hold
 from paco_core.io.files import DataError
 from paco_core.io.nvidia_smi import Gpu, Listing
 
 VISIBLE, STAGES, SERVERS = "CUDA_VISIBLE_DEVICES", "PACO_STAGE_GPUS", "PACO_SERVER_GPUS"
 HIP = "HIP_VISIBLE_DEVICES"  # ROCm reads it before CUDA_VISIBLE_DEVICES
 POLL_S = 0.2
+QUEUE = "queue"  # the folder of tickets
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def announce(machine: Machine) -> None:
 def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], object]) -> list[IO[bytes]]:
     """Take ``count`` free GPUs for this process, and for what it turns into; waits until so many are free.
 
+    Processes that wait for some of the same GPUs are served in the order of their arrival.
+
     CUDA_VISIBLE_DEVICES names them from here on: to be called before CUDA is used. They are held until the returned
     streams are closed, by every process that has them.
 
@@ -118,24 +122,52 @@ def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], obje
             "number of processes, or see devices in params.yaml"
         )
     waited = False
-    while True:
-        found = _try(gpus, count, holder)
-        if found:
-            os.environ.update(_environment([gpu for gpu, _ in found]))
-            for _, stream in found:
-                os.set_inheritable(stream.fileno(), True)
-            return [stream for _, stream in found]
-        if not waited:
-            say(f"waiting for {'a GPU' if count == 1 else f'{count} GPUs'}: {_holders(gpus)}")
-            waited = True
-        time.sleep(POLL_S)
+    with _enqueue(gpus) as ticket:
+        while not (found := _try(gpus, count, holder, ticket)):
+            if not waited:
+                reason = _holders(gpus) or "other processes wait for them, too"
+                say(f"waiting for {'a GPU' if count == 1 else f'{count} GPUs'}: {reason}")
+                waited = True
+            time.sleep(POLL_S)
+    os.environ.update(_environment([gpu for gpu, _ in found]))
+    for _, stream in found:
+        os.set_inheritable(stream.fileno(), True)
+    return [stream for _, stream in found]
 
 
-def _try(gpus: Sequence[Gpu], count: int, holder: str) -> list[tuple[Gpu, IO[bytes]]]:
-    """The first ``count`` free ones, each with its lock; none where fewer are free."""
+@contextmanager
+def _enqueue(gpus: Sequence[Gpu]) -> Iterator[Path]:
+    """A ticket in the queue: a file that lists these GPUs, locked while its process waits. Names sort by arrival."""
+    folder = _folder()
+    with locked(folder / "guard"):
+        stream = hold(folder / QUEUE / f"{time.time_ns():020d}-{os.getpid()}-{threading.get_ident()}")
+        stream.write("\n".join(gpu.name for gpu in gpus).encode())
+        stream.flush()
+    ticket = Path(stream.name)
+    with stream:
+        try:
+            yield ticket
+        finally:
+            with locked(folder / "guard"):  # another process reads the tickets under this lock
+                ticket.unlink(missing_ok=True)
+
+
+def _is_next(ticket: Path, gpus: Sequence[Gpu]) -> bool:
+    """Whether no earlier ticket of a living process lists one of these GPUs."""
+    names = {gpu.name for gpu in gpus}
+    earlier = sorted(path for path in ticket.parent.iterdir() if path.name < ticket.name)
+    return not any(
+        names.intersection(path.read_text().splitlines()) for path in earlier if not remove_unless_held(path)
+    )
+
+
+def _try(gpus: Sequence[Gpu], count: int, holder: str, ticket: Path | None = None) -> list[tuple[Gpu, IO[bytes]]]:
+    """The first ``count`` free GPUs with their locks; none if fewer are free or an earlier ``ticket`` comes first."""
     folder = _folder()
     # One process at a time: two who want both of two would have one each, and wait for ever.
     with locked(folder / "guard"), ExitStack() as undo:
+        if ticket is not None and not _is_next(ticket, gpus):
+            return []
         found: list[tuple[Gpu, IO[bytes]]] = []
         for gpu in gpus:
             if len(found) < count and (stream := try_hold(_file(folder, gpu))) is not None:

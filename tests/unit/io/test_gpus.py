@@ -123,6 +123,34 @@ def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had(end: signal.Signa
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
+def test_waiting_processes_are_served_in_the_order_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = CARDS[:2]
+    (first,), (second,) = (gpus.take(cards, 1, f"stage {name}", print) for name in "ab")
+
+    def refuse(line: str) -> None:
+        raise BlockingIOError(line)
+
+    def release_one(_seconds: float) -> None:
+        """While the stage that needs both GPUs waits, one becomes free, and a later stage tries to take it."""
+        if not first.closed:
+            first.close()
+            with pytest.raises(BlockingIOError):
+                gpus.take(cards, 1, "a later stage", refuse)
+            gpus.take(CARDS[2:], 1, "a stage of other GPUs", refuse)[0].close()
+        second.close()
+
+    monkeypatch.setattr("time.sleep", release_one)
+    assert len(gpus.take(cards, 2, "stage c", print)) == 2
+
+
+def test_a_waiting_process_that_was_killed_blocks_no_other() -> None:
+    gpus.take(CARDS, 1, "stage a", print)[0].close()
+    ticket = gpus._folder() / gpus.QUEUE / "0-1-1"
+    ticket.write_text("GPU-0")
+    gpus.take(CARDS[:1], 1, "stage b", print)
+    assert not ticket.exists()
+
+
 def test_two_that_want_both_do_not_have_one_each() -> None:
     for _ in range(3):
         both = [waiter("2", "0,1"), waiter("2", "1,0")]
