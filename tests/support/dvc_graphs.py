@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 import dagster as dg
+import yaml
 
 from dagster_dvc import (
     DagsterDvcTranslator,
@@ -18,6 +19,7 @@ from dagster_dvc import (
     build_dvc_lock_sensor,
     build_in_sync_checks,
 )
+from tests.support import REPOSITORY
 
 CHAIN = """
 stages:
@@ -275,6 +277,16 @@ def definitions(root: Path, translator: DagsterDvcTranslator | None = None) -> d
         resources={"dvc": DvcResource(project_dir=str(root), grace_seconds=3)},
         sensors=[build_dvc_lock_sensor(project, translator=chosen)],
     )
+
+
+def monitored_instance(home: Path) -> dg.DagsterInstance:
+    """An instance as this project's ``dagster.yaml`` describes it, which looks at its runs more often."""
+    settings = yaml.safe_load((REPOSITORY / "dagster.yaml").read_text())
+    settings["run_monitoring"] |= {"poll_interval_seconds": 1, "free_slots_after_run_end_seconds": 1}
+    settings["storage"]["custom"]["config"] = {"base_dir": str(home)}
+    home.mkdir(exist_ok=True)
+    (home / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    return dg.DagsterInstance.from_config(str(home))
 
 
 def stale(defs: dg.Definitions, instance: dg.DagsterInstance, project: DvcProject) -> set[str]:

@@ -6,6 +6,7 @@ starting the processes takes longer than all that they do.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import dagster as dg
@@ -17,6 +18,7 @@ from dagster._core.execution.step_dependency_config import StepDependencyConfig
 from dagster._core.executor.in_process import InProcessExecutor
 from dagster._core.executor.init import InitExecutorContext
 
+from dagster_dvc.launcher import HOST_TAG
 from dagster_dvc.resource import FORCE_TAG
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject
@@ -63,6 +65,7 @@ class _InProcessIfUpToDate(dg.Executor):
         return self._executor.step_dependency_config
 
     def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+        plan_context.instance.add_run_tags(plan_context.run_id, {HOST_TAG: socket.gethostname()})
         chosen = self._executor
         keys = set(plan_context.job.get_definition().asset_layer.executable_asset_keys)
         forced = plan_context.dagster_run.tags.get(FORCE_TAG) == "true"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -44,6 +45,23 @@ def interrupt_on(*numbers: signal.Signals) -> None:
 
     for number in numbers:
         signal.signal(number, interrupt)
+
+
+@cache
+def interrupt_with_parent() -> None:
+    """Interrupt this process if the process that started it by ``multiprocessing`` dies, also by ``kill -9``.
+
+    A step that Dagster started in a process of its own would otherwise survive the process of its run.
+    """
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        assert parent is not None
+        parent.join()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    if parent is not None:
+        threading.Thread(target=wait, name="wait for parent", daemon=True).start()
 
 
 @dataclass(frozen=True)

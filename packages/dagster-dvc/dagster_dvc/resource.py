@@ -20,7 +20,7 @@ from dagster_dvc.gates import failed_gates
 from dagster_dvc.half_written import put_aside
 from dagster_dvc.partitions import reproduce_each
 from dagster_dvc.pipes import open_stage_session
-from dagster_dvc.process import DVC, Completed, began, run_group, search_path
+from dagster_dvc.process import DVC, Completed, began, interrupt_with_parent, run_group, search_path
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
 from dagster_dvc.tidying import tidy_up
 from dagster_dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
@@ -66,6 +66,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
             dagster.Failure: when the stage failed (with the end of its stderr), already runs elsewhere, or is held
                 back by a blocking check that failed in another run (:mod:`dagster_dvc.gates`).
         """
+        interrupt_with_parent()
         chosen = translator or DagsterDvcTranslator()
         project = DvcProject(self.project_dir)
         stages = _stages(context, project, chosen)

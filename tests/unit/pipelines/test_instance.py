@@ -14,7 +14,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from dagster_dvc import process
 from dagster_dvc.sqlite_storage import LockedSqliteStorage
+from pipelines.instance.settings import write_settings
 
 AT_ONCE = 8
 OPENS = """
@@ -76,3 +78,14 @@ def test_a_run_is_retried_only_where_its_worker_died(
     with dg.DagsterInstance.get() as instance:
         assert (instance.run_retries_enabled, instance.run_retries_max_retries) == (True, 2)
         assert not instance.run_retries_retry_on_asset_or_op_failure
+
+
+def test_runs_are_monitored_and_a_slot_is_freed_after_its_stage_has_ended(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    write_settings(repository, tmp_path)
+    with dg.DagsterInstance.get() as instance:
+        assert instance.run_monitoring_enabled
+        assert instance.run_launcher.supports_check_run_worker_health
+        assert instance.run_monitoring_settings["free_slots_after_run_end_seconds"] > process._ORPHANS_GRACE_SECONDS

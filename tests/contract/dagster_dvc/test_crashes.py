@@ -1,0 +1,91 @@
+"""Runs whose process was killed: Dagster's daemon detects them, and their steps end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+from dagster._core.events import EngineEventData
+from dagster._core.launcher import WorkerStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
+
+from dagster_dvc.launcher import HOST_TAG, LocalRunLauncher
+from dagster_dvc.process import interrupt_with_parent
+from tests.support import dvc_graphs as graphs
+
+# --- whether the process of a run lives ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tags", "pid", "status"),
+    [
+        ({GRPC_INFO_TAG: '{"socket": "/tmp/x"}'}, "own", WorkerStatus.RUNNING),
+        ({GRPC_INFO_TAG: '{"socket": "/tmp/x"}'}, "ended", WorkerStatus.FAILED),
+        ({GRPC_INFO_TAG: '{"host": "elsewhere", "port": 1}'}, "ended", WorkerStatus.RUNNING),
+        ({HOST_TAG: "this machine"}, "ended", WorkerStatus.FAILED),
+        ({HOST_TAG: "another machine"}, "ended", WorkerStatus.RUNNING),
+        ({HOST_TAG: "this machine"}, "unknown", WorkerStatus.RUNNING),
+    ],
+)
+def test_a_run_fails_only_if_its_process_on_this_machine_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tags: dict[str, str], pid: str, status: WorkerStatus
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "this machine")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with graphs.monitored_instance(tmp_path) as instance:
+        run = instance.create_run_for_job(dg.JobDefinition(name="job", graph_def=dg.GraphDefinition("g")), tags=tags)
+        if pid != "unknown":
+            number = os.getpid() if pid == "own" else ended.pid
+            instance.report_engine_event("started", run, EngineEventData.in_process(number))
+        assert isinstance(instance.run_launcher, LocalRunLauncher)
+        assert instance.run_launcher.check_run_worker_health(run).status == status
+
+
+def test_another_process_with_the_id_of_a_run_is_not_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with graphs.monitored_instance(tmp_path) as instance:
+        run = instance.create_run_for_job(
+            dg.JobDefinition(name="job", graph_def=dg.GraphDefinition("g")), tags={GRPC_INFO_TAG: '{"socket": "/x"}'}
+        )
+        instance.report_engine_event("started", run, EngineEventData.in_process(os.getpid()))
+        monkeypatch.setattr(psutil.Process, "create_time", lambda _process: time.time() + 100)
+        assert instance.run_launcher.check_run_worker_health(run).status == WorkerStatus.FAILED
+
+
+# --- a step ends with its run -------------------------------------------------------------------------------
+
+
+def _step(pipe: Connection) -> None:
+    interrupt_with_parent()
+    pipe.send(os.getpid())
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        pipe.send("interrupted")
+
+
+def _run(pipe: Connection) -> None:
+    multiprocessing.get_context("forkserver").Process(target=_step, args=(pipe,)).start()
+    signal.pause()
+
+
+@pytest.mark.slow
+def test_a_step_is_interrupted_when_the_process_of_its_run_is_killed() -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    run = context.Process(target=_run, args=(theirs,))
+    run.start()
+    assert ours.poll(60) and isinstance(ours.recv(), int)
+    run.kill()
+    assert ours.poll(60) and ours.recv() == "interrupted"
