@@ -117,10 +117,11 @@ def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> Anno
     store.recruit(people)
     if options.round is not None:
         task = task_of_round(root, load(root / PARAMS_FILE), options.round)
-        return AnnotationQueue(store, task.instances, task.panels, overlap)
+        return AnnotationQueue(store, task.instances, task.panels, overlap, versions=task.panels.versions())
     count = store.setting("instances", options.instances)
     instances = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS)
-    return AnnotationQueue(store, instances, PanelStore.below(root / paths.GRIDS), overlap, count)
+    panels = PanelStore.below(root / paths.GRIDS)
+    return AnnotationQueue(store, instances, panels, overlap, count, panels.versions())
 
 
 def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:

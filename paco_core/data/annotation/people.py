@@ -51,15 +51,16 @@ def from_answers(
     """Votes from the last revision of every answer.
 
     Args:
-        sizes: number of candidates of each known instance.
+        sizes: number of candidates of each known instance, in the order in which their pictures are best read.
         pictures: digest of the present pictures of an instance; asked only where an answer names what was seen.
     """
-    known: list[AnnotatorAnswer] = []
-    stale = 0
+    answers, known, stale = list(answers), list[AnnotatorAnswer](), 0
+    about = {answer.instance_id for answer in answers if answer.pictures}
+    seen = {name: pictures(name) for name in sizes if name in about}  # in the table's order, so a grid is decoded once
     for answer in answers:
         count = sizes.get(answer.instance_id, -1)
         same = sorted(answer.shown) == list(range(count))
-        if same and not (answer.pictures and is_outdated(answer, pictures(answer.instance_id))):
+        if same and not (answer.pictures and is_outdated(answer, seen[answer.instance_id])):
             known.append(answer)
         else:
             stale += 1

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paco_core.data.annotation import assignment
-from paco_core.data.annotation.pictures_seen import digest_of, is_outdated
+from paco_core.data.annotation.pictures_seen import PanelDigests, is_outdated
 from paco_core.data.annotation.store import FINAL, Annotator, AnnotatorAnswer, AnswerStore, StaleAnswer, Verdict
+from paco_core.data.annotation.worklist import WorkList
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.shards import encode_png
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL.Image import Image
 
 CACHED_PICTURES = 256
 
@@ -75,13 +77,21 @@ class AnnotationQueue:
         panels: the pictures.
         overlap: how many annotators see each instance.
         count: take a random part of this many instances; all when None.
+        versions: of grids (:meth:`PanelStore.versions`). The store keeps digests of the panels of these grids, which
+            are then not decoded again when the queue opens the next time.
 
     Raises:
         DataError: when there are fewer active annotators than the overlap, or no instances.
     """
 
     def __init__(
-        self, store: AnswerStore, instances: pd.DataFrame, panels: PanelStore, overlap: int, count: int | None = None
+        self,
+        store: AnswerStore,
+        instances: pd.DataFrame,
+        panels: PanelStore,
+        overlap: int,
+        count: int | None = None,
+        versions: Mapping[str, str] | None = None,
     ) -> None:
         self.store, self.panels, self.overlap = store, panels, overlap
         columns = instances[["instance_id", "reference", "candidates"]]
@@ -94,20 +104,47 @@ class AnnotationQueue:
         self.chosen = assignment.sample(self.instances, count)
         self._pictures: OrderedDict[str, bytes] = OrderedDict()
         self._seen: dict[str, str] = {}
+        self._digests = PanelDigests(self._panel, versions, store.panel_digests() if versions else {})
         self._lock = threading.Lock()
         self._by_token = {one.token: one for one in store.annotators()}
+        answers, self._newest = store.after(0)
+        self._read_panels({answer.instance_id for answer in answers if answer.pictures})
+        latest = {(answer.annotator, answer.instance_id): answer for answer in answers}
         answered: dict[str, list[str]] = {}
-        for answer in store.latest():
+        for answer in latest.values():
             if answer.verdict in FINAL and not self._outdated(answer):
                 answered.setdefault(answer.instance_id, []).append(answer.annotator)
         active = [one.name for one in self._by_token.values() if one.active]
         plan = assignment.assign(self.chosen, active, overlap, answered)
-        self._queues = {
-            one.name: assignment.queue(one.token, plan.get(one.name, ())) for one in self._by_token.values()
-        }
-        self._own = {name: set(queue) for name, queue in self._queues.items()}
-        for answer in store.latest():
-            self._own[answer.annotator].add(answer.instance_id)
+        queues = {one.name: assignment.queue(one.token, plan.get(one.name, ())) for one in self._by_token.values()}
+        self._own = {name: set(queue) for name, queue in queues.items()}
+        for name, instance_id in latest:
+            self._own[name].add(instance_id)
+        self._work_lock = threading.Lock()
+        self._work = {name: WorkList(queue) for name, queue in queues.items()}
+        self._add(answers)
+
+    def _panel(self, ref: str) -> Image:
+        return self.panels.panel(ref)
+
+    def _read_panels(self, instance_ids: set[str]) -> None:
+        """Read the panels of these instances, those of one prompt after each other: each grid is decoded once."""
+        for name in self.instances:
+            if name in instance_ids:
+                self.pictures(name)
+        self.store.keep_panel_digests(self._digests.new())
+
+    def _add(self, answers: Sequence[AnnotatorAnswer]) -> None:
+        """Update the work lists; answers to other studies of the store do not count."""
+        for answer in answers:
+            if answer.instance_id in self.instances and answer.annotator in self._work:
+                self._work[answer.annotator].add(answer, outdated=self._outdated(answer))
+
+    def _work_of(self, who: Annotator) -> WorkList:
+        """The work list after all answers that the store has now, those of other processes included."""
+        answers, self._newest = self.store.after(self._newest)
+        self._add(answers)
+        return self._work[who.name]
 
     def annotator(self, token: str) -> Annotator | None:
         """Who a link belongs to; None for an unknown one."""
@@ -118,34 +155,28 @@ class AnnotationQueue:
         return list(self._by_token.values())
 
     def view(self, who: Annotator) -> QueueView:
-        """The present state of one annotator's page; answers to other studies of the store do not count.
+        """The present state of one annotator's page.
 
         What was just taken back comes first, then what is new, then what was skipped, longest ago first. An instance
         that was painted anew since it was answered is new.
         """
-        stored = {a.instance_id: a for a in self.store.latest(who.name) if a.instance_id in self.instances}
-        latest = {name: answer for name, answer in stored.items() if not self._outdated(answer)}
-        queued = self._queues[who.name]
-        withdrawn = [n for n in queued if n in latest and latest[n].verdict == "withdrawn"]
-        fresh = [n for n in queued if n not in latest]
-        skipped = [n for n, answer in latest.items() if answer.verdict == "skipped"]
-        todo = [*withdrawn, *fresh, *skipped]
-        standing = [answer for answer in latest.values() if answer.verdict != "withdrawn"]
-        last = Last(standing[-1].instance_id, standing[-1].revision) if standing else None
-        done = sum(answer.verdict in FINAL for answer in latest.values())
-        first = todo[0] if todo else None
-        return QueueView(
-            instance=first,
-            revision=stored[first].revision + 1 if first in stored else 1,
-            candidates=len(self.instances[first].candidates) if first else 0,
-            ranking=self._before(who, latest[first]) if first in withdrawn else (),
-            skipped_before=first in skipped,
-            ahead=todo[1] if len(todo) > 1 else None,
-            done=done,
-            skipped=len(skipped),
-            total=done + len(todo),
-            last=last,
-        )
+        with self._work_lock:
+            work = self._work_of(who)
+            first, ahead = [*work.upcoming(2), None, None][:2]
+            last = work.last()
+            withdrawal = work.withdrawal(first) if first else None
+            return QueueView(
+                instance=first,
+                revision=work.revision(first) + 1 if first else 1,
+                candidates=len(self.instances[first].candidates) if first else 0,
+                ranking=self._before(who, withdrawal) if withdrawal else (),
+                skipped_before=first is not None and work.is_skipped(first),
+                ahead=ahead,
+                done=work.done,
+                skipped=work.skipped,
+                total=work.total,
+                last=Last(last.instance_id, last.revision) if last else None,
+            )
 
     def _before(self, who: Annotator, withdrawal: AnnotatorAnswer) -> tuple[int, ...]:
         """Places on the page that were chosen before a withdrawal, best first."""
@@ -181,6 +212,7 @@ class AnnotationQueue:
         self.store.record(
             AnnotatorAnswer(who.name, instance_id, revision, verdict, ranking, shown, seconds, pictures=seen)
         )
+        self.store.keep_panel_digests(self._digests.new())
 
     def pictures(self, instance_id: str) -> str:
         """Digest of what an instance shows now; "" where it is gone or damaged."""
@@ -189,7 +221,7 @@ class AnnotationQueue:
             return ""
         with self._lock:  # the panel store is not thread-safe
             if instance_id not in self._seen:
-                self._seen[instance_id] = digest_of(self.panels.panel, instance.reference, instance.candidates)
+                self._seen[instance_id] = self._digests.of_instance(instance.reference, instance.candidates)
             return self._seen[instance_id]
 
     def _outdated(self, answer: AnnotatorAnswer) -> bool:

@@ -11,13 +11,13 @@ import json
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from paco_core.io.files import DataError
 
@@ -56,6 +56,10 @@ _SEEN = (
     "CREATE TABLE IF NOT EXISTS seen (annotator TEXT NOT NULL, instance_id TEXT NOT NULL, revision INTEGER NOT NULL,"
     " pictures TEXT NOT NULL, PRIMARY KEY (annotator, instance_id, revision)) STRICT"
 )
+
+#: Digests of the pixels of panels, by the version of their grid and their number (:mod:`.pictures_seen`).
+#: They can be computed again.
+_PANELS = "CREATE TABLE IF NOT EXISTS panels (panel TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT"
 
 
 class StaleAnswer(Exception):
@@ -124,6 +128,7 @@ class AnswerStore:
             if (found := self._version()) != SCHEMA:
                 raise sqlite3.DatabaseError(f"its version is {found}, this program supports {SCHEMA}")
             self._db.execute(_SEEN)
+            self._db.execute(_PANELS)
         except sqlite3.DatabaseError as error:
             self._db.close()
             raise DataError(f"{path}: not a usable answer store: {error}") from None
@@ -278,22 +283,41 @@ class AnswerStore:
             return self._select(chosen.format(""), ())
         return self._select(chosen.format("WHERE annotator = ?"), (annotator,))
 
+    def after(self, number: int) -> tuple[list[AnnotatorAnswer], int]:
+        """The answers behind row ``number`` of the table, in order of time, and the number of the last row."""
+        with self._lock:
+            ((newest,),) = self._query("SELECT coalesce(max(id), 0) FROM answers")
+            return self._select("WHERE id > ? AND id <= ? ORDER BY id", (number, newest)), newest
+
+    def panel_digests(self) -> dict[str, str]:
+        """What :meth:`keep_panel_digests` kept."""
+        return dict(self._query("SELECT panel, digest FROM panels"))
+
+    def keep_panel_digests(self, digests: Mapping[str, str]) -> None:
+        """Keep digests of panels for the next time; a disk that cannot take them costs time only."""
+        if digests:
+            with suppress(sqlite3.Error), self._transaction():
+                self._db.executemany("INSERT OR IGNORE INTO panels VALUES (?, ?)", digests.items())
+
     def every(self) -> list[AnnotatorAnswer]:
         """All revisions, in order of time."""
         return self._select("ORDER BY id", ())
 
-    def _select(self, where: str, values: Sequence[str]) -> list[AnnotatorAnswer]:
-        with self._lock:
-            try:
-                joined = "answers LEFT JOIN seen USING (annotator, instance_id, revision)"
-                rows = self._db.execute(f"SELECT {_COLUMNS}, pictures FROM {joined} {where}", values).fetchall()  # noqa: S608
-            except sqlite3.DatabaseError as error:
-                raise DataError(f"{self.path}: cannot be read ({error}); replace it with a complete copy") from None
+    def _select(self, where: str, values: Sequence[str | int]) -> list[AnnotatorAnswer]:
+        joined = "answers LEFT JOIN seen USING (annotator, instance_id, revision)"
+        rows = self._query(f"SELECT {_COLUMNS}, pictures FROM {joined} {where}", values)  # noqa: S608
         return [
             AnnotatorAnswer(annotator, instance_id, revision, verdict, ranking and tuple(json.loads(ranking)),
                    tuple(json.loads(shown)), seconds, at, pictures or "")
             for annotator, instance_id, revision, verdict, ranking, shown, seconds, at, pictures in rows
         ]  # fmt: skip
+
+    def _query(self, statement: str, values: Sequence[str | int] = ()) -> list[Any]:
+        with self._lock:
+            try:
+                return self._db.execute(statement, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise DataError(f"{self.path}: cannot be read ({error}); replace it with a complete copy") from None
 
 
 def _row(answer: AnnotatorAnswer) -> tuple[object, ...]:
