@@ -31,9 +31,13 @@ def build_in_sync_checks(
     return [build(name) for name in project.assets if name not in exclude]
 
 
-def in_sync(project: DvcProject, group: str) -> dg.AssetCheckResult:
-    """Whether all stages of an entry of ``dvc.yaml`` are up to date, and if not, why."""
-    state = ProjectState(project)
+def in_sync(project: DvcProject, group: str, state: ProjectState | None = None) -> dg.AssetCheckResult:
+    """Whether all stages of an entry of ``dvc.yaml`` are up to date, and if not, why.
+
+    Args:
+        state: of the project, if the caller has it; else ``dvc.lock`` is read.
+    """
+    state = state or ProjectState(project)
     why: dict[str, str] = {}
     unchecked: list[str] = []
     for stage in project.groups[group].stages:

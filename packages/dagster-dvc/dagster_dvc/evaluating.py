@@ -23,6 +23,7 @@ from dagster_dvc.mirror import EVENTS_READ
 from dagster_dvc.reproduction import PROJECT
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Group
+from dvc_project.state import ProjectState
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 UNDER_WAY = "under way"
@@ -72,12 +73,13 @@ def update_in_sync(
 
     It turns without a run: when a file is edited, or a stage that it reads has run.
     """
+    state = ProjectState(project)
     for group in project.groups.values():
         key = dg.AssetCheckKey(translator.get_asset_key(group), IN_SYNC)
         newest = _newest(instance, group, translator) if key in definitions.asset_checks_defs_by_key else None
         if newest is None:
             continue
-        found, last = in_sync(project, group.name), _last(instance, key, project)
+        found, last = in_sync(project, group.name, state), _last(instance, key, project)
         if last == UNDER_WAY or (isinstance(last, dg.AssetCheckEvaluation) and _alike(last, found, newest)):
             continue
         instance.report_runless_asset_event(

@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import digest
 from dvc_project.lock_schema import fault
 from dvc_project.locks import shared
-from dvc_project.paths import overlap
+from dvc_project.paths import Overlaps
 from dvc_project.reading import read_data
 from dvc_project.repository import tmp_folder
 
@@ -133,14 +134,17 @@ class Lock:
 
     def maker(self, path: str) -> Entry | None:
         """The stage whose out is ``path`` or holds it."""
-        for entry in self.entries.values():
-            if any(path == out or path.startswith(f"{out}/") for out in entry.outs):
-                return entry
-        return None
+        holds = (entry for entry in self.makers(path) if any(f"{path}/".startswith(f"{out}/") for out in entry.outs))
+        return next(holds, None)
 
     def makers(self, path: str) -> list[Entry]:
         """The stages whose outs are, hold or lie below ``path`` (``data/grids`` is made by all shards)."""
-        return [entry for entry in self.entries.values() if any(overlap(path, out) for out in entry.outs)]
+        return [self.entries[stage] for stage in dict.fromkeys(self._makers.of([path]))]
+
+    @cached_property
+    def _makers(self) -> Overlaps[str]:
+        """The names of the stages by the paths of their outs."""
+        return Overlaps((out, stage) for stage, entry in self.entries.items() for out in entry.outs)
 
     def md5_of(self, path: str) -> str | None:
         """The recorded md5 of an out."""

@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
 
 
 def overlap(a: str, b: str) -> bool:
     """Whether two paths are the same, or one lies in the other."""
     return a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/")
+
+
+class Overlaps(Generic[Value]):
+    """Values by path; finds those whose path overlaps others (:func:`overlap`) without a comparison of all.
+
+    Args:
+        entries: paths and values, in the order in which the values are returned. A path may occur several times.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, Value]]) -> None:
+        self._values: list[Value] = []
+        self._at: dict[str, list[int]] = {}
+        self._below: dict[str, list[int]] = {}
+        for number, (path, value) in enumerate(entries):
+            self._values.append(value)
+            self._at.setdefault(path, []).append(number)
+            for folder in _folders(path):
+                self._below.setdefault(folder, []).append(number)
+
+    def of(self, paths: Iterable[str]) -> list[Value]:
+        """The values whose path overlaps any of these, in order."""
+        numbers: set[int] = set()
+        for path in paths:
+            numbers.update(self._below.get(path, ()))
+            for place in (path, *_folders(path)):
+                numbers.update(self._at.get(place, ()))
+        return [self._values[number] for number in sorted(numbers)]
+
+
+def _folders(path: str) -> Iterator[str]:
+    """The folders that a path lies in, the nearest first."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 @dataclass(frozen=True)
@@ -26,6 +64,9 @@ class Placer:
     def __call__(self, path: str) -> str:
         if "://" in path or (os.path.isabs(path) and not self._is_inside(path)):
             return path
+        inside = os.path.normpath(os.path.join(self.wdir, path))
+        if not (os.path.isabs(inside) or inside.startswith("..")):  # most paths, and much faster
+            return inside
         return os.path.relpath(os.path.join(self.root, self.wdir, path), self.root)
 
     def spelling(self, path: str) -> str:

@@ -19,7 +19,7 @@ from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import Workspace, digest
 from dvc_project.items import Item, foreach, matrix
 from dvc_project.lockfile import Entry, Lock
-from dvc_project.paths import Placer, overlap
+from dvc_project.paths import Overlaps, Placer, overlap
 from dvc_project.reading import read_data
 from dvc_project.repository import parsing_style, repository_of
 from dvc_project.templating import PARAMS_FILE, Variables
@@ -126,6 +126,7 @@ class DvcProject:
         self._tree = read_data(self.path)
         self.workspace = Workspace(self.root)
         self._derive = derive
+        self._read: dict[str, dict[str, Any]] = {}
         self.variables = self._variables()
         self.groups: dict[str, Group] = {name: self._group(name, d) for name, d in self._definitions.items()}
         self.stages: dict[str, Stage] = {s.name: s for g in self.groups.values() for s in g.stages}
@@ -259,14 +260,11 @@ class DvcProject:
     @cached_property
     def upstream(self) -> dict[str, tuple[str, ...]]:
         """For each stage the stages whose outs it reads: an out that equals, holds or lies in a dep."""
-        outs = [(out.path, stage.name) for stage in self.stages.values() for out in stage.outs]
-        found: dict[str, tuple[str, ...]] = {}
-        for stage in self.stages.values():
-            reads = (*stage.deps, *stage.params)
-            found[stage.name] = tuple(
-                dict.fromkeys(n for path, n in outs if n != stage.name and any(overlap(d, path) for d in reads))
-            )
-        return found
+        makers = Overlaps((out.path, stage.name) for stage in self.stages.values() for out in stage.outs)
+        return {
+            name: tuple(maker for maker in dict.fromkeys(makers.of((*stage.deps, *stage.params))) if maker != name)
+            for name, stage in self.stages.items()
+        }
 
     @cached_property
     def group_upstream(self) -> dict[str, tuple[str, ...]]:
@@ -310,8 +308,14 @@ class DvcProject:
 
         Absent files and keys are absent.
         """
-        trees = {file: read_data(self.root / file) for file in stage.params if (self.root / file).exists()}
+        trees = {file: self._data(file) for file in stage.params if (self.root / file).exists()}
         return {file: select(tree, keys) if (keys := stage.params[file]) else tree for file, tree in trees.items()}
+
+    def _data(self, file: str) -> dict[str, Any]:
+        """A file of parameters, read once: all items of a stage ask for it."""
+        if file not in self._read:
+            self._read[file] = read_data(self.root / file)
+        return self._read[file]
 
     def own_inputs(self, stage: Stage) -> dict[str, Any]:
         """What decides a stage's result besides the data of other stages: parameters and md5s of sources.

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dvc_project.cache import Cache
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import Workspace, digest, listing_md5
 from dvc_project.lockfile import Entry, dataset_digest
-from dvc_project.paths import overlap
+from dvc_project.paths import Overlaps, overlap
 from dvc_project.project import DvcProject, Out, Stage
 from dvc_project.rwlock import writing
 
@@ -129,8 +130,11 @@ class ProjectState:
 
     def _derived(self, stage: Stage) -> dict[str, str]:
         """What the stage would write now, where the project can say it."""
-        paths = [out.path for out in stage.outs]
-        return {p: md5 for p, md5 in self.project.derived.md5s.items() if any(overlap(p, path) for path in paths)}
+        return dict(self._derivable.of(out.path for out in stage.outs))
+
+    @cached_property
+    def _derivable(self) -> Overlaps[tuple[str, str]]:
+        return Overlaps((path, (path, md5)) for path, md5 in self.project.derived.md5s.items())
 
     def _unwritten(self, stage: Stage, derived: Mapping[str, str]) -> list[str]:
         """Whether the stage is always asked anew does not matter: its answer is known."""

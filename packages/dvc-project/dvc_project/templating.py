@@ -98,12 +98,12 @@ class Variables:
         loaded: Iterable[Path] = (),
         style: Mapping[str, str] | None = None,
     ) -> None:
-        self.values = copy.deepcopy(dict(values or {}))
+        self.values = dict(values or {})
         self._loaded, self._style = set(loaded), dict(style or {})
 
     def including(self, entries: Sequence[str | Mapping[str, Any]], folder: Path, where: str) -> Variables:
         """These and a ``vars`` section: files (``file.yaml``, ``file.yaml:key,key``) and inline mappings."""
-        grown = Variables(self.values, self._loaded, self._style)
+        grown = Variables(copy.deepcopy(self.values), self._loaded, self._style)
         for entry in entries:
             if isinstance(entry, str):
                 grown._load(entry, folder, where)
@@ -159,6 +159,9 @@ class Variables:
         return self.resolve(value, where)
 
     def _resolve_text(self, text: str, where: str, in_cmd: bool) -> Any:
+        if "$" not in text:  # most texts
+            return text
+
         def value_of(place: re.Match[str]) -> Any:
             value = self.select(place["inner"].strip(), where)
             if is_composite(value) and not (in_cmd and isinstance(value, Mapping)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -14,15 +16,27 @@ from dvc_project.errors import DataError
 COLON = "found unexpected ':'"  # the YAML parser in C on [http://host:80], which the one in Python takes
 MAX_REPEATED = 10_000  # values that the aliases of a YAML text may add; nine lines of them can stand for a billion
 MAX_DEPTH = 100  # nested lists and mappings, in YAML
+MAX_CACHED = 1 << 18  # characters
 MISSING: Any = object()
 
 
 def parse_yaml(text: str) -> Any:
     """What a text in YAML 1.2 says, as DVC reads it: ``1e-05`` is a number, an unquoted ``yes`` a word.
 
+    A short text is parsed once per process: one command reads ``params.yaml`` and ``dvc.yaml`` several times.
+
     Raises:
         DataError: when it is no YAML, has a key twice, or is too deep or repeats too much by aliases to be built.
     """
+    return copy.deepcopy(_parse_once(text)) if len(text) <= MAX_CACHED else _parse(text)
+
+
+@lru_cache(maxsize=4)
+def _parse_once(text: str) -> Any:
+    return _parse(text)
+
+
+def _parse(text: str) -> Any:
     try:
         if not _is_tame(text):
             _refuse_bombs(text)
