@@ -108,7 +108,10 @@ def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple
     """
     apart, family = predecessors_of(recipe) > 0, family_of(recipe.family)
     smallest = max(multiple, family.least_reference if apart else 1)
+    shapes: dict[tuple[str, int, int], PromptRecord] = {}
     for record in records:
+        shapes.setdefault((record.layout, record.height, record.width), record)
+    for record in shapes.values():
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             high, wide = picture_size(record, side, recipe.record_size, multiple, apart=apart)
             steps = [_step(multiple, count, apart=apart) for count in record.grid]

@@ -20,7 +20,7 @@ from paco_core.planning.workload import Workload
 from paco_core.policies.families import edits, family_of
 from paco_core.runtime.rounds import params_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
-from paco_core.tasks.base import Task
+from paco_core.tasks.base import Foreseen, Task
 from paco_core.tasks.table import recipes_of
 
 NO_ESTIMATE = Cost("no estimate", BASE_GB, None)
@@ -68,17 +68,20 @@ def training_seconds(done: Workload, factor: float = 1.0) -> float:
     return done.epochs * (factor * passes + scored) + opponents
 
 
-def training_cost(params: Params, name: str, root: Path) -> Cost:
+def training_cost(params: Params, name: str, root: Path, foreseen: Foreseen | None = None) -> Cost:
     """Of a policy by one recipe.
+
+    Args:
+        foreseen: the prompts of the graph (:func:`usable`), if the caller has them.
 
     Raises:
         DataError: when there is no recipe of that name.
     """
     recipe = params.policies.recipe(name)
-    foreseen = usable(params, root)
+    foreseen = foreseen or usable(params, root)
     records = trained_on(foreseen, recipe, root)
     done = Workload.from_params(params, name, records)
-    held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
+    held = device_memory(params, name, root, foreseen) if recipe.device.startswith("cuda") else None
     evaluations = done.evaluations * done.evaluation_images
     patch = _patch(root, recipe)
     epochs = training_seconds(done, size_factor(pixels_a_pass(recipe, records, recipe.train_size, patch)))

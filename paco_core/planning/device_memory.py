@@ -92,12 +92,16 @@ def _bytes(recipe: PolicyRecipe) -> int:
     return 2 if recipe.dtype == "bfloat16" else 4
 
 
-def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | None:
-    """Estimate the phases of a training and what stands beside it; None where the model is not known."""
+def device_memory(params: Params, policy: str, root: Path, foreseen: Foreseen | None = None) -> DeviceMemory | None:
+    """Estimate the phases of a training and what stands beside it; None where the model is not known.
+
+    Args:
+        foreseen: the prompts of the graph (:func:`usable`), if the caller has them.
+    """
     recipe = params.policies.recipes[policy]
     if (found := architecture(root, recipe.model)) is None:
         return None
-    trained, evaluated = paintable(usable(params, root), recipe, root)
+    trained, evaluated = paintable(foreseen or usable(params, root), recipe, root)
     largest = resized(recipe, trained, evaluated, found.patch)
     need = footprint(found, largest, (0, 0), beside(recipe, trained))
     size, references = _bytes(recipe), most_beside(recipe, evaluated)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dvc_project.lockfile import Lock
-from dvc_project.project import DvcProject, stages_of
+from dvc_project.lockfile import Entry
+from dvc_project.project import DvcProject
 from dvc_project.project import Stage as GraphStage
 from dvc_project.state import ProjectState
 from paco_core.config import profiles
@@ -27,8 +28,7 @@ from paco_core.planning.foreseen import left_out, usable
 from paco_core.planning.refusals import refusals
 from paco_core.planning.weights import model_gb
 from paco_core.policies.families import is_distilled
-from paco_core.runtime.code.derived import present_code
-from paco_core.runtime.code.stage_code import StageCodes, recorded
+from paco_core.runtime.code.derived import present_code, valid_code
 from paco_core.runtime.stage import Cost, Stage
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -215,32 +215,39 @@ def _declared(root: Path, profile: str | None) -> set[str]:
     return set(tree["policies"]["recipes"])
 
 
-def _up_to_date(root: Path, labels: Iterable[str]) -> list[str]:
+def _up_to_date(state: ProjectState, labels: Iterable[str]) -> list[str]:
     """Labels of the stages that no run of the graph would run; a label may stand for all items of a stage."""
-    project = DvcProject(root, present_code)
-    pending = ProjectState(project).to_run()
-    names = {label: [n for n, s in project.stages.items() if label in (n, s.group)] for label in labels}
-    return [label for label, items in names.items() if items and not pending & set(items)]
+    pending, names = state.to_run(), defaultdict[str, set[str]](set)
+    for stage in state.project.stages.values():
+        for label in {stage.name, stage.group}:
+            names[label].add(stage.name)
+    return [label for label in labels if names[label] and not pending & names[label]]
 
 
-def _changed_code(root: Path, lock: Lock) -> list[str]:
-    """Which module, library, file or default has changed since each stage ran."""
-    files, found = StageCodes.present(root).files(), []
-    for entry in lock.entries.values():
+def _changed_code(project: DvcProject, lock: Mapping[str, Entry]) -> list[str]:
+    """Which module, library, file or default has changed since each stage ran.
+
+    Raises:
+        DataError: when a source file is invalid.
+    """
+    derived, found = project.derived, []
+    if not derived.md5s:
+        derived = valid_code(project.root)
+    for entry in lock.values():
         for path, md5 in entry.inputs.deps.items():
-            changes = files[path].changes(recorded(root, path, md5)) if path in files else []
+            changes = derived.changes(path, md5) if derived.md5s.get(path, md5) != md5 else []
             if changes:
                 more = f" and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
                 found.append(f"{entry.stage} will run again: {'; '.join(changes[:SHOWN_CHANGES])}{more}")
     return found
 
 
-def _lost_outs(root: Path, lock: Lock) -> list[str]:
+def _lost_outs(root: Path, entries: Iterable[Entry]) -> list[str]:
     """Outs that ``dvc.lock`` records and that are not here; a stage that reads one would stop."""
     return [
         f"{out}: recorded in dvc.lock, but not here; `dvc checkout {out}` restores it from the cache, "
         f"or `dvc repro {entry.stage}` makes it again"
-        for entry in lock.entries.values()
+        for entry in entries
         for out in entry.outs
         if not (root / out).exists()
     ]
@@ -255,8 +262,8 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     """
     refuse_other_version(root)
     params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
-    costs = stage_costs(stages, params, root)
-    current = _up_to_date(root, costs) if profile is None else []
+    costs, state = stage_costs(stages, params, root), ProjectState(DvcProject(root, present_code))
+    current = _up_to_date(state, costs) if profile is None else []
     report = Preflight(params.profile, {label: cost for label, cost in costs.items() if label not in current}, current)
     for found in _used(params):
         if (fault := found.fault(root)) is not None:
@@ -266,10 +273,11 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
     report.remarks += _untrainable(params) + _distilled(params, root) + left_out(params, root)
     report.remarks += cut_texts(params, root, usable(params, root))
-    graph = stages_of(root)
+    graph = state.project.stages
     report.problems += _graph_without_recipe(params, _declared(root, profile), graph) + _unlisted_sections(graph)
-    lock = Lock.read(root)
-    report.remarks += _lost_outs(root, lock) + (_changed_code(root, lock) if profile is None else [])
+    report.remarks += _lost_outs(root, state.lock.values()) + (
+        _changed_code(state.project, state.lock) if profile is None else []
+    )
     free = shutil.disk_usage(root).free / 1e9
     if free < (needed := _disk_gb(params, root)):
         report.problems.append(f"disk: {free:.1f} GB free, about {needed:.0f} GB needed")

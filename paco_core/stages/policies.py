@@ -27,8 +27,10 @@ SHOWN_PROMPTS = 6
 
 def _cost(params: Params, root: Path) -> dict[str, Cost]:
     from paco_core.planning.costs import training_cost
+    from paco_core.planning.foreseen import usable
 
-    return {name: training_cost(params, name, root) for name in params.policies.recipes}
+    foreseen = usable(params, root)
+    return {name: training_cost(params, name, root, foreseen) for name in params.policies.recipes}
 
 
 def _check_each(
@@ -154,6 +156,10 @@ def assist(rank: Rank) -> None:
 
 
 def run(ctx: StageContext) -> None:
+    name = _recipe(ctx)
+    if name not in ctx.params.policies.recipes:
+        return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")
+
     from paco_core.grpo.outcome import Reports
     from paco_core.grpo.recipe import Place
     from paco_core.io.files import folder_digest
@@ -166,9 +172,6 @@ def run(ctx: StageContext) -> None:
     from paco_core.tasks.table import task_of
     from paco_core.tasks.training import train_recipe
 
-    name = _recipe(ctx)
-    if name not in ctx.params.policies.recipes:
-        return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")
     recipe = ctx.params.policies.recipes[name]
     final = ctx.place(paths.POLICIES / name)
     samples, updates = recipe.pictures_an_epoch, recipe.updates_per_epoch

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from paco_core.io.files import DataError
@@ -87,6 +88,7 @@ class PromptText:
         return "".join([self.head, self.raw_subject, self.raw_shared, *panels])
 
 
+@lru_cache(maxsize=256)
 def parse_layout(layout: str) -> tuple[int, int]:
     """(rows, columns) of a layout such as ``2x2``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.prompt_text import parse_layout
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+@lru_cache(maxsize=1024)
 def grid_size(layout: str, size: tuple[int, int]) -> tuple[int, int]:
     """(height, width) in pixels of a grid whose panels are as large as those of 2x2 panels in ``size``.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dvc_project import lockfile
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 from paco_core.cli import commands
@@ -22,7 +23,7 @@ from tests.support import provenance_world as world
 @pytest.fixture
 def finished(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of five stages, all up to date, with whole parameters; its code is a stand-in."""
-    monkeypatch.setattr(preflight, "_changed_code", lambda _root, _lock: [])
+    monkeypatch.setattr(preflight, "_changed_code", lambda _project, _lock: [])
     monkeypatch.setattr(commands, "validate_code_origin", lambda _root: None)
     return world.make_whole(project)
 
@@ -58,3 +59,11 @@ def test_what_changed_and_what_is_behind_it_is_priced(finished: Path) -> None:
 def test_a_profile_that_is_not_in_use_is_priced_whole(finished: Path) -> None:
     report = check_project(finished, declared(finished), "storybook")
     assert report.up_to_date == [] and "grids" in report.costs
+
+
+def test_the_records_of_all_stages_are_read_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+    read_data = lockfile.read_data
+    monkeypatch.setattr(lockfile, "read_data", lambda path, *rest: reads.append(path) or read_data(path, *rest))
+    found(finished)
+    assert reads == [finished / "dvc.lock"]
