@@ -81,6 +81,9 @@ class Code:
         self.root = root.resolve()
         self.sources = SourceCache(cache)
         self._files: dict[str, Path | None] = {}
+        self._named_beside: dict[Path, dict[str, str]] = {}
+        self._libraries: dict[str, bool] = {}
+        self._paths: dict[Path, str] = {}
         own = (self.root / "paco_core" / "__init__.py").is_file()
         # Top-level name -> folder; all others lie below the root.
         self._places = {"paco_core": self.root if own else PACKAGE.parent}
@@ -96,6 +99,8 @@ class Code:
         package = Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
         self._places[name] = package.parent
         self._files.clear()
+        self._libraries.clear()
+        self._paths.clear()
         return self.file(module) is not None
 
     def closure(self, modules: Iterable[str], words: Set[str] = frozenset()) -> Closure:
@@ -168,12 +173,22 @@ class Code:
     def _is_library(self, module: str) -> bool:
         """Whether a dotted name begins with an installed package from elsewhere that computes."""
         name = module.partition(".")[0]
+        if name not in self._libraries:
+            self._libraries[name] = self._computes(name)
+        return self._libraries[name]
+
+    def _computes(self, name: str) -> bool:
         if name in NOT_COMPUTING or name in sys.stdlib_module_names or name in self._places:
             return False
         return not (self.root / name).is_dir() and _installed(name)
 
     def _beside(self, file: Path, source: Source) -> dict[str, str]:
-        """Templates and the like that the module names."""
+        """Templates and the like that the module names, each read once."""
+        if file not in self._named_beside:
+            self._named_beside[file] = self._read_beside(file, source)
+        return self._named_beside[file]
+
+    def _read_beside(self, file: Path, source: Source) -> dict[str, str]:
         found: dict[str, str] = {}
         for name in source.beside:
             place = file.parent / name
@@ -186,8 +201,10 @@ class Code:
 
     def _path(self, file: Path) -> str:
         """Relative to the folder that the module was looked for in."""
-        base = next((place for place in self._places.values() if file.is_relative_to(place)), self.root)
-        return file.relative_to(base).as_posix()
+        if file not in self._paths:
+            base = next((place for place in self._places.values() if file.is_relative_to(place)), self.root)
+            self._paths[file] = file.relative_to(base).as_posix()
+        return self._paths[file]
 
 
 def _entries(source: Source, words: Set[str]) -> dict[str, str]:

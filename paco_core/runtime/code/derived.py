@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from dvc_project.derived import Derived
@@ -13,10 +14,22 @@ from paco_core.runtime.code.stage_code import StageCodes, recorded
 def present_code(root: Path) -> Derived:
     """The code files of all stages; none where ``params.yaml`` or a source file is invalid, which a run reports."""
     try:
-        files = StageCodes.present(root).files()
+        return valid_code(root)
     except (DataError, ParamsError):
         return Derived()
-    return Derived(
-        {path: md5_of(code.text.encode()) for path, code in files.items()},
-        lambda path, md5: files[path].changes(recorded(root, path, md5)),
-    )
+
+
+def valid_code(root: Path) -> Derived:
+    """The code files of all stages.
+
+    Raises:
+        ParamsError: when ``params.yaml`` is invalid.
+        DataError: when ``dvc.yaml`` or a source file is.
+    """
+    files = StageCodes.present(root).files()
+
+    @cache  # the items of a stage have one recorded version
+    def changes(path: str, md5: str) -> list[str]:
+        return files[path].changes(recorded(root, path, md5))
+
+    return Derived({path: md5_of(code.text.encode()) for path, code in files.items()}, changes)

@@ -17,11 +17,11 @@ from typing import Any
 from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
 from dvc_project.md5s import file_md5
-from dvc_project.paths import overlap
+from dvc_project.paths import Overlaps
 from dvc_project.project import Stage, stages_of
 from paco_core.config.graph_keys import refuse_other_version
 from paco_core.config.params import PARAMS_FILE, Params
-from paco_core.config.references import named_files, references
+from paco_core.config.references import Reference, named_files, references
 from paco_core.config.registered import FUNCTION
 from paco_core.config.resolved import resolved_values, unspelled
 from paco_core.io.atomic import atomic
@@ -101,7 +101,7 @@ class StageCodes:
         self.code = Code(root, owner_root(root) / CACHE)
         self.graph = stages_of(root)
         self._workspace = Workspace(root)
-        self._made = {out for stage in self.graph.values() for out in (*stage.data, *stage.figures)}
+        self._made = Overlaps((out.path, out.path) for stage in self.graph.values() for out in stage.outs)
 
     @classmethod
     def present(cls, root: Path) -> StageCodes:
@@ -164,11 +164,16 @@ class StageCodes:
         declared = {
             (found.value, found.names.kind)
             for params in variants
-            for found in references(params)
+            for found in (self._named if params is self.params else references(params))
             if any(found.key == key or found.key.startswith(f"{key}.") for key in keys)
         }
         inside = (file for path, kind in declared if kind == "file" for file in named_files(self.root / path))
         return {path for path, _ in declared} | {os.path.relpath(file, self.root) for file in inside}
+
+    @cached_property
+    def _named(self) -> list[Reference]:
+        """What the parameters name, which most stages share."""
+        return list(references(self.params))
 
     def _functions(self, words: set[str]) -> Iterator[str]:
         """Modules of functions of the user's own."""
@@ -179,7 +184,7 @@ class StageCodes:
 
     def _md5(self, path: str) -> str | None:
         """DVC's md5 of what a parameter names; None for a hub's model, and for what a stage makes: that is a dep."""
-        if any(overlap(Path(path).as_posix(), out) for out in self._made):
+        if self._made.of([Path(path).as_posix()]):
             return None
         return self._workspace.md5(path)
 

@@ -6,14 +6,15 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace, listing_md5
 from dvc_project.lockfile import Inputs
 from dvc_project.md5s import Md5s, file_md5
-from paco_core.io.files import read_json
+from dvc_project.yaml import select
+from paco_core.io.files import read_json, read_yaml
 from paco_core.runtime.code.closure import Code, installed
-from paco_core.runtime.code.inputs import present_params
 from paco_core.runtime.code.source import read
 from paco_core.runtime.provenance.chain import Link, Provenance, is_metrics
 from paco_core.runtime.provenance.records import recorded_recipe
@@ -75,6 +76,7 @@ class _Verification:
         self._seen: dict[str, str | None] = {}
         self.code = Code(root)
         self._digests: dict[str, str | None] = {}
+        self._trees: dict[str, dict[str, Any]] = {}  # files of parameters, each read once
 
     def run(self) -> Verdict:
         for link in self.provenance.links:
@@ -178,7 +180,9 @@ class _Verification:
             if not (self.root / file).is_file():
                 self._broken(link, file, "is missing")
                 continue
-            then, now = flatten(values), flatten(present_params(self.root, {file: list(values)})[file])
+            if file not in self._trees:
+                self._trees[file] = read_yaml(self.root / file)
+            then, now = flatten(values), flatten(select(self._trees[file], values))
             for key in [*then, *(key for key in now if key not in then)]:
                 if key not in now:
                     self._broken(link, f"{file}: {key}", f"was {_brief(then[key])}, is gone now")
