@@ -105,11 +105,11 @@ def _writer(stage: Stage, noted: Mapping[str, int]) -> int | None:
 
 def _champions(root: Path) -> str:
     """The registry's lines."""
-    from paco_core.operations.promotion.champions import Champions
+    from paco_core.operations.promotion.champions import NO_MODEL, Champions
     from paco_core.runtime.tracking.store import short
 
     try:
         registry = Champions.from_store(root)
-        return "nothing is registered" if registry is None else registry.text()
+        return NO_MODEL if registry is None else registry.text()
     except Exception as error:  # MLflow raises much: a status is printed without its registry rather than not at all
         return f"unknown: {short(error)}"

@@ -73,6 +73,13 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
+    if ctx.round is not None:
+        return _of_round(ctx)
+    params, reward = ctx.params.consistency_rank, ctx.params.reward
+    template = params.template or reward.template
+    if params.source is None and _none_held_out(ctx):
+        return ctx.skip(paths.CONSISTENCY_RANK, "no ranking is held out, and consistency_rank.source is null")
+
     from paco_core.benchmarks import consistency_rank as bench
     from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.dreamsim import DreamSim
@@ -85,12 +92,6 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.files import write_json
     from paco_core.io.open_clip_model import OpenClip
 
-    if ctx.round is not None:
-        return _of_round(ctx)
-    params, reward = ctx.params.consistency_rank, ctx.params.reward
-    template = params.template or reward.template
-    if params.source is None and _none_held_out(ctx):
-        return ctx.skip(paths.CONSISTENCY_RANK, "no ranking is held out, and consistency_rank.source is null")
     instances, panels, rejected = _given(ctx)
     models: dict[str, tuple[str, str | Path]] = {
         REWARD: (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),

@@ -68,18 +68,20 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    import numpy as np
-    import pandas as pd
-
-    from paco_core.data.prompts import diversity_pictures
-    from paco_core.data.prompts.diversify import diversify
-    from paco_core.data.prompts.embeddings import embed_prompts, load_encoder
     from paco_core.data.records.records import read_prompts, write_prompts
 
     params = ctx.params.diverse_prompts
     records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl", none_allowed=True)
     if not records or (params.target is None and params.threshold is None):
         return _keep_all(ctx, records)
+
+    import numpy as np
+    import pandas as pd
+
+    from paco_core.data.prompts import diversity_pictures
+    from paco_core.data.prompts.diversify import diversify
+    from paco_core.data.prompts.embeddings import embed_prompts, load_encoder
+
     local = params.model.startswith("data/") or (ctx.root / params.model).exists()
     model = ctx.read(Path(params.model)) if local else params.model
     embedded = embed_prompts(load_encoder(params.encoder, model, params.device), records, params.text)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def _skipped(params: Params) -> str | None:
     drawn = params.world == "storybook"
-    return None if drawn or params.edit_reward.source is not None else "edit_reward.source is null"
+    if drawn or params.edit_reward.source is not None:
+        return None
+    return "edit_reward.source is null, and only the world storybook draws cases of its own"
 
 
 def _cost(params: Params, root: Path) -> Cost:
@@ -40,6 +42,10 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
+    params, reward = ctx.params.edit_reward, ctx.params.reward
+    if reason := _skipped(ctx.params):
+        return ctx.skip(paths.EDIT_REWARD, reason)
+
     from paco_core.benchmarks import edit_reward as bench
     from paco_core.benchmarks.answers_cache import remembering, reward_scorer
     from paco_core.benchmarks.edit_cases import drawn_cases, read_public
@@ -50,15 +56,11 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.open_clip_model import OpenClip
     from paco_core.io.rejected import Rejected
 
-    params, reward = ctx.params.edit_reward, ctx.params.reward
     if params.source is not None:
         cases, rejected = read_public(ctx.read(Path(params.source)))
         rejected.print(ctx.say)
-    elif ctx.params.world == "storybook":
-        cases, rejected = drawn_cases(params.count, params.size, params.seed), Rejected()
     else:
-        reason = "edit_reward.source is null, and only the world storybook draws cases of its own"
-        return ctx.skip(paths.EDIT_REWARD, reason)
+        cases, rejected = drawn_cases(params.count, params.size, params.seed), Rejected()
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),

@@ -80,6 +80,13 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    params, recipes = ctx.params.t2is, recipes_of(SETS, ctx.params.policies)
+    if not recipes:
+        return ctx.skip(paths.T2IS, "no recipe of policies.recipes paints sets")
+
     from paco_core.benchmarks import paired_changes, t2is
     from paco_core.benchmarks.t2is_bench.sets import write_painted
     from paco_core.grpo.prompt_split import trained_prompts
@@ -88,12 +95,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.painting.painted import SEPARATELY, cuts_of
     from paco_core.painting.painted_before import PaintedBefore
     from paco_core.policies.cuts import report
-    from paco_core.tasks.sets import SETS
-    from paco_core.tasks.table import recipes_of
 
-    params, recipes = ctx.params.t2is, recipes_of(SETS, ctx.params.policies)
-    if not recipes:
-        return ctx.skip(paths.T2IS, "no recipe of policies.recipes paints sets")
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     cases = t2is.cases(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
     kept = PaintedBefore(ctx.unfinished / "pictures")

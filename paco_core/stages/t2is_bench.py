@@ -88,6 +88,14 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.io.skipped import skipped
+
+    params = ctx.params.t2is_bench
+    if reason := skipped(ctx.read(paths.T2IS)):
+        return ctx.skip(paths.T2IS_BENCH, f"t2is was skipped: {reason}")
+    if not (params.consistency or params.alignment or params.aesthetics):
+        return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
+
     from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.published import T2IS_BENCH
     from paco_core.benchmarks.results import flat
@@ -99,14 +107,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.answer import plain
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
-    from paco_core.io.skipped import skipped
     from paco_core.rewards.base import validate_failed_share
 
-    params = ctx.params.t2is_bench
-    if reason := skipped(ctx.read(paths.T2IS)):
-        return ctx.skip(paths.T2IS_BENCH, f"t2is was skipped: {reason}")
-    if not (params.consistency or params.alignment or params.aesthetics):
-        return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
     rejected = Rejected()
     questions = Questions(
         None if params.criteria is None else read_criteria(ctx.read(Path(params.criteria)), rejected),

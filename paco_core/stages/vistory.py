@@ -91,6 +91,14 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.io.skipped import skipped
+
+    params = ctx.params.vistory
+    if reason := skipped(ctx.read(paths.T2IS)):
+        return ctx.skip(paths.VISTORY, f"t2is was skipped: {reason}")
+    if reason := _nothing_asked(params):
+        return ctx.skip(paths.VISTORY, reason)
+
     from collections import Counter
 
     from paco_core.benchmarks.answers_cache import remembering
@@ -101,14 +109,9 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.answer import plain
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
-    from paco_core.io.skipped import skipped
     from paco_core.rewards.base import validate_failed_share
 
-    params, rejected = ctx.params.vistory, Rejected()
-    if reason := skipped(ctx.read(paths.T2IS)):
-        return ctx.skip(paths.VISTORY, f"t2is was skipped: {reason}")
-    if reason := _nothing_asked(params):
-        return ctx.skip(paths.VISTORY, reason)
+    rejected = Rejected()
     stories = _stories(ctx, rejected)
     rejected.print(ctx.say)
     with remembering(ctx.unfinished / "scores.sqlite") as scores:

@@ -19,7 +19,7 @@ from paco_core.io.project import owner_root
 from paco_core.io.versions import copy_of_version, folder_of_version, md5_of_folder
 from paco_core.runtime.provenance.chain import Provenance
 from paco_core.runtime.tracking import Adapted, connect, models, tracking_uri
-from paco_core.runtime.tracking.database import sqlite_file
+from paco_core.runtime.tracking.database import has_models, sqlite_file
 from paco_core.runtime.tracking.models import registered_name
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -29,6 +29,7 @@ PROVENANCE_FILE = "provenance.json"
 OVER_TAG, PATH_TAG, MD5_TAG = "paco.over", "dvc.path", "dvc.md5"
 ADAPTER_TAG = "dvc.md5.adapter"  # of the folder of a policy that MLflow keeps a copy of
 DECIDED_TAG = "paco.promotion_run"  # holds the provenance
+NO_MODEL = "nothing is registered; `paco promote reward` registers the first version"
 LOCKS = Path(".paco") / "registry"  # next to a SQLite store, else in the project
 
 
@@ -88,9 +89,12 @@ class Champions:
 
     @classmethod
     def from_store(cls, root: Path) -> Champions | None:
-        """The registry, or None where nobody has made its file yet: MLflow would make it when it is asked."""
+        """The registry, or None if it is a file that nobody has made yet, or that has no model.
+
+        MLflow is imported only for a registry, and makes its file when it is asked.
+        """
         file = sqlite_file(tracking_uri(root))
-        return None if file is not None and not file.is_file() else cls(root)
+        return None if file is not None and not (file.is_file() and has_models(file)) else cls(root)
 
     def names(self) -> list[str]:
         """``reward`` and the policies that have versions."""
@@ -262,9 +266,7 @@ class Champions:
             lines.append(f"{name}: {'; '.join(parts) or 'no alias'}")
             shown = ("number", "path", "md5", "run_id", "over")
             found[name] = {alias: v and {key: getattr(v, key) for key in shown} for alias, v in held.items()}
-        return Answer(
-            "\n".join(lines) or "nothing is registered; `paco promote reward` registers the first version", found
-        )
+        return Answer("\n".join(lines) or NO_MODEL, found)
 
     def _version(self, name: str, found: Any) -> Version:
         tags = found.tags

@@ -110,7 +110,7 @@ def test_status_is_printed_for_people_and_as_json(
 
 def test_a_store_that_nobody_made_is_not_made_by_looking(root: Path) -> None:
     (root / "mlflow.db").unlink()
-    assert status.status(root).champions == "nothing is registered" and not (root / "mlflow.db").exists()
+    assert status.status(root).champions.startswith("nothing is registered") and not (root / "mlflow.db").exists()
 
 
 def test_a_registry_that_does_not_answer_spares_the_rest(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
