@@ -10,6 +10,7 @@ import math
 import random
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from paco_core.io.files import DataError, digest
@@ -185,6 +186,7 @@ _WORDS = {
 }
 
 
+@lru_cache(maxsize=8192)
 def parse_panel(text: str) -> Panel:
     """The panel that a panel's sentence asks for (inverse of :func:`panel_text`).
 

@@ -169,6 +169,7 @@ def _grid(marks: Sequence[str]) -> str | None:
     return f"{len(rows)}x{len(columns)}"
 
 
+@lru_cache(maxsize=4096)
 def parse(prompt: str, layout: str) -> PromptText:
     """Take a prompt apart.
 
