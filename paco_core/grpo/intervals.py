@@ -42,7 +42,7 @@ def deviation(scores: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class EvaluationChange:
-    """EvaluationChange of a measure over the prompts that have all scores before and after, with its 95% interval."""
+    """Change of a measure over the prompts that have all scores before and after, with its 95% interval."""
 
     mean: float
     low: float
