@@ -13,6 +13,7 @@ from dvc_project.rwlock import writing
 from dvc_project.state import ProjectState, StageState
 from paco_core.config.graph_keys import refuse_other_version
 from paco_core.config.params import ParamsError
+from paco_core.io.answer import Answer
 from paco_core.io.text_table import text_table
 from paco_core.runtime.code.derived import present_code
 from paco_core.serving.servers import endpoint
@@ -110,6 +111,6 @@ def _champions(root: Path) -> str:
 
     try:
         registry = Champions.from_store(root)
-        return NO_MODEL if registry is None else registry.text()
+        return Answer(NO_MODEL, {}) if registry is None else registry.text()
     except Exception as error:  # MLflow raises much: a status is printed without its registry rather than not at all
         return f"unknown: {short(error)}"

@@ -296,9 +296,17 @@ def file_stats(folder: Path) -> dict[Path, os.stat_result]:
     """Size and times of each file below a folder, sorted by path.
 
     Another process may rename or remove files and folders at the same time. Entries that disappear are left out.
+
+    Raises:
+        OSError: when a folder cannot be read.
     """
+
+    def raise_unless_removed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
     stats = {}
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder, onerror=raise_unless_removed):
         for path in (Path(parent, name) for name in names):
             with suppress(FileNotFoundError, NotADirectoryError):
                 stats[path] = path.stat()

@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def _aside(root: Path, folder: Path) -> Path:
-    """A project that reads what ``root`` made, and keeps its own trainings and parameters."""
+    """A project that reads what ``root`` made, and has its own trainings, parameters and code files."""
     own = {".git", ".dvc", ".paco", "params.yaml", "mlflow.db", "data"}
-    trained = {"reward_lora", "policies", "metrics", "runs"}
+    trained = {"reward_lora", "policies", "metrics", "runs", "code"}
     (folder / "data").mkdir(parents=True)
     for path in [p for p in root.iterdir() if p.name not in own]:
         (folder / path.name).symlink_to(path)
@@ -51,9 +51,10 @@ def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path
     (root / "params.yaml").write_text(yaml.safe_dump(tree))
     environment = {**os.environ, "PYTHONPATH": str(root), "PACO_LAUNCHER": "accelerate", "PACO_TRACKING": "off"}
     environment["PACO_ACCELERATE_CONFIG"] = config
-    command = [sys.executable, "-m", "paco_core", "run", "policies", "--item", "flux_t2is"]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    for verb in ("code", "run policies --item flux_t2is"):
+        command = [sys.executable, "-m", "paco_core", *verb.split()]
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
     told = [line for line in done.stderr.splitlines() if "2 processes share the work" in line]
     assert len(told) == 1, "the first process speaks for both"
     log = pd.read_csv(root / "data/policies/flux_t2is/training_log.csv")

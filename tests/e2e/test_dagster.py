@@ -86,7 +86,7 @@ SHOWN = {
     "policies@flux_t2is": {"evaluations", "contact_sheet", "before_and_after"},
     "policies@kontext_edit": {"evaluations", "contact_sheet", "before_and_after"},
     "policies@qwen_edit": {"evaluations", "contact_sheet", "before_and_after"},
-    "consistency_rank": {"worst_rankings", "side_by_side", "with_intervals"},
+    "consistency_rank": {"worst_rankings", "side_by_side"},
     "t2is": {"least_gain_in_gold_consistency", "contact_sheet", "before_and_after"},
     "t2is_bench": {"judged_sets"},
     "gedit": {"least_gain_in_gold_editing", "contact_sheet", "before_and_after"},

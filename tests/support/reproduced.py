@@ -32,7 +32,7 @@ from tests.support.fixture_project import records_of
 #: Gold consistency before training, and what each variant adds at 128 px; seeds add a hundredth each.
 BARE, GAIN = 0.4, {"full": 0.2, "no_decoupling": 0.3, "no_log_tame": 0.25}
 SECONDS = {"full": 10.0, "no_decoupling": 25.0, "no_log_tame": 11.0, "kontext": 8.0}
-SMALL = [f"{stage}.{key}" for stage in ("t2is", "gedit") for key in ("prompts=4", "seeds=[0]", "bootstrap=100")]
+SMALL = [f"{stage}.{key}" for stage in ("t2is", "gedit") for key in ("prompts=6", "seeds=[0]", "bootstrap=100")]
 KONTEXT = {
     "family": "flux_kontext", "model": "data/zoo/flux_kontext", "train_size": 64, "eval_sizes": [64, 128],
     "sampling_steps": 4, "noise_steps": [1], "dynamics": "flow_sde", "noise_level": 0.9, "guidance": 3.5,

@@ -41,11 +41,11 @@ def fill(root: Path) -> None:
 
 
 def fill_benchmark(root: Path, count: int = 6) -> None:
-    """Held-out rankings of three prompts over the same panels."""
+    """Held-out rankings of six prompts, as few as have an interval, over the same panels."""
     rows = [
         {
             "instance_id": f"i{n}",
-            "prompt_id": f"q{n % 3}",
+            "prompt_id": f"q{n % 6}",
             "theme": "the same style",
             "reference": f"grid0#{n % 4}",
             "candidates": [f"grid1#{panel}" for panel in range(4)],

@@ -228,7 +228,10 @@ class _Verification:
             self._not_checked(link, "run", "neither data/runs nor MLflow has a run of this recipe")
         else:
             self.checked += 1
-            text = f"records a run of recipe {recipe}, dvc.lock records {link.recipe}, and MLflow has no run of that"
+            text = (
+                f"records a run of recipe {recipe}, dvc.lock records {link.recipe}, and MLflow has no run of that; run "
+                f"`dvc repro --force --single-item {link.stage}`, or verify where its MLflow is"
+            )
             self._broken(link, f"data/runs/{link.stage}.json", text)
 
     def _commits(self) -> None:

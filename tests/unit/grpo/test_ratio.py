@@ -151,7 +151,7 @@ def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) ->
 
     def gate(limit: float | None) -> CheckReport:
         tree["policies"]["defaults"]["max_ratio_gap"] = limit
-        return promotion.gates(tmp_path, parse(tree), "flux_t2is")[1]
+        return promotion.gates(tmp_path, parse(tree), "flux_t2is", log.parent)[1]
 
     assert not gate(None).passed and gate(0.03).passed
     (tmp_path / "params.yaml").write_text(json.dumps(tree))
