@@ -94,7 +94,7 @@ def test_a_killed_stage_asks_for_the_rest_only_and_its_outs_are_the_same(
         assert process.returncode == -signal.SIGKILL and not out.exists()
         go_on.set()
         asked, kept = len(server.bodies), len(journal.read_bytes().splitlines())
-        assert stage.kill_at - IN_FLIGHT <= kept <= stage.kill_at, "as many answers as were given, but those on their way"
+        assert stage.kill_at - IN_FLIGHT <= kept <= stage.kill_at, "as many as were given, but those on their way"
         run_stage(stage.name, None, project)
         figures = json.loads((project / f"data/metrics/{stage.name}.json").read_text())
         assert figures["remembered_answers"] == kept and figures["requests"] == len(server.bodies) - asked

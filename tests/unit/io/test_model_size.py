@@ -56,7 +56,7 @@ WRONG = [
         2**40,
         "min_pixels is 1099511627776",
     ),
-    ("reward", "processor_config.json", "image_processor.image_mean", "x", "preprocessor_config.json and processor_config.json differ in image_mean"),
+    ("reward", "processor_config.json", "image_processor.image_mean", "x", "differ in image_mean"),
     ("flux", "transformer/config.json", "num_attention_heads", HUGE, "more numbers than the"),
     ("flux", "transformer/config.json", "num_layers", [], "no model can be made of it"),
     ("flux", "text_encoder_2/config.json", "d_ff", 2**24, "more numbers than the"),
