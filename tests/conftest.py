@@ -18,8 +18,11 @@ from xdist.scheduler import LoadScopeScheduling
 # The same examples in each run, and none fails because the machine was busy.
 hypothesis.settings.register_profile("paco", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("paco")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":
+    # PyTorch asks oneDNN whether the processor packs bfloat16, and its own AVX2 kernels then refuse to.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 os.environ.update(
-    OMP_NUM_THREADS="1",
     OMP_WAIT_POLICY="passive",
     HF_HUB_OFFLINE="1",
     TRANSFORMERS_OFFLINE="1",
