@@ -20,19 +20,12 @@ def links(root: Path, dagster: str, mlflow: str) -> dict[str, str]:
         str(stage.dagster["group"]) for stage in stages_of(root).values() if "group" in stage.dagster
     )
     found = {"lineage": f"{dagster}/{LINEAGE}{','.join(f'global@global:{group}' for group in groups)}"}
-    found.update(compared(root, mlflow))
+    for name in names():
+        if declaration(name).view and (experiment := _experiment(root, name)):
+            found[f"{name} compared"] = page(mlflow, experiment, name)
     if (report := root / paths.REPORT / "index.html").is_file():
         found["report"] = report.resolve().as_uri()
     return found
-
-
-def compared(root: Path, mlflow: str) -> dict[str, str]:
-    """The saved views of MLflow that compare the runs of a stage, that of the policies first."""
-    views = {}
-    for name in names():
-        if declaration(name).view and (experiment := _experiment(root, name)):
-            views[f"{name} compared"] = page(mlflow, experiment, name)
-    return views
 
 
 def _experiment(root: Path, stage: str) -> str | None:

@@ -76,7 +76,7 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
     store = tracking_uri(root)
     if not store.startswith(("http://", "https://")):
         where = ["--artifacts-destination", os.environ.get(ARTIFACTS_URI) or str(root / ARTIFACTS)]
-        listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1", "--app-name", "paco"]
+        listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1"]
         before = [*python, "paco_core.runtime.tracking.prepare"]
         hidden = {"MLFLOW_BACKEND_STORE_URI": store}  # it may hold a password, and everybody sees arguments
         hidden["PYTHONWARNINGS"] = "ignore:starlette.middleware.wsgi is deprecated"  # MLflow's own import

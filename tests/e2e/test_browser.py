@@ -121,14 +121,6 @@ def test_another_page_can_do_nothing(ui: Ui, page: Any) -> None:
     assert refused == [False, False, False] and ui.ask(runs) == before
 
 
-def test_mlflow_opens_with_the_policies_compared(ui: Ui, page: Any) -> None:
-    """Its bare address; the welcome page stays where *Home* leads, without loading the page anew."""
-    page.goto(ui.mlflow, wait_until="domcontentloaded")
-    page.get_by_text("Policies compared").first.wait_for(state="attached")
-    page.evaluate("location.hash = '#/'")
-    page.get_by_text("Policies compared").first.wait_for(state="detached")
-
-
 def test_the_graph_of_a_group(ui: Ui, page: Any, tmp_path: Path) -> None:
     url = f"{ui.dagster}/locations/paco/asset-groups/data/lineage"
     _shows(page, url, tmp_path / "graph.png", "diverse_prompts", "grids", "cot_labels")
