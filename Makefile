@@ -95,7 +95,7 @@ vllm: setup
 # only, and for the site. The others keep the versions of the first. With their extras: pip before 24 refuses hashes of
 # `gql` where a package asks for `gql[requests]`.
 LOCK := uv pip compile --quiet --universal --no-strip-extras --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package dagster-dvc --no-emit-package dvc-project
-RUN := pyproject.toml --extra pipeline --extra kubernetes --extra ocr --extra ray --extra sentences --extra team
+RUN := pyproject.toml --extra pipeline --extra ocr --extra ray --extra sentences --extra team
 lock: setup
 	@$(LOCK) $(RUN) -o locks/run.txt
 	@$(LOCK) $(RUN) --group dev -c locks/run.txt -o locks/dev.txt

@@ -22,7 +22,7 @@ UV = os.path.join(VENV, "bin", "uv")
 LOCK = "locks/dev.txt"  # what the graph needs, and what its tests need
 CUDA_ONLY, STUBS = os.path.join("tools", "cuda-only.txt"), os.path.join("tools", "cuda_stubs.py")
 #: Of these few processes import anything; compiled, they would take 0.2 GB more.
-NOT_COMPILED = r"/site-packages/([^/]*/)*(tests|kubernetes|moto)/"
+NOT_COMPILED = r"/site-packages/([^/]*/)*(tests|moto)/"
 #: The project, and the two libraries that are wheels of their own.
 PROJECTS = (".", "packages/dvc-project", "packages/dagster-dvc")
 #: Files that are newer than what the environment was made from, and hold the folder that it was made for; `make setup`

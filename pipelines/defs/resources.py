@@ -1,7 +1,7 @@
-"""What assets ask for by name, and where their stages run.
+"""Resources of assets by name, and where their stages run.
 
-``PACO_CLUSTER`` chooses: nothing (this machine), ``slurm`` or ``kubernetes``. ``PACO_CLUSTER_CONFIG`` names the file
-that says how; without it ``launch/slurm.yaml`` or ``launch/kubernetes.yaml``.
+``PACO_CLUSTER`` chooses: empty (this machine) or ``slurm``. ``PACO_CLUSTER_CONFIG`` names the file with the options of
+the jobs; without it ``launch/slurm.yaml``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dvc_project.reading import read_data
 from pipelines.defs.graph import ROOT
 
 VARIABLE, CONFIG = "PACO_CLUSTER", "PACO_CLUSTER_CONFIG"
-CLUSTERS = ("slurm", "kubernetes")
+SLURM = "slurm"
 
 
 def resources(root: Path = ROOT) -> dict[str, Any]:
@@ -31,26 +31,19 @@ def resources(root: Path = ROOT) -> dict[str, Any]:
     cluster = os.environ.get(VARIABLE, "")
     if not cluster:
         return {"dvc": DvcResource(**here)}
-    if cluster not in CLUSTERS:
-        valid = f"valid ones: {', '.join(CLUSTERS)}; leave it empty for this machine"
-        raise dg.DagsterInvalidDefinitionError(f"{VARIABLE}={cluster}: no such cluster; {valid}")
-    file = root / os.environ.get(CONFIG, f"launch/{cluster}.yaml")
+    if cluster != SLURM:
+        raise dg.DagsterInvalidDefinitionError(
+            f"{VARIABLE}={cluster}: no such cluster; set it to {SLURM}, or leave it empty for this machine"
+        )
+    from dagster_dvc.slurm import SlurmDvcResource  # late: only then
+
+    file = root / os.environ.get(CONFIG, "launch/slurm.yaml")
     try:
-        given: dict[str, Any] = read_data(file)
-        kind = _kind(cluster)
-        if unknown := given.keys() - kind.model_fields.keys():
-            raise ValueError(f"no such setting: {', '.join(sorted(unknown))}; valid: {', '.join(kind.model_fields)}")
-        return {"dvc": kind(**{**here, **given})}
+        settings: dict[str, Any] = read_data(file)
+        valid = SlurmDvcResource.model_fields
+        if unknown := settings.keys() - valid.keys():
+            raise ValueError(f"no such setting: {', '.join(sorted(unknown))}; valid: {', '.join(valid)}")
+        return {"dvc": SlurmDvcResource(**{**here, **settings})}
     except (DvcProjectError, TypeError, ValueError) as error:
         text = " ".join(str(error).split())[:1000]
         raise dg.DagsterInvalidDefinitionError(f"{file}: no configuration for {cluster} ({text})") from None
-
-
-def _kind(cluster: str) -> type[DvcResource]:
-    if cluster == "slurm":
-        from dagster_dvc.slurm import SlurmDvcResource
-
-        return SlurmDvcResource
-    from dagster_dvc.kubernetes import KubernetesDvcResource
-
-    return KubernetesDvcResource

@@ -1,23 +1,18 @@
-"""Stages on Slurm and as pods, with stand-ins for Slurm's commands and for the Kubernetes API."""
+"""Stages on Slurm, with stand-ins for its commands."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
 
 from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
-from dagster_dvc.kubernetes import KubernetesDvcResource
 from dagster_dvc.slurm import SlurmDvcResource
 from tests.contract.dagster_dvc.test_stopping import GRAPH, STAGE, _gone, _locked, _number, _until
-from tests.support import REPOSITORY
 from tests.support import dvc_graphs as graphs
 
 pytestmark = pytest.mark.slow
@@ -156,125 +151,3 @@ dg.materialize(build_dvc_assets(project), resources={{"dvc": resource}}, raise_o
 
 
 # --- pods -------------------------------------------------------------------------------------------------
-
-
-class Log:
-    """What the API answers for a pod's log: lines with their times, to the end of the process."""
-
-    def __init__(self, path: Path, process: "subprocess.Popen[bytes]") -> None:
-        self.path, self.process = path, process
-
-    @property
-    def data(self) -> bytes:
-        return self.path.read_bytes()
-
-    def __iter__(self) -> Iterator[bytes]:
-        self.process.wait()
-        for number, line in enumerate(self.path.read_bytes().splitlines()):
-            yield b"2026-11-21T02:17:%02d.%06dZ " % (number // 60 % 60, number) + line + b"\n"
-
-
-class Cluster:
-    """The part of ``CoreV1Api`` that a pod's life needs; a container is a process of this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.bodies: list[Any] = []
-        self.deleted: list[str] = []
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def create_namespaced_pod(self, namespace: str, body: Any) -> None:
-        self.namespace = namespace
-        self.bodies.append(body)
-        container = body.spec.containers[0]
-        given = {entry.name: entry.value for entry in container.env}
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **given}
-        self.log = self.folder / f"log-{len(self.bodies)}"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                container.command, cwd=container.working_dir, env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
-
-    def list_namespaced_pod(self, namespace: str, field_selector: str) -> Any:
-        assert self.process is not None
-        code = self.process.poll()
-        over = None if code is None else SimpleNamespace(exit_code=code, message=None)
-        state = SimpleNamespace(running=True if code is None else None, waiting=None, terminated=over)
-        status = SimpleNamespace(name="stage", ready=True, state=state)
-        spec = SimpleNamespace(containers=[SimpleNamespace(name="stage")], init_containers=None)
-        pod = SimpleNamespace(
-            status=SimpleNamespace(init_container_statuses=None, container_statuses=[status]), spec=spec
-        )
-        return SimpleNamespace(items=[pod])
-
-    def read_namespaced_pod_log(self, *_: Any, **__: Any) -> Log:
-        assert self.process is not None
-        return Log(self.log, self.process)
-
-    def delete_namespaced_pod(self, name: str, namespace: str) -> None:
-        assert self.process is not None and namespace == self.namespace
-        self.deleted.append(name)
-        self.process.send_signal(signal.SIGTERM)  # as the kubelet does, with the grace to follow
-        self.process.wait(60)
-
-
-@pytest.fixture
-def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    pytest.importorskip("dagster_k8s", reason="stages as pods need the extra paco-rl[kubernetes]")
-    from dagster_k8s import PipesK8sClient
-    from dagster_k8s.client import DagsterKubernetesClient
-
-    cluster = Cluster(tmp_path)
-    client = DagsterKubernetesClient(None, cluster, lambda _line: None, time.sleep, time.time)
-    monkeypatch.setattr(DagsterKubernetesClient, "production_client", staticmethod(lambda: client))
-    monkeypatch.setattr(PipesK8sClient, "_load_k8s_config", lambda _self: None)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    return cluster
-
-
-def kubernetes(root: Path, **changes: Any) -> KubernetesDvcResource:
-    given: dict[str, Any] = {
-        "image": "paco:1", "folder": str(root), "namespace": "ml", "python": sys.executable, "poll_seconds": 0.05,
-    }  # fmt: skip
-    return KubernetesDvcResource(project_dir=str(root), **{**given, **changes})
-
-
-def test_a_stage_runs_as_a_pod_with_what_its_pool_needs(tmp_path: Path, pods: Cluster) -> None:
-    root = graphs.make(tmp_path / "project", ONE, stage__py=REPORTS)
-    volume = {"name": "project", "persistent_volume_claim": {"claim_name": "paco"}}
-    mounted = [{"name": "project", "mount_path": str(root)}]
-    resource = kubernetes(
-        root,
-        pod_spec={"volumes": [volume], "containers": [{"name": "stage", "volume_mounts": mounted}]},
-        pools={"gpu": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
-    )
-    with dg.DagsterInstance.ephemeral() as instance:
-        first = outcome(materialise(root, resource, instance))
-        second = outcome(materialise(root, resource, instance))
-    assert (first["dvc/outcome"], first["rows"]) == ("executed", 7), "Pipes' messages come through the pod's log"
-    assert second["dvc/outcome"] == "unchanged"
-    body = pods.bodies[0]
-    container = body.spec.containers[0]
-    assert container.image == "paco:1" and container.working_dir == str(root)
-    assert container.resources.limits == {"nvidia.com/gpu": "1"}
-    assert body.spec.volumes[0].persistent_volume_claim.claim_name == "paco"
-    assert body.spec.termination_grace_period_seconds == 28 and pods.namespace == "ml"
-    assert len(pods.deleted) == 1, "no pod is left behind, and none started for a stage that is up to date"
-
-
-def test_a_pod_that_fails_tells_the_end_of_its_log(tmp_path: Path, pods: Cluster) -> None:
-    root = graphs.make(tmp_path / "project", ONE, stage__py="import sys; sys.exit('no luck today')")
-    with dg.DagsterInstance.ephemeral() as instance:
-        text = failure(materialise(root, kubernetes(root), instance))
-    assert "the pod of a failed" in text and "no luck today" in text and len(pods.deleted) == 1
-
-
-def test_a_deleted_pod_tidies_up_before_it_goes(tmp_path: Path, pods: Cluster) -> None:
-    root = graphs.make(tmp_path / "project", GRAPH.format(how="obedient"), stage__py=STAGE)
-    command = [sys.executable, "-m", "dagster_dvc.remote", "--stage", "a", "--", sys.executable, "-m", "dvc", "repro"]
-    container = SimpleNamespace(env=[], command=command, working_dir=str(root))
-    pods.create_namespaced_pod("ml", SimpleNamespace(spec=SimpleNamespace(containers=[container])))
-    stage = _number(root / "pid")
-    pods.delete_namespaced_pod("pod", "ml")
-    assert pods.process is not None and pods.process.returncode == 143 and _gone(stage)
-    assert not (root / "half").exists() and (root / "kept").exists() and _locked(root) == {}

@@ -35,7 +35,7 @@ def test_a_pin_names_the_extras_that_others_ask_for(lock: str) -> None:
     assert lacking == []
 
 
-EXTRAS = {"score": set(), "run": {"pipeline", "kubernetes", "ocr", "ray", "sentences", "team"}}
+EXTRAS = {"score": set(), "run": {"pipeline", "ocr", "ray", "sentences", "team"}}
 
 
 @pytest.mark.parametrize("lock", EXTRAS)

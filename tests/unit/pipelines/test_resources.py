@@ -5,7 +5,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_dvc.kubernetes import KubernetesDvcResource
 from dagster_dvc.slurm import SlurmDvcResource
 from pipelines.defs.resources import CONFIG, VARIABLE, resources
 
@@ -17,14 +16,11 @@ def test_the_environment_chooses_where_stages_run(repository: Path, monkeypatch:
     slurm = resources()["dvc"]
     assert isinstance(slurm, SlurmDvcResource) and slurm.pools == {"gpu": ["--gres=gpu:1"]}
     assert slurm.project_dir == str(repository) and slurm.grace_seconds == 30
-    monkeypatch.setenv(VARIABLE, "kubernetes")
-    pods = resources()["dvc"]
-    assert isinstance(pods, KubernetesDvcResource) and pods.folder == "/project" and pods.image == "paco:latest"
 
 
 def test_what_is_no_cluster_or_no_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "slrm")
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="no such cluster; valid ones: slurm, kubernetes"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="no such cluster; set it to slurm"):
         resources()
     monkeypatch.setenv(VARIABLE, "slurm")
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"launch/slurm.yaml: no configuration for slurm"):
