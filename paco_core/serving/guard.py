@@ -117,7 +117,7 @@ async def _read(request: Request) -> bytes:
                 raise _too_large()
             chunks.append(chunk)
     except ClientDisconnect:
-        raise RequestError(408, "the body did not arrive, or not in time", "body_timeout") from None
+        raise RequestError(408, "the client closed the connection before its body arrived", "body_timeout") from None
     return b"".join(chunks)
 
 

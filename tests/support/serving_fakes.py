@@ -16,7 +16,6 @@ from typing import Any
 import uvicorn
 from PIL import Image, ImageStat
 
-from paco_core.io.connections import Punctual
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.engines import Launch
 from paco_core.serving.engines.answering import Ask, ModelAnswer, TokenLogprob
@@ -85,7 +84,7 @@ def listening(app: Any, port: int = 0) -> Iterator[str]:
     """An application on a real socket, in a thread; gives its address."""
     bound = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(
-        uvicorn.Config(app, http=Punctual, ws="none", log_level="error", timeout_graceful_shutdown=1)
+        uvicorn.Config(app, ws="none", log_level="error", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()

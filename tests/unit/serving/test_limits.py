@@ -8,7 +8,6 @@ import gc
 import http.client
 import io
 import json
-import socket
 import threading
 import weakref
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from paco_core.io import connections
 from paco_core.io.http_client import Patience
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.yes_probability import PairQuery
@@ -29,10 +27,9 @@ from paco_core.serving.engines import pictures
 from paco_core.serving.engines.answering import Ask, ModelAnswer
 from paco_core.serving.engines.batching import Batcher
 from paco_core.serving.engines.pictures import DecodedPictures
-from paco_core.serving.servers.gateway import Gateway, build_app
-from tests.support.serving_fakes import NAME, FakeModel, Scripted, completion, listening, panel, queries, reply, served
+from tests.support.serving_fakes import NAME, FakeModel, Scripted, completion, panel, queries, reply, served
 from tests.support.waiting import until
-from tests.unit.serving.test_app import GOOD, JSON, post, request, url_of
+from tests.unit.serving.test_app import GOOD, JSON, request, url_of
 
 LIMIT_S = 60
 SIDE = 4096  # the largest square that is accepted
@@ -200,90 +197,3 @@ def test_bodies_that_exceed_what_a_server_holds_wait_outside() -> None:
         model.go.set()
         assert first.result(LIMIT_S)[0] == 200 and send(url, request([GOOD, GOOD]))[0] == 200
         assert state.bodies.used == 0
-
-
-def raw(url: str, *pieces: bytes) -> socket.socket:
-    host, _, port = url.removeprefix("http://").partition(":")
-    connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
-    for piece in pieces:
-        connection.sendall(piece)
-    return connection
-
-
-def ends(connection: socket.socket) -> bytes:
-    """All that comes until the server closes the connection."""
-    data = b""
-    with connection:
-        try:
-            while piece := connection.recv(1 << 16):
-                data += piece
-        except ConnectionError:
-            pass
-    return data
-
-
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-SLOW = [(b"",), (HEAD,), (HEAD, b"Content-Length: 1000\r\n\r\n{"), (HEAD, b"Transfer-Encoding: chunked\r\n\r\n5\r\n{")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pieces", SLOW, ids=["nothing", "half a head", "half a body", "half a chunk"])
-@pytest.mark.parametrize("behind_the_gateway", [False, True])
-def test_a_request_that_does_not_arrive_in_time_ends_with_its_connection(
-    monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], behind_the_gateway: bool
-) -> None:
-    monkeypatch.setattr(connections.Punctual, "quiet_s", 0.3)
-    gateway = listening(build_app(Gateway(dict, timeout_s=60)))
-    with served(FakeModel()) as (url, state), gateway as other:
-        assert ends(raw(other if behind_the_gateway else url, *pieces)) == b""
-        assert post(url, request([GOOD, GOOD]))[0] == 200 and state.bodies.used == 0
-
-
-def test_a_request_that_arrives_byte_by_byte_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections.Punctual, "arrival_s", 0.5)
-    with served(FakeModel()) as (url, _), raw(url, HEAD, b"Content-Length: 1000000\r\n\r\n") as connection:
-        connection.settimeout(0.05)
-        for _ in range(LIMIT_S * 20):
-            try:
-                connection.sendall(b" ")
-                if connection.recv(1) == b"":
-                    return
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                return
-    pytest.fail("still open")
-
-
-@pytest.mark.slow
-def test_a_connection_may_idle_between_requests_and_an_answer_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections.Punctual, "arrival_s", 0.5)
-    monkeypatch.setattr(connections.Punctual, "quiet_s", 0.5)
-    model = Held()
-    with served(model) as (url, _):
-        timer = threading.Timer(1.5, model.go.set)
-        timer.start()
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=LIMIT_S)
-        for _ in range(2):
-            connection.request("POST", "/v1/chat/completions", json.dumps(request([GOOD, GOOD])), JSON)
-            answer = connection.getresponse()
-            assert answer.status == 200 and answer.read()
-            kept = connection.sock
-            assert not threading.Event().wait(1) and kept is not None
-        assert connection.sock is kept, "it was the same connection"
-        connection.close()
-        timer.join()
-
-
-def test_an_endless_head_ends_with_its_connection() -> None:
-    with served(FakeModel()) as (url, _):
-        connection = raw(url, b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
-        try:
-            for _ in range(200):
-                connection.sendall(b"X-Word: " + b"x" * 1000 + b"\r\n")
-        except ConnectionError:
-            pass  # it has ended already
-        assert ends(connection).partition(b"\r\n")[0] in (b"HTTP/1.1 400 Bad Request", b"")
-        word = b"X-Word: " + b"x" * 9000 + b"\r\n"
-        large = raw(url, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", word, b"\r\n")
-        assert ends(large).startswith(b"HTTP/1.1 200 OK")
