@@ -7,10 +7,6 @@ The wording is interface: released weights answer only to the strings they were 
 from __future__ import annotations
 
 import string
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from paco_core.io.files import DataError
@@ -32,7 +28,6 @@ _PLAIN = (
     "Do the two images maintain consistency in terms of style, logic and identity? "
     'Answer "Yes" and "No" first, and then provide detailed reasons.'
 )
-MOST_LINES = 3_000_000  # of Python, for one question; some hundreds are usual, and a template is compiled once
 _MARKED = "<img1>: <image><img2>: <image>"  # <image>: where a picture stands; where it is missing, both come first
 TEMPLATES: dict[str, str] = {
     "theme": (
@@ -140,7 +135,7 @@ def chat(processor: Any, rendered: str, images: int = 2) -> str:
     Pictures come first, but where the template puts them behind marks.
 
     Raises:
-        DataError: when the chat template of the model's folder cannot be rendered, or does not end.
+        DataError: when the chat template of the model's folder cannot be rendered.
     """
     picture = {"type": "image"}
     content: list[dict[str, str]] = [picture] * images + [{"type": "text", "text": rendered}]
@@ -149,34 +144,10 @@ def chat(processor: Any, rendered: str, images: int = 2) -> str:
         content = [first, picture, second, picture, question]
     messages = [{"role": "user", "content": content}]
     try:
-        with _lines_at_most(MOST_LINES):
-            return str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        return str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # a template is a program: it may raise anything
         whose = getattr(getattr(processor, "tokenizer", None), "name_or_path", "") or "the model"
         raise DataError(
             f"{whose}: its chat template cannot be rendered ({type(error).__name__}: {str(error)[:200]}); replace "
             "chat_template.jinja by the one of Qwen2.5-VL"
         ) from None
-
-
-@contextmanager
-def _lines_at_most(limit: int) -> Iterator[None]:
-    """End what runs in the block after so many lines of Python: a template's loops may go on for years.
-
-    Raises:
-        OverflowError: then.
-    """
-    lines, before = 0, sys.gettrace()
-
-    def count(_frame: FrameType, event: str, _given: Any) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        if lines > limit:
-            raise OverflowError(f"it runs for more than {limit:,} lines")
-        return count
-
-    sys.settrace(count)
-    try:
-        yield
-    finally:
-        sys.settrace(before)

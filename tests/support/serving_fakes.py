@@ -83,9 +83,7 @@ def fake_server(model: FakeModel, name: str = NAME, **settings: Any) -> ModelSer
 def listening(app: Any, port: int = 0) -> Iterator[str]:
     """An application on a real socket, in a thread; gives its address."""
     bound = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(
-        uvicorn.Config(app, ws="none", log_level="error", timeout_graceful_shutdown=1)
-    )
+    server = uvicorn.Server(uvicorn.Config(app, ws="none", log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:

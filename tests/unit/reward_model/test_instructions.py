@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from transformers import Qwen2_5_VLProcessor
 
 from paco_core.io.files import DataError
-from paco_core.reward_model import instructions
 from paco_core.reward_model.instructions import TEMPLATES, chat, render
 
 COMPARED = (
@@ -107,7 +105,6 @@ def test_a_missing_value_is_named(theme: str | None) -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for i in range(100000) %}{% for j in range(100000) %}{{ i }}{% endfor %}{% endfor %}",
         "{% for i in range(1000000000) %}{{ i }}{% endfor %}",
         "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
@@ -116,13 +113,8 @@ def test_a_missing_value_is_named(theme: str | None) -> None:
         "{% if %}",
     ],
 )
-def test_a_hostile_chat_template_ends_in_a_sentence(
-    repository: Path, template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hostile_chat_template_ends_in_a_sentence(repository: Path, template: str) -> None:
     processor = Qwen2_5_VLProcessor.from_pretrained(repository / "data/zoo/qwen2_5_vl")
     processor.chat_template = template
-    monkeypatch.setattr(instructions, "MOST_LINES", 100_000)
-    before = sys.gettrace()
     with pytest.raises(DataError, match="its chat template cannot be rendered"):
         chat(processor, render("plain"))
-    assert sys.gettrace() is before
