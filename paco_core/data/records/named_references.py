@@ -32,7 +32,8 @@ _DOUBT = re.compile(
     r"|\b(?:imag|pic|photo|figur|referenc|img|bild|foto|immag|afbeeld|obraz)"
     r"|\b(?:two|three|four|five|six|seven|eight|nine|ten|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth"
     r"|tenth|both|each|every|all|others?|another|rest|remaining|last|previous|preceding|following|former|latter|ones"
-    r"|next one)\b"
+    r"|next one|(?:the|this|that|each) one|several|neighbou?rs?|successors?|predecessors?"
+    r"|(?:subject|person|object) [b-h])\b"
     "|[二三四五六七八九十两兩几幾第张張幅图圖]|照片|[参參]考|最[后後前]|其[他它余餘]|另|所有|全部|每|各|[前后後]者|剩下|余下",
     re.IGNORECASE,
 )

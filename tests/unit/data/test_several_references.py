@@ -129,6 +129,7 @@ def test_an_edit_is_judged_by_the_references_that_its_instruction_names(
         "The coat of image 3, the hat of the 2nd image.", "Add the people of images 2-4.", "Hat of image 2, image III.",
         "Use images 2/3.", "image_2's hat and image 3's coat", "Hat of image 2, coat of image two.", "image 2, plus 4",
         "the image to the right of image 2", "image 2 and the others", "the second image from the end", "image 2 and 9",
+        "image 2 and the one after it", "image 2 and its neighbour", "image 2, several more", "image 2, subject B",
         "image 2 et l'image trois", "Bild 2, drittes Bild", "画像2の帽子", "café of image 2 ③", "image 12 and image 2",
         "把图2和3的衣服给狗", "把第二、三张图的人放进房间", "把后两张图的人放进图1", "参考图2、3、4", "图2和其他的",
     ],
