@@ -50,6 +50,6 @@ class Cache:
             return listing_md5(self.listing(md5) or {}) != md5
         path = str(self.path(md5))
         try:
-            return self._md5s(path) != md5 and self._md5s(path, lines=True) != md5
+            return self._md5s(path) != md5
         finally:
             self._md5s.save()

@@ -43,19 +43,15 @@ class Workspace:
         self._ignored = Ignored(repository if heeding else None)
         self._md5s = md5s or Md5s.of_repository(repository)
 
-    def md5(self, path: str, lines: bool = False) -> str | None:
-        """The md5 that DVC gives a project-relative file or folder, None when there is nothing.
-
-        Args:
-            lines: DVC 2's md5, of texts with the ends of their lines as on Unix.
-        """
+    def md5(self, path: str) -> str | None:
+        """The md5 that DVC gives a project-relative file or folder, None when there is nothing."""
         place = local_path(self.root, path)
         if place is None:
             return None
         try:
             if (self.root / place).is_dir():
-                return listing_md5(self.listing(place, lines))
-            return self._md5s(os.path.normpath(self.root / place), lines)
+                return listing_md5(self.listing(place))
+            return self._md5s(os.path.normpath(self.root / place))
         except (FileNotFoundError, NotADirectoryError):  # removed meanwhile by a stage that runs
             return None
         finally:
@@ -65,10 +61,10 @@ class Workspace:
         """Whether a path lies on this machine: only DVC can ask about URLs."""
         return local_path(self.root, path) is not None
 
-    def listing(self, path: str, lines: bool = False) -> dict[str, str]:
+    def listing(self, path: str) -> dict[str, str]:
         """Relative path -> md5 of every file of a folder."""
         base = os.path.normpath(self.root / path)
-        return {name: self._md5s(f"{base}/{name}", lines) for name in sorted(self.files(path))}
+        return {name: self._md5s(f"{base}/{name}") for name in sorted(self.files(path))}
 
     def size(self, path: str) -> int:
         """Bytes of a file, or of all files of a folder."""

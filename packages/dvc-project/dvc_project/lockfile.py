@@ -48,15 +48,14 @@ class Inputs:
 class Entry:
     """What ``dvc.lock`` records of the last run of one stage (``grids@0`` for an item): md5s by path.
 
-    ``unix_lines`` are paths whose md5s DVC 2 took, of texts with the ends of their lines as on Unix; ``spellings`` how
-    the file writes each path: DVC finds a record by the path that ``dvc.yaml`` writes, letter by letter.
+    ``spellings`` is how the file writes each path: DVC finds a record by the path that ``dvc.yaml`` writes, letter by
+    letter.
     """
 
     stage: str
     cmd: str | list[str]
     inputs: Inputs
     outs: Mapping[str, str]
-    unix_lines: frozenset[str] = frozenset()
     spellings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -82,7 +81,6 @@ class Entry:
             tree.get("cmd", ""),
             Inputs({p: _md5(e) for p, e in listed["deps"].items()}, {p: values for p, (_, values) in files.items()}),
             {p: _md5(e) for p, e in listed["outs"].items()},
-            frozenset(path for path, e in every.items() if "md5" in e and "hash" not in e),
             {p: str(e["path"]) for p, e in every.items()} | {p: file for p, (file, _) in files.items()},
         )
 

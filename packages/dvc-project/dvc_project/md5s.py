@@ -16,11 +16,9 @@ from pathlib import Path
 
 from dvc_project.repository import DVC_FOLDER
 
-MEMORY = "dvc-project-md5s.sqlite"
+MEMORY = "dvc-project-hashes.sqlite"
 KEPT = 500_000  # files; the longest unasked are forgotten first
 _SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system: within it two edits can bear one time
-_CHUNK = 1 << 20  # DVC's, which decides on its kind of line ends chunk by chunk
-_TEXT = bytes(range(32, 127)) + b"\n\r\t\f\b"
 
 
 class Md5s:
@@ -28,52 +26,49 @@ class Md5s:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file if file is not None and file.parent.parent.is_dir() else None
-        self._known: dict[tuple[str, bool], tuple[str, str]] = self._read()
-        self._new: dict[tuple[str, bool], tuple[str, str]] = {}
+        self._known: dict[str, tuple[str, str]] = self._read()
+        self._new: dict[str, tuple[str, str]] = {}
 
     @classmethod
     def of_repository(cls, root: Path) -> Md5s:
         """Those of a DVC repository, one object a process."""
         return _of_file(root / DVC_FOLDER / "tmp" / MEMORY)
 
-    def __call__(self, path: str, lines: bool = False) -> str:
+    def __call__(self, path: str) -> str:
         """The md5 of a file.
-
-        Args:
-            lines: of a text with the ends of its lines as on Unix, as DVC 2 recorded it.
 
         Raises:
             FileNotFoundError: when there is none.
         """
-        key, stamp, age = (path, lines), *_stamp(path)
-        known = self._known.get(key)
+        stamp, age = _stamp(path)
+        known = self._known.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        md5 = unix_lines_md5(path) if lines else file_md5(path)
+        md5 = file_md5(path)
         if age > _SETTLED_NS and _stamp(path)[0] == stamp:
-            self._known[key] = self._new[key] = stamp, md5
+            self._known[path] = self._new[path] = stamp, md5
         return md5
 
     def save(self) -> None:
         """Keep what is new for other processes; a disk that cannot take it costs time only."""
         if not self._new or self._file is None:
             return
-        rows = [(path, lines, stamp, md5) for (path, lines), (stamp, md5) in self._new.items()]
+        rows = [(path, stamp, md5) for path, (stamp, md5) in self._new.items()]
         with suppress(OSError, sqlite3.Error, UnicodeEncodeError):  # the last: a name that is no text
             self._file.parent.mkdir(exist_ok=True)
             with closing(_open(self._file)) as database, database:
-                database.execute("create table if not exists md5s (path, lines, stamp, md5, primary key (path, lines))")
-                database.executemany("insert or replace into md5s values (?, ?, ?, ?)", rows)
+                database.execute("create table if not exists md5s (path primary key, stamp, md5)")
+                database.executemany("insert or replace into md5s values (?, ?, ?)", rows)
                 database.execute("delete from md5s where rowid <= (select max(rowid) from md5s) - ?", [KEPT])
         self._new.clear()
 
-    def _read(self) -> dict[tuple[str, bool], tuple[str, str]]:
+    def _read(self) -> dict[str, tuple[str, str]]:
         if self._file is None or not self._file.is_file():
             return {}
         try:
             with closing(_open(self._file)) as database:
-                rows = database.execute("select path, lines, stamp, md5 from md5s").fetchall()
-            return {(path, bool(lines)): (stamp, md5) for path, lines, stamp, md5 in rows}
+                rows = database.execute("select path, stamp, md5 from md5s").fetchall()
+            return {path: (stamp, md5) for path, stamp, md5 in rows}
         except sqlite3.OperationalError:  # busy, or on a disk that has no locks
             return {}
         except (sqlite3.Error, ValueError):
@@ -106,16 +101,3 @@ def file_md5(path: str | Path) -> str:
     """The md5 of a file's bytes, read now."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def unix_lines_md5(path: str) -> str:
-    """DVC 2's md5 of a file: of a text, without the carriage returns before its line feeds."""
-    found = hashlib.md5(usedforsecurity=False)
-    with Path(path).open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            found.update(chunk.replace(b"\r\n", b"\n") if _is_text(chunk[:512]) else chunk)
-    return found.hexdigest()
-
-
-def _is_text(block: bytes) -> bool:
-    return b"\0" not in block and len(block.translate(None, _TEXT)) / len(block) <= 0.30

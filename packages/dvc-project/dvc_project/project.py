@@ -356,11 +356,8 @@ class DvcProject:
             return {"params": {"": {"unreadable": str(error)}}, "sources": {}}
 
     def _recorded_inputs(self, stage: Stage, entry: Entry) -> dict[str, Any]:
-        """What :meth:`own_inputs` was when a stage ran; DVC 2's md5 of a text counts as DVC 3's of the same."""
+        """What :meth:`own_inputs` was when a stage ran."""
         deps = {path: entry.inputs.deps.get(path) for path in self.sources(stage) if self.workspace.reaches(path)}
-        for path in entry.unix_lines & set(deps):
-            if self.workspace.md5(path, lines=True) == deps[path]:
-                deps[path] = self.workspace.md5(path)
         return {"params": {file: entry.inputs.params.get(file, {}) for file in stage.params}, "sources": deps}
 
     # --- dvc.lock ------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def _difference(workspace: Workspace, out: Out, entry: Entry) -> str | None:
         return f"{out.path} is a new out"
     if not workspace.reaches(out.path):
         return None
-    now = None if workspace.is_hidden(out.path) else workspace.md5(out.path, out.path in entry.unix_lines)
+    now = None if workspace.is_hidden(out.path) else workspace.md5(out.path)
     if now is None:
         return f"{out.path} is missing"
     return None if now == recorded else f"{out.path} is not as recorded"
@@ -163,8 +163,7 @@ class ProjectState:
         reasons += _param_changes(stage, inputs["params"], entry.inputs.params)
         for path, md5 in inputs["sources"].items():
             then = entry.inputs.deps.get(path)
-            by_lines = path in entry.unix_lines and md5 is not None
-            if then != (self.project.workspace.md5(path, lines=True) if by_lines else md5):
+            if then != md5:
                 gone = f"{path} is missing" if md5 is None else f"{path} changed"
                 reasons += self._changes(path, then or "") or [gone]
         return reasons + [why for dep in stage.deps if (why := self._elsewhere(dep, entry.inputs.deps.get(dep)))]
@@ -208,14 +207,14 @@ class ProjectState:
             return frozenset()
         sources = set(self.project.sources(stage))
         made = [dep for dep in stage.deps if dep not in sources]
-        stale = {d for d in made if not self._is_current(d, entry.inputs.deps.get(d), d in entry.unix_lines)}
+        stale = {d for d in made if not self._is_current(d, entry.inputs.deps.get(d))}
         return frozenset(
             name
             for name in self.project.upstream[stage.name]
             if any(overlap(out.path, dep) for out in self.project.stages[name].outs for dep in stale)
         )
 
-    def _is_current(self, dep: str, recorded: str | None, lines: bool) -> bool:
+    def _is_current(self, dep: str, recorded: str | None) -> bool:
         """Whether a dep that stages make is still what this record saw."""
         if recorded is None:
             return False
@@ -224,7 +223,7 @@ class ProjectState:
         workspace = self.project.workspace
         if not workspace.reaches(dep):
             return self._outs.get(dep) in (None, recorded)
-        return recorded == workspace.md5(dep, lines)
+        return recorded == workspace.md5(dep)
 
     def _assembled(self, dep: str) -> str | None:
         """The md5 of a path inside an out, or of a folder that holds outs, from the recorded listings."""
