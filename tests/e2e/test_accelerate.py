@@ -85,5 +85,5 @@ def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: P
     alone, shared = (load_file(place / "data/reward_lora/adapter/adapter_model.safetensors") for place in (smoke, root))
     assert alone.keys() == shared.keys()
     for name, tensor in alone.items():
-        torch.testing.assert_close(shared[name], tensor, rtol=0, atol=1e-5)
+        torch.testing.assert_close(shared[name], tensor, rtol=0, atol=1e-4)
     assert log.read_text().count("epoch 1: accuracy") == 1, "the first process alone reports"

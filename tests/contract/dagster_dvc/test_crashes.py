@@ -68,8 +68,8 @@ def test_another_process_with_the_id_of_a_run_is_not_its_process(
 
 def _step(pipe: Connection) -> None:
     interrupt_with_parent()
-    pipe.send(os.getpid())
     try:
+        pipe.send(os.getpid())
         signal.pause()
     except KeyboardInterrupt:
         pipe.send("interrupted")

@@ -49,7 +49,7 @@ def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monke
     out = project / "data" / "sweeps" / "try"
     results = json.loads((out / "results.json").read_text())
     assert results["fast"]["seeds"] == 2 and results["base"]["gain"] is None
-    assert results["fast"]["metrics"]["accuracy"]["groups"] == 3
+    assert results["fast"]["metrics"]["accuracy"]["groups"] == 6
     assert results["random"]["metrics"]["accuracy"]["mean"] == 0.25, "what a random order is expected to reach"
     cells = [json.loads((out / "cells" / f"fast-seed-{seed}" / "result.json").read_text()) for seed in (0, 1)]
     mean = np.mean([cell["validation"]["calibration_error"] for cell in cells])
