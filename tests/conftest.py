@@ -62,7 +62,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WholeFiles:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Stages set torch's threads for their process; the sums of the next test must not depend on that."""
+    """Stages set torch's threads for their process; the sums of the next test must not depend on that.
+
+    One, because tests fork this process, and a fork has none of its OpenMP threads.
+    """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 

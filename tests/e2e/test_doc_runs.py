@@ -39,7 +39,8 @@ def project(smoke: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPat
     root = tmp_path_factory.mktemp("documented") / "paco"
     shutil.copytree(smoke, root, symlinks=True, ignore=of_running_processes)
     shutil.copy(mlflow_template, root / "mlflow.db")
-    (root / ".env").unlink(missing_ok=True)  # of a test that started the pages: it names the instance of the original
+    # Its .env names the instance of the original.
+    subprocess.run([sys.executable, "-m", "pipelines.instance.settings"], cwd=root, check=True)
     for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "Run"]):
         subprocess.run(["git", *command], cwd=root, check=True)
     return root

@@ -66,7 +66,7 @@ train(Path(sys.argv[1]), Path(sys.argv[2]), progress=Stop())
 def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_path: Path) -> None:
     out = tmp_path / "killed"
     out.mkdir()
-    environment = {**os.environ, "PYTHONPATH": children.PATH}
+    environment = {**os.environ, "PYTHONPATH": children.PATH, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(base), str(out)], env=environment)
     try:
         deadline = time.monotonic() + 120
