@@ -224,8 +224,8 @@ def test_other_code_gives_another_policy_and_the_old_code_the_old_one_back(smoke
     """The sign of the advantages is flipped: weights differ. Flipped back, DVC's cache gives them back untrained."""
     stage, out = "policies@flux_t2is", "data/policies/flux_t2is"
     before = Lock.read(smoke).md5_of(out)
-    kept = ("params.yaml", "dvc.yaml", f"data/runs/{stage}.json")  # DVC's cache does not restore the record of the run
-    files = {name: (smoke / name).read_bytes() for name in kept}
+    names = ("params.yaml", "dvc.yaml", f"data/runs/{stage}.json")  # DVC's cache does not restore the record of the run
+    files = {name: (smoke / name).read_bytes() for name in names}
     flip = next(change for change in CHANGES if "torch.maximum(advantages" in change.name)
     flip.edit(smoke)
     done = dvc("repro", "--single-item", "code", stage)
