@@ -40,7 +40,7 @@ ifdef PROFILE
 	@paco profile use $(PROFILE)
 endif
 	@paco check
-	@python -m pipelines.repro --jobs $(JOBS)
+	@python -m dvc_project.repro --jobs $(JOBS)
 	@paco tour
 
 test: setup lint

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from dagster_dvc.process import interrupt_on, search_path, start_group
+from dvc_project.process_group import interrupt_on, search_path, start_group
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
 from paco_core.io.project import ensure_user

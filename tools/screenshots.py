@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagster_dvc.process import interrupt_on
+from dvc_project.process_group import interrupt_on
 from paco_core.io import paths
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -45,8 +45,8 @@ def killed_with_children(process: subprocess.Popen[bytes], begun: Callable[[], b
 
 def test_the_runner_of_several_stages(tmp_path: Path, ledger: Ledger) -> None:
     root = graphs.make(tmp_path / "project", GRAPH, slow__py=SLOW)
-    runner = subprocess.Popen([sys.executable, "-m", "pipelines.repro", "--jobs", "2"], cwd=root)
-    with ledger.row("signal 9", "python -m pipelines.repro") as row:
+    runner = subprocess.Popen([sys.executable, "-m", "dvc_project.repro", "--jobs", "2"], cwd=root)
+    with ledger.row("signal 9", "python -m dvc_project.repro") as row:
         left = killed_with_children(runner, lambda: len(list(root.glob("begun-*"))) == 2)
         row.judge("while two stages run", ("unclear", f"{len(left)} processes live on") if left else None)
 

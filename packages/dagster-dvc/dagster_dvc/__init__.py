@@ -1,6 +1,6 @@
 """Dagster assets from a DVC project: edges, partitions and versions come from ``dvc.yaml`` and ``dvc.lock``.
 
-Dagster is imported with the first name that needs it: ``python -m pipelines.repro`` reads the graph without.
+Dagster is imported with the first name that needs it: `import dagster_dvc` is cheap.
 """
 
 from __future__ import annotations

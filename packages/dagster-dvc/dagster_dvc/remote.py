@@ -12,8 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-from dagster_dvc.process import Completed, interrupt_on, run_group
+from dagster_dvc.process import Completed, run_group
 from dagster_dvc.tidying import tidy_up
+from dvc_project.process_group import interrupt_on
 from dvc_project.project import DvcProject
 
 STOPPED = 128 + signal.SIGTERM

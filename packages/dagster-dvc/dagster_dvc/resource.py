@@ -17,17 +17,18 @@ from pydantic import Field
 
 from dagster_dvc.figures import figures
 from dagster_dvc.gates import failed_gates
-from dagster_dvc.half_written import put_aside
 from dagster_dvc.partitions import reproduce_each
 from dagster_dvc.pipes import open_stage_session
-from dagster_dvc.process import DVC, Completed, began, interrupt_with_parent, run_group, search_path
+from dagster_dvc.process import Completed, began, interrupt_with_parent, run_group
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
 from dagster_dvc.tidying import tidy_up
 from dagster_dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 from dvc_project.lockfile import Entry
 from dvc_project.locks import alone
+from dvc_project.process_group import DVC, search_path
 from dvc_project.project import DvcProject, Stage
 from dvc_project.repository import tmp_folder
+from dvc_project.rwlock import release_dead_locks
 from dvc_project.state import ProjectState, data_version
 
 FORCE_TAG = "dvc/force"
@@ -148,9 +149,8 @@ class DvcResource(dg.ConfigurableResource[Any]):
         translator: DagsterDvcTranslator,
         extras: Mapping[str, Any] | None,
     ) -> Reproduction:
-        for line in put_aside(Path(self.project_dir)):
-            context.log.warning("%s", line)
         project = DvcProject(self.project_dir)
+        release_dead_locks(project.root)
         before = project.lock().get(stage.name)
         command = [*self.dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))

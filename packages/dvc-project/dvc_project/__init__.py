@@ -1,1 +1,1 @@
-"""A DVC project read from its files, without DVC: stages, what ``dvc.lock`` records, md5s, and what is stale."""
+"""A DVC project read from its files, without DVC: stages, records in ``dvc.lock``, md5s, what is stale; a runner."""

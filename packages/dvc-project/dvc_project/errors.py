@@ -7,3 +7,7 @@ class DataError(ValueError):
 
 class DvcProjectError(DataError):
     """A DVC project that cannot be read; the message names the file, the stage and the key."""
+
+
+class MergeConflictError(DvcProjectError):
+    """A file contains the marks of a merge conflict; the message names the line and how to resolve it."""

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dvc_project.errors import DvcProjectError
+from dvc_project.errors import DvcProjectError, MergeConflictError
 from dvc_project.hashing import digest
 from dvc_project.lock_schema import fault
 from dvc_project.locks import shared
@@ -26,6 +26,7 @@ from dvc_project.reading import read_data
 from dvc_project.repository import tmp_folder
 
 LOCK_FILE = "dvc.lock"
+RESTORE = f"restore it with `git checkout -- {LOCK_FILE}`, or move it away: `dvc repro` restores from its run cache"
 _POLL_SECONDS, _SETTLED_SECONDS = 0.05, 2.0
 
 
@@ -118,12 +119,14 @@ class Lock:
         path = root / LOCK_FILE
         if not path.is_file():
             return cls()
-        tree = read_data(path, whole_text)
+        try:
+            tree = read_data(path, whole_text)
+        except MergeConflictError:
+            raise
+        except DvcProjectError as error:  # cut off by a killed DVC, for example
+            raise DvcProjectError(f"{error}; {RESTORE}") from None
         if wrong := fault(tree):
-            raise DvcProjectError(
-                f"{path}: not in DVC's format; restore it with `git checkout -- {LOCK_FILE}`, or move it away and run "
-                f"`dvc repro`, which takes what it knows from the run cache (DVC: validation failed: {wrong})"
-            )
+            raise DvcProjectError(f"{path}: not in DVC's format; {RESTORE} (DVC: validation failed: {wrong})")
         known = {str(name): entry for name, entry in (tree.get("stages") or {}).items()}
         wanted = dict.fromkeys(known, str) if places is None else places
         entries = {name: Entry.from_tree(name, known[name], place) for name, place in wanted.items() if name in known}

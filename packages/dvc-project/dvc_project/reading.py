@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dvc_project.errors import DvcProjectError
+from dvc_project.errors import DvcProjectError, MergeConflictError
 from dvc_project.python_params import python_params
 from dvc_project.yaml import parse_yaml
 
@@ -43,7 +43,7 @@ def read_data(path: Path, read: Callable[[Path], str] = utf8_text) -> dict[str, 
         data = _KINDS.get(path.suffix.lower(), parse_yaml)(text)
     except (ValueError, SyntaxError, RecursionError) as error:
         if (line := _conflict(text)) is not None:
-            raise DvcProjectError(
+            raise MergeConflictError(
                 f"{path}: a merge conflict stands in line {line}: resolve it, or take one side with "
                 f"`git checkout --ours {path.name}` or `--theirs`"
             ) from None

@@ -1,14 +1,21 @@
-"""Which process writes which path: DVC notes it in ``.dvc/tmp/rwlock`` while a stage runs."""
+"""``.dvc/tmp/rwlock``: which process reads or writes which path; DVC writes it while a stage runs.
+
+A killed DVC leaves its lines in the file. When such a process id is used again, the stage counts as busy for ever.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from dvc_project.repository import tmp_folder
+from dvc_project.locks import held
+from dvc_project.repository import locks_by_link, tmp_folder
 
 RWLOCK = "rwlock"
+_WAIT_SECONDS = 2.0
 
 
 def lives(process: int) -> bool:
@@ -23,10 +30,47 @@ def lives(process: int) -> bool:
 
 
 def writing(root: Path) -> dict[str, int]:
-    """Paths, relative to the project, that a living process writes, and which."""
+    """Paths, relative to the project, that a living process writes, and its id."""
     try:
-        noted = json.loads((tmp_folder(root) / RWLOCK).read_text(encoding="utf-8")).get("write", {})
-        found = {os.path.relpath(path, root): int(info["pid"]) for path, info in noted.items()}
+        lock = json.loads((tmp_folder(root) / RWLOCK).read_text(encoding="utf-8")).get("write", {})
+        writers = {os.path.relpath(path, root): int(info["pid"]) for path, info in lock.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {path: process for path, process in found.items() if lives(process)}
+    return {path: process for path, process in writers.items() if lives(process)}
+
+
+def release_dead_locks(root: Path) -> list[int]:
+    """Drop the lines of processes that are gone, as DVC itself does before the ids can be used again; returns the ids.
+
+    A file that a killed DVC wrote in part, which every later DVC would refuse, is removed. Nothing is touched while a
+    DVC edits the file, or with ``core.hardlink_lock``, whose locks are no flocks.
+    """
+    path = tmp_folder(root) / RWLOCK
+    if not path.is_file() or locks_by_link(root):
+        return []
+    with held(path.with_name("rwlock.lock"), _WAIT_SECONDS) as ours:
+        if not ours:
+            return []
+        try:
+            lock: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            with suppress(FileNotFoundError):
+                path.unlink()
+            return []
+        try:
+            write = {p: info for p, info in lock.get("write", {}).items() if lives(info["pid"])}
+            read = {p: [i for i in infos if lives(i["pid"])] for p, infos in lock.get("read", {}).items()}
+            before = _ids(lock.get("write", {}), lock.get("read", {}))
+        except (KeyError, TypeError, AttributeError):  # not written by DVC
+            return []
+        read = {p: infos for p, infos in read.items() if infos}
+        gone = before - _ids(write, read)
+        if gone:
+            part = path.with_name(f".rwlock.{os.getpid()}.part")
+            part.write_text(json.dumps({"write": write, "read": read}))
+            part.replace(path)
+        return sorted(gone)
+
+
+def _ids(write: dict[str, Any], read: dict[str, Any]) -> set[int]:
+    return {info["pid"] for info in write.values()} | {info["pid"] for infos in read.values() for info in infos}

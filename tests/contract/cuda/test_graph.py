@@ -44,7 +44,7 @@ def python(root: Path) -> Python:
 
 
 def test_the_whole_graph_runs_and_its_figures_are_numbers(root: Path, python: Python) -> None:
-    done = python("-m", "pipelines.repro", "--jobs", "2")
+    done = python("-m", "dvc_project.repro", "--jobs", "2")
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     stages = yaml.safe_load((root / "dvc.lock").read_text())["stages"]
     assert {"reward_lora", "reward_merged", "policies@flux_t2is", "policies@qwen_edit", "t2is", "report"} <= set(stages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from dagster_dvc import DvcProject
-from dagster_dvc.process import Completed, end_group, run_group
-from dagster_dvc.tidying import release_dead_locks, remove_half_written
+from dagster_dvc.process import Completed, run_group
+from dagster_dvc.tidying import remove_half_written
+from dvc_project.process_group import end_group
+from dvc_project.rwlock import release_dead_locks
 from tests.support import REPOSITORY, waiting
 from tests.support import dvc_graphs as graphs
 
@@ -140,11 +143,22 @@ def test_only_locks_of_dead_processes_are_released(tmp_path: Path) -> None:
     assert release_dead_locks(root) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"write": 3}', '{"write": {"/a": {}}}'])
+@pytest.mark.parametrize("text", ["[]", '{"write": 3}', '{"write": {"/a": {}}}'])
 def test_a_lock_file_that_dvc_did_not_write_is_left_alone(tmp_path: Path, text: str) -> None:
     path = graphs.make(tmp_path, graphs.CHAIN) / ".dvc" / "tmp" / "rwlock"
     path.write_text(text)
     assert release_dead_locks(tmp_path) == [] and path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"write": {'])
+def test_a_lock_file_that_a_killed_dvc_cut_off_is_removed(tmp_path: Path, text: str) -> None:
+    """Every later DVC would refuse it."""
+    path = graphs.make(tmp_path, graphs.CHAIN) / ".dvc" / "tmp" / "rwlock"
+    path.write_text(text)
+    with path.with_name("rwlock.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a DVC writes it now
+        assert release_dead_locks(tmp_path) == [] and path.exists()
+    assert release_dead_locks(tmp_path) == [] and not path.exists()
 
 
 def test_what_the_lock_file_records_is_no_half(tmp_path: Path) -> None:

@@ -61,7 +61,6 @@ from paco_core.runtime import launch
 from paco_core.stages import declared
 from pipelines.definitions import defs
 from pipelines.defs.graph import PROJECT, TRANSLATOR
-from pipelines.progress.page import figures_of
 
 root, name = Path.cwd(), "colour_rank"
 params, stages = load(root / "params.yaml"), declared(root)
@@ -74,7 +73,6 @@ said = {
     "skipped": stage_costs(one, none, root)[name].work,
     "headline": [pattern for patterns in TRANSLATOR.get_headline(PROJECT.stages[name]) for pattern in patterns],
     "checks": sorted(key.name for key in graph.asset_check_keys if key.asset_key.to_user_string() == name),
-    "progress": figures_of(root, PROJECT.stages[name]),
 }
 page = TRANSLATOR.get_materialization_metadata(PROJECT, PROJECT.stages[name])
 said["page"] = [shown for shown in (*said["headline"], "worst_rankings") if shown in page]
@@ -164,7 +162,6 @@ def test_the_benchmark_of_the_page_runs_and_is_an_asset(repository: Path, copy: 
         "headline": ["colour.accuracy", "instances"],
         "page": ["colour.accuracy", "instances", "worst_rankings"],
         "checks": ["every_panel_has_a_colour", "figures_hold", "in_sync_with_dvc"],
-        "progress": f"colour.accuracy {figures['colour.accuracy']:.3f}, instances 6",
     }, said
     tables = python(copy, "-m", "paco_core", "tables")
     assert "Mean colours" in tables and "\nRandom order  " in tables

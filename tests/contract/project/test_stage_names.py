@@ -65,7 +65,6 @@ DIFFERENT = {
     "pipelines/defs/operations/assets.py": {"policies": "part of the keys champion/policies and nightly/policies"},
     "pipelines/defs/operations/promoted.py": {"policies": "part of the key champion/policies"},
     "pipelines/defs/schedules.py": {"policies": "part of the key nightly/policies"},
-    "pipelines/progress/page.py": {"report": "a package"},
     "speed/gpu_trainer.py": {"edits": TASK},
     "zoo/check.py": {"edits": TASK},
     "tools/screenshots.py": {"report": "a link of `make ui`"},

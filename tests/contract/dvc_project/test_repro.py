@@ -1,4 +1,4 @@
-"""Several stages at a time through ``python -m pipelines.repro``: the graph of a plain ``dvc repro``, sooner."""
+"""Several stages at a time through ``python -m dvc_project.repro``: the graph of a plain ``dvc repro``, sooner."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dagster_dvc import DvcProject, watchdog
-from dagster_dvc.process import DVC, search_path
+from dvc_project import process_group, repro
+from dvc_project.errors import DvcProjectError
+from dvc_project.process_group import DVC, search_path
+from dvc_project.project import DvcProject
 from paco_core.io.file_locks import is_held
 from paco_core.runtime.stage_lock import lock_file
-from pipelines import repro
+from tests.support import REPOSITORY, waiting
 from tests.support import dvc_graphs as graphs
-from tests.support import waiting
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +120,8 @@ stages:
     outs: [last.out]
 """
 DEADLINE_S = 120.0
-CODE = str(Path(repro.__file__).parent.parent)
+CODE = os.pathsep.join(map(str, [REPOSITORY, Path(repro.__file__).parent.parent]))
+REPRO = [sys.executable, "-m", "dvc_project.repro"]
 
 
 def test_stages_that_do_not_need_each_other_run_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +138,7 @@ def test_stages_that_could_only_follow_one_another_share_a_dvc(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = graphs.make(tmp_path / "project", FORKED % "nowhere.txt", called__py=CALLED)
-    assert repro.chain(repro.out_of_date(DvcProject(root)), set()) == ["first", "second"]
+    assert repro.single_file(repro.stages_to_run(DvcProject(root))) == ["first", "second"]
     assert repro.reproduce(root, jobs=2) == 1
     said = capfd.readouterr().out
     told = [line.split(" in ")[0] for line in said.splitlines() if " in " in line and line.startswith("[")]
@@ -152,12 +154,12 @@ def test_stages_that_could_only_follow_one_another_share_a_dvc(
 def test_only_what_is_out_of_date_is_started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = graphs.make_chain(tmp_path / "project")
     graphs.dvc(root, "repro", "-q")
-    assert repro.out_of_date(DvcProject(root)) == {}
+    assert repro.stages_to_run(DvcProject(root)) == {}
     assert repro.reproduce(root, jobs=2) == 0
     assert "done in" not in capfd.readouterr().out
     graphs.dvc(root, "remove", "b")
     (root / "dvc.yaml").write_text(graphs.CHAIN)
-    assert repro.out_of_date(DvcProject(root)) == {"b": set(), "c": {"b"}}
+    assert repro.stages_to_run(DvcProject(root)) == {"b": set(), "c": {"b"}}
 
 
 def test_after_a_failure_nothing_starts_and_the_next_run_goes_on(
@@ -220,7 +222,7 @@ def gone(process: int) -> bool:
 def test_kill_9_of_the_whole_run_ends_its_stages(tmp_path: Path, jobs: int) -> None:
     """By DVC's own way: Ctrl-C, after which it leaves no lock."""
     root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
-    command = [sys.executable, "-m", "pipelines.repro", "--jobs", str(jobs)]
+    command = [*REPRO, "--jobs", str(jobs)]
     run = subprocess.Popen(command, cwd=root, env={**os.environ, "PYTHONPATH": CODE})
     until(lambda: (root / "pid").exists() and len(holders(root)) == 1)
     (dvc,), stage = holders(root), int((root / "pid").read_text())
@@ -237,11 +239,11 @@ def test_after_kill_9_of_the_run_and_its_watchdog_the_next_one_says_who_still_ru
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
-    run = subprocess.Popen([sys.executable, "-m", "pipelines.repro"], cwd=root, env={**os.environ, "PYTHONPATH": CODE})
+    run = subprocess.Popen(REPRO, cwd=root, env={**os.environ, "PYTHONPATH": CODE})
     until(lambda: (root / "pid").exists() and "good" in DvcProject(root).lock() and len(holders(root)) == 1)
 
     def dogs() -> list[psutil.Process]:
-        return [child for child in psutil.Process(run.pid).children() if watchdog.__file__ in child.cmdline()]
+        return [child for child in psutil.Process(run.pid).children() if process_group.__file__ in child.cmdline()]
 
     until(lambda: len(dogs()) == 1)  # forked, and turned into the watchdog
     dogs()[0].kill()
@@ -281,17 +283,13 @@ def test_after_kill_9_of_dvc_its_stage_is_not_started_a_second_time(
 def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> None:
     root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
     env = {**os.environ, "PYTHONPATH": CODE}
-    run = subprocess.Popen(
-        [sys.executable, "-m", "pipelines.repro"], cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    run = subprocess.Popen(REPRO, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     until((root / "pid").exists)
     run.send_signal(number)
     run.send_signal(number)  # an impatient one: it cuts nothing short
     said = run.communicate(timeout=DEADLINE_S)[0].decode()
-    ours = [line for line in said.splitlines() if not line.startswith(("[", "watch: "))]
-    tidied = "removed a half-written .dvc/tmp/rwlock that a killed DVC had left"  # where it was just writing that
-    assert run.returncode == 1 and ours[-1] == "repro: stopped; the next run resumes from here"
-    assert ours[:-1] in ([], [tidied])
+    lines = [line for line in said.splitlines() if not line.startswith("[")]
+    assert run.returncode == 1 and lines == ["repro: stopped; the next run resumes from here"]
     with pytest.raises(ProcessLookupError):
         os.kill(int((root / "pid").read_text()), 0)
     (root / "go").touch()
@@ -302,5 +300,53 @@ def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> N
 def test_a_malformed_graph_is_told_in_a_line(tmp_path: Path) -> None:
     root = graphs.make(tmp_path / "project", "stages: {a: {outs: [a]}}")
     env = {**os.environ, "PYTHONPATH": CODE}
-    done = subprocess.run([sys.executable, "-m", "pipelines.repro"], cwd=root, env=env, capture_output=True, text=True)
+    done = subprocess.run(REPRO, cwd=root, env=env, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith("repro: ") and "cmd is missing" in done.stderr
+
+
+#: `head` always runs and writes the same bytes.
+ALWAYS = """
+stages:
+  head:
+    cmd: python put.py head.out head
+    always_changed: true
+    outs: [head.out]
+  left:
+    cmd: python put.py left.out head.out
+    deps: [head.out]
+    outs: [left.out]
+  right:
+    cmd: python put.py right.out head.out ${a.text}
+    params: [a.text]
+    deps: [head.out]
+    outs: [right.out]
+"""
+
+
+def test_a_stage_behind_one_that_wrote_the_same_bytes_is_not_started(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = graphs.make(tmp_path / "project", ALWAYS)
+    assert repro.reproduce(root, jobs=2) == 0
+    said = capfd.readouterr().out
+    assert all(f"[{name}] done" in said for name in ("head", "left", "right"))
+    assert repro.reproduce(root, jobs=2) == 0
+    said = capfd.readouterr().out
+    assert "[head] done" in said and "[left]" not in said and "[right]" not in said
+
+
+@pytest.mark.parametrize("cut", [0, 9, 200])
+def test_after_a_torn_lock_is_moved_away_nothing_runs_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], cut: int
+) -> None:
+    """A DVC that is killed while it writes ``dvc.lock`` leaves its beginning."""
+    root = graphs.make_chain(tmp_path / "project")
+    graphs.dvc(root, "repro", "-q")
+    whole = (root / "dvc.lock").read_bytes()
+    (root / "dvc.lock").write_bytes(whole[:cut])
+    (root / ".dvc/tmp/rwlock").write_text('{"a')
+    with pytest.raises(DvcProjectError, match=r"dvc\.lock: .*; restore it with `git checkout -- dvc"):
+        repro.reproduce(root, jobs=2)
+    (root / "dvc.lock").unlink()
+    assert repro.reproduce(root, jobs=1) == 0
+    assert (root / "dvc.lock").read_bytes() == whole and "Running stage" not in capfd.readouterr().out
