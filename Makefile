@@ -74,7 +74,7 @@ lint: setup
 	@lint-imports --no-cache
 
 ui: setup
-	@python -m pipelines.ui --dagster-port $(DAGSTER_PORT) --mlflow-port $(MLFLOW_PORT)
+	@python -m paco_pipelines.ui --dagster-port $(DAGSTER_PORT) --mlflow-port $(MLFLOW_PORT)
 
 screenshots: setup
 	@python tools/screenshots.py

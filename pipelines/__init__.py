@@ -1,1 +1,1 @@
-"""The Dagster face of the project: assets, checks, schedules and sensors, derived from ``dvc.yaml``."""
+"""The code location of this project."""

@@ -1,44 +1,5 @@
-"""The code location: every asset of ``dvc.yaml``, the reward's endpoint, champions, checks, schedules, sensors."""
+"""The code location: what paco derives from ``dvc.yaml``. Merge assets, checks and schedules of your own here."""
 
-from __future__ import annotations
+from paco_pipelines.definitions import build_definitions
 
-import warnings
-
-import dagster as dg
-
-from dagster_dvc import build_dvc_sources, build_in_sync_checks, in_process_if_up_to_date
-from pipelines.antlr import antlr_problem
-from pipelines.defs import schedules
-from pipelines.defs.checks import stage_checks
-from pipelines.defs.graph import PROJECT, TRANSLATOR
-from pipelines.defs.operations import assets as operations
-from pipelines.defs.resources import resources
-from pipelines.defs.sensors import sensors
-from pipelines.defs.serving import assets as serving
-from pipelines.defs.serving import checks as serving_checks
-from pipelines.defs.stages import ASSETS
-
-if problem := antlr_problem():
-    raise dg.DagsterInvariantViolationError(problem)
-with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # source links: it says so once an asset
-    others = dg.with_source_code_references(dg.load_assets_from_modules([serving, operations]))
-
-# A process a step, forked from one that has the definitions and what most checks import: a run of everything has
-# seventy steps.
-PROCESSES = dg.multiprocess_executor.configured(
-    {"start_method": {"forkserver": {"preload_modules": ["pipelines.definitions", "paco_core.data.checks"]}}}
-)
-
-defs = dg.Definitions(
-    assets=[*ASSETS, *others, *build_dvc_sources(PROJECT)],
-    asset_checks=[
-        *stage_checks(),
-        *dg.load_asset_checks_from_modules([serving_checks]),
-        *build_in_sync_checks(PROJECT),
-    ],
-    jobs=schedules.JOBS,
-    schedules=schedules.SCHEDULES,
-    sensors=sensors(),
-    resources=resources(),
-    executor=in_process_if_up_to_date(PROCESSES, PROJECT, TRANSLATOR),
-)
+defs = build_definitions()

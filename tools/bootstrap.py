@@ -145,7 +145,7 @@ def main(gpu):
     step(5, "MLflow's tables")
     succeeds(PYTHON, "-m", "paco_core.runtime.tracking.prepare", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     # Dagster's settings, and .env, where its commands find them.
-    run(PYTHON, "-m", "pipelines.instance.settings")
+    run(PYTHON, "-m", "paco_pipelines.instance.settings")
     for path in (READY, READY_GPU) if cuda else (READY,):
         with open(path, "w") as ready:
             ready.write(root)

@@ -143,7 +143,7 @@ class Camera:
 
 def user_interfaces(camera: Camera) -> None:
     """The report, Dagster and MLflow, where ``make ui`` says that they are."""
-    command = [*PYTHON, "pipelines.ui", "--dagster-port", free_port(), "--mlflow-port", free_port()]
+    command = [*PYTHON, "paco_pipelines.ui", "--dagster-port", free_port(), "--mlflow-port", free_port()]
     with serving(command, r"(?m)^  lineage: .*\n(  .*\n)*\Z") as log:
         found = links(log)
         if missing := [name for name in (LINEAGE, COMPARED, REPORT) if name not in found]:

@@ -12,7 +12,7 @@ from paco_core.io.project import ensure_user, found_root, validate_code_origin
 from paco_core.io.secrets import redact_tracebacks, redacted
 from paco_core.io.text import spell_surrogates
 
-OURS = ("dagster_dvc", "dvc_project", "paco_core", "pipelines")
+OURS = ("dagster_dvc", "dvc_project", "paco_core", "paco_pipelines")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ruamel.yaml.comments import CommentedMap
 
+from paco_core.config.earlier_files import replacements
 from paco_core.config.execution import earlier_places, has
 from paco_core.config.graph_keys import left_out, named_keys
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError
@@ -22,7 +23,7 @@ def migrate(root: Path) -> str:
     runs no stage without. All files are read and checked before the first one is written.
 
     Returns:
-        What was done, a line a file, and one for what was added.
+        What was done, a line a file, one for what was added, and commands that replace files of an earlier version.
 
     Raises:
         ParamsError: when a file is no YAML, or has a key at both places with different values, or a whole one is
@@ -47,7 +48,7 @@ def migrate(root: Path) -> str:
             changed.add(name)
     for name in sorted(changed):
         write(root / name, trees[name])
-    return "\n".join(lines)
+    return "\n".join([*lines, *replacements(root)])
 
 
 def _put(tree: Any, key: str, value: Any) -> None:

@@ -21,7 +21,7 @@ from paco_core.io.files import DataError
 from paco_core.io.nearest import meant
 
 PAGE = Path("docs") / "reference" / "parameters.md"
-SCHEMA = Path("profiles") / "params.schema.json"
+SCHEMA = Path("docs") / "reference" / "params.schema.json"
 MARK = "<!-- written by `paco params --write` from paco_core/config; change it there -->"
 GENERAL = "general"  # keys of no section
 SHARED = ("ChatParams", "PredictorParams", "EditPainter")  # sections that stand in several places, described once

@@ -1,4 +1,4 @@
-"""What the page of an asset shows of a stage's outs; ``pipelines.previews`` draws it."""
+"""What the page of an asset shows of a stage's outs; ``paco_pipelines.previews`` draws it."""
 
 from __future__ import annotations
 

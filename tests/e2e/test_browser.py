@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from dagster_dvc import DvcProject
-from pipelines.links import links
+from paco_pipelines.links import links
 from tests.support.chromium import chromium
 from tests.support.dagster_page import PATIENCE, Ui, answers, until
 from tests.support.ranks import free_port
@@ -38,7 +38,7 @@ def ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     ports = free_port(), free_port()
-    command = ["-m", "pipelines.ui", "--dagster-port", str(ports[0]), "--mlflow-port", str(ports[1])]
+    command = ["-m", "paco_pipelines.ui", "--dagster-port", str(ports[0]), "--mlflow-port", str(ports[1])]
     log = (home / "ui.log").open("wb")
     servers = subprocess.Popen([sys.executable, *command], cwd=smoke, env=env, stdout=log, stderr=log)
     made = Ui(smoke, *(f"http://127.0.0.1:{port}" for port in ports))

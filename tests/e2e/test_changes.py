@@ -21,7 +21,7 @@ from dagster_dvc import DvcProject
 from dvc_project.lockfile import Lock
 from dvc_project.state import ProjectState
 from paco_core.runtime.code import closure
-from pipelines.defs.translator import PacoTranslator
+from paco_pipelines.defs.translator import PacoTranslator
 from tests.e2e.conftest import Dvc, changed_stages
 from tests.support import dvc_graphs as graphs
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from dagster_dvc import DvcProject
-from pipelines.defs.translator import PacoTranslator
+from paco_pipelines.defs.translator import PacoTranslator
+from paco_pipelines.instance.settings import DEFAULTS
 from tests.support import dvc_graphs as graphs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 def materialise(root: Path, home: Path, *select: str) -> subprocess.CompletedProcess[str]:
     """Materialise assets as a person would from the command line, in an instance of its own."""
     home.mkdir(exist_ok=True)
-    shutil.copy(root / "dagster.yaml", home)
+    shutil.copy(DEFAULTS, home)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "DAGSTER_HOME": str(home), "PATH": path, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "dagster", "asset", "materialize", "-m", "pipelines.definitions", "--select"]

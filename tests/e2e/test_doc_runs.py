@@ -40,7 +40,7 @@ def project(smoke: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPat
     shutil.copytree(smoke, root, symlinks=True, ignore=of_running_processes)
     shutil.copy(mlflow_template, root / "mlflow.db")
     # Its .env names the instance of the original.
-    subprocess.run([sys.executable, "-m", "pipelines.instance.settings"], cwd=root, check=True)
+    subprocess.run([sys.executable, "-m", "paco_pipelines.instance.settings"], cwd=root, check=True)
     for command in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "Run"]):
         subprocess.run(["git", *command], cwd=root, check=True)
     return root

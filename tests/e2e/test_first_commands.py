@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.defs import home
-from pipelines.instance import settings
+from paco_pipelines.defs import home
+from paco_pipelines.instance import settings
 from tests.support.project_copy import copy_project
 from tests.support.ranks import free_port
 from tests.support.waiting import until
@@ -121,7 +121,7 @@ def test_a_copy_of_a_project_does_not_run_in_the_instance_of_the_original(fresh:
     command = ["dagster", "definitions", "validate"]
     refused = subprocess.run(command, cwd=root, env=environments(root)["clean"], capture_output=True, text=True)
     assert refused.returncode != 0 and str(fresh / ".dagster") in refused.stdout + refused.stderr
-    subprocess.run([sys.executable, "-m", "pipelines.instance.settings"], cwd=root, check=True)
+    subprocess.run([sys.executable, "-m", "paco_pipelines.instance.settings"], cwd=root, check=True)
     assert subprocess.run(command, cwd=root, env=environments(root)["clean"], capture_output=True).returncode == 0
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import Adapted, open_run, outbox, send_left_over
 from paco_core.runtime.tracking.outbox import start
-from pipelines.instance.settings import DATABASE, write_settings
+from paco_pipelines.instance.settings import DATABASE, write_settings
 from tests.e2e.conftest import run_dvc
 from tests.support import REPOSITORY, postgres_server
 from tests.support import bucket as buckets

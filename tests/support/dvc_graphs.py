@@ -281,7 +281,7 @@ def definitions(root: Path, translator: DagsterDvcTranslator | None = None) -> d
 
 def monitored_instance(home: Path) -> dg.DagsterInstance:
     """An instance as this project's ``dagster.yaml`` describes it, which looks at its runs more often."""
-    settings = yaml.safe_load((REPOSITORY / "dagster.yaml").read_text())
+    settings = yaml.safe_load((REPOSITORY / "pipelines/paco_pipelines/instance/dagster.yaml").read_text())
     settings["run_monitoring"] |= {"poll_interval_seconds": 1, "free_slots_after_run_end_seconds": 1}
     settings["storage"]["custom"]["config"] = {"base_dir": str(home)}
     home.mkdir(exist_ok=True)

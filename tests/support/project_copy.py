@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from paco_core.config import profiles
-from pipelines.instance import settings
+from paco_pipelines.instance import settings
 
 
 def smoke_project(repository: Path, mlflow_template: Path, root: Path) -> None:

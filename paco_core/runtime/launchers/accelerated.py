@@ -3,8 +3,8 @@
 Run as a module (``python -m paco_core.runtime.launchers.accelerated --config_file ...``) it is ``accelerate launch``
 whose store listens where the processes meet, not on every interface: see :mod:`paco_core.runtime.launchers.rendezvous`.
 
-``PACO_ACCELERATE_CONFIG`` names the file that says how many and where; without it ``launch/ddp.yaml``, or
-``launch/cpu.yaml`` where the training's device is the processor.
+``PACO_ACCELERATE_CONFIG`` names the file that says how many and where, by default ``launch/ddp.yaml``, or
+``launch/cpu.yaml`` if the training's device is the processor. paco ships these files. A project may have its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from dvc_project.yaml import parse_yaml
 from paco_core.io.files import DataError
+from paco_core.io.shipped import LIBRARY, shipped_file
 from paco_core.runtime.launchers.rendezvous import bound_store
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def command(stage: str, item: str | None, root: Path, device: str, processes: in
 
 
 def _configuration(root: Path, device: str) -> Path:
-    config = root / os.environ.get(CONFIG, f"launch/{'cpu' if device == 'cpu' else 'ddp'}.yaml")
+    config = shipped_file(root, os.environ.get(CONFIG, f"launch/{'cpu' if device == 'cpu' else 'ddp'}.yaml"))
     if not config.is_file():
-        raise DataError(f"{config}: no such file; {CONFIG} names accelerate's configuration, see launch/")
+        names = ", ".join(f"launch/{file.name}" for file in sorted((LIBRARY / "launch").glob("*.yaml")))
+        raise DataError(f"{config}: no such file; {CONFIG} names accelerate's configuration: your own, or of {names}")
     return config
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dvc_project import repro
 from dvc_project.project import DvcProject
 from paco_core.cli.commands import main
 from paco_core.cli.init import _files
@@ -24,7 +25,6 @@ from paco_core.config.params import Params, ParamsError
 from paco_core.planning.preflight import check_project
 from paco_core.runtime.code.stage_code import write
 from paco_core.stages import declared
-from pipelines import repro
 
 WRITTEN = Path(__file__).parent / "written/project"
 

@@ -17,7 +17,7 @@ from tests.support.doc_programs import CHECKS, MENTIONED, refusal
 RUN = pages_of(REPOSITORY, "tutorial", "how-to")
 PAGES = pages_of(REPOSITORY, "")
 #: A file of this project that is named in a command.
-FILE = re.compile(r"^(?:docs|launch|packages|paco_core|pipelines|profiles|speed|tests|tools|zoo)/[\w/.-]+$")
+FILE = re.compile(r"^(?:docs|packages|paco_core|pipelines|profiles|speed|tests|tools|zoo)/[\w/.-]+$")
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -67,7 +67,7 @@ def test_what_no_program_accepts_is_found() -> None:
     assert "No such command" in str(refusal(["dg", "lanch"]))
     assert refusal(["make", "damo"]) == "the Makefile has no rule damo"
     assert refusal(["pip", "install", "paco-rl[gpus]"]) == "pyproject.toml has no extra gpus"
-    assert refusal(["python", "-m", "pipelines.web"]) == "no module pipelines.web"
+    assert refusal(["python", "-m", "paco_pipelines.web"]) == "no module paco_pipelines.web"
     assert "is no program" in str(refusal(["paccu"]))
 
 

@@ -60,7 +60,7 @@ from paco_core.planning.costs import stage_costs
 from paco_core.runtime import launch
 from paco_core.stages import declared
 from pipelines.definitions import defs
-from pipelines.defs.graph import PROJECT, TRANSLATOR
+from paco_pipelines.defs.graph import PROJECT, TRANSLATOR
 
 root, name = Path.cwd(), "colour_rank"
 params, stages = load(root / "params.yaml"), declared(root)
@@ -120,7 +120,7 @@ def copy(repository: Path, tmp_path: Path) -> Path:
 
 def python(copy: Path, *arguments: str) -> str:
     """What a Python that knows the copy prints."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), children.PATH])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "pipelines"), children.PATH])}
     done = subprocess.run([sys.executable, "-P", *arguments], cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

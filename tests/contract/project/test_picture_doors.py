@@ -10,7 +10,7 @@ import pytest
 DOOR = "paco_core/io/decoding.py"
 #: Run by other environments' Pythons, on pictures that the process which started them wrote.
 OWN_PICTURES = {"paco_core/benchmarks/t2is_bench/workers/aesthetics.py": "open"}
-CODE = ("paco_core", "pipelines", "packages", "tools", "speed", "launch", "zoo")
+CODE = ("paco_core", "pipelines", "packages", "tools", "speed", "zoo")
 
 
 def doors(source: str) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 import dagster as dg
 import pytest
 
-from pipelines import antlr, ui
+from paco_pipelines import antlr, ui
 
 
 def test_selections_work_in_this_environment() -> None:

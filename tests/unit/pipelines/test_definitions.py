@@ -11,9 +11,9 @@ from syrupy.extensions.json import JSONSnapshotExtension
 
 from dagster_dvc import DvcProject
 from dagster_dvc.checks import in_sync
+from paco_pipelines.defs.checks import as_result
+from paco_pipelines.defs.graph import PROJECT
 from pipelines.definitions import defs
-from pipelines.defs.checks import as_result
-from pipelines.defs.graph import PROJECT
 from tests.support import dvc_graphs as graphs
 from tests.support.definitions import outline
 
@@ -76,7 +76,7 @@ def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pyte
     """On a fresh project the first shard would fail for want of the second."""
     from paco_core.data import checks as library
     from paco_core.io.check_report import CheckReport
-    from pipelines.defs.checks import stage_checks
+    from paco_pipelines.defs.checks import stage_checks
 
     asked: list[tuple[object, ...]] = []
 

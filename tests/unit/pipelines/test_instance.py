@@ -14,9 +14,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_dvc import process
 from dagster_dvc.sqlite_storage import LockedSqliteStorage
-from pipelines.instance.settings import write_settings
+from dvc_project import process_group
+from paco_pipelines.instance.settings import DEFAULTS, write_settings
 
 AT_ONCE = 8
 OPENS = """
@@ -36,7 +36,7 @@ with dg.DagsterInstance.get() as instance:
 def test_eight_at_once_make_one_sound_store(repository: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    shutil.copy(repository / "dagster.yaml", home)
+    shutil.copy(DEFAULTS, home)
     env = {**os.environ, "DAGSTER_HOME": str(home), "PYTHONPATH": str(repository)}
     children = [
         subprocess.Popen(
@@ -64,7 +64,7 @@ def test_the_store_is_where_dagster_keeps_it_by_default(
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with dg.DagsterInstance.get() as plain:
         plain.report_runless_asset_event(dg.AssetMaterialization("a"))
-    shutil.copy(repository / "dagster.yaml", tmp_path)
+    shutil.copy(DEFAULTS, tmp_path)
     with dg.DagsterInstance.get() as instance:
         assert instance.get_ref().storage_data.class_name == LockedSqliteStorage.__name__
         assert instance.get_latest_materialization_event(dg.AssetKey("a")) is not None
@@ -74,7 +74,7 @@ def test_a_run_is_retried_only_where_its_worker_died(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    shutil.copy(repository / "dagster.yaml", tmp_path)
+    shutil.copy(DEFAULTS, tmp_path)
     with dg.DagsterInstance.get() as instance:
         assert (instance.run_retries_enabled, instance.run_retries_max_retries) == (True, 2)
         assert not instance.run_retries_retry_on_asset_or_op_failure
@@ -88,4 +88,6 @@ def test_runs_are_monitored_and_a_slot_is_freed_after_its_stage_has_ended(
     with dg.DagsterInstance.get() as instance:
         assert instance.run_monitoring_enabled
         assert instance.run_launcher.supports_check_run_worker_health
-        assert instance.run_monitoring_settings["free_slots_after_run_end_seconds"] > process._ORPHANS_GRACE_SECONDS
+        assert (
+            instance.run_monitoring_settings["free_slots_after_run_end_seconds"] > process_group._ORPHANS_GRACE_SECONDS
+        )

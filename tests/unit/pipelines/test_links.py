@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from pipelines.links import links
+from paco_pipelines.links import links
 
 DAGSTER, MLFLOW = "http://127.0.0.1:3100", "http://127.0.0.1:5100"
 

@@ -10,10 +10,10 @@ import dagster as dg
 import pytest
 
 from paco_core.operations.promotion.champions import Champions, Version
+from paco_pipelines.defs import sensors
+from paco_pipelines.defs.operations import assets
+from paco_pipelines.defs.operations.promoted import key_of, mirror_champions
 from pipelines.definitions import defs
-from pipelines.defs import sensors
-from pipelines.defs.operations import assets
-from pipelines.defs.operations.promoted import key_of, mirror_champions
 
 
 @dataclass

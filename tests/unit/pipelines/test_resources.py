@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from dagster_dvc.slurm import SlurmDvcResource
-from pipelines.defs.resources import CONFIG, VARIABLE, resources
+from paco_pipelines.defs.resources import CONFIG, VARIABLE, resources
 
 
 def test_the_environment_chooses_where_stages_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +23,9 @@ def test_what_is_no_cluster_or_no_configuration_is_named(tmp_path: Path, monkeyp
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="no such cluster; set it to slurm"):
         resources()
     monkeypatch.setenv(VARIABLE, "slurm")
+    assert isinstance(resources(tmp_path)["dvc"], SlurmDvcResource), "by the file that paco ships"
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "launch/slurm.yaml").write_text("- options\n")
     with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"launch/slurm.yaml: no configuration for slurm"):
         resources(tmp_path)
     (tmp_path / "mine.yaml").write_text("partition: long\n")

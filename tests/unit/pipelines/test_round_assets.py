@@ -15,9 +15,9 @@ from dagster_dvc import DvcProject, build_dvc_assets
 from dvc_project.project import stages_of
 from paco_core.config import profiles
 from paco_core.io.paths import in_round
-from pipelines.defs.resources import resources
-from pipelines.defs.sensors import answered_rounds
-from pipelines.previews import stages as previews
+from paco_pipelines.defs.resources import resources
+from paco_pipelines.defs.sensors import answered_rounds
+from paco_pipelines.previews import stages as previews
 from tests.support.definitions import outline
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from paco_core.operations.promotion.decision import Decision, Rule, Side
 from paco_core.operations.promotion.paired import Paired
+from paco_pipelines.defs import sensors
+from paco_pipelines.defs.operations import assets
 from pipelines.definitions import defs
-from pipelines.defs import sensors
-from pipelines.defs.operations import assets
 
 WORSE = Paired(-0.1, -0.2, -0.05, 24, 48, 0)
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from paco_core.serving.servers import endpoint
-from pipelines.defs.serving import assets, checks
+from paco_pipelines.defs.serving import assets, checks
 from tests.support.serving_fakes import diarist_launch
 
 

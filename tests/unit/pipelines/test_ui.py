@@ -1,4 +1,4 @@
-"""`python -m pipelines.ui`: what it starts, and that one signal ends it all."""
+"""`python -m paco_pipelines.ui`: what it starts, and that one signal ends it all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from paco_core.runtime.tracking import dagster_url, run_url
-from pipelines import ui
+from paco_pipelines import ui
 from tests.support.waiting import free_port
 
 
@@ -34,7 +34,7 @@ def test_webserver_and_daemon_ask_one_code_server(tmp_path: Path, repository: Pa
     assert declared["python_module"] == {"module_name": ui.DEFINITIONS, "location_name": ui.LOCATION}
     assert {"-m", ui.DEFINITIONS, ui.LOCATION, str(code.socket)} <= set(code.command)
     assert all(str(tmp_path / "workspace.yaml") in server.command for server in (page, daemon))
-    assert "pipelines.webserver" in page.command, "the one with the guard"
+    assert "paco_pipelines.webserver" in page.command, "the one with the guard"
 
 
 def test_the_instance_gets_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_make_hands_the_ports_on(repository: Path) -> None:
         make = ["make", "--dry-run", "--no-print-directory", "ui", *ports]
         return subprocess.run(make, cwd=repository, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
 
-    assert command() == "python -m pipelines.ui --dagster-port 3000 --mlflow-port 5000"
+    assert command() == "python -m paco_pipelines.ui --dagster-port 3000 --mlflow-port 5000"
     assert command("DAGSTER_PORT=3100").endswith("--dagster-port 3100 --mlflow-port 5000")
     assert command("MLFLOW_PORT=5100").endswith("--dagster-port 3000 --mlflow-port 5100")
 
@@ -90,7 +90,7 @@ def test_make_hands_the_ports_on(repository: Path) -> None:
 FAKE = '''
 import sys
 from pathlib import Path
-from pipelines import ui
+from paco_pipelines import ui
 child = """
 import os, socket, sys, time
 listening = socket.create_server(("127.0.0.1", int(sys.argv[1]))) if sys.argv[1] != "0" else None

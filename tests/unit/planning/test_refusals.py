@@ -28,6 +28,7 @@ from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_split_groups, 
 from paco_core.grpo.prompt_split import given_split, held_out_edits, hold_out
 from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.io.rejected import Rejected
+from paco_core.io.shipped import LIBRARY
 from paco_core.planning import preflight
 from paco_core.planning.refusals import refusals
 from paco_core.policies.base import refuse_tokens
@@ -333,7 +334,7 @@ CASES = {name.removeprefix("case_"): case for name, case in list(globals().items
 def test_the_check_says_what_the_stage_would_say(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(project))
     if "processes" in name or "groups" in name:
-        config = yaml.safe_load((project / "launch/cpu.yaml").read_text()) | {"num_processes": 3}
+        config = yaml.safe_load((LIBRARY / "launch/cpu.yaml").read_text()) | {"num_processes": 3}
         (project / "three.yaml").write_text(yaml.safe_dump(config))
         monkeypatch.setenv("PACO_LAUNCHER", "accelerate")
         monkeypatch.setenv("PACO_ACCELERATE_CONFIG", "three.yaml")

@@ -156,12 +156,15 @@ def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setenv(launchers.VARIABLE, "accelerate")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(DataError, match=r"launch/cpu.yaml: no such file; PACO_ACCELERATE_CONFIG names"):
+    monkeypatch.setenv(accelerated.CONFIG, "launch/gpu.yaml")
+    with pytest.raises(
+        DataError, match=r"launch/gpu.yaml: no such file; PACO_ACCELERATE_CONFIG names .*launch/cpu.yaml"
+    ):
         stages.run_stage("policies", "flux_t2is", project)
-    monkeypatch.setenv(accelerated.CONFIG, str(repository / "launch/cpu.yaml"))
+    monkeypatch.delenv(accelerated.CONFIG)
     with pytest.raises(Replaced):
         stages.run_stage("policies", "flux_t2is", project)
-    config = str(repository / "launch/cpu.yaml")
+    config = str(repository / "paco_core/launch/cpu.yaml")
     head = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config]
     assert started == [[*head, "-m", "paco_core", "run", "policies", "--item", "flux_t2is"]]
     with pytest.raises(Replaced):
@@ -173,5 +176,4 @@ def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     with pytest.raises(DataError, match="is missing"):
         stages.run_stage("policies", "flux_t2is", project)
     assert len(started) == 1
-    monkeypatch.delenv(accelerated.CONFIG)
-    assert accelerated.command("policies", None, repository, "cuda")[4] == str(repository / "launch/ddp.yaml")
+    assert accelerated.command("policies", None, repository, "cuda")[4] == str(repository / "paco_core/launch/ddp.yaml")

@@ -82,7 +82,7 @@ def launched(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The project's launcher with ``code`` as the training; it writes to ``log``, and is killed after the block."""
     (folder / "training.py").write_text(code)
-    configuration = str(config or repository / "launch/cpu.yaml")
+    configuration = str(config or repository / "paco_core/launch/cpu.yaml")
     command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", configuration]
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     with (folder / "log").open("wb") as said:
@@ -110,7 +110,7 @@ def test_accelerates_launcher_listens_on_this_machine_only(tmp_path: Path, repos
 
 def test_a_port_that_is_taken_opens_no_other(tmp_path: Path, repository: Path) -> None:
     """accelerate alone would go on, with a store that listens on every interface."""
-    config, taken_config = (repository / "launch/cpu.yaml").read_text(), tmp_path / "taken.yaml"
+    config, taken_config = (repository / "paco_core/launch/cpu.yaml").read_text(), tmp_path / "taken.yaml"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert "main_process_port: 0 " in config

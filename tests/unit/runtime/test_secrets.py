@@ -16,7 +16,7 @@ import pytest
 
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime import tracking
-from pipelines import ui
+from paco_pipelines import ui
 from tests.support.loopback import Loopback, Quiet
 
 PASSWORD = "corr3ct-h0rse-battery"

@@ -18,8 +18,8 @@ from paco_core.io.files import DataError
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gallery
 from paco_core.runtime.tracking import connect, database, unsent
+from paco_pipelines.defs import sensors
 from pipelines.definitions import defs
-from pipelines.defs import sensors
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from paco_core.runtime import tracking
 from paco_core.runtime.tracking import database, open_run, send_left_over, tracking_uri, unsent
 from paco_core.runtime.tracking.delivery import Delivery
 from paco_core.runtime.tracking.journal import RunJournal
-from pipelines import ui
+from paco_pipelines import ui
 from tests.support.waiting import free_port, until
 
 #: Is killed as soon as the table `webhooks` stands, after dozens of migrations.

@@ -7,10 +7,10 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
+from paco_core.io.shipped import LIBRARY
 from paco_core.training.sharding import asked_for
-from tests.support import REPOSITORY
 
-FOLDER = REPOSITORY / "launch"
+FOLDER = LIBRARY / "launch"
 SHARED_OUT = {
     "ddp": None,
     "cpu": None,

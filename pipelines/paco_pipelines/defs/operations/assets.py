@@ -1,0 +1,161 @@
+"""Champions, and what measures them again. None of it is a stage of ``dvc.yaml``: it decides and watches."""
+
+from typing import Any
+
+import dagster as dg
+
+from paco_core.io import paths
+from paco_pipelines.defs.checks import as_result
+from paco_pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR, maker
+
+POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups[maker(paths.POLICIES)])
+
+
+def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResult[Any]:
+    """Decide about the present version; the champion after it is the asset's data version."""
+    from paco_core.operations.promote import promote
+    from paco_core.operations.promotion.champions import CHAMPION, Champions
+
+    made = promote(ROOT, name, say=context.log.info)
+    context.log.info(made.text())
+    champion = Champions(ROOT).at(name, CHAMPION)
+    sides = {"candidate": made.candidate, "incumbent": made.incumbent}
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(champion.md5 if champion else "none"),
+        metadata={
+            "promoted": made.promoted,
+            "reason": made.reason,
+            "champion": f"version {champion.number}" if champion else "none",
+            "decision": dg.MetadataValue.json(made.as_dict()),
+            **{
+                f"{side}/{measure}": value
+                for side, told_of in sides.items()
+                if told_of is not None
+                for measure, value in told_of.figures.items()
+            },
+            **({} if made.test is None else {"difference": made.test.difference}),
+            **({} if made.test is None else {"interval": f"{made.test.low:+.4f} to {made.test.high:+.4f}"}),
+            **{f"gate/{gate.name}": "passed" if gate.passed else gate.description for gate in made.gates},
+        },
+    )
+
+
+@dg.asset(
+    key=["champion", "reward"],
+    deps=[maker(paths.REWARD_MERGED), maker(paths.CONSISTENCY_RANK)],
+    group_name="operations",
+    kinds={"mlflow"},
+    owners=["team:reward"],
+    pool="gpu",
+)
+def champion_reward(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+    """The reward in use: MLflow's alias `champion`.
+
+    It moves to the present version only if the blocking checks pass and its accuracy on held-out rankings is
+    better than the incumbent's in a paired bootstrap. `paco rollback reward` moves it back.
+    """
+    return _decided(context, "reward")
+
+
+@dg.asset(
+    key=["champion", "policies"],
+    deps=[
+        dg.AssetDep(maker(paths.POLICIES), partition_mapping=dg.IdentityPartitionMapping()),
+        maker(paths.T2IS),
+        maker(paths.GEDIT),
+    ],
+    partitions_def=POLICIES,
+    group_name="operations",
+    kinds={"mlflow"},
+    owners=["team:policies"],
+    pool="gpu",
+)
+def champion_policies(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+    """The policy in use of each recipe: MLflow's alias `champion`.
+
+    Candidate and incumbent paint the same unseen prompts from the same noise; the alias moves if the blocking
+    checks pass and the candidate wins in a paired bootstrap over prompts and seeds. `paco rollback NAME`
+    moves it back.
+    """
+    return _decided(context, context.partition_key)
+
+
+def _measured_again(context: dg.AssetExecutionContext, names: list[str]) -> dg.MaterializeResult[Any]:
+    from paco_core.operations.reevaluation import reevaluate
+
+    found = [reevaluate(ROOT, name, say=context.log.info) for name in names]
+    metadata: dict[str, Any] = {}
+    for one in found:
+        start = f"{one.subject.name}/" if len(found) > 1 else ""
+        metadata |= {f"{start}{measure}": value for measure, value in one.figures.items()}
+        metadata[f"{start}version"] = one.subject.version
+        if one.run_url:
+            metadata[f"{start}mlflow_run"] = dg.MetadataValue.url(one.run_url)
+        context.log.info(one.check.description)
+    return dg.MaterializeResult(metadata=metadata, check_results=[as_result(*(one.check for one in found))])
+
+
+def _not_worse(key: list[str]) -> list[dg.AssetCheckSpec]:
+    text = "On cases that never change, it is not worse than the last time: paired bootstrap, 95%"
+    return [dg.AssetCheckSpec("not_worse_than_last", asset=dg.AssetKey(key), blocking=True, description=text)]
+
+
+@dg.asset(
+    key=["nightly", "reward"],
+    deps=[dg.AssetKey(["champion", "reward"])],
+    group_name="operations",
+    kinds={"mlflow", "http"},
+    owners=["team:reward"],
+    pool="gpu",
+    check_specs=_not_worse(["nightly", "reward"]),
+)
+def nightly_reward(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """The served champion reward on the held-out rankings and on fresh pairs; outside DVC's cache."""
+    return _measured_again(context, ["reward"])
+
+
+@dg.asset(
+    key=["nightly", "policies"],
+    deps=[dg.AssetDep(dg.AssetKey(["champion", "policies"]))],
+    group_name="operations",
+    kinds={"mlflow", "diffusers"},
+    owners=["team:policies"],
+    pool="gpu",
+    check_specs=_not_worse(["nightly", "policies"]),
+)
+def nightly_policies(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """Every champion policy on fixed and on fresh prompts; outside DVC's cache."""
+    from paco_core.operations.reevaluation import policies
+
+    return _measured_again(context, policies(ROOT))
+
+
+@dg.asset(
+    key=["audit", "reproducibility"],
+    group_name="operations",
+    kinds={"dvc"},
+    owners=["team:data"],
+    check_specs=[
+        dg.AssetCheckSpec(
+            "md5s_agree",
+            asset=dg.AssetKey(["audit", "reproducibility"]),
+            blocking=True,
+            description="Cheap stages, run again in a separate folder, give the bytes that dvc.lock records",
+        )
+    ],
+)
+def audit_reproducibility(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """Stages that need no GPU pool and are in step with their record, run again in a folder of their own."""
+    from paco_core.operations.audit import audit
+
+    found = audit(ROOT, say=context.log.info)
+    rows = [dg.TableRecord({"out": a.out, "recorded": a.recorded, "again": str(a.again)}) for a in found.outs]
+    return dg.MaterializeResult(
+        metadata={
+            "outs": dg.MetadataValue.table(
+                rows, dg.TableSchema([dg.TableColumn(name) for name in ("out", "recorded", "again")])
+            ),
+            "left_out": dg.MetadataValue.json(found.skipped),
+        },
+        check_results=[as_result(found.check)],
+    )
