@@ -28,7 +28,7 @@ from paco_core.config.params_base import (
     Side,
 )
 from paco_core.config.params_losses import OFFLINE
-from paco_core.config.params_rewards import RewardSet, TestRewards, refuse_judges, refuse_unknown
+from paco_core.config.params_rewards import RewardSet, refuse_judges, refuse_unknown
 from paco_core.config.params_training import PolicyTraining
 from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
 from paco_core.config.registered import registered
@@ -117,7 +117,7 @@ class PolicyRecipe(PolicyTraining):
     """folder of people's rankings of pictures, for the losses dpo and sft; null = the graph's rankings of its grids"""
     prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back
     rewards: RewardSet
-    test_rewards: TestRewards | None = None  # what evaluation asks; null = the training's rewards
+    test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards
 
     @property
     def paints_stories(self) -> bool:

@@ -15,8 +15,10 @@ from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.nearest import meant
 from paco_core.io.text import validate_marks
 
-WIN_RATE = "win_rate"  # in AGGREGATORS, that which compares with pictures of step 0
-Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True)]
+REMOVED_AGGREGATORS = {"win_rate": "removed in 0.3; rank also ignores how much scores differ, within each group"}
+Aggregator = Annotated[
+    str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True, removed=REMOVED_AGGREGATORS)
+]
 
 
 class HttpScorer(Section):
@@ -92,40 +94,11 @@ class RewardSet(Section):
     advantage_std: Literal["group", "global"]
     """deviation by which advantages are divided, of the group or of the batch"""
 
-    @property
-    def against_start(self) -> bool:
-        """Whether samples are compared with pictures of the same prompts by the policy of step 0."""
-        return self.aggregator == WIN_RATE
-
     @model_validator(mode="after")
     def _something_is_rewarded(self) -> RewardSet:
         if all(term.weight == 0 for term in self.terms.values()):
             raise ValueError("every reward has weight 0; nothing would be learnt")
         return self
-
-    @model_validator(mode="after")
-    def _equal_questions_are_compared(self) -> RewardSet:
-        drawn = [name for name, term in self.terms.items() if isinstance(term.pairs, int)]
-        if self.against_start and drawn:
-            raise ValueError(
-                f"aggregator {WIN_RATE} compares scores of different epochs, and {drawn[0]} draws its pairs anew in "
-                "each; set its pairs to all or neighbours"
-            )
-        return self
-
-
-def refuse_opponents(rewards: RewardSet) -> RewardSet:
-    """Evaluations paint no pictures of step 0 to compare with.
-
-    Raises:
-        ValueError: when they are asked to.
-    """
-    if rewards.against_start:
-        raise ValueError(f"aggregator {WIN_RATE} compares with pictures of step 0, in training alone; choose another")
-    return rewards
-
-
-TestRewards = Annotated[RewardSet, AfterValidator(refuse_opponents)]
 
 
 def refuse_unknown(rewards: RewardSet, key: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -38,10 +39,18 @@ def names_of(file: str, table: str) -> tuple[str, ...]:
     raise LookupError(f"{file}: no dictionary {table}")
 
 
-def registered(file: str, table: str, *more: str, functions: bool = False) -> AfterValidator:
-    """Takes the names of a table, ``more`` that mean something else there, and ``module:function`` where allowed."""
+def registered(
+    file: str, table: str, *more: str, functions: bool = False, removed: Mapping[str, str] | None = None
+) -> AfterValidator:
+    """Accept the names of a table, ``more`` that mean something else there, and ``module:function`` where allowed.
+
+    Args:
+        removed: names of earlier versions, with the text of the error: since when each is gone and what to use instead.
+    """
 
     def check(value: str) -> str:
+        if removed and value in removed:
+            raise PydanticCustomError("removed", "{advice}", {"advice": removed[value]})
         names = (*names_of(file, table), *more)
         if value not in names and not (functions and FUNCTION.fullmatch(value)):
             shown = [*map(repr, names), *(["module:function"] if functions else [])]

@@ -17,7 +17,6 @@ from paco_core.grpo.experience import Experience
 from paco_core.grpo.figures import Row, reward_figures
 from paco_core.grpo.hack_alarm import AGREEMENT, agreement
 from paco_core.grpo.objectives import Objective
-from paco_core.grpo.opponents import Opponents
 from paco_core.grpo.sampler import Sampler
 from paco_core.policies.base import NoiseKey
 from paco_core.rewards.aggregation import aggregate, normalise
@@ -41,11 +40,6 @@ def disagreement(trained: np.ndarray, held_out: np.ndarray) -> np.ndarray:
     return (above[0] & ~above[1]).astype(np.float64)
 
 
-def _win_rate(combined: np.ndarray, weights: Sequence[float]) -> float:
-    """Mean over the samples of an epoch, 0 to 1; one half for the policy of step 0."""
-    return float(np.nanmean(combined)) / sum(weights) if not np.isnan(combined).all() else float("nan")
-
-
 class Epochs(Protocol):
     """What a training learns from, epoch after epoch; an epoch depends on its number and the weights alone."""
 
@@ -63,7 +57,6 @@ class OnlineEpochs:
     Attributes:
         records: training prompts, which the sampler has encoded.
         max_failed_share: share of an epoch's samples without a score that ends the training.
-        opponents: where samples are compared with pictures of step 0.
     """
 
     recipe: PolicyRecipe
@@ -71,11 +64,8 @@ class OnlineEpochs:
     sampler: Sampler
     objective: Objective
     max_failed_share: float
-    opponents: Opponents | None = None
 
-    def open(self, store: Path, /) -> AbstractContextManager[object]:
-        if self.opponents is not None:
-            self.opponents.keep_in(store)
+    def open(self, _store: Path, /) -> AbstractContextManager[object]:
         return self.sampler.scoring
 
     def gather(self, epoch: int) -> tuple[Experience, Row, Row]:
@@ -91,7 +81,6 @@ class OnlineEpochs:
         rows = [row for row in prompts for _ in range(recipe.group_size)]
         seed = (recipe.seed << 32) + epoch + 1
         keys = [NoiseKey(self.records[row].idx, i % recipe.group_size, seed) for i, row in enumerate(rows)]
-        opponents = None if self.opponents is None else self.opponents.of(prompts, noisy, epoch)
         with self.objective.behaviour():
             found = self.sampler.sample(rows, keys, noisy)
         sampled = time.monotonic()
@@ -103,15 +92,12 @@ class OnlineEpochs:
             {name: term.weight for name, term in rewards.terms.items()},
             rewards.aggregator,
             rewards.tame_delta,
-            opponents,
         )
         given = advantages(combined, rewards.advantage_std)
         causes = self.sampler.scoring.failures()
         validate_failed_share(given.failed, len(rows), self.max_failed_share, f"epoch {epoch + 1}", causes)
         flat = np.where(np.isnan(combined.values), np.nan, given.values).reshape(-1)
         figures = reward_figures(scores, combined, given)
-        if opponents is not None:
-            figures["win_rate"] = _win_rate(combined.values, [term.weight for term in rewards.terms.values()])
         if recipe.num_noise_steps is not None:
             figures["first_noise_step"] = float(noisy[0])
         held = None

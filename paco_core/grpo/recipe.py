@@ -19,7 +19,6 @@ from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import model_card
 from paco_core.grpo.offline import OfflineEpochs
 from paco_core.grpo.online import Epochs, OnlineEpochs
-from paco_core.grpo.opponents import Opponents
 from paco_core.grpo.outcome import Outcome, Reports
 from paco_core.grpo.pages import EncodedPrompts, texts_of
 from paco_core.grpo.prompt_split import PromptSplit
@@ -147,8 +146,7 @@ def assemble(
         epochs = OfflineEpochs(policy, recipe, split.trained, trained.encoded, split.preferences)
     else:
         sampler = Sampler(policy, recipe, split.trained, trained, learner.objective, scoring, processes)
-        opponents = Opponents(sampler, recipe, split.trained) if recipe.rewards.against_start else None
-        epochs = OnlineEpochs(recipe, split.trained, sampler, learner.objective, setting.max_failed_share, opponents)
+        epochs = OnlineEpochs(recipe, split.trained, sampler, learner.objective, setting.max_failed_share)
     return Trainer(
         recipe=recipe,
         split=split,

@@ -129,11 +129,6 @@ class Sampler:
         encoded, own_rows, named = self._samples(keys, first, batches, conditions)
         return Sampled(encoded, own_rows, named, first, found, scores)
 
-    def scores(self, rows: Sequence[int], keys: Sequence[NoiseKey], noise_steps: Sequence[int]) -> Scores:
-        """The scores of pictures that nothing is learnt from, sampled as :meth:`sample` does."""
-        samplings = {size: s.with_noise_at(noise_steps) for size, s in self._sampling.items()}
-        return self._rolled_out(self.batches(rows), rows, keys, samplings)[1]()
-
     def _rolled_out(
         self,
         batches: Sequence[Batch],

@@ -63,9 +63,7 @@ def training_seconds(done: Workload, factor: float = 1.0) -> float:
     trained = done.trained_passes + WITHOUT_BACKWARD * done.untrained_passes
     passes = done.rollout_passes * CPU_SECONDS["rollout_step"] + trained * CPU_SECONDS["train_sample"]
     scored = done.images_an_epoch * done.questions_a_picture * CPU_SECONDS["score_pair"]
-    opponents = factor * done.opponent_passes * CPU_SECONDS["rollout_step"]
-    opponents += done.opponents * done.questions_a_picture * CPU_SECONDS["score_pair"]
-    return done.epochs * (factor * passes + scored) + opponents
+    return done.epochs * (factor * passes + scored)
 
 
 def training_cost(params: Params, name: str, root: Path, foreseen: Foreseen | None = None) -> Cost:

@@ -296,9 +296,8 @@ def footprint(
     family = family_of(recipe.family)
     lora = found.lora_parameters(recipe.lora.rank, recipe.lora.targets or family.lora_targets)
     moments = 2 if recipe.optimizer == "adamw_8bit" else 8
-    each = (
-        4 + 4 + 4 + 8 + moments + 4 * (recipe.loss in ("nft", "dpo")) + 4 * recipe.rewards.against_start
-    )  # weight, EMA, gradient, its fp64 sum, moments, copies: the old policy or the reference, the one of step 0
+    # Weight, EMA, gradient, its fp64 sum, moments, and a copy: the old policy or the reference.
+    each = 4 + 4 + 4 + 8 + moments + 4 * (recipe.loss in ("nft", "dpo"))
     on_gpu = recipe.device.startswith("cuda")
     rounded = 2 * lora / 1e9 if on_gpu and size == 2 else 0.0
     activations = max(

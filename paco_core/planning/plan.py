@@ -89,7 +89,7 @@ def _resources(
     found = architecture(root, recipe.model)
     if found is None:
         return ["memory               unknown: the model is neither here nor built in"], {}
-    sampled = done.rollout_passes + done.untrained_passes + done.opponent_passes // max(1, done.epochs)
+    sampled = done.rollout_passes + done.untrained_passes
     passes = sampled, done.trained_passes
     foreseen = usable(params, root)
     records = trained_on(foreseen, recipe, root)
@@ -173,16 +173,6 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
         f"passes ({recipe.sampling_steps} steps, {noise})",
         f"scoring              {_distinct(done)}{rubric}, "
         f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
-        *_opponents(recipe, done),
-    ]
-
-
-def _opponents(recipe: PolicyRecipe, done: Workload) -> list[str]:
-    if not done.opponents:
-        return []
-    return [
-        f"opponents            {done.opponents} pictures of step 0 in all, {recipe.group_size} of each prompt that is "
-        f"met, {done.opponent_passes} passes; scored as the others are"
     ]
 
 
@@ -218,7 +208,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     done = Workload.from_params(params, policy, trained_on(usable(params, root), recipe, root))
     refuse_impossible(params, policy, root, processes)
     asks = round(done.images_an_epoch * done.questions_a_picture)
-    passes = done.epochs * (done.rollout_passes + done.trained_passes) + done.opponent_passes
+    passes = done.epochs * (done.rollout_passes + done.trained_passes)
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
     resources, estimates = _resources(params, policy, root, done, processes)
     text = "\n".join(

@@ -11,7 +11,6 @@ from paco_core.config.params import Params, PolicyRecipe, RewardSet
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.named_references import asked_about
 from paco_core.data.records.prompt_text import parse_layout
-from paco_core.grpo.epoch_prompts import prompts_of_epoch
 from paco_core.planning.squares import beside
 from paco_core.policies.families import edits as family_edits
 from paco_core.policies.families import family_of
@@ -48,13 +47,11 @@ class Workload:
     evaluations: int
     evaluation_images: int  # an evaluation
     epochs: int
-    opponents: int = 0  # pictures of step 0 in all, that the aggregator win_rate compares with
-    opponent_passes: int = 0  # to paint all of them
 
     @property
     def images(self) -> int:
-        """Samples and opponents in all."""
-        return self.epochs * self.images_an_epoch + self.opponents
+        """Samples in all."""
+        return self.epochs * self.images_an_epoch
 
     @property
     def scored_pairs(self) -> str:
@@ -99,7 +96,6 @@ class Workload:
             + recipe.prompts_per_epoch * common
             + later * recipe.sampling_steps
         )
-        met = _prompts_met(recipe, len(records)) if recipe.rewards.against_start else 0
         return cls(
             images_an_epoch=images,
             panels_a_story=panels,
@@ -117,8 +113,6 @@ class Workload:
             evaluations=evaluations_of(recipe.epochs, recipe.eval_every),
             evaluation_images=recipe.eval_prompts * len(recipe.eval_seeds) * len(recipe.eval_sizes),
             epochs=recipe.epochs,
-            opponents=met * recipe.group_size,
-            opponent_passes=met * rolled // recipe.prompts_per_epoch,
         )
 
     @classmethod
@@ -145,15 +139,6 @@ class Workload:
             evaluation_images=recipe.eval_prompts * len(recipe.eval_seeds) * len(recipe.eval_sizes),
             epochs=recipe.epochs,
         )
-
-
-def _prompts_met(recipe: PolicyRecipe, prompts: int) -> int:
-    """Prompts that any epoch trains on, of those there are; of unknown ones as many as all epochs deal out."""
-    count, before = recipe.prompts_per_epoch, recipe.epochs_before
-    if prompts < count:
-        return count * recipe.epochs
-    epochs = range(before, before + recipe.epochs)
-    return len({row for epoch in epochs for row in prompts_of_epoch(prompts, count, epoch, recipe.seed)})
 
 
 def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> dict[str, tuple[int, int]]:

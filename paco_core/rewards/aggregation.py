@@ -27,13 +27,12 @@ class Aggregator:
     """``combine(rewards, weights, tame) -> (P, G)``, and how the centred result is scaled afterwards.
 
     ``scale``: ``recipe`` = by the recipe's standard deviation (group or global), ``batch`` = by that of
-    all centred samples, ``none`` = not at all. ``against_start``: what is combined are :func:`win_rates`.
+    all centred samples, ``none`` = not at all.
     """
 
     combine: Callable[[Rewards, Mapping[str, float], Mapping[str, bool]], np.ndarray]
     scale: Literal["recipe", "batch", "none"] = "recipe"
     tames: bool = False
-    against_start: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,22 +65,6 @@ def normalise(values: np.ndarray) -> np.ndarray:
     std = group_std(values)
     centred = np.where(std == 0, values * 0.0, values - group_mean(values))
     return centred / np.maximum(std, EPSILON)
-
-
-def win_rates(values: np.ndarray, opponents: np.ndarray) -> np.ndarray:
-    """Share of its prompt's opponents that each sample scores higher than, a tie counting one half: (P, G), 0 to 1.
-
-    Win rates among the samples of one group have the mean one half whatever the policy does, so the opponents are
-    pictures of another policy. After the win rates of Pref-GRPO, arXiv 2508.20751.
-
-    Args:
-        values: scores (P, G) of P prompts' samples; NaN stays NaN.
-        opponents: scores (P, O) of pictures of the same prompts; those that are NaN are left out, and where all are,
-            the prompt's samples are NaN.
-    """
-    mine, others = values[:, :, None], opponents[:, None, :]
-    won = np.where(np.isnan(mine) | np.isnan(others), np.nan, (mine > others) + 0.5 * (mine == others))
-    return group_mean(won.reshape(-1, opponents.shape[1])).reshape(values.shape)
 
 
 def variation(values: np.ndarray) -> float:
@@ -166,7 +149,6 @@ AGGREGATORS = {
     "weighted_advantage_sum_global": Aggregator(_globally_normalised_sum, scale="none"),  # the released code's default
     "gdpo": Aggregator(_normalised_sum, scale="batch"),  # arXiv 2601.05242
     "mo_grpo": Aggregator(_normalised_sum),  # arXiv 2509.22047; centring commutes with the division
-    "win_rate": Aggregator(_weighted_sum, against_start=True),
 }
 
 
@@ -198,18 +180,14 @@ def aggregate(
     weights: Mapping[str, float],
     aggregator: str,
     delta: Delta = 0.2,
-    opponents: Rewards | None = None,
 ) -> Aggregate:
     """Combine rewards (P, G) by name, or by the user's function that ``module:function`` names.
 
     Rewards of weight 0 are watched (their h_k is logged) but take no part.
 
-    Args:
-        opponents: scores (P, O) by reward of pictures of the same prompts by the policy of step 0, for ``win_rate``.
-
     Raises:
         ValueError: for an unknown aggregator, weights that do not fit the rewards, shapes that differ,
-            opponents that are missing, or values that the aggregator cannot take.
+            or values that the aggregator cannot take.
     """
     if set(weights) != set(rewards):
         raise ValueError(f"weights are given for {sorted(weights)}, rewards are {sorted(rewards)}")
@@ -222,10 +200,6 @@ def aggregate(
     failed = np.any([np.isnan(r) for r in taking_part.values()], axis=0)
     valid = {n: np.where(failed, np.nan, r) for n, r in taking_part.items()}
     h = {n: variation(np.where(failed, np.nan, r)) for n, r in rewards.items()}
-    if rule.against_start:
-        if opponents is None:
-            raise ValueError(f"aggregator {aggregator} compares with pictures of step 0, and has no scores of any")
-        valid = {n: win_rates(r, opponents[n]) for n, r in valid.items()}
     flags = tamed(valid, {n: h[n] for n in valid}, delta) if rule.tames else {}
     values = rule.combine(valid, {n: weights[n] for n in valid}, flags)
     return Aggregate(values, rule.scale, h, flags)

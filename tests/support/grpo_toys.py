@@ -28,7 +28,7 @@ from paco_core.rewards.base import RewardBatch
 
 TOKEN = 16  # pixels
 #: What a pass without gradient is counted as, by its adapter.
-WITHOUT_GRADIENT = {"default": "sampled", "old": "old", "reference": "reference", "start": "start", None: "reference"}
+WITHOUT_GRADIENT = {"default": "sampled", "old": "old", "reference": "reference", None: "reference"}
 
 
 class ToyPolicy:

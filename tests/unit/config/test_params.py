@@ -237,6 +237,12 @@ def test_keys_of_an_earlier_version_are_refused_with_their_place_now(project: Pa
     assert "missing" not in said
 
 
+def test_an_aggregator_of_an_earlier_version_names_another(tree: Any) -> None:
+    tree["policies"]["recipes"]["flux_t2is"]["rewards"]["aggregator"] = "win_rate"
+    with pytest.raises(ParamsError, match=r"flux_t2is\.rewards\.aggregator: removed in 0\.3; rank .*got 'win_rate'"):
+        params.parse(tree)
+
+
 @pytest.mark.slow
 def test_migration_moves_them_with_their_comments(project: Path) -> None:
     before = params.load(project / "params.yaml")

@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.learner import Learner
-from paco_core.grpo.opponents import FOLDER
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.training.processes import Processes
@@ -39,13 +38,6 @@ class Watching(Learner):
 
 #: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
 ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
-
-
-AGAINST_START = {
-    "terms": {"brightness": {"weight": 1.0, "reward": "own:brightness"}},
-    "aggregator": "win_rate",
-    "advantage_std": "group",
-}
 
 
 def of(given: PromptRecord, layout: str) -> PromptRecord:
@@ -152,27 +144,6 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
     assert len(adapters[1]) == sum("lora_" in name and ".default." in name for name in alone["held"]), (
         "as many as are trained"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("env", [{}, FSDP2], ids=["whole", "fsdp2"])
-def test_processes_paint_and_keep_the_same_opponents(tmp_path: Path, env: dict[str, str]) -> None:
-    model, out = tiny_flux(tmp_path / "flux"), tmp_path / "2"
-    (alone,) = train(1, model, tmp_path / "1", changes={"rewards": AGAINST_START})
-    assert np.ptp(alone["advantages"][0]) > 1
-    for seen in train(2, model, out, env, {"rewards": AGAINST_START}):
-        assert_same_training(seen, alone)
-    one, two = (sorted((tmp_path / n).rglob(f"{FOLDER}/*.json")) for n in ("1", "2"))
-    assert [file.name for file in one] == [file.name for file in two] != []
-    for first, second in zip(one, two, strict=True):
-        expected = json.loads(second.read_text())
-        for prompt, rewards in json.loads(first.read_text()).items():
-            np.testing.assert_allclose(rewards["brightness"], expected.pop(prompt)["brightness"], atol=1e-5)
-        assert not expected
-    train(2, model, tmp_path / "stopped", env, {"rewards": AGAINST_START, "epochs": 1})
-    for seen in train(2, model, tmp_path / "stopped", env, {"rewards": AGAINST_START}):
-        later = alone["advantages"][1:]
-        np.testing.assert_allclose(seen["advantages"], later, atol=5e-3, err_msg="resumes by the scores that were kept")
 
 
 @pytest.mark.slow

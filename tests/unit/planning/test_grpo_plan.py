@@ -35,27 +35,6 @@ def changed(params: Params, recipe: dict[str, Any] | None = None, **changes: Any
     return parse(tree)
 
 
-@pytest.mark.slow
-def test_plan_counts_the_opponents_of_win_rate(repository: Path, params: Params) -> None:
-    own = params.policies.recipes["flux_t2is"].rewards.model_dump()
-    small = {"epochs": 3, "prompts_per_epoch": 8, "group_size": 12}
-    plain = changed(params, **small)
-    asked = changed(plain, {"rewards": {**own, "aggregator": "win_rate"}})
-    found = Workload.from_params(asked, "flux_t2is", records(9))
-    assert (found.opponents, found.opponent_passes) == (9 * 12, 9 * found.rollout_passes // 8), "9 prompts are met"
-    assert Workload.from_params(asked, "flux_t2is").opponents == 3 * 8 * 12, "of unknown prompts all that are dealt out"
-    assert Workload.from_params(plain, "flux_t2is").opponents == 0
-    first, second = (
-        Workload.from_params(changed(asked, {"epochs_before": before}, epochs=2), "flux_t2is", records(20)).opponents
-        for before in (0, 1)
-    )
-    assert (first, second) == (16 * 12, 13 * 12), "of the epochs that this training is to have"
-    text = plan(asked, "flux_t2is", repository)
-    assert f"opponents            {3 * 8 * 12} pictures of step 0 in all, 12 of each prompt" in text
-    seconds = [plan(given, "flux_t2is", repository).figures["estimates"]["seconds"] for given in (plain, asked)]
-    assert 1.1 * seconds[0] < seconds[1] < 2 * seconds[0]
-
-
 def test_plan_counts_the_work(repository: Path, params: Params) -> None:
     asked = changed(
         params,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paco_core.grpo.advantages import advantages
-from paco_core.rewards.aggregation import AGGREGATORS, _named, aggregate, variation, win_rates
+from paco_core.rewards.aggregation import AGGREGATORS, _named, aggregate, variation
 
 CONSISTENCY = np.array([[0.2, 0.4, 0.9, 0.5], [0.6, 0.6, 0.1, 0.7]])
 CLIP = np.array([[0.30, 0.31, 0.29, 0.33], [0.28, 0.30, 0.30, 0.35]])
@@ -28,8 +28,7 @@ def test_every_aggregator_gives_zero_group_mean(name: str, std: str, seed: int, 
             values[1] = 0.3
     for _ in range(failed):
         rewards["clip_t"][rng.integers(3), rng.integers(6)] = np.nan
-    opponents = {n: rng.uniform(0.05, 1.0, (3, 60)) for n in REWARDS}
-    result = advantages(aggregate(rewards, WEIGHTS, name, opponents=opponents), std)  # type: ignore[arg-type]
+    result = advantages(aggregate(rewards, WEIGHTS, name), std)  # type: ignore[arg-type]
     lost = np.isnan(rewards["clip_t"])
     assert np.isfinite(result.values).all()
     assert np.abs(result.values.mean(axis=1)).max() < 1e-8
@@ -38,22 +37,6 @@ def test_every_aggregator_gives_zero_group_mean(name: str, std: str, seed: int, 
         assert (result.values[1] == 0).all() and result.zero_std_groups == 1
     else:
         assert (result.values[~lost] != 0).any()
-
-
-def test_win_rates_count_ties_one_half_and_leave_out_what_has_no_score() -> None:
-    samples = np.array([[0.2, 0.5, 0.9, np.nan], [0.1, 0.2, 0.3, 0.4]])
-    opponents = np.array([[0.2, 0.5, np.nan], [np.nan] * 3])
-    found = win_rates(samples, opponents)
-    assert np.array_equal(found[0], [0.25, 0.75, 1.0, np.nan], equal_nan=True) and np.isnan(found[1]).all()
-    assert win_rates(CONSISTENCY, CONSISTENCY).mean(axis=1) == pytest.approx(0.5), "among themselves nothing is learnt"
-
-
-def test_win_rate_weighs_the_win_rates_of_each_reward() -> None:
-    opponents = {"consistency": np.full((2, 3), 0.5), "clip_t": np.full((2, 3), 0.3)}
-    found = aggregate(REWARDS, WEIGHTS, "win_rate", opponents=opponents).values
-    assert found.tolist() == [[1.0, 2.0, 1.0, 2.5], [1.0, 2.0, 1.0, 3.0]]
-    with pytest.raises(ValueError, match="has no scores of any"):
-        aggregate(REWARDS, WEIGHTS, "win_rate")
 
 
 def test_weighted_sum_and_its_two_normalisations() -> None:
