@@ -99,7 +99,7 @@ RUN := pyproject.toml --extra pipeline --extra ocr --extra ray --extra sentences
 lock: setup
 	@$(LOCK) $(RUN) -o locks/run.txt
 	@$(LOCK) $(RUN) --group dev -c locks/run.txt -o locks/dev.txt
-	@$(LOCK) $(RUN) --extra deepspeed --extra eight-bit -c locks/run.txt -o locks/gpu.txt
+	@$(LOCK) $(RUN) --extra eight-bit -c locks/run.txt -o locks/gpu.txt
 	@$(LOCK) pyproject.toml -c locks/run.txt -o locks/score.txt
 	@$(LOCK) --group docs -c locks/dev.txt -o locks/docs.txt
 

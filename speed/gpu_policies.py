@@ -86,7 +86,7 @@ def measure(
     condition = prompt.take([0] * recipe.train_batch)
 
     def trained() -> None:
-        learner.updates.begin(2, alone=False)  # several passes an update: gradients are summed in float64
+        learner.updates.begin(single_pass=False)  # several passes an update: gradients are summed in float64
         v = policy.velocity(kept.before, step.sigma, condition, recipe.guidance, size)
         learner.updates.backward(dynamics.log_prob(kept.after, dynamics.transition(kept.before, v, step)).mean())
         learner.updates.finish()

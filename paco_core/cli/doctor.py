@@ -29,7 +29,7 @@ PACKAGES = (
     "torch", "diffusers", "transformers", "peft", "accelerate", "datasets", "open_clip_torch", "pandas",
     "dagster", "dagster-dvc", "dvc", "mlflow", "antlr4-python3-runtime", "hydra-core",
 )  # fmt: skip
-OPTIONAL = ("bitsandbytes", "boto3", "dagster-postgres", "deepspeed", "rapidocr", "ray")
+OPTIONAL = ("bitsandbytes", "boto3", "dagster-postgres", "rapidocr", "ray")
 PORTS = {3000: "Dagster", 5000: "MLflow", 7860: "annotation", 7861: "play"}
 SHOWN_VARIABLES = (
     "PACO_",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +15,11 @@ from paco_core.grpo.losses import FORWARD_LOSS, OFFLINE
 from paco_core.grpo.objectives import ForwardObjective, Objective, Terms, TransitionObjective
 from paco_core.grpo.offline import OfflineObjective
 from paco_core.policies.base import Policy
-from paco_core.training import optimizers, updates
+from paco_core.training import optimizers
 from paco_core.training.checkpoint import pack, unpack
 from paco_core.training.ema import Ema
 from paco_core.training.processes import Processes
+from paco_core.training.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,7 @@ class Learner:
         self.parameters = policy.trainable()
         self.objective = objective(policy, params)
         optimizer = optimizers.build(self.parameters.values(), params)
-        whole: Any = policy
-        module = getattr(whole, "transformer", None)
-        self.updates = updates.build(module, self.parameters, optimizer, params.max_grad_norm, self.processes)
-        if self.processes.zero:
-            whole.engine = self.updates.module
+        self.updates = Updates(self.parameters, optimizer, params.max_grad_norm, self.processes)
         self.ema = Ema(self.parameters, params.ema_decay, params.ema_every)
 
     def learn(self, experience: Experience) -> UpdateHealth:
@@ -146,7 +142,7 @@ class Learner:
         own = self.processes.mine
         numbers = iter(range(sum(len(update) for update in batches)))
         numbered = [[(next(numbers), batch) for batch in update] for update in batches]
-        idle = [self.processes.idle((number for number, _ in update), backward=True) for update in numbered]
+        idle = [self.processes.idle(number for number, _ in update) for update in numbered]
         fillers = [batch for update, count in zip(numbered, idle, strict=True) for _, batch in update[:1] * count]
         mine = [batch for update in numbered for number, batch in update if own(number)]
         objective.prepare(experience, mine + fillers)
@@ -156,8 +152,7 @@ class Learner:
             if not update:
                 continue
             here = [(place, batch) for place, batch in update if own(place)]
-            alone = len(update) == 1 and self.processes.world == 1
-            self.updates.begin(len(here) + idle[number], alone=alone)
+            self.updates.begin(single_pass=len(update) == 1 and self.processes.world == 1)
             for place, batch in here:
                 terms = objective.terms(experience, batch)
                 loss = terms.loss.sum() / (len(spans[number]) * len(steps))

@@ -40,11 +40,12 @@ from paco_core.rewards import registry
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
-from paco_core.training import fsdp2, sharding
+from paco_core.training import fsdp2
 from paco_core.training.optimizers import check_optimizer
 from paco_core.training.precision import choose_kernels
 from paco_core.training.processes import Processes, launched_processes
 from paco_core.training.saving import try_to_save
+from paco_core.training.sharding import uses_fsdp2
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
@@ -133,7 +134,7 @@ def assemble(
     if recipe.compile:
         compile_blocks(getattr(policy, "transformer", None))
     if processes.sharded:
-        fsdp2.share_out(getattr(policy, "transformer", None), policy.device)
+        fsdp2.shard(getattr(policy, "transformer", None), policy.device)
     learner = Learner(policy, recipe, processes, reports.say)
     if processes.main:
         try_to_save(policy.save_adapter)
@@ -211,7 +212,7 @@ def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, sc
         raise ValueError("an editing policy needs references of its records, and no other policy takes them")
     refuse_stories(recipe)
     check_optimizer(recipe.optimizer)
-    check_compile(recipe.compile, sharded=world > 1 and sharding.asked_for() is not None)
+    check_compile(recipe.compile, sharded=world > 1 and uses_fsdp2())
     refuse_split_groups(groupwise(scorers.rewards), recipe, world)
     refuse_uneven(pages_of(recipe, split.trained, recipe.train_size, policy.multiple), recipe, world)
     for records, sides in ((split.trained, [recipe.train_size]), (split.unseen, recipe.eval_sizes)):
@@ -253,7 +254,7 @@ def train(
     groupwise, *_ = [registry.check(rewards, given, records) for rewards in sets]
     registry.refuse_missing_judges(root, *sets)
     together = launched_processes()
-    check_compile(recipe.compile, sharded=together > 1 and sharding.asked_for() is not None)
+    check_compile(recipe.compile, sharded=together > 1 and uses_fsdp2())
     refuse_split_groups(groupwise, recipe, together)
     if multiple := token_pixels(root / recipe.model):
         refuse_sizes(records, recipe, multiple)

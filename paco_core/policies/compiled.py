@@ -25,17 +25,17 @@ def check_compile(wanted: bool, sharded: bool = False) -> None:
 
     Args:
         wanted: ``compile`` of the recipe.
-        sharded: whether weights or moments are shared out among processes, by FSDP2 or DeepSpeed.
+        sharded: whether FSDP2 shards the weights among processes.
 
     Raises:
-        DataError: where they are, and without a C++ compiler, which PyTorch calls.
+        DataError: if it does, and without a C++ compiler, which PyTorch calls.
     """
     if not wanted:
         return
     if sharded:
         raise DataError(
-            f"{KEY}: FSDP2 and DeepSpeed run code of their own around each block, which is not compiled; set it to "
-            "false, or use launch/ddp.yaml"
+            f"{KEY}: FSDP2 runs code of its own around each block, which is not compiled; set it to false, or use "
+            "launch/ddp.yaml"
         )
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:

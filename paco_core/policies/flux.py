@@ -92,7 +92,7 @@ class FluxPolicy(PipelinePolicy):
         scale = None
         if self.transformer.config.guidance_embeds:
             scale = torch.full((count,), guidance, device=self.device, dtype=torch.float32)
-        predicted: torch.Tensor = self.predictor(
+        predicted: torch.Tensor = self.transformer(
             hidden_states=tokens.to(dtype),
             timestep=torch.full((count,), sigma, device=self.device, dtype=torch.float32),
             guidance=scale,

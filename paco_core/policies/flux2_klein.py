@@ -198,7 +198,7 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
             tokens = torch.cat([tokens, reference.to(dtype)], dim=1)
             parts = [torch.empty(1, 1, high, wide) for high, wide in shapes]
             ids = torch.cat([ids, pipeline._prepare_image_ids(parts)[0]])
-        predicted: torch.Tensor = self.predictor(
+        predicted: torch.Tensor = self.transformer(
             hidden_states=tokens,
             timestep=torch.full((len(latents),), sigma, device=self.device, dtype=torch.float32),
             guidance=None,

@@ -64,7 +64,6 @@ class PipelinePolicy:
         self.pipeline, self.device, self.reference_size = pipeline, device, reference_size
         self.vae = pipeline.vae
         self.load_transformer: Callable[[], Any] = partial(getattr, pipeline, "transformer")
-        self.engine: Any = None  # what an optimiser puts around the transformer, for passes to call instead
         self.encodings = encodings or Encodings()
         self.cut: dict[str, Cut] = {}
         self._adapters_at_drop = ""  # on the text encoders, when they were dropped
@@ -80,11 +79,6 @@ class PipelinePolicy:
         """
         self.pipeline.transformer = self.load_transformer()
         return self.pipeline.transformer.requires_grad_(False).eval()
-
-    @property
-    def predictor(self) -> Any:
-        """What a pass calls."""
-        return self.transformer if self.engine is None else self.engine
 
     @classmethod
     @uncollected()

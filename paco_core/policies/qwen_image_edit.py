@@ -154,7 +154,7 @@ image = pipeline(
     ) -> torch.Tensor:
         """The transformer over tokens of pictures of these frames, rows and columns; ``name`` = the text's tensor."""
         dtype = self.transformer.dtype
-        predicted: torch.Tensor = self.predictor(
+        predicted: torch.Tensor = self.transformer(
             hidden_states=tokens.to(dtype),
             timestep=torch.full((len(tokens),), sigma, device=self.device, dtype=dtype),
             encoder_hidden_states=condition.tensors[name],

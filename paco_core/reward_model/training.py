@@ -41,7 +41,6 @@ from paco_core.training.precision import choose_kernels
 from paco_core.training.processes import Processes
 from paco_core.training.saving import try_to_save
 from paco_core.training.updates import Updates
-from paco_core.training.updates import build as build_updates
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
@@ -176,12 +175,12 @@ class _Run:
         weights = lora.tensors(wrapped)
         if self.processes.sharded:
             core = self.network.model.model.language_model
-            fsdp2.share_out(core, self.network.device, kept=core.get_input_embeddings().parameters())
+            fsdp2.shard(core, self.network.device, kept=core.get_input_embeddings().parameters())
         if self.processes.main:
             try_to_save(lambda folder: lora.save(wrapped, folder, self.base))
         optimizer = torch.optim.AdamW(weights.values(), lr=params.learning_rate, weight_decay=0.0)
         module = answer_module(self.network, wrapped, params.loss, params.alpha, trained_vision=self.trains_vision)
-        updates = build_updates(module, weights, optimizer, params.max_grad_norm, self.processes)
+        updates = Updates(weights, optimizer, params.max_grad_norm, self.processes)
         done = checkpoint.restore(self.kept, self.key, weights, updates)
         if done is None:
             done = Progressed()
@@ -192,7 +191,7 @@ class _Run:
         spent, trained = 0.0, 0
         while done.epoch < params.epochs:
             start = time.monotonic()
-            trained += self._epoch(updates, weights, done)
+            trained += self._epoch(module, updates, weights, done)
             spent += time.monotonic() - start
             seen = self._end_epoch(weights, updates, done)
             say(f"epoch {done.epoch}: accuracy {seen.accuracy:.3f}, ROC-AUC {seen.roc_auc:.3f}")
@@ -204,10 +203,11 @@ class _Run:
         gain = accuracy_gain(before, after, self.validation)
         return TrainingReport(done.step, rate, before, after, done.best.epoch, mistakes, gain)
 
-    def _epoch(self, updates: Updates, weights: Mapping[str, torch.Tensor], done: Progressed) -> int:
+    def _epoch(
+        self, module: torch.nn.Module, updates: Updates, weights: Mapping[str, torch.Tensor], done: Progressed
+    ) -> int:
         """The optimiser steps that are left of the epoch; returns how many pairs they trained on."""
-        params, module = self.params, updates.module
-        assert module is not None
+        params = self.params
         module.train()
         lengths = [item.length for item in self.items]
         batches = epoch_batches(lengths, params.batch_size, params.seed, done.epoch)
@@ -218,7 +218,7 @@ class _Run:
             rate = learning_rate_at(done.step, self.total_steps, params.learning_rate, params.warmup_share)
             for settings in updates.optimizer.param_groups:
                 settings["lr"] = rate
-            loss, norm = self._step(updates, group, done.step, done.epoch)
+            loss, norm = self._step(module, updates, group, done.step, done.epoch)
             done.step, done.within = done.step + 1, done.within + 1
             entry = {"step": done.step, "epoch": done.epoch + 1, "loss": loss, "gradient_norm": norm}
             done.log.append({**entry, "learning_rate": rate})
@@ -246,15 +246,16 @@ class _Run:
         item = self.items[number]
         return item.swapped() if self.params.swap and (number + epoch) % 2 else item
 
-    def _step(self, updates: Updates, group: Sequence[Sequence[int]], step: int, epoch: int) -> tuple[float, float]:
+    def _step(
+        self, module: torch.nn.Module, updates: Updates, group: Sequence[Sequence[int]], step: int, epoch: int
+    ) -> tuple[float, float]:
         """One optimiser step over micro-batches; the gradient is that of the mean of their losses."""
-        module, count, params = updates.module, self.processes.world, self.params
-        assert module is not None
+        count, params = self.processes.world, self.params
         tokens = [[len(self.items[number].answer) for number in batch] for batch in group]
         weights, whole = shares(tokens, params.average)
         total = torch.zeros((), device=self.network.device)
         found = []
-        updates.begin(len(group), alone=len(group) == count == 1)
+        updates.begin(single_pass=len(group) == count == 1)
         for place, batch in enumerate(group):
             mine = list(batch[self.processes.rank :: count])
             own = weights[place][self.processes.rank :: count] or [0.0]  # without a pair of its own it counts nothing
@@ -297,9 +298,8 @@ class _Run:
         return evaluate(_SharedScorer(Scorer.from_network(self.network), self.processes), self.validation)
 
     def _save(self, weights: Mapping[str, torch.Tensor], updates: Updates, done: Progressed) -> None:
-        moments = updates.moments()  # under ZeRO-2 each process gives its part
         if self.processes.main:
-            checkpoint.save(self.kept, self.key, done, weights, moments)
+            checkpoint.save(self.kept, self.key, done, weights, updates.moments())
 
     def _advance(self, pairs: int, note: str) -> None:
         if self.progress is not None and pairs:

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from paco_core.io.files import DataError
 
 
-def share_out(
+def shard(
     transformer: torch.nn.Module | None, device: str | torch.device, kept: Iterable[torch.nn.Parameter] = ()
 ) -> None:
     """Shard a transformer whose adapter is attached, block by block.

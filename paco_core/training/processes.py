@@ -18,7 +18,7 @@ from accelerate import PartialState
 from accelerate.utils import gather, pad_across_processes, reduce
 
 from paco_core.runtime.launchers import rendezvous
-from paco_core.training import sharding
+from paco_core.training.sharding import uses_fsdp2
 
 MESSAGE_BYTES = 32 << 20
 
@@ -34,15 +34,10 @@ class Processes:
     def __init__(self, device: str = "cpu") -> None:
         self.world = launched_processes()
         self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
-        asked = sharding.asked_for()
-        self.sharded, self.zero = (self.world > 1 and asked == way for way in ("fsdp2", "zero2"))
-        on_cpu = device == "cpu"
+        self.sharded = uses_fsdp2() and self.world > 1
         self._state: Any = None
         if self.world > 1:
-            # accelerate's own way to a CPU leaves DeepSpeed out; with the backend named it does not ask for GPUs.
-            by_name = on_cpu and self.zero
-            meeting = rendezvous.arguments()
-            self._state = PartialState(backend="gloo") if by_name else PartialState(cpu=on_cpu, **meeting)
+            self._state = PartialState(cpu=device == "cpu", **rendezvous.arguments())
             atexit.register(self._state.destroy_process_group)  # its threads abort an interpreter that ends with them
 
     @property
@@ -59,13 +54,9 @@ class Processes:
         """Whether the n-th piece of work is this process's."""
         return number % self.world == self.rank
 
-    def idle(self, numbers: Iterable[int], *, backward: bool = False) -> int:
-        """How many passes this process must run for nothing beside its own of these.
-
-        A sharded model is gathered from all processes for each pass, so that all run equally many; ZeRO-2 brings
-        together gradients in each pass with a ``backward``. 0 else.
-        """
-        if not (self.sharded or (self.zero and backward)):
+    def idle(self, numbers: Iterable[int]) -> int:
+        """How many dummy passes this process must add to its share of these: FSDP needs as many on each rank."""
+        if not self.sharded:
             return 0
         counts = [0] * self.world
         for number in numbers:

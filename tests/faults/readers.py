@@ -196,10 +196,10 @@ def _reward_state(root: Path) -> Any:
 
     from paco_core.reward_model.checkpoint import restore
     from paco_core.training.processes import Processes
-    from paco_core.training.updates import WholeUpdates
+    from paco_core.training.updates import Updates
 
     weights = {"a": torch.nn.Parameter(torch.zeros(3, 4))}
-    updates = WholeUpdates(None, weights, torch.optim.AdamW(weights.values()), 1.0, Processes())
+    updates = Updates(weights, torch.optim.AdamW(weights.values()), 1.0, Processes())
     done = restore(root / "reward", "key", weights, updates)
     return done and (done.step, done.epoch, done.log, weights["a"].detach().numpy().tobytes())
 

@@ -14,8 +14,6 @@ DEADLINE_S = 240
 
 #: What `accelerate launch --config_file launch/fsdp2.yaml` sets.
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-#: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and that DeepSpeed keeps to the CPU.
-ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
 
 
 def join_ranks(rank: int, world: int, port: int) -> None:

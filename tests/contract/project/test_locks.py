@@ -41,7 +41,7 @@ EXTRAS = {"score": set(), "run": {"pipeline", "ocr", "ray", "sentences", "team"}
 @pytest.mark.parametrize("lock", EXTRAS)
 def test_a_lock_holds_what_pyproject_asks_for(lock: str) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert set(project["optional-dependencies"]) == EXTRAS["run"] | {"vllm", "eight-bit", "deepspeed"}
+    assert set(project["optional-dependencies"]) == EXTRAS["run"] | {"vllm", "eight-bit"}
     extras = [one for extra in EXTRAS[lock] for one in project["optional-dependencies"][extra]]
     text = (REPOSITORY / f"locks/{lock}.txt").read_text()
     found = re.findall(r"^([\w.-]+)(?:\[[^]]*\])?==([^\s;]+)", text, re.MULTILINE)

@@ -63,7 +63,7 @@ def test_a_compiled_training_keeps_the_ratio_and_goes_on(tmp_path: Path) -> None
 
 def test_what_cannot_be_compiled_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_compile(False, sharded=True)
-    with pytest.raises(DataError, match="policies.defaults.compile: FSDP2 and DeepSpeed .* set it to false"):
+    with pytest.raises(DataError, match="policies.defaults.compile: FSDP2 runs .* set it to false"):
         check_compile(True, sharded=True)
     with pytest.raises(DataError, match="no blocks that diffusers compiles"):
         compile_blocks(None)
@@ -80,7 +80,7 @@ def test_a_sharded_training_is_refused_before_it_encodes(monkeypatch: pytest.Mon
     for name, value in FSDP2.items():
         monkeypatch.setenv(name, value)
     policy = ToyPolicy()
-    with pytest.raises(DataError, match="FSDP2 and DeepSpeed"):
+    with pytest.raises(DataError, match="FSDP2 runs"):
         trainer(
             policy=policy, recipe=recipe(compile=True), train=TRAIN, unseen=UNSEEN, processes=SimpleNamespace(world=2)
         )

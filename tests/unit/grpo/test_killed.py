@@ -19,7 +19,7 @@ from tests.support.grpo_toys import figures, recipe, trainer
 #: after it takes its name, while older ones are removed, and while the finished adapter is written.
 KILLED_AT = {
     "sampling": At("paco_core.grpo.sampler", "paint_page", 7),
-    "updating": At("paco_core.training.updates", "WholeUpdates.step", 5),
+    "updating": At("paco_core.training.updates", "Updates.step", 5),
     "writing": At("paco_core.training.checkpoint", "save_file", 2),
     "renaming": At("pathlib", "Path.replace", 3),
     "renamed": At("paco_core.training.checkpoint", "_finished", 3),

@@ -29,7 +29,7 @@ from paco_core.reward_model.golden import FILE, read_golden
 from paco_core.reward_model.network import Network
 from paco_core.training import checkpoint as policies
 from paco_core.training.processes import Processes
-from paco_core.training.updates import WholeUpdates
+from paco_core.training.updates import Updates
 from tests.support import tiny_vlm
 
 
@@ -74,13 +74,13 @@ def test_an_adapter_that_is_cut_off(base: Path, adapter: Path, tmp_path: Path, n
         lora.load(network.model, cut(adapter, tmp_path / "data/reward_lora/adapter", name, size))
 
 
-def kept(folder: Path) -> tuple[dict[str, torch.nn.Parameter], WholeUpdates]:
+def kept(folder: Path) -> tuple[dict[str, torch.nn.Parameter], Updates]:
     weight = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = torch.optim.AdamW([weight])
     weight.sum().backward()
     optimizer.step()
     folder.mkdir()
-    updates = WholeUpdates(None, {"a": weight}, optimizer, 1.0, Processes())
+    updates = Updates({"a": weight}, optimizer, 1.0, Processes())
     done = checkpoint.Progressed(1, 0, 3, [{"step": 3.0}])
     checkpoint.save(folder, "key", done, {"a": weight}, updates.moments())
     return {"a": weight}, updates

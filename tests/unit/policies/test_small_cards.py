@@ -26,7 +26,7 @@ def test_a_transformer_comes_to_a_gpu_when_the_text_encoders_are_gone(tmp_path: 
     policy.drop_encoders()
     assert policy.pipeline.transformer is None
     policy.add_adapter(PolicyLora(rank=2, alpha=4), 0)
-    assert policy.pipeline.transformer is policy.transformer is policy.predictor
+    assert policy.pipeline.transformer is policy.transformer
     assert {weight.device.type for weight in policy.transformer.parameters()} == {"meta"}
     assert {weight.dtype for weight in policy.trainable().values()} == {torch.float32}
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from paco_core.config.params import RewardParams
 from paco_core.reward_model import checkpoint, training
 from paco_core.reward_model.evaluation import RewardEvaluation
 from paco_core.training.processes import Processes
-from paco_core.training.updates import WholeUpdates
+from paco_core.training.updates import Updates
 from tests.support import children, reward_tiny, tiny_vlm
-from tests.support.ranks import FSDP2, ZERO2, together
+from tests.support.ranks import FSDP2, together
 
 PAIRS, WITHIN_EPOCH_2 = 10, 18  # pairs trained on when the process is killed
 
@@ -97,7 +96,7 @@ def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(
     weight.sum().backward()
     optimizer.step()
     stored = weight.detach().clone()
-    updates = WholeUpdates(None, {"w": weight}, optimizer, 1.0, Processes())
+    updates = Updates({"w": weight}, optimizer, 1.0, Processes())
     checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=1, within=1), {"w": weight}, updates.moments())
     optimizer.step()
 
@@ -149,15 +148,6 @@ def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int |
     [
         pytest.param({}, ["Parameter"], 1e-6, id="ddp"),
         pytest.param(FSDP2, ["DTensor", "Parameter"], 1e-6, id="fsdp2"),
-        pytest.param(
-            ZERO2,
-            ["Parameter"],
-            2e-5,
-            id="zero2",
-            marks=pytest.mark.skipif(
-                find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco-rl[deepspeed]'"
-            ),
-        ),
     ],
 )
 def test_two_processes_train_as_one_also_from_a_checkpoint(

@@ -27,7 +27,7 @@ from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
 from paco_core.training.processes import Processes
-from paco_core.training.updates import WholeUpdates
+from paco_core.training.updates import Updates
 from tests.support import reward_tiny, tiny_vlm
 
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_of_other_parameters_is_not_gone_on_from(tmp_path: Path) ->
     optimizer = torch.optim.AdamW([weight])
     weight.sum().backward()
     optimizer.step()
-    updates = WholeUpdates(None, {"w": weight}, optimizer, 1.0, Processes())
+    updates = Updates({"w": weight}, optimizer, 1.0, Processes())
     checkpoint.save(tmp_path / "c", "key", checkpoint.Progressed(1, 2, 5), {"w": weight}, updates.moments())
     assert checkpoint.restore(tmp_path / "c", "other", {"w": weight}, updates) is None
     done = checkpoint.restore(tmp_path / "c", "key", {"w": weight}, updates)

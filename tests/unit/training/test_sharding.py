@@ -6,15 +6,13 @@ import pytest
 
 from paco_core.io.files import DataError
 from paco_core.training.processes import Processes
-from tests.support.ranks import FSDP2, ZERO2
+from tests.support.ranks import FSDP2
 
 
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({**ZERO2, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "zero_stage: 3 is not supported.*launch/fsdp2.yaml"),
-        ({**ZERO2, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device.*set them to none"),
-        ({**ZERO2, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "deepspeed_config_file.*deepspeed-zero2.yaml"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DEEPSPEED was removed in 0.3; use launch/fsdp2.yaml"),
         ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),
         ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params.*set it to false"),
         ({**FSDP2, "FSDP_CPU_RAM_EFFICIENT_LOADING": "True"}, "fsdp_cpu_ram_efficient_loading.*set it to false"),
@@ -29,14 +27,6 @@ def test_sharding_of_another_kind_is_refused(
         Processes()
 
 
-def test_deepspeed_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paco_core.training.sharding.find_spec", lambda _name: None)
-    for name, value in ZERO2.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match=r"not installed here.*paco-rl\[deepspeed\]"):
-        Processes()
-
-
 def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in FSDP2.items():
         monkeypatch.setenv(name, value)
@@ -45,5 +35,3 @@ def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     two.world = 2
     two.sharded = True
     assert two.idle(range(3)) == 0 and two.idle([1, 3]) == 2 and two.idle([]) == 0
-    two.sharded, two.zero = False, True
-    assert two.idle([1, 3]) == 0 and two.idle([1, 3], backward=True) == 2

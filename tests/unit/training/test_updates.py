@@ -12,21 +12,21 @@ from paco_core.training import optimizers, processes
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.processes import Processes
-from paco_core.training.updates import WholeUpdates
+from paco_core.training.updates import Updates
 from tests.support.grpo_toys import recipe
 
 
-def updates(optimizer: str, weights: dict[str, torch.Tensor]) -> WholeUpdates:
+def updates(optimizer: str, weights: dict[str, torch.Tensor]) -> Updates:
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in weights.items()}
     given = recipe(optimizer=optimizer)
     built = optimizers.build(parameters.values(), given)
-    return WholeUpdates(None, parameters, built, given.max_grad_norm, Processes())
+    return Updates(parameters, built, given.max_grad_norm, Processes())
 
 
-def step(of: WholeUpdates, seed: int) -> float:
+def step(of: Updates, seed: int) -> float:
     """An update of two passes, with gradients drawn from ``seed``."""
     generator = torch.Generator().manual_seed(seed)
-    of.begin(2, alone=False)
+    of.begin(single_pass=False)
     for _ in range(2):
         of.backward(sum((p * torch.randn(p.shape, generator=generator)).sum() for p in of.parameters.values()))
     of.finish()
@@ -55,7 +55,7 @@ def test_an_optimiser_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, opti
 
 def test_gradients_are_summed_over_passes_and_clipped() -> None:
     of = updates("adamw", {"a": torch.zeros(4)})
-    of.begin(3, alone=False)
+    of.begin(single_pass=False)
     for scale in (1.0, 2.0):
         of.backward((of.parameters["a"] * scale).sum())
     of.backward((of.parameters["a"] * 99.0).sum(), counts=False)
@@ -66,7 +66,7 @@ def test_gradients_are_summed_over_passes_and_clipped() -> None:
 
 def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
     of = updates("adamw", {"a": torch.ones(4)})
-    of.begin(1, alone=True)
+    of.begin(single_pass=True)
     of.backward((of.parameters["a"] * torch.nan).sum())
     of.finish()
     with pytest.raises(NotFinite, match="norm is nan; the last checkpoint is good"):
