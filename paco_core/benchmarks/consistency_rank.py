@@ -158,7 +158,7 @@ def count_questions(instances: Sequence[HeldOutRanking]) -> int:
 
 
 def judge_embeddings(label: str, embedder: Embedder, instances: Sequence[HeldOutRanking], panels: Panels) -> Judgement:
-    """Cosine of the embeddings of reference and candidate: CLIP-I, DreamSim."""
+    """Cosine of the embeddings of reference and candidate: CLIP-I."""
     refs = sorted({ref for i in instances for ref in (i.reference, *i.candidates)})
     vectors = dict(zip(refs, embedder.embed([panels.panel(ref) for ref in refs]), strict=True))
     scores = [tuple(float(vectors[i.reference] @ vectors[c]) for c in i.candidates) for i in instances]

@@ -16,6 +16,11 @@ from typing import Any
 from pydantic import BaseModel
 
 EXECUTION = "execution"
+#: Keys of earlier versions that have no place now, and what to do without them. ``paco params --migrate`` deletes them.
+REMOVED = {
+    "consistency_rank.dreamsim": "consistency_rank.scored_elsewhere reads a table of DreamSim's scores "
+    "(docs/how-to/reward-model.md)",
+}
 SHARED = ".defaults"  # a section of numbers that stand one level deeper than what they are about
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap
 
 from paco_core.config.earlier_files import replacements
-from paco_core.config.execution import earlier_places, has
+from paco_core.config.execution import REMOVED, earlier_places, has
 from paco_core.config.graph_keys import left_out, named_keys
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError
 from paco_core.config.profiles import BASE, document, plain, write
 
 
 def migrate(root: Path) -> str:
-    """Move keys of earlier versions in ``params.yaml`` and the profiles; comments go along.
+    """Move or delete keys of earlier versions in ``params.yaml`` and the profiles; comments go along.
 
     A whole file, ``params.yaml`` or the storybook profile, also gets what it leaves out and ``dvc.yaml`` names: DVC
     runs no stage without. All files are read and checked before the first one is written.
@@ -36,7 +36,11 @@ def migrate(root: Path) -> str:
         old = [key for key in places if has(tree, key)]
         conflicts += [f"{name}: {conflict}" for key in old if (conflict := _move(tree, key, places[key]))]
         lines.append(f"{name}: {len(old)} keys moved" if old else f"{name}: every key is where it belongs")
-        changed |= {name} if old else set()
+        removed = [key for key in REMOVED if has(tree, key)]
+        for key in removed:
+            lines.append(f"{name}: deleted {key} ({plain(_value(tree, key))!r}): {REMOVED[key]}")
+            _delete(tree, key)
+        changed |= {name} if old or removed else set()
     if conflicts:
         raise ParamsError("\n".join([*conflicts, "remove one key of each pair; no file was written"]))
     graph_keys = named_keys(root)
@@ -58,16 +62,10 @@ def _put(tree: Any, key: str, value: Any) -> None:
 
 def _move(tree: Any, old: str, new: str) -> str | None:
     """Move a key with its comment; what speaks against it where the new place holds another value."""
-    *sections, name = old.split(".")
-    above = [tree]
-    for section in sections:
-        above.append(above[-1][section])
-    if has(tree, new) and (present := reduce(getitem, new.split("."), tree)) != above[-1][name]:
-        return f"{old} is {above[-1][name]!r}, but {new}, its present name, is {present!r}"
-    comment, value = above[-1].ca.items.get(name), above[-1].pop(name)
-    for holder, section in reversed(list(zip(above[:-1], sections, strict=True))):
-        if not holder[section]:
-            del holder[section]
+    value = _value(tree, old)
+    if has(tree, new) and (present := _value(tree, new)) != value:
+        return f"{old} is {value!r}, but {new}, its present name, is {present!r}"
+    comment = _delete(tree, old)
     *sections, name = new.split(".")
     for depth, section in enumerate(sections):
         if tree.get(section) is not None and not isinstance(tree[section], CommentedMap):
@@ -79,3 +77,21 @@ def _move(tree: Any, old: str, new: str) -> str | None:
     if comment is not None:
         tree.ca.items.setdefault(name, comment)
     return None
+
+
+def _value(tree: Any, key: str) -> Any:
+    return reduce(getitem, key.split("."), tree)
+
+
+def _delete(tree: Any, key: str) -> Any:
+    """Delete a key, and the sections that become empty; the key's comment, None without one."""
+    *sections, name = key.split(".")
+    above = [tree]
+    for section in sections:
+        above.append(above[-1][section])
+    comment = above[-1].ca.items.get(name)
+    del above[-1][name]
+    for holder, section in reversed(list(zip(above[:-1], sections, strict=True))):
+        if not holder[section]:
+            del holder[section]
+    return comment

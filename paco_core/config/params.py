@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from dvc_project.yaml import parse_yaml
-from paco_core.config.execution import EXECUTION, HOW, earlier_places, has, moved, places
+from paco_core.config.execution import EXECUTION, HOW, REMOVED, earlier_places, has, moved, places
 from paco_core.config.params_base import (
     DISTINCT,
     AboveZero,
@@ -253,12 +253,13 @@ def refuse_earlier(raw: Any, source: str) -> None:
     """Find keys of an earlier version.
 
     Raises:
-        OtherVersionError: naming each with the key that it has now.
+        OtherVersionError: naming each with the key that it has now, or with what to do without it.
     """
     found = [f"{source}: {old} is {new} now" for old, new in earlier_places(Params).items() if has(raw, old)]
+    found += [f"{source}: {key} is not a parameter any more: {REMOVED[key]}" for key in REMOVED if has(raw, key)]
     if found:
         more = [f"{source}: and {len(found) - 8} keys more"] if len(found) > 8 else []
-        advice = "`paco params --migrate` moves them, in params.yaml and in the profiles"
+        advice = "`paco params --migrate` moves or deletes them, in params.yaml and in the profiles"
         raise OtherVersionError("\n".join([*found[:8], *more, advice]))
 
 

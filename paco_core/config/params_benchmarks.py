@@ -22,9 +22,8 @@ from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFi
 #: In rounds: the judge of the round before.
 BEFORE = "before"
 #: Judges that the stage ``consistency_rank`` asks itself; a table of scores has another name.
-REWARD, BASE, CLIP_I, DREAMSIM, RANDOM = OWN_JUDGES = ("reward", "base", "clip_i", "dreamsim", "random")
+REWARD, BASE, CLIP_I, RANDOM = OWN_JUDGES = ("reward", "base", "clip_i", "random")
 ImportedStories = Annotated[str, Names("folder", "make it with `paco dataset import vistory` or name another")]
-ConvertedWeights = Annotated[str, Names("folder", "put the converted weights there or name another")]
 
 
 class PredictorParams(Section):
@@ -118,8 +117,6 @@ class ConsistencyRankParams(Section):
     """question that is asked; null = the one that the reward was trained with"""
     clip: ModelRef | None
     """CLIP of the judge CLIP-I; null = not a judge"""
-    dreamsim: ConvertedWeights | None = None
-    """folder of converted DreamSim weights; null = not a judge"""
     scored_elsewhere: dict[str, UserFile] = Field(default_factory=dict)
     """judges by name, with tables of their scores (CSV, JSON Lines, Parquet)"""
     max_instances: Positive | None

@@ -82,12 +82,11 @@ def run(ctx: StageContext) -> None:
 
     from paco_core.benchmarks import consistency_rank as bench
     from paco_core.benchmarks.answers_cache import remembering
-    from paco_core.benchmarks.dreamsim import DreamSim
     from paco_core.benchmarks.public_rankings import judge_from_file
     from paco_core.benchmarks.published import CONSISTENCY_RANK
     from paco_core.benchmarks.ranking_tables import tables
     from paco_core.benchmarks.tables import write_tables
-    from paco_core.config.params_benchmarks import BASE, CLIP_I, DREAMSIM, RANDOM, REWARD
+    from paco_core.config.params_benchmarks import BASE, CLIP_I, RANDOM, REWARD
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
     from paco_core.io.open_clip_model import OpenClip
@@ -102,9 +101,6 @@ def run(ctx: StageContext) -> None:
         if params.clip is not None:
             clip = OpenClip(ctx.model(params.clip), reward.device)
             judgements[CLIP_I] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
-        if params.dreamsim is not None:
-            dreamsim = DreamSim(ctx.read(Path(params.dreamsim)), reward.device)
-            judgements[DREAMSIM] = bench.judge_embeddings("DreamSim", dreamsim, instances, panels)
         for label, file in params.scored_elsewhere.items():
             judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances, rejected)
         judgements[RANDOM] = bench.chance("Random order", instances)

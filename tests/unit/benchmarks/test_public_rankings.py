@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +23,8 @@ from paco_core.benchmarks.ranking_tables import tables
 from paco_core.io.files import DataError, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.reward_model.yes_probability import PairQuery, Score
+from tests.support import REPOSITORY
+from tests.support.doc_commands import blocks
 
 
 def public(root: Path, **changes: Any) -> Path:
@@ -105,6 +110,30 @@ def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "bad.jsonl", [{**rows[0], "score": "high"}])
     with pytest.raises(DataError, match=r"none of its rows .*bad.jsonl:1: record: score 'high' is not a finite number"):
         judge_from_file("x", tmp_path / "bad.jsonl", instances, Rejected())
+
+
+def test_the_script_for_dreamsim_writes_a_table_of_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The how-to's script, with a model that returns the difference of the first pixels in place of DreamSim's."""
+    page = blocks(REPOSITORY, "docs/how-to/reward-model.md")
+    (script,) = (textwrap.dedent(block.script) for block in page if block.language == "python")
+
+    def preprocess(image: Image.Image) -> SimpleNamespace:
+        red = image.getpixel((0, 0))[0]  # type: ignore[index]
+        return SimpleNamespace(cuda=lambda: red)
+
+    def model(first: int, second: int) -> SimpleNamespace:
+        return SimpleNamespace(item=lambda: abs(first - second) / 100)
+
+    stub = SimpleNamespace(dreamsim=lambda **_options: (model, preprocess))
+    monkeypatch.setitem(sys.modules, "dreamsim", stub)  # type: ignore[arg-type]
+    folder = public(tmp_path / "data/external/rankings")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "dreamsim_scores.py", "exec"), {})
+    instances, _ = read_public(folder)
+    rejected = Rejected()
+    judged = judge_from_file("DreamSim", tmp_path / "data/external/dreamsim.jsonl", instances, rejected)
+    assert [list(scores) for scores in judged.scores] == [pytest.approx([1.0, 0.9, 0.8, 0.7])] * 2
+    assert not judged.causes and not rejected
 
 
 def test_a_benchmark_that_was_stopped_asks_only_what_is_left(tmp_path: Path) -> None:

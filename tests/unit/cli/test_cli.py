@@ -259,7 +259,6 @@ def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> Non
         ("policies.recipes.flux_t2is.start", "./lora", "put the adapter there or name another"),
         ("pairs.keep_out", "data/external/bench", "put the benchmark there or name another"),
         ("pairs.imported", "data/external/pairs", "make it with `paco dataset import` or name another"),
-        ("consistency_rank.dreamsim", "data/external/sim", "put the converted weights there or name another"),
     ],
 )
 def test_the_check_names_every_folder_that_is_missing(project: Path, key: str, value: str, remedy: str) -> None:

@@ -255,6 +255,19 @@ def test_migration_moves_them_with_their_comments(project: Path) -> None:
     assert "params.yaml: every key is where it belongs" in migrate(project)
 
 
+def test_a_removed_key_is_refused_with_what_to_do_instead_and_deleted(project: Path) -> None:
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    tree["consistency_rank"]["dreamsim"] = "data/external/dreamsim"
+    (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    advice = r"params.yaml: consistency_rank.dreamsim is not a parameter any more: consistency_rank.scored_elsewhere"
+    with pytest.raises(ParamsError, match=advice):
+        params.load(project / "params.yaml")
+    said = migrate(project)
+    assert "params.yaml: deleted consistency_rank.dreamsim ('data/external/dreamsim'): " in said
+    assert "dreamsim" not in (project / "params.yaml").read_text()
+    params.load(project / "params.yaml")
+
+
 def files_below(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in root.rglob("*.yaml")}
 

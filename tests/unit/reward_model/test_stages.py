@@ -21,7 +21,6 @@ from paco_core.reward_model.scorer import Scorer
 from paco_core.runtime.context import open_stage
 from paco_core.stages import consistency_rank, edit_reward, reward_lora, reward_merged
 from tests.support.reward_project import fill, fill_benchmark
-from tests.unit.benchmarks.test_dreamsim import little
 
 pytestmark = pytest.mark.slow
 
@@ -156,9 +155,7 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
     tree = yaml.safe_load((project / "params.yaml").read_text())
     rows = [{"reference": f"grid0#{a}", "candidate": f"grid1#{b}", "score": a + b} for a in range(4) for b in range(4)]
     write_jsonl(project / "data" / "closed.jsonl", rows)
-    dreamsim = little(project / "data" / "external")
     tree["consistency_rank"].update(clip=None, bootstrap=50, scored_elsewhere={"closed": "data/closed.jsonl"})
-    tree["consistency_rank"]["dreamsim"] = str(dreamsim.relative_to(project))
     tree["edit_reward"].update(clip=None, bootstrap=50, count=18)
     (project / "params.yaml").write_text(yaml.safe_dump(tree))
     for name, stage in (("consistency_rank", consistency_rank), ("edit_reward", edit_reward)):
@@ -173,6 +170,6 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
         assert "(published)" in (project / "data" / name / "results.md").read_text()
         assert not list((project / ".paco" / "unfinished").rglob("*.sqlite"))
     figures = json.loads((project / paths.metrics_file("consistency_rank")).read_text())
-    assert {"dreamsim.tau", "closed.tau", "reward_minus_dreamsim.accuracy"} <= figures.keys()
+    assert {"closed.tau", "reward_minus_closed.accuracy"} <= figures.keys()
     judges = {key.removesuffix(".tau") for key in figures if key.endswith(".tau") and "_minus_" not in key}
     assert judges - {"closed"} == set(OWN_JUDGES) - {"clip_i"}, "a table of scores can take the name of none"
