@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paco_core.config.params import PolicyTraining
-from paco_core.config.references import model_content
-from paco_core.io.files import folder_digest
 from paco_core.painting.paint import before_and_after, paint_sizes
 from paco_core.painting.painted import Painted
-from paco_core.painting.painted_before import PaintedBefore
 from paco_core.painting.separate_panels import paint_separately
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
@@ -70,24 +66,19 @@ class Cases:
         adapters: Mapping[str, Path],
         root: Path,
         advance: Callable[[int], object],
-        kept: PaintedBefore | None = None,
     ) -> list[Painted]:
         """Every case at every evaluation size, by each recipe's bare policy and with its adapter, from equal noise;
         one picture at a time by the bare policy, where that is asked.
-
-        Args:
-            kept: where finished pictures are kept until all are.
 
         Raises:
             DataError: when an adapter is missing.
         """
         painted: list[Painted] = []
         for name, recipe in recipes.items():
-            by = None if kept is None else kept.by(*painter(name, recipe, adapters[name], root))
             policy = load_recipe(recipe, root, cache=cache_folder(root))
             if self.separately:
                 painted += paint_separately(
-                    policy, name, recipe, self.records, seeds=self.seeds, steps=self.steps, kept=by, advance=advance
+                    policy, name, recipe, self.records, seeds=self.seeds, steps=self.steps, advance=advance
                 )
             painted += before_and_after(
                 policy,
@@ -98,18 +89,6 @@ class Cases:
                 seeds=self.seeds,
                 steps=self.steps,
                 reference=self.reference,
-                kept=by,
                 advance=advance,
             )
         return painted
-
-
-def painter(name: str, recipe: PolicyRecipe, adapter: Path, root: Path) -> list[Any]:
-    """What paints, for the key of a picture: recipe (guidance, sizes, length of texts), weights, number format, device.
-
-    Holds: the recipe but for the numbers of its training; base and adapter by content. Threads move a
-    pixel by rounding and are left out.
-    """
-    content = model_content(root, recipe.model), folder_digest(adapter) if adapter.is_dir() else ""
-    painted = recipe.model_dump(mode="json", exclude=set(PolicyTraining.model_fields))
-    return [name, painted, *content, recipe.dtype, *([recipe.base] if recipe.base else []), recipe.device]

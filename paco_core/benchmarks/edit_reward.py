@@ -82,39 +82,38 @@ def judge_pairs(
     wording: Literal["rl", "published"] = "rl",
     advance: Callable[[int], object] = lambda _count: None,
 ) -> EditJudgement:
-    """P(Yes) of the questions that each case's dimension needs; equal questions of a batch are asked once."""
+    """P(Yes) of the questions that each case's dimension needs; equal questions are asked once."""
     judged = EditJudgement(label, [])
+    scores: dict[tuple[str, str, str], float] = {}
     for part in _batches(cases):
-        queries: list[PairQuery] = []
-        places: list[list[list[int]]] = []  # of each case: of each edit: its questions
-        known: dict[tuple[str, str, str], int] = {}
+        queries: dict[tuple[str, str, str], PairQuery] = {}
+        keys: list[list[list[tuple[str, str, str]]]] = []  # of each case, of each edit: its questions
         for case in part:
             source, *outputs = case.pictures()
-            mine = []
+            keys.append([])
             for output in outputs:
                 edited = output.resize(source.size) if output.size != source.size else output
-                asked = []
+                pair = picture_digest(source), picture_digest(edited)
+                keys[-1].append([])
                 for dimension in ASKED[case.dimension]:
                     text = render(TEMPLATES[wording][dimension], instruction=case.instruction)
-                    key = (text, picture_digest(source), picture_digest(edited))
-                    if key not in known:
-                        known[key] = len(queries)
-                        queries.append(PairQuery(source, edited, text))
-                    asked.append(known[key])
-                mine.append(asked)
-            places.append(mine)
-        scores = scorer.score(queries)
-        judged.causes.update(score.cause for score in scores if score.cause is not None)
-        for better, worse in places:
-            judged.scores.append((_overall(scores, better), _overall(scores, worse)))
+                    keys[-1][-1].append((text, *pair))
+                    if (text, *pair) not in scores:
+                        queries[text, *pair] = PairQuery(source, edited, text)
+        for key, score in zip(queries, scorer.score(list(queries.values())), strict=True):
+            scores[key] = score.value
+            judged.causes.update([score.cause] if score.cause is not None else ())
+        judged.scores += [
+            (_overall([scores[key] for key in better]), _overall([scores[key] for key in worse]))
+            for better, worse in keys
+        ]
         advance(count_questions(part))
     return judged
 
 
-def _overall(scores: Sequence[Any], places: Sequence[int]) -> float:
+def _overall(scores: Sequence[float]) -> float:
     """One score as it is; of two the square root of their product."""
-    values = [scores[place].value for place in places]
-    return float(values[0]) if len(values) == 1 else math.sqrt(values[0] * values[1])
+    return scores[0] if len(scores) == 1 else math.sqrt(scores[0] * scores[1])
 
 
 def _batches(cases: Sequence[Case]) -> Iterable[list[Case]]:

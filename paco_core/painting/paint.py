@@ -14,9 +14,8 @@ from paco_core.grpo.sizes import Canvas, buckets
 from paco_core.io.answer import plain
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
-from paco_core.io.pictures import in_a_row, reference_digests
+from paco_core.io.pictures import in_a_row
 from paco_core.painting.painted import AFTER, BEFORE, Painted, pictures_a_pass
-from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.cuts import of_records
 from paco_core.policies.families import predecessors_of, refuse_stories
@@ -45,7 +44,6 @@ def paint(  # noqa: PLR0913 - what decides a picture; recipes of policies and pa
     reference: Reference | None = None,
     record_size: RecordSize = "ignore",
     predecessors: int = 0,
-    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Iterator[Painted]:
     """One picture a prompt and seed by the ODE; noise depends on prompt id and seed alone.
@@ -62,9 +60,6 @@ def paint(  # noqa: PLR0913 - what decides a picture; recipes of policies and pa
         record_size: what a record's own height and width make of ``size`` (``grpo/sizes.py``).
         predecessors: of stories, whose panels are painted one by one, how many panels before it a panel has as
             reference pictures; 0 = all panels are painted at once.
-        kept: keeps each batch and gives those that an earlier run painted; of a picture its key holds the record's id
-            (of which the noise is made), prompt, height, width, seed, steps, guidance, whether before or after
-            training, and the pixels of its references; who paints holds the rest (:func:`.cases.painter`).
     """
     pages = [Canvas.from_record(record, size, record_size, policy.multiple, predecessors) for record in records]
     references = None if reference is None else [reference(record) for record in records]
@@ -73,16 +68,6 @@ def paint(  # noqa: PLR0913 - what decides a picture; recipes of policies and pa
         policy, records, predecessors, max_sequence_length, guidance, references, sizes
     )
     lost = of_records(policy.cut, records, partial(texts_of, predecessors=predecessors))
-    edited = [[] for _ in records] if references is None else [[name] for name in reference_digests(references)]
-    asked = [
-        [record.idx, record.prompt, when, steps, guidance, *digests]
-        for record, digests in zip(records, edited, strict=True)
-    ]
-
-    def now(part: Sequence[tuple[int, int]], sampling: Sampling, page: Canvas) -> list[Image]:
-        keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
-        return paint_page(policy, prompts, [row for row, _ in part], keys, sampling, page)[0]
-
     for page, rows in buckets(pages).items():
         sampling = Sampling.for_policy(policy, page.part_size, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
@@ -90,9 +75,8 @@ def paint(  # noqa: PLR0913 - what decides a picture; recipes of policies and pa
         batch = pictures_a_pass(page.part_size, references=beside, words=max_sequence_length)
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]
-            paint_now = partial(now, part, sampling, page)
-            named = [[*asked[row], *page.size, seed] for row, seed in part]
-            images = paint_now() if kept is None else kept.batch(named, paint_now)
+            keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
+            images = paint_page(policy, prompts, [row for row, _ in part], keys, sampling, page)[0]
             for (row, seed), image in zip(part, images, strict=True):
                 yield Painted(name, size, when, records[row], seed, image, lost.get(records[row].idx))
             advance(len(part))
@@ -108,7 +92,6 @@ def before_and_after(  # noqa: PLR0913 - as `paint`
     seeds: Sequence[int],
     steps: int,
     reference: Reference | None = None,
-    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every size of a recipe by the bare policy, then again with its adapter.
@@ -118,7 +101,7 @@ def before_and_after(  # noqa: PLR0913 - as `paint`
     """
     if not adapter.is_dir():
         raise DataError(f"{adapter}: no adapter there; run `dvc repro policies@{name}`")
-    part = partial(paint_sizes, policy, name, recipe, records, seeds=seeds, steps=steps, reference=reference, kept=kept)
+    part = partial(paint_sizes, policy, name, recipe, records, seeds=seeds, steps=steps, reference=reference)
     before = part(when=BEFORE, advance=advance)
     policy.load_adapter(adapter)
     return before + part(when=AFTER, advance=advance)
@@ -134,7 +117,6 @@ def paint_sizes(  # noqa: PLR0913 - as `paint`
     seeds: Sequence[int],
     steps: int,
     reference: Reference | None = None,
-    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every evaluation size of a recipe, by the policy as it is."""
@@ -154,7 +136,6 @@ def paint_sizes(  # noqa: PLR0913 - as `paint`
             reference=reference,
             record_size=recipe.record_size,
             predecessors=predecessors_of(recipe),
-            kept=kept,
             advance=advance,
         )
     return painted

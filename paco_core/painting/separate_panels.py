@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from paco_core.grpo.pages import composed, panel_texts
 from paco_core.painting.paint import paint
 from paco_core.painting.painted import SEPARATELY, Painted
-from paco_core.painting.painted_before import PaintedBefore
 
 if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
@@ -32,7 +31,6 @@ def paint_separately(
     *,
     seeds: Sequence[int],
     steps: int,
-    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every size of a recipe; each panel is a picture of that size, and a set is shown as a grid of them."""
@@ -51,7 +49,6 @@ def paint_separately(
                 steps=steps,
                 guidance=recipe.guidance,
                 max_sequence_length=recipe.max_sequence_length,
-                kept=kept,
                 advance=advance,
             )
         }

@@ -31,11 +31,10 @@ def question_key(model: str, reckoning: str, instruction: str, *pictures: str) -
     """Digest of what a score depends on.
 
     Depends on: the weights, chat template and tokenizer (``model``, whose name carries the fingerprint of the folder);
-    what computes (``reckoning``: of a served model engine, number format, kind of device, code or packages of the
-    engine's environment, the client's code, the format in which pictures travel; of others see
-    :mod:`paco_core.benchmarks.answers_cache`); the rendered ``instruction``; mode, size and pixels of each of the
-    ``pictures``, in order. Each order of a pair is a question of its own. Threads, batches and GPUs move a score by
-    rounding and are left out.
+    what computes (``reckoning``: engine, number format, kind of device, code or packages of the engine's environment,
+    the client's code, the format in which images travel); the rendered ``instruction``; mode, size and pixels of each
+    of the ``pictures``, in order. Each order of a pair is a question of its own. Threads, batches and GPUs move a score
+    by rounding and are left out.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in (model, reckoning, instruction, *pictures):

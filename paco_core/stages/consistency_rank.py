@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
-    from paco_core.serving.cache import ScoreCache
 
 
 def _skipped(params: Params) -> str | None:
@@ -81,7 +80,6 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.CONSISTENCY_RANK, "no ranking is held out, and consistency_rank.source is null")
 
     from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.public_rankings import judge_from_file
     from paco_core.benchmarks.published import CONSISTENCY_RANK
     from paco_core.benchmarks.ranking_tables import tables
@@ -96,22 +94,21 @@ def run(ctx: StageContext) -> None:
         REWARD: (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         BASE: ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
-    with remembering(ctx.unfinished / "scores.sqlite") as scores:
-        judgements = _judged(ctx, models, instances, panels, template, scores)
-        if params.clip is not None:
-            clip = OpenClip(ctx.model(params.clip), reward.device)
-            judgements[CLIP_I] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
-        for label, file in params.scored_elsewhere.items():
-            judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances, rejected)
-        judgements[RANDOM] = bench.chance("Random order", instances)
-        rivals = [(REWARD, name) for name in judgements if name != REWARD]
-        result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
-        published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
-        with ctx.writing(paths.CONSISTENCY_RANK) as out:
-            out.mkdir()
-            write_json(out / "results.json", {**result.as_dict(), "template": template, "published": published})
-            result.table().to_parquet(out / "per_instance.parquet", index=False)
-            write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK, template))
+    judgements = _judged(ctx, models, instances, panels, template)
+    if params.clip is not None:
+        clip = OpenClip(ctx.model(params.clip), reward.device)
+        judgements[CLIP_I] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
+    for label, file in params.scored_elsewhere.items():
+        judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances, rejected)
+    judgements[RANDOM] = bench.chance("Random order", instances)
+    rivals = [(REWARD, name) for name in judgements if name != REWARD]
+    result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
+    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
+    with ctx.writing(paths.CONSISTENCY_RANK) as out:
+        out.mkdir()
+        write_json(out / "results.json", {**result.as_dict(), "template": template, "published": published})
+        result.table().to_parquet(out / "per_instance.parquet", index=False)
+        write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK, template))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
     rejected.print(ctx.say)
     ctx.report({**result.metrics(), "rejected": len(rejected)}, {"reward.": paths.REWARD_MERGED})
@@ -123,7 +120,6 @@ def _of_round(ctx: StageContext) -> None:
     Of these only what was drawn at random: what a judge chose to ask about is harder for it than what it meets.
     """
     from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.ranking_tables import tables
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
@@ -150,18 +146,17 @@ def _of_round(ctx: StageContext) -> None:
         REWARD: (f"The judge of round {ctx.round}", ctx.read(paths.REWARD_MERGED)),
         BEFORE: ("The judge before", ctx.read_before(paths.REWARD_MERGED)),
     }
-    with remembering(ctx.unfinished / "scores.sqlite") as scores:
-        judgements = _judged(ctx, models, instances, panels, template, scores)
-        judgements[RANDOM] = bench.chance("Random order", instances)
-        draws = {"resamples": params.bootstrap, "seed": params.seed}
-        result = bench.evaluate(instances, judgements, [(REWARD, BEFORE), (REWARD, RANDOM)], **draws)
-        best = {name: bench.best_above_worst(judgements[name], instances, **draws) for name in models}
-        with ctx.writing(paths.CONSISTENCY_RANK) as out:
-            out.mkdir()
-            found = plain({name: estimate.as_dict() for name, estimate in best.items()})
-            write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": found})
-            result.table().to_parquet(out / "per_instance.parquet", index=False)
-            write_tables(out, f"ConsistencyRank, round {ctx.round}", tables(result, [], template))
+    judgements = _judged(ctx, models, instances, panels, template)
+    judgements[RANDOM] = bench.chance("Random order", instances)
+    draws = {"resamples": params.bootstrap, "seed": params.seed}
+    result = bench.evaluate(instances, judgements, [(REWARD, BEFORE), (REWARD, RANDOM)], **draws)
+    best = {name: bench.best_above_worst(judgements[name], instances, **draws) for name in models}
+    with ctx.writing(paths.CONSISTENCY_RANK) as out:
+        out.mkdir()
+        found = plain({name: estimate.as_dict() for name, estimate in best.items()})
+        write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": found})
+        result.table().to_parquet(out / "per_instance.parquet", index=False)
+        write_tables(out, f"ConsistencyRank, round {ctx.round}", tables(result, [], template))
     ctx.tracker.artifact(ctx.root / ctx.place(paths.CONSISTENCY_RANK), "tables")
     shares = {f"{name}.best_above_worst": estimate.mean for name, estimate in best.items()}
     ctx.report({**result.metrics(), **shares}, {"reward.": paths.REWARD_MERGED})
@@ -173,16 +168,15 @@ def _judged(
     instances: Sequence[bench.HeldOutRanking],
     panels: bench.Panels,
     template: str,
-    scores: ScoreCache,
 ) -> dict[str, bench.Judgement]:
     """What reward models, each a label and a folder, answer about the rankings, by their names."""
     from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.answers_cache import reward_scorer
+    from paco_core.reward_model.scorer import Scorer
 
     found = {}
     with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
         for name, (label, model) in models.items():
-            scorer = reward_scorer(model, ctx.params.reward, scores)
+            scorer = Scorer.configured(model, ctx.params.reward)
             found[name] = bench.judge_pairs(
                 label, scorer, instances, panels, template=template, advance=progress.advance
             )

@@ -47,7 +47,6 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.EDIT_REWARD, reason)
 
     from paco_core.benchmarks import edit_reward as bench
-    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
     from paco_core.benchmarks.edit_cases import drawn_cases, read_public
     from paco_core.benchmarks.published import EDIT_REWARD
     from paco_core.benchmarks.tables import write_tables
@@ -55,6 +54,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.files import write_json
     from paco_core.io.open_clip_model import OpenClip
     from paco_core.io.rejected import Rejected
+    from paco_core.reward_model.scorer import Scorer
 
     if params.source is not None:
         cases, rejected = read_public(ctx.read(Path(params.source)))
@@ -66,24 +66,22 @@ def run(ctx: StageContext) -> None:
         "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
     judgements = {}
-    with remembering(ctx.unfinished / "scores.sqlite") as scores:
-        with ctx.progress(len(models) * bench.count_questions(cases), "questions") as progress:
-            for name, (label, model) in models.items():
-                scorer = reward_scorer(model, reward, scores, any_case=params.wording == "published")
-                judgements[name] = bench.judge_pairs(
-                    label, scorer, cases, wording=params.wording, advance=progress.advance
-                )
-        if params.clip is not None:
-            clip = OpenClip(ctx.model(params.clip), reward.device)
-            judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
-        judgements["random"] = bench.chance("Chance", cases)
-        rivals = [("reward", name) for name in judgements if name != "reward"]
-        result = bench.evaluate(cases, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
-        published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
-        with ctx.writing(paths.EDIT_REWARD) as out:
-            out.mkdir()
-            write_json(out / "results.json", {**result.as_dict(), "wording": params.wording, "published": published})
-            result.table().to_parquet(out / "per_case.parquet", index=False)
-            write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
+    with ctx.progress(len(models) * bench.count_questions(cases), "questions") as progress:
+        for name, (label, model) in models.items():
+            scorer = Scorer.configured(model, reward)
+            scorer.any_case = params.wording == "published"
+            judgements[name] = bench.judge_pairs(label, scorer, cases, wording=params.wording, advance=progress.advance)
+    if params.clip is not None:
+        clip = OpenClip(ctx.model(params.clip), reward.device)
+        judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
+    judgements["random"] = bench.chance("Chance", cases)
+    rivals = [("reward", name) for name in judgements if name != "reward"]
+    result = bench.evaluate(cases, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
+    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
+    with ctx.writing(paths.EDIT_REWARD) as out:
+        out.mkdir()
+        write_json(out / "results.json", {**result.as_dict(), "wording": params.wording, "published": published})
+        result.table().to_parquet(out / "per_case.parquet", index=False)
+        write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
     ctx.tracker.artifact(ctx.root / paths.EDIT_REWARD, "tables")
     ctx.report({**result.metrics(), **rejected.figures()}, {"reward.": paths.REWARD_MERGED})

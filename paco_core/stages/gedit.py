@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import Params
     from paco_core.config.params_benchmarks import VieScoreParams
     from paco_core.painting.painted import Painted
-    from paco_core.painting.painted_before import PaintedBefore
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -96,14 +95,8 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
     cases = gedit.cases(ctx.read, ctx.params, set())
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
     with ctx.progress(cases.pictures(recipes), "pictures") as progress:
-        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance, _kept(ctx))
+        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance)
     return cases, painted, gedit.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
-
-
-def _kept(ctx: StageContext) -> PaintedBefore:
-    from paco_core.painting.painted_before import PaintedBefore
-
-    return PaintedBefore(ctx.unfinished / "pictures")
 
 
 def _judge(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[Painted]) -> viescore.Judged:
@@ -178,4 +171,3 @@ def run(ctx: StageContext) -> None:
     recipes = recipes_of(EDITS, ctx.params.policies)
     cut = report(cuts_of(painted), ctx.say)
     ctx.report({**result.metrics(), **counts, **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})
-    _kept(ctx).forget()

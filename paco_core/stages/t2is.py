@@ -93,15 +93,13 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.files import write_json
     from paco_core.painting import paint as painting
     from paco_core.painting.painted import SEPARATELY, cuts_of
-    from paco_core.painting.painted_before import PaintedBefore
     from paco_core.policies.cuts import report
 
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     cases = t2is.cases(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
-    kept = PaintedBefore(ctx.unfinished / "pictures")
     with ctx.progress(cases.pictures(recipes), "pictures") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
-        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance, kept)
+        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance)
     table = t2is.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
     paired, rows = [p for p in painted if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
     how: dict[str, Any] = {
@@ -124,4 +122,3 @@ def run(ctx: StageContext) -> None:
         ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
     cut = report(cuts_of(painted), ctx.say)
     ctx.report({**result.metrics(), **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})
-    kept.forget()

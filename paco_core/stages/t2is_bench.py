@@ -96,7 +96,6 @@ def run(ctx: StageContext) -> None:
     if not (params.consistency or params.alignment or params.aesthetics):
         return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
 
-    from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.published import T2IS_BENCH
     from paco_core.benchmarks.results import flat
     from paco_core.benchmarks.t2is_bench.measures import measured, parts
@@ -117,10 +116,7 @@ def run(ctx: StageContext) -> None:
     )
     sets = _sets(ctx, questions, rejected)
     rejected.print(ctx.say)
-    with (
-        remembering(ctx.unfinished / "scores.sqlite") as scores,
-        parts(params, ctx.params.reward, questions, ctx.root, scores) as asked,
-    ):
+    with parts(params, ctx.params.reward, questions, ctx.root) as asked:
         counts = {name: [part.measure.count(s.record) for s in sets] for name, part in asked.items()}
         for name, part in asked.items():
             ctx.say(f"{name}: {sum(counts[name])} questions about {len(sets)} sets to {part.judge}")

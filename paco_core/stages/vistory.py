@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
-    from paco_core.serving.cache import ScoreCache
 
 QUESTIONS = 75  # about a story: its published ones have 16 shots and one or two characters in each
 
@@ -101,7 +100,6 @@ def run(ctx: StageContext) -> None:
 
     from collections import Counter
 
-    from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.results import flat
     from paco_core.benchmarks.t2is_bench.measures import measured
     from paco_core.benchmarks.tables import write_tables
@@ -114,32 +112,31 @@ def run(ctx: StageContext) -> None:
     rejected = Rejected()
     stories = _stories(ctx, rejected)
     rejected.print(ctx.say)
-    with remembering(ctx.unfinished / "scores.sqlite") as scores:
-        asked = dict(_parts(ctx, scores))
-        counts = {name: sum(part.measure.count(one.record) for one in stories) for name, part in asked.items()}
-        questions = sum(counts.values())
-        ctx.say(f"{questions} questions about {len(stories)} painted stories")
-        with ctx.progress(questions, "questions") as progress:
-            table = measured(stories, asked, progress.advance)
-        for name, part in asked.items():
-            share, causes = ctx.params.serving.max_failed_share, part.measure.causes
-            validate_failed_share(causes.total(), counts[name], share, f"queries about {name}", causes)
-        draws = {"resamples": params.bootstrap, "seed": params.seed}
-        found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
-        labels = {one.method: one.label for one in stories}
-        failed = sum((part.measure.causes for part in asked.values()), Counter[str]())
-        with ctx.writing(paths.VISTORY) as out:
-            out.mkdir()
-            result = {
-                "methods": labels,
-                "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in found.items()},
-                "judges": {name: part.judge for name, part in asked.items()},
-                "failed": dict(failed),
-            }
-            write_json(out / "results.json", plain(result))
-            table.to_parquet(out / "per_story.parquet", index=False)
-            named, count = {labels[m]: row for m, row in found.items()}, table["prompt_id"].nunique()
-            write_tables(out, "ViStoryBench", tables(named, asked, count))
+    asked = dict(_parts(ctx))
+    counts = {name: sum(part.measure.count(one.record) for one in stories) for name, part in asked.items()}
+    questions = sum(counts.values())
+    ctx.say(f"{questions} questions about {len(stories)} painted stories")
+    with ctx.progress(questions, "questions") as progress:
+        table = measured(stories, asked, progress.advance)
+    for name, part in asked.items():
+        share, causes = ctx.params.serving.max_failed_share, part.measure.causes
+        validate_failed_share(causes.total(), counts[name], share, f"queries about {name}", causes)
+    draws = {"resamples": params.bootstrap, "seed": params.seed}
+    found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
+    labels = {one.method: one.label for one in stories}
+    failed = sum((part.measure.causes for part in asked.values()), Counter[str]())
+    with ctx.writing(paths.VISTORY) as out:
+        out.mkdir()
+        result = {
+            "methods": labels,
+            "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in found.items()},
+            "judges": {name: part.judge for name, part in asked.items()},
+            "failed": dict(failed),
+        }
+        write_json(out / "results.json", plain(result))
+        table.to_parquet(out / "per_story.parquet", index=False)
+        named, count = {labels[m]: row for m, row in found.items()}, table["prompt_id"].nunique()
+        write_tables(out, "ViStoryBench", tables(named, asked, count))
     ctx.tracker.artifact(ctx.root / paths.VISTORY, "tables")
     flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
     models = {f"{name}.": paths.POLICIES / name for name in {method.partition(".")[0] for method in found}}
@@ -164,7 +161,7 @@ def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:
     return found
 
 
-def _parts(ctx: StageContext, scores: ScoreCache) -> Iterator[tuple[str, BenchmarkPart]]:
+def _parts(ctx: StageContext) -> Iterator[tuple[str, BenchmarkPart]]:
     """What the parameters ask for, by name."""
     from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart, judge, judge_name
     from paco_core.benchmarks.vistory.adherence import AdherenceToShots
@@ -177,4 +174,4 @@ def _parts(ctx: StageContext, scores: ScoreCache) -> Iterator[tuple[str, Benchma
         measure = SimilarityByClip(clip, ctx.read(Path(str(params.source))))
         yield "similarity", BenchmarkPart(measure, f"{params.clip}, whole panels", "")
     if (by := params.adherence) is not None:
-        yield "adherence", BenchmarkPart(AdherenceToShots(judge(by, reward, ctx.root, scores)), judge_name(by), "")
+        yield "adherence", BenchmarkPart(AdherenceToShots(judge(by, reward, ctx.root)), judge_name(by), "")

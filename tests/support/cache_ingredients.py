@@ -13,11 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from paco_core.benchmarks.answers_cache import reckoning
-from paco_core.benchmarks.cases import painter
-from paco_core.benchmarks.t2is_bench.measures import predictor_reckoning
 from paco_core.config.params import ChatParams, Params, RewardParams, load
-from paco_core.config.params_benchmarks import PredictorParams
 from paco_core.config.references import contents
 from paco_core.data.annotation.pictures_seen import digest_of
 from paco_core.data.grids.grids import Painting, grid_jobs
@@ -28,7 +24,6 @@ from paco_core.experiments.reward_sweep import cell_key
 from paco_core.grpo.training_key import training_key as policy_key
 from paco_core.io.content import content_of, folder_content
 from paco_core.io.pictures import picture_digest
-from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.encodings import fingerprint, row_key
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.training_key import training_key as reward_key
@@ -150,16 +145,6 @@ def grid(folder: Path, *, params=PARAMS.grids, weights="a", record=RECORDS[0], s
     return grid_jobs([record], [seed], made)[0].id, made.digest
 
 
-def benchmark_pictures(
-    folder: Path, *, name="a", recipe=RECIPE, weights="a", adapter="a", dtype="float32", base=None,
-    device="cpu", asked=("p1", "a prompt", "before", 4, 3.5, 32, 32, 0), beside=("p2",),
-) -> object:  # fmt: skip
-    files(folder, model__x_bin=weights, adapter__x_bin=adapter)
-    by = recipe.model_copy(update={"dtype": dtype, "base": base, "device": device})
-    kept = PaintedBefore(folder).by(*painter(name, by, folder / "adapter", folder))
-    return kept.key([list(asked), list(beside)])
-
-
 def unfinished(folder: Path, *, stage="grids@0", identity="code") -> object:
     return checkpoints.unfinished(folder, stage, identity).relative_to(folder)
 
@@ -171,19 +156,6 @@ def score(
     with RewardClient("http://127.0.0.1:1", model, engine=engine, picture_format=picture_format) as client:
         pictures = picture_digest(first), picture_digest(second)
         return question_key(model, client._reckoning, instruction, *pictures), client.answers
-
-
-def judged(folder: Path, *, reward=REWARD, any_case=False, config_json="a") -> object:
-    return question_key(content_of(files(folder, config_json=config_json)), reckoning(reward, any_case=any_case), "?")
-
-
-def predicted(folder: Path, *, device="cpu", weights="a", package="t2v_metrics-1.0") -> object:
-    python = files(folder, model__x_bin=weights) / "environment/bin/python"
-    python.parent.mkdir(parents=True)
-    python.touch(0o755)
-    (folder / f"environment/lib/python3.11/site-packages/{package}.dist-info").mkdir(parents=True)
-    found = predictor_reckoning(PredictorParams(python=str(python), model=str(folder / "model"), device=device))
-    return found.replace(str(folder), "")
 
 
 def answer(
@@ -287,14 +259,6 @@ CACHES = {
     "grid": Cache(
         grid, {"params": of(PARAMS.grids, steps=99), "weights": "b", "record": OTHER_RECORD[0], "seed": 2}
     ),
-    "benchmark pictures": Cache(
-        benchmark_pictures,
-        {
-            "name": "b", "recipe": grpo_toys.recipe(model="model", max_sequence_length=9), "weights": "b",
-            "adapter": "b", "dtype": "bfloat16", "base": "nf4", "device": "cuda", "beside": ("p3",),
-            "asked": ("p1", "a prompt", "after", 4, 3.5, 32, 32, 0),
-        },
-    ),
     "unfinished work": Cache(unfinished, {"stage": "grids@1", "identity": "other code"}),
     "score of a scorer": Cache(
         scorers_score, {"model": "two", "prompt": "!", "theme": "dogs", "pictures": (BLUE, RED)}
@@ -306,10 +270,6 @@ CACHES = {
             "first": BLUE, "second": RED,
         },
     ),
-    "score in a benchmark": Cache(
-        judged, {"reward": of(REWARD, max_pixels=9999), "any_case": True, "config_json": "b"}
-    ),
-    "score of a predictor": Cache(predicted, {"device": "cuda", "weights": "b", "package": "t2v_metrics-2.0"}),
     "answer of a chat model": Cache(
         answer,
         {

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import pandas as pd
 
-from paco_core.benchmarks.answers_cache import CachedScorer, reward_scorer
 from paco_core.benchmarks.endpoint_judge import EndpointJudge
 from paco_core.benchmarks.t2is_bench.aesthetics import Aesthetics
 from paco_core.benchmarks.t2is_bench.alignment import AlignmentWithTexts
@@ -20,10 +19,9 @@ from paco_core.benchmarks.t2is_bench.predictor import Predictor
 from paco_core.benchmarks.t2is_bench.texts import Questions
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.references import model_at
-from paco_core.io.content import content_of
+from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.shapes import chunks
 from paco_core.rewards.base import RewardBatch
-from paco_core.runtime.code.environment import environment_digest
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
     from paco_core.config.params_benchmarks import PredictorParams, T2isBenchParams, YesNoJudge
     from paco_core.data.records.records import PromptRecord
-    from paco_core.serving.cache import ScoreCache
+    from paco_core.reward_model.yes_probability import QueryScorer
 
 VQASCORE, AESTHETICS = "t2v-metrics", "aesthetic-predictor-v2-5"  # as the package index names them
 
@@ -64,21 +62,20 @@ class BenchmarkPart:
 
 @contextmanager
 def parts(
-    params: T2isBenchParams, reward: RewardParams, questions: Questions, root: Path, scores: ScoreCache
+    params: T2isBenchParams, reward: RewardParams, questions: Questions, root: Path
 ) -> Iterator[dict[str, BenchmarkPart]]:
     """The parts by name: "aesthetics", "alignment", "consistency"; those that are null are left out.
 
     Args:
         reward: number format, device and pixel bounds of a model that judges in this process.
-        scores: what was asked before.
     """
     found: dict[str, BenchmarkPart] = {}
     with ExitStack() as stack:
 
-        def predicted(worker: ModuleType, given: PredictorParams, package: str) -> CachedScorer:
+        def predicted(worker: ModuleType, given: PredictorParams, package: str) -> Predictor:
             predictor = Predictor(worker, given, package)
             stack.callback(predictor.close)
-            return CachedScorer(lambda: predictor, package, predictor_reckoning(given), scores)
+            return predictor
 
         if params.aesthetics is not None:
             scorer = predicted(aesthetics, params.aesthetics, AESTHETICS)
@@ -88,11 +85,10 @@ def parts(
             name = f"VQAScore, {asked.vqascore.model or 'clip-flant5-xxl'}"
             found["alignment"] = BenchmarkPart(AlignmentWithTexts(scorer, questions, "text"), name, "published")
         elif asked is not None:
-            scorer = judge(asked, reward, root, scores)
-            measure = AlignmentWithTexts(scorer, questions, asked.wording)
+            measure = AlignmentWithTexts(judge(asked, reward, root), questions, asked.wording)
             found["alignment"] = BenchmarkPart(measure, judge_name(asked), asked.wording)
         if (by := params.consistency) is not None:
-            by_criteria = ConsistencyByCriteria(judge(by, reward, root, scores), questions, by.wording)
+            by_criteria = ConsistencyByCriteria(judge(by, reward, root), questions, by.wording)
             found["consistency"] = BenchmarkPart(by_criteria, judge_name(by), by.wording)
         yield found
 
@@ -122,19 +118,12 @@ def measured(
     return pd.concat(frames, ignore_index=True)
 
 
-def predictor_reckoning(given: PredictorParams) -> str:
-    """What a predictor's scores depend on beside its name: parameters, and the packages of its environment."""
-    model = content_of(Path(given.model)) if given.model and Path(given.model).exists() else given.model
-    return f"{given} {model} {environment_digest(given.python)}"
-
-
-def judge(params: YesNoJudge, reward: RewardParams, root: Path, scores: ScoreCache) -> CachedScorer:
-    """Who answers yes or no, loaded when it is first asked."""
+def judge(params: YesNoJudge, reward: RewardParams, root: Path) -> QueryScorer:
+    """Load the model that answers yes or no."""
     if params.endpoint is not None:
-        endpoint = params.endpoint  # one name means the same weights wherever it is served, as in chat_protocol.key_of
-        return CachedScorer(lambda: EndpointJudge(endpoint), judge_name(params), str(endpoint.options), scores)
+        return EndpointJudge(params.endpoint)
     assert params.model is not None, "params_benchmarks.py sees to it"
-    return reward_scorer(model_at(root, params.model, "model of a benchmark"), reward, scores)
+    return Scorer.configured(model_at(root, params.model, "model of a benchmark"), reward)
 
 
 def judge_name(params: YesNoJudge) -> str:

@@ -1,4 +1,4 @@
-"""ConsistencyRank from the public layout, scores given elsewhere, and a benchmark that was stopped."""
+"""ConsistencyRank from the public layout, and scores given elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 from PIL import Image
 
 from paco_core.benchmarks import consistency_rank as bench
-from paco_core.benchmarks.answers_cache import CachedScorer, remembering
 from paco_core.benchmarks.public_rankings import judge_from_file, read_public
 from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.benchmarks.ranking_tables import tables
@@ -134,38 +133,3 @@ def test_the_script_for_dreamsim_writes_a_table_of_scores(tmp_path: Path, monkey
     judged = judge_from_file("DreamSim", tmp_path / "data/external/dreamsim.jsonl", instances, rejected)
     assert [list(scores) for scores in judged.scores] == [pytest.approx([1.0, 0.9, 0.8, 0.7])] * 2
     assert not judged.causes and not rejected
-
-
-def test_a_benchmark_that_was_stopped_asks_only_what_is_left(tmp_path: Path) -> None:
-    queries = [PairQuery(Image.new("RGB", (4, 4)), Image.new("RGB", (4, 4), (n, 0, 0)), "?") for n in range(6)]
-
-    class Stopping(Dark):
-        def score(self, asked: Sequence[PairQuery]) -> list[Score]:
-            if self.asked >= 4:
-                raise KeyboardInterrupt
-            return super().score(asked)
-
-    first, second = Stopping(), Dark()
-    with pytest.raises(KeyboardInterrupt), remembering(tmp_path / "s.sqlite") as kept:
-        judge = CachedScorer(lambda: first, "model a", "float32", kept)
-        for start in (0, 2, 4):
-            judge.score(queries[start : start + 2])
-    with remembering(tmp_path / "s.sqlite") as kept:
-        found = CachedScorer(lambda: second, "model a", "float32", kept).score(queries)
-        assert [score.value for score in found] == [score.value for score in Dark().score(queries)]
-        assert first.asked == 4 and second.asked == 2
-        other = Dark()
-        CachedScorer(lambda: other, "model b", "float32", kept).score(queries)
-        assert other.asked == 6, "another model's scores are not these"
-    assert not list(tmp_path.glob("s.sqlite*")), "what is repeated is measured again"
-
-
-def test_failures_are_not_remembered(tmp_path: Path) -> None:
-    class Failing:
-        def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-            return [Score(math.nan, "no answer") for _ in queries]
-
-    query = PairQuery(Image.new("RGB", (4, 4)), Image.new("RGB", (4, 4)), "?")
-    with remembering(tmp_path / "s.sqlite") as kept:
-        assert CachedScorer(Failing, "m", "float32", kept).score([query])[0].cause == "no answer"
-        assert CachedScorer(Dark, "m", "float32", kept).score([query])[0].value == 1.0

@@ -23,7 +23,6 @@ from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError, write_json
 from paco_core.painting import paint as painting
 from paco_core.painting.painted import AFTER, BEFORE, Painted
-from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.flux import FluxPolicy
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards.base import RewardBatch
@@ -207,40 +206,6 @@ def test_before_and_after_differ_by_the_adapter_alone(policy_folder: Path, tmp_p
     changed = paint()
     for key, pixels in changed.items():
         assert (pixels == same[key]) == (key[0] == BEFORE)
-
-
-def test_a_stopped_painting_goes_on_with_equal_pictures(
-    policy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = records_of(storybook_prompts(3, seed=0))
-    policy = FluxPolicy.load(str(policy_folder), "cpu", "float32")
-    monkeypatch.setattr(
-        "paco_core.painting.painted.TOKENS_A_PASS", 2 * (32 * 32 // 256 + TEXT_LENGTH)
-    )  # two pictures a batch
-    decoded: list[int] = []
-    decode = policy.decode
-    monkeypatch.setattr(policy, "decode", lambda latents, size: decoded.append(len(latents)) or decode(latents, size))
-
-    def paint(kept: PaintedBefore | None, stop_after: int = 99, seeds: Sequence[int] = (0, 1)) -> list[bytes]:
-        how = {"name": "p", "when": BEFORE, "steps": 2, "guidance": 3.5, "max_sequence_length": TEXT_LENGTH}
-        found = []
-        for picture in painting.paint(policy, records, seeds, 32, kept=kept, **how):  # type: ignore[arg-type]
-            found.append(picture.image.tobytes())
-            if len(found) == stop_after:
-                break
-        return found
-
-    whole = paint(None)
-    kept = PaintedBefore(tmp_path / "pictures").by("these weights")
-    decoded.clear()
-    assert paint(kept, stop_after=3) == whole[:3] and decoded == [2, 2]
-    assert paint(kept) == whole and decoded == [2, 2, 2]  # one batch was left
-    assert paint(kept.by("other weights")) == whole and sum(decoded) == 12
-    assert paint(kept, seeds=[1, 0]) != whole and sum(decoded) == 18  # other neighbours: painted again
-    next((tmp_path / "pictures").glob("*.png")).write_bytes(b"cut")
-    assert paint(kept) == whole and sum(decoded) <= 20
-    kept.forget()
-    assert not (tmp_path / "pictures").exists()
 
 
 def painted_table(change: float) -> pd.DataFrame:
