@@ -255,7 +255,7 @@ def parser() -> argparse.ArgumentParser:
     params.add_argument(
         "--migrate",
         action="store_true",
-        help="move the keys of an earlier version in params.yaml and the profiles, and add those that dvc.yaml names",
+        help="move or delete keys of an earlier version in params.yaml and the profiles, add those that dvc.yaml names",
     )
     params.set_defaults(whole=parser)
 

@@ -17,9 +17,12 @@ from pydantic import BaseModel
 
 EXECUTION = "execution"
 #: Keys of earlier versions that have no place now, and what to do without them. ``paco params --migrate`` deletes them.
+_DATA_URLS = "paco fetches no image by URL; send each image as a data URL (data:image/png;base64,...)"
 REMOVED = {
     "consistency_rank.dreamsim": "consistency_rank.scored_elsewhere reads a table of DreamSim's scores "
     "(docs/how-to/reward-model.md)",
+    "execution.serving.allowed_media": _DATA_URLS,
+    "serving.allowed_media": _DATA_URLS,
 }
 SHARED = ".defaults"  # a section of numbers that stand one level deeper than what they are about
 

@@ -256,7 +256,7 @@ def refuse_earlier(raw: Any, source: str) -> None:
         OtherVersionError: naming each with the key that it has now, or with what to do without it.
     """
     found = [f"{source}: {old} is {new} now" for old, new in earlier_places(Params).items() if has(raw, old)]
-    found += [f"{source}: {key} is not a parameter any more: {REMOVED[key]}" for key in REMOVED if has(raw, key)]
+    found += [f"{source}: {key} no longer exists: {advice}" for key, advice in REMOVED.items() if has(raw, key)]
     if found:
         more = [f"{source}: and {len(found) - 8} keys more"] if len(found) > 8 else []
         advice = "`paco params --migrate` moves or deletes them, in params.yaml and in the profiles"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from paco_core.config.execution import HOW
 from paco_core.config.params_base import (
@@ -20,8 +20,6 @@ from paco_core.config.params_base import (
     Seed,
 )
 from paco_core.config.references import ModelRef
-
-MediaPlace = Annotated[str, Field(pattern=r"^(file:///|https?://[^/@]+/).*$")]
 
 
 class RewardParams(Section):
@@ -125,8 +123,6 @@ class ServingParams(Section):
     """SQLite file of known scores; null = none"""
     gateway_port: Annotated[Port, HOW] = 0
     """port of `paco serve gateway`; 0 = any free one"""
-    allowed_media: Annotated[list[MediaPlace], HOW] = Field(default_factory=list)
-    """where pictures may be fetched from; none = data URLs only"""
     python: Annotated[str | None, HOW] = None
     """interpreter of vLLM's own environment; null = .venv-vllm"""
     tensor_parallel: Annotated[Positive, HOW] = 1

@@ -43,7 +43,7 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
     line = [sys.executable, "-m", "paco_core.serving.engines.transformers_app", "--model", str(model)]
     line += ["--served-model-name", name, "--fd", str(descriptor), "--host", serving.host, "--device", serving.device]
     line += ["--dtype", serving.dtype, "--threads", str(serving.threads), "--max-batch", str(serving.max_batch)]
-    line += ["--max-model-len", str(serving.max_model_len), *_allowed(serving)]
+    line += ["--max-model-len", str(serving.max_model_len)]
     line += ["--quantization", serving.quantization] if serving.quantization else []
     if serving.score_cache is not None:
         line += ["--score-cache", str(root / serving.score_cache)]
@@ -53,12 +53,8 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
 def launch_gateway(descriptor: int, serving: ServingParams, root: Path) -> Launch:
     """The command of the gateway, which serves every model of the project behind one port."""
     line = [sys.executable, "-m", "paco_core.serving.servers.gateway", "--root", str(root), "--fd", str(descriptor)]
-    line += ["--host", serving.host, "--timeout", str(serving.request_timeout_s), *_allowed(serving)]
+    line += ["--host", serving.host, "--timeout", str(serving.request_timeout_s)]
     return Launch(line, _environment(), inherits=True)
-
-
-def _allowed(serving: ServingParams) -> list[str]:
-    return [word for place in serving.allowed_media for word in ("--allow-media", place)]
 
 
 def _environment() -> dict[str, str]:

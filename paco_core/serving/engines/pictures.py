@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from paco_core.io.decoding import EncodedPicture, TooLarge, Undecodable, read_head
 from paco_core.serving.budget import WAIT_S, Budget
-from paco_core.serving.engines.media import Media
 from paco_core.serving.protocol import RequestError
 
 if TYPE_CHECKING:
@@ -98,8 +97,8 @@ class DecodedPictures:
         wait_s: how long a request waits for room.
     """
 
-    def __init__(self, media: Media | None = None, pixels: int = DECODED_PIXELS, wait_s: float = WAIT_S) -> None:
-        self._media, self._room = media or Media(), Budget(pixels, "pixels of decoded pictures", wait_s)
+    def __init__(self, pixels: int = DECODED_PIXELS, wait_s: float = WAIT_S) -> None:
+        self._room = Budget(pixels, "pixels of decoded pictures", wait_s)
         self._held: dict[bytes, _Held] = {}
         self._idle: OrderedDict[bytes, _Held] = OrderedDict()  # those of them that nobody uses, the longest first
         self.pixels = 0  # of all pictures that are decoded now
@@ -107,10 +106,10 @@ class DecodedPictures:
 
     @asynccontextmanager
     async def lend(self, urls: Sequence[str]) -> AsyncIterator[list[Image]]:
-        """The pictures at data URLs, or at addresses that are allowed, for as long as the block uses them.
+        """The pictures at data URLs, for as long as the block uses them.
 
         Raises:
-            RequestError: 400, see :func:`payload`, :func:`decode` and :meth:`Media.read`; 503 when there is no room.
+            RequestError: 400, see :func:`payload` and :func:`decode`; 503 when there is no room.
         """
         borrowed = await self._borrow(urls)
         try:
@@ -122,14 +121,14 @@ class DecodedPictures:
                 self._return(held)
 
     async def _borrow(self, urls: Sequence[str]) -> list[_Held]:
-        keys = [_digest(url.encode()) for url in urls]
+        keys = [hashlib.blake2b(url.encode(), digest_size=16).digest() for url in urls]
         if all(key in self._held for key in keys):
             self.known += len(keys)
             return [self._use(self._held[key]) for key in keys]
-        if all(url.startswith("data:") and len(url) <= SHORT_URL for url in urls):
-            files = list(map(self._open, urls, keys))
+        if all(len(url) <= SHORT_URL for url in urls):
+            files = list(map(_open, urls, keys))
         else:
-            files = await asyncio.to_thread(lambda: list(map(self._open, urls, keys)))
+            files = await asyncio.to_thread(lambda: list(map(_open, urls, keys)))
         pixels = {file.key: file.encoded.pixels for file in files}
 
         def missing() -> int:
@@ -142,11 +141,6 @@ class DecodedPictures:
         found = self._held.get(file.key)
         self.known += found is not None
         return found
-
-    def _open(self, url: str, key: bytes) -> _File:
-        """A picture's file, and its size. Pictures of other places may change: they go by their bytes."""
-        data = payload(url) if url.startswith("data:") else self._media.read(url)
-        return _File(key if url.startswith("data:") else _digest(data), head(data))
 
     def _decode(self, file: _File) -> _Held:
         while self._idle and self.pixels + file.encoded.pixels > self._room.limit:
@@ -178,6 +172,10 @@ class DecodedPictures:
         self.pixels -= held.pixels
 
 
+def _open(url: str, key: bytes) -> _File:
+    return _File(key, head(payload(url)))
+
+
 def _decoding(file: _File) -> asyncio.Future[Image]:
     loop = asyncio.get_running_loop()
     if file.encoded.pixels > SMALL_PIXELS or len(file.encoded.data) > SHORT_URL:
@@ -188,7 +186,3 @@ def _decoding(file: _File) -> asyncio.Future[Image]:
     except RequestError as error:
         decoded.set_exception(error)
     return decoded
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()

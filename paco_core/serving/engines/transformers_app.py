@@ -31,7 +31,6 @@ from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.engines.answering import Ask, ModelAnswer
 from paco_core.serving.engines.batching import Batcher
-from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.metrics import ServerMetrics
 from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.engines.usage import Count, Usage, counter
@@ -202,9 +201,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=whole(1), default=1)
     parser.add_argument("--max-batch", type=whole(1), default=96)
     parser.add_argument("--max-model-len", type=whole(1, 2**30), help="tokens of the longest question and its answer")
-    parser.add_argument(
-        "--allow-media", action="append", default=[], metavar="PLACE", help="see execution.serving.allowed_media"
-    )
     parser.add_argument("--score-cache", type=Path, help="the clients' file of known scores, for its hits in /metrics")
     return parser.parse_args(argv)
 
@@ -250,7 +246,6 @@ def _serve(args: argparse.Namespace) -> None:
         answer_tokens=answerer.answer_tokens,
         count=counter(scorer.network),
         api_key=os.environ.get(API_KEY),
-        pictures=DecodedPictures(Media(args.allow_media)),
     )
     report_caches(server, scorer.network, args.score_cache)
     log.info("%s loaded from %s in %.1f s", args.served_model_name, args.model, time.monotonic() - began)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from paco_core.config.params import ServingParams
 from paco_core.io.files import DataError, read_json
-from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import MAX_PIXELS
 from paco_core.serving.protocol import API_KEY
 
-NOWHERE = "nowhere.invalid"  # RFC 6761: never resolves
+#: vLLM fetches images from any site unless it gets a list of sites. This name never resolves (RFC 6761). Without
+#: `--allowed-local-media-path`, vLLM reads no file.
+DATA_URLS_ONLY = ("--allowed-media-domains", "nowhere.invalid")
 PYTHON = ".venv-vllm/bin/python"
 SERVER = Path(__file__).parent / "vllm_process" / "server.py"  # run as a file: this library is not installed there
 
@@ -37,7 +38,7 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
     line += ["--limit-mm-per-prompt", '{"image": 2, "video": 0}', "--max-num-seqs", str(serving.max_batch)]
     # bitsandbytes packs weights while it reads them, which in vLLM is a format of its own; it prefers safetensors
     read = "bitsandbytes" if serving.quantization == "bitsandbytes" else "safetensors"
-    line += ["--enable-prefix-caching", "--load-format", read, *_places(serving)]
+    line += ["--enable-prefix-caching", "--load-format", read, *DATA_URLS_ONLY]
     line += ["--quantization", serving.quantization] if serving.quantization else []
     if serving.device == "cpu":
         return [*line, "--enforce-eager"]
@@ -52,16 +53,6 @@ def _longest(folder: Path, serving: ServingParams) -> int:
     config = read_json(folder / "config.json")
     window = config.get("text_config", config).get("max_position_embeddings", serving.max_model_len)
     return min(serving.max_model_len, int(window))
-
-
-def _places(serving: ServingParams) -> list[str]:
-    """Where pictures may be fetched from: vLLM takes any site unless it is given a list, and one folder."""
-    media = Media(serving.allowed_media)
-    if len(media.folders) > 1:
-        raise DataError("execution.serving.allowed_media: vLLM takes pictures from one folder (file:///...) at most")
-    hosts = [str(site.hostname) for site in media.sites] or [NOWHERE]
-    line = ["--allowed-media-domains", *hosts]
-    return [*line, *(word for folder in media.folders for word in ("--allowed-local-media-path", str(folder)))]
 
 
 def environment(serving: ServingParams) -> Mapping[str, str]:

@@ -96,7 +96,7 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Serve
         _code(serving, root),
         serving.tensor_parallel if on_gpu else 0,
         serving.device.partition(":")[0],
-        digest([serving.max_model_len, serving.allowed_media]),
+        digest([serving.max_model_len]),
     )
 
 

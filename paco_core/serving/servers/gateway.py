@@ -32,7 +32,6 @@ from starlette.routing import Route
 
 from paco_core.io.connections import serve
 from paco_core.io.numbers import decimal, whole
-from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
 from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
@@ -63,7 +62,6 @@ class Gateway:
         where: the address of each model, None where it is down; asked at every request.
         known: names of models that were served here and may be again.
         timeout_s: seconds to wait for a model's answer.
-        media: where pictures may come from besides data URLs.
     """
 
     def __init__(
@@ -73,9 +71,8 @@ class Gateway:
         timeout_s: float,
         known: Callable[[], Collection[str]] = tuple,
         api_key: str | None = None,
-        media: Media | None = None,
     ) -> None:
-        self.where, self.known, self.api_key, self.media = where, known, api_key, media or Media()
+        self.where, self.known, self.api_key = where, known, api_key
         self.bodies = bodies()
         # On a reused connection, a late or repeated answer would go to another caller.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -130,7 +127,7 @@ class Gateway:
         question = ChatRequest.parse(body)
         model = question.model
         url = self.address(model) + request.url.path
-        await asyncio.to_thread(check_pictures, question.pictures_and_text()[0], self.media)
+        await asyncio.to_thread(check_pictures, question.pictures_and_text()[0])
         headers = {name: value for name, value in request.headers.items() if name not in OURS}
         try:
             onward = self.client.build_request(request.method, url, content=body, headers=headers)
@@ -184,17 +181,14 @@ def _down(model: str, why: str) -> RequestError:
     return RequestError(503, f"model {model!r}: {why}", "server_down", retry_after_s=RETRY_AFTER_S)
 
 
-def check_pictures(urls: Sequence[str], media: Media) -> None:
-    """Let a request pass whose pictures are small and from allowed places; their pixels are not read.
+def check_pictures(urls: Sequence[str]) -> None:
+    """Let a request pass whose pictures are small and in data URLs. The gateway does not decode their pixels.
 
     Raises:
         RequestError: 400.
     """
     for url in urls:
-        if url.startswith("data:"):
-            head(payload(url))
-        else:
-            media.check(url)
+        head(payload(url))
 
 
 def build_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
@@ -258,19 +252,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--fd", type=whole(0), required=True, help="inherited socket that listens already")
     parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
     parser.add_argument("--timeout", type=decimal(0), default=600.0)
-    parser.add_argument(
-        "--allow-media", action="append", default=[], metavar="PLACE", help="see execution.serving.allowed_media"
-    )
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     registry = Registry(args.root)
-    key, media = os.environ.get(API_KEY), Media(args.allow_media)
     gateway = Gateway(
         lambda: routes(registry),
         known=lambda: {*registry.names()} - {GATEWAY},
         timeout_s=args.timeout,
-        api_key=key,
-        media=media,
+        api_key=os.environ.get(API_KEY),
     )
     serve(build_app(gateway, args.host), socket.socket(fileno=args.fd))
 

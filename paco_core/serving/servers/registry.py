@@ -79,7 +79,7 @@ class ServerSettings:
         if record.device != self.device:
             return f"computes on {record.device or 'an unknown device'}, params.yaml asks for {self.device}"
         if record.limits != self.limits:
-            return "refuses other questions than max_model_len and allowed_media of execution.serving say now"
+            return "refuses other questions than max_model_len of execution.serving says now"
         return "runs other code than this project holds now" if record.code != self.code else None
 
 

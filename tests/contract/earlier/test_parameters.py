@@ -63,7 +63,8 @@ def test_earlier_parameters_are_refused_with_the_remedy(
     with pytest.raises(SystemExit):
         main([verb])
     printed = capsys.readouterr().err
-    assert "params.yaml: threads is execution.threads now" in printed and "`paco params --migrate`" in printed
+    assert "params.yaml: threads is execution.threads now" in printed
+    assert "`paco params --migrate`" in printed
     assert updated == Path.cwd()
 
 
@@ -80,13 +81,28 @@ def test_earlier_parameters_are_refused_where_stages_run_side_by_side(
         repro.main()
 
 
+def test_a_removed_parameter_is_refused_with_advice_and_deleted(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "params.yaml"
+    before = file.read_text()
+    file.write_text(before.replace("    gateway_port: 0\n", "    gateway_port: 0\n    allowed_media: ['file:///a/']\n"))
+    with pytest.raises(SystemExit):
+        main(["check"])
+    assert "execution.serving.allowed_media no longer exists: paco fetches no image by URL" in capsys.readouterr().err
+    assert "params.yaml: deleted execution.serving.allowed_media (['file:///a/']): " in migrate(project)
+    assert file.read_text() == before
+
+
 def test_a_migration_keeps_every_value_and_its_comment(updated: Path, repository: Path) -> None:
     before = in_file(updated)
     printed = migrate(updated)
-    assert "params.yaml: 51 keys moved" in printed
+    assert "params.yaml: 50 keys moved" in printed
     assert "params.yaml: deleted consistency_rank.dreamsim (None): " in printed
+    assert "params.yaml: deleted serving.allowed_media ([]): " in printed
     after = in_file(updated)
     assert {present_place(key): value for key, value in before.items() if key not in REMOVED}.items() <= after.items()
+    assert not any("allowed_media" in key for key in after)
     assert "threads: 2 # mine" in (updated / "params.yaml").read_text()
     shutil.copyfile(repository / "params.yaml", updated / "profiles/storybook.yaml")
     mine = profiles.read(updated, "mine")

@@ -306,6 +306,7 @@ def test_vllm_gets_its_settings(tmp_path: Path, serving: ServingParams) -> None:
     assert options["--served-model-name"] == "name" and options["--gpu-memory-utilization"] == "0.85"
     assert json.loads(options["--limit-mm-per-prompt"])["image"] == 2
     assert "--trust-remote-code" not in line and options["--max-model-len"] == "8192"
+    assert options["--allowed-media-domains"] == "nowhere.invalid" and "--allowed-local-media-path" not in line
     (tmp_path / "config.json").write_text('{"text_config": {"max_position_embeddings": 4096}}')
     small = vllm.command(str(tmp_path), "name", "127.0.0.1", 8000, serving, tmp_path)
     assert dict(pairwise(small))["--max-model-len"] == "4096", "vLLM would not start"
