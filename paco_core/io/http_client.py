@@ -3,35 +3,46 @@
 Each request uses a new connection and has one time limit. Only failures that another try can cure are retried.
 HTTP/1.1 answers carry no id: on a reused connection, a late or repeated answer to the last request would be read as the
 answer to the next one. httpx has this fault too, unless it keeps no connection (``max_keepalive_connections=0``).
-A new connection costs a reward query about 0.1 ms.
+
+httpx limits the time of each single read, and a server that sends a byte now and then is never late. So all requests of
+a process run in one event loop, where ``asyncio.timeout`` limits a request as a whole.
 """
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import json
 import logging
 import math
+import os
 import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from paco_core.io.files import DataError
+from paco_core.io.same_site import is_loopback
 from paco_core.io.secrets import add_secret, one_line
-from paco_core.io.timed_http import TimedConnection, connect
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator, Mapping
 
 MAX_ANSWER = 8 << 20
 MAX_PAUSE_S = 30.0  # a server may ask for a longer one; it is asked again after this
-DROPPED = (ConnectionError, http.client.HTTPException)
 NO_SERVER = (502, 503)  # what a gateway says while the server behind it is down, and a server that is loading
 BUSY = (408, 409, 429)  # and 5xx: another try may go well
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops_lock = threading.Lock()
 log = logging.getLogger("paco.http")
+logging.getLogger("httpx").setLevel(logging.WARNING)  # below, it logs each URL, which may contain a key
 
 
 class RequestFailed(Exception):
@@ -87,23 +98,6 @@ class Patience:
         return max(own, min(at_least_s, MAX_PAUSE_S))
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a server listens."""
-
-    secure: bool
-    host: str
-    port: int | None
-    prefix: str
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise DataError(f"server address {url!r}: expected http://host:port")
-        return cls(parts.scheme == "https", parts.hostname, parts.port, parts.path.rstrip("/"))
-
-
 class HttpClient:
     """Requests to one server from any number of threads.
 
@@ -112,7 +106,10 @@ class HttpClient:
         locate: returns where the server is now, or None while it is nowhere; asked when it is down, so that a
             server which was started again on another port is found.
         through_proxy: go through the proxy that ``https_proxy`` or ``http_proxy`` names, unless ``no_proxy`` lists the
-            host. A server of this project's own is asked directly.
+            host or the host is this machine. A server of this project's own is asked directly.
+
+    Raises:
+        DataError: when the URL, the key or a proxy of the environment cannot be used.
     """
 
     def __init__(
@@ -125,42 +122,33 @@ class HttpClient:
         *,
         through_proxy: bool = False,
     ) -> None:
+        import httpx
+
         self.url, self._timeout, self._patience, self._locate = url.rstrip("/"), timeout_s, patience, locate
-        self._address, self._through_proxy = Address.parse(url), through_proxy
-        self._headers = {"Content-Type": "application/json", "User-Agent": "paco", "Connection": "close"}
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise DataError(f"server address {url!r}: expected http://host:port")
+        headers = {"Content-Type": "application/json", "User-Agent": "paco", "Connection": "close"}
+        headers["Accept-Encoding"] = "identity"  # a packed answer may be larger than MAX_ANSWER
         if api_key:
             add_secret(api_key)
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        self._connections: set[TimedConnection] = set()
-        self._lock, self._closed = threading.Lock(), threading.Event()
-        self._warned_down = False
-        self.retries = 0
-
-    def _once(
-        self, method: str, path: str, body: bytes | None, seconds: float
-    ) -> tuple[int, bytes, http.client.HTTPMessage]:
-        """Status, body and headers of one answer."""
-        address = self._address
-        connection = connect(address.secure, address.host, address.port, through_proxy=self._through_proxy)
-        with self._lock:
-            self._connections.add(connection)
+            if not (api_key.isascii() and api_key.isprintable()):
+                raise DataError(f"{url}: the API key contains a character that is not printable ASCII")
+            headers["Authorization"] = f"Bearer {api_key}"
+        proxies = through_proxy and not is_loopback(parts.hostname)
         try:
-            connection.start(seconds)
-            target = f"{connection.origin}{address.prefix}{path}"
-            connection.request(method, target, body, {**self._headers, **connection.proxy_headers})
-            if self._closed.is_set():  # from here on `interrupt` sees the socket
-                raise RequestFailed("interrupted", "connection")
-            response = connection.getresponse()
-            data = response.read(MAX_ANSWER + 1)
-            if len(data) > MAX_ANSWER:
-                raise RequestFailed(f"the answer exceeds {MAX_ANSWER} bytes", "answer")
-            if response.length:  # a read with a limit does not notice by itself
-                raise http.client.IncompleteRead(data, response.length)
-            return response.status, data, response.headers
-        finally:
-            connection.close()
-            with self._lock:
-                self._connections.discard(connection)
+            self._http = httpx.AsyncClient(
+                headers=headers,
+                timeout=None,  # noqa: S113 - `_once` limits the time
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+                verify=_trusted() if proxies or parts.scheme == "https" else False,
+                trust_env=proxies,
+            )
+        except (ImportError, ValueError, httpx.InvalidURL) as error:  # ImportError: a SOCKS proxy
+            proxy = "the proxy that https_proxy, http_proxy or all_proxy names"
+            raise DataError(f"{proxy}: expected http://host:port ({one_line(str(error))})") from None
+        self._pending, self._closed, self._warned_down = set[Future[dict[str, Any]]](), False, False
+        self.retries = 0
 
     def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         """The JSON object that the server answers.
@@ -172,13 +160,34 @@ class HttpClient:
         Raises:
             RequestFailed: with the cause.
         """
+        future = asyncio.run_coroutine_threadsafe(self._call(method, path, body), _loop())
+        self._pending.add(future)
+        try:
+            if self._closed:  # from here on `interrupt` cancels it
+                raise CancelledError
+            return future.result()
+        except CancelledError:
+            raise RequestFailed("interrupted", "connection") from None
+        finally:
+            future.cancel()
+            self._pending.discard(future)
+
+    def interrupt(self) -> None:
+        """Fail the requests that wait for an answer now, and all later ones."""
+        self._closed = True
+        for future in list(self._pending):
+            future.cancel()
+
+    async def _call(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        from httpx import HTTPError
+
         attempt, started = 0, time.monotonic()
-        while not self._closed.is_set():
+        while True:
             seconds = min(self._timeout, self._patience.budget_s - (time.monotonic() - started))
             try:
-                return self._answer(*self._once(method, path, body, seconds))
-            except (RequestFailed, *DROPPED, OSError) as error:
-                failure, again = _judge(error, seconds, self._patience)
+                return await self._once(method, path, body, seconds)
+            except (RequestFailed, HTTPError, OSError) as error:  # OSError: TimeoutError, too
+                failure, again = _classify(error, seconds, self._patience)
             pause = self._patience.pause(attempt, failure.retry_after_s)
             spent = time.monotonic() - started
             waiting = failure.down and spent < self._patience.wait_s
@@ -187,43 +196,69 @@ class HttpClient:
                 raise failure from None
             if failure.down:
                 self._locate_again(waiting)
-            with self._lock:
-                self.retries += 1
-            self._closed.wait(pause)
+            await asyncio.sleep(pause)
+            self.retries += 1
             attempt += 1
-        raise RequestFailed("interrupted", "connection")
+
+    async def _once(self, method: str, path: str, body: bytes | None, seconds: float) -> dict[str, Any]:
+        async with asyncio.timeout(seconds), self._http.stream(method, f"{self.url}{path}", content=body) as response:
+            data = bytearray()
+            async for piece in response.aiter_raw():
+                data += piece
+                if len(data) > MAX_ANSWER:
+                    raise RequestFailed(f"the answer exceeds {MAX_ANSWER} bytes", "answer")
+        return _answer(response.status_code, data, response.headers)
 
     def _locate_again(self, waiting: bool) -> None:
         """The server is down: go where it is now, if it is anywhere; say once that all is waiting."""
         url = self._locate() if self._locate is not None else None
-        with self._lock:
-            if url is not None and url.rstrip("/") != self.url:
-                self.url, self._address = url.rstrip("/"), Address.parse(url)
-            elif waiting and not self._warned_down:
-                self._warned_down = True
-                log.warning("%s is down; waiting for it, %g s at most", self.url, self._patience.wait_s)
+        if url is not None and url.rstrip("/") != self.url:
+            self.url = url.rstrip("/")
+        elif waiting and not self._warned_down:
+            self._warned_down = True
+            log.warning("%s is down; waiting for it, %g s at most", self.url, self._patience.wait_s)
 
-    def _answer(self, status: int, data: bytes, headers: http.client.HTTPMessage) -> dict[str, Any]:
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):  # the latter: nested too deeply
-            value = None
-        if status != http.client.OK:
-            moved = headers.get("Location") if 300 <= status < 400 else None
-            message = f"it redirects to {one_line(moved)}; give that address" if moved else _message(value)
-            cause = f"HTTP {status}{': ' + message if message else ''}"
-            pause = _seconds(headers.get("Retry-After"))
-            raise RequestFailed(cause, "status", status=status, down=status in NO_SERVER, retry_after_s=pause)
-        if not isinstance(value, dict):
-            raise RequestFailed("the answer is not a JSON object", "answer")
-        return value
 
-    def interrupt(self) -> None:
-        """Fail the requests that wait for an answer now, and all later ones."""
-        self._closed.set()
-        with self._lock:
-            for connection in self._connections:
-                connection.interrupt()
+def _answer(status: int, data: bytes | bytearray, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON object of an answer.
+
+    Raises:
+        RequestFailed: for any status but 200, and for what is no JSON object.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):  # the latter: nested too deeply
+        value = None
+    if status != 200:
+        moved = headers.get("Location") if 300 <= status < 400 else None
+        message = f"it redirects to {one_line(moved)}; give that address" if moved else _message(value)
+        cause = f"HTTP {status}{': ' + message if message else ''}"
+        pause = _seconds(headers.get("Retry-After"))
+        raise RequestFailed(cause, "status", status=status, down=status in NO_SERVER, retry_after_s=pause)
+    if not isinstance(value, dict):
+        raise RequestFailed("the answer is not a JSON object", "answer")
+    return value
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process; a fork has none of the threads of its parent."""
+    with _loops_lock:
+        if os.getpid() not in _loops:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
+        return _loops[os.getpid()]
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Trust the system's authorities (or ``SSL_CERT_FILE``), and Mozilla's: a container may lack the former."""
+    import ssl
+
+    import certifi
+
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
 
 
 def _message(answer: Any) -> str:
@@ -247,14 +282,32 @@ def _seconds(retry_after: str | None) -> float:
         return 0.0
 
 
-def _judge(error: Exception, timeout_s: float, patience: Patience) -> tuple[RequestFailed, bool]:
-    """What a failure is called, and whether another try may help."""
+def _classify(error: Exception, timeout_s: float, patience: Patience) -> tuple[RequestFailed, bool]:
+    """The kind of a failure, and whether another try may help."""
+    import httpx
+
     if isinstance(error, RequestFailed):
         return error, error.is_busy
-    if isinstance(error, TimeoutError):
+    causes = list(_causes(error))
+
+    def is_caused_by(kind: type[BaseException]) -> bool:
+        return any(isinstance(cause, kind) for cause in causes)
+
+    if is_caused_by(TimeoutError):
         return RequestFailed(f"no answer within {timeout_s:g} s", "time"), patience.when_late
-    if isinstance(error, ConnectionRefusedError):
+    if is_caused_by(ConnectionRefusedError):
         return RequestFailed("connection refused", "refused", down=True), True
-    if isinstance(error, DROPPED):
+    answer_broke_off = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
+    if answer_broke_off or is_caused_by(ConnectionError):
         return RequestFailed("connection dropped", "connection", down=True), True
-    return RequestFailed(f"connection failed ({error})", "connection"), False
+    cause = next((cause for cause in reversed(causes) if isinstance(cause, OSError)), error)
+    return RequestFailed(f"connection failed ({cause})", "connection"), False
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those behind it: httpx, httpcore and anyio wrap the error of the operating system."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):  # one for each address of a host
+            yield from error.exceptions
+        error = error.__cause__ or error.__context__

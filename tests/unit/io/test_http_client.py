@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paco_core.io import http_client, timed_http
+from paco_core.io import http_client
 from paco_core.io.files import DataError
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from tests.support.loopback import Loopback, Quiet, Repeating
@@ -55,7 +55,7 @@ def test_a_proxy_of_the_environment_is_used_where_it_is_asked_for(monkeypatch: p
         assert proxy.asked == [("POST", "http://chat.invalid:81/v1/chat", "Basic bWU6cEBzcw==")]
         with pytest.raises(RequestFailed) as direct:
             ask("http://chat.invalid:81/v1")
-        monkeypatch.setenv("no_proxy", "other.invalid,.chat.invalid")
+        monkeypatch.setenv("no_proxy", "other.invalid,chat.invalid")
         with pytest.raises(RequestFailed) as listed:
             ask("http://chat.invalid:81/v1", through_proxy=True)
         assert direct.value.kind == listed.value.kind == "connection" and len(proxy.asked) == 1
@@ -64,7 +64,7 @@ def test_a_proxy_of_the_environment_is_used_where_it_is_asked_for(monkeypatch: p
 def test_tls_goes_through_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("://", "://me:secret@"))
-        with pytest.raises(RequestFailed, match="Tunnel connection failed: 403") as refused:
+        with pytest.raises(RequestFailed, match="403") as refused:
             ask("https://chat.invalid/v1", through_proxy=True)
         assert proxy.asked == [("CONNECT", "chat.invalid:443", "Basic bWU6c2VjcmV0")]
         assert "secret" not in str(refused.value)
@@ -77,11 +77,19 @@ def test_a_server_on_this_machine_needs_no_proxy(monkeypatch: pytest.MonkeyPatch
         assert server.asked == [("POST", "/chat", None)] and proxy.asked == []
 
 
-def test_a_proxy_of_another_kind_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("all_proxy", "socks5://me:secret@gate.invalid:1080")
-    with pytest.raises(DataError, match=r"socks5://gate.invalid.*expected http://host:port") as raised:
+@pytest.mark.parametrize("scheme", ["socks5", "ftp"])
+def test_a_proxy_of_another_kind_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.setenv("all_proxy", f"{scheme}://me:secret@gate.invalid:1080")
+    with pytest.raises(DataError, match=r"all_proxy names: expected http://host:port") as raised:
         ask("http://chat.invalid/v1", through_proxy=True)
     assert "secret" not in str(raised.value)
+
+
+def test_a_key_that_no_header_can_hold_is_refused_without_it() -> None:
+    for key in ("sk-secret\n", "schlüssel"):
+        with pytest.raises(DataError, match="API key") as raised:
+            ask("http://chat.invalid/v1", api_key=key)
+        assert key.strip() not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -167,4 +175,4 @@ def test_an_interrupted_client_asks_no_more(head: bytes) -> None:
 
 def test_authorities_of_the_system_and_of_mozilla_are_trusted() -> None:
     """A container's image may lack the former, and the latter lack a company's own."""
-    assert timed_http._trusted().cert_store_stats()["x509_ca"] > 100
+    assert http_client._trusted().cert_store_stats()["x509_ca"] > 100

@@ -177,12 +177,18 @@ def test_a_client_waits_for_a_server_that_is_down_and_no_longer_than_it_was_told
 def test_a_client_waits_as_long_as_a_busy_server_asks(
     monkeypatch: pytest.MonkeyPatch, header: str | None, at_least_s: float, at_most_s: float
 ) -> None:
-    slept: list[float] = []
+    pauses: list[float] = []
+    pause = Patience.pause
+
+    def record(patience: Patience, attempt: int, at_least_s: float = 0.0) -> float:
+        pauses.append(pause(patience, attempt, at_least_s))
+        return 0.0
+
+    monkeypatch.setattr(Patience, "pause", record)
     busy = reply(503, b"busy", **({} if header is None else {"Retry-After": header}))
     with Scripted([busy, GOOD]) as server, RewardClient(server.url, NAME, patience=QUICK) as client:
-        monkeypatch.setattr(client._http._closed, "wait", slept.append)
         assert client.score(queries(1))[0].value == pytest.approx(0.75)
-    assert len(slept) == 1 and at_least_s <= slept[0] <= at_most_s
+    assert len(pauses) == 1 and at_least_s <= pauses[0] <= at_most_s
 
 
 def test_a_client_follows_a_server_to_its_new_address() -> None:
