@@ -1,4 +1,4 @@
-"""The page docs/reference/cli.md: every verb with its arguments, from the parser itself."""
+"""The page docs/reference/cli.md: every verb by group, with its arguments and an example, from the parser itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from paco_core.cli.parser import EXAMPLE, GROUPS
 from paco_core.io.files import DataError, write_text
 
 PAGE = Path("docs") / "reference" / "cli.md"
@@ -13,42 +14,33 @@ MARK = "<!-- written by `paco params --write` from paco_core/cli/arguments.py; c
 
 
 def markdown(whole: argparse.ArgumentParser) -> str:
-    """A section for each verb, and for each of its actions."""
-    return "\n\n".join("\n\n".join(_section(whole, name, verb)) for name, verb in _verbs(whole))
-
-
-def _verbs(whole: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in whole._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for verb in action.choices.values():
-                yield verb.prog, verb
-                yield from _verbs(verb)
-
-
-def _section(whole: argparse.ArgumentParser, name: str, verb: argparse.ArgumentParser) -> Iterator[str]:
-    """Its heading, what it does, and a table of its arguments where it has any."""
-    depth = len(name.split())  # `paco serve up` stands below `paco serve`
-    yield f"{'#' * depth} {name}"
-    if text := verb.description or _help_of(whole, name):
-        yield f"{text[0].upper()}{text[1:]}."
-    shown = [a for a in verb._actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)]
-    if shown:
-        yield "\n".join(["| argument | meaning |", "|---|---|", *map(_row, shown)])
-
-
-def _help_of(whole: argparse.ArgumentParser, name: str) -> str:
-    """What the list of a verb's actions says of one of them."""
-    *above, last = name.split()
-    found = whole
-    for part in above[1:]:
-        found = _actions(found).choices[part]
-    return next(
-        (str(action.help) for action in _actions(found)._choices_actions if action.dest == last and action.help), ""
-    )
+    """A section for each group, below it one for each verb, and below that one for each of the verb's actions."""
+    verbs = _actions(whole)
+    sections = []
+    for group, names in GROUPS.items():
+        sections.append(f"## {group}")
+        for name in names:
+            verb = verbs.choices[name]
+            sections += _section(f"### paco {name}", str(verb.description), verb)
+            for action in _actions(verb)._choices_actions if verb._subparsers else ():
+                part = _actions(verb).choices[action.dest]
+                sections += _section(f"#### paco {name} {action.dest}", str(action.help), part)
+    return "\n\n".join(sections)
 
 
 def _actions(verb: argparse.ArgumentParser) -> argparse._SubParsersAction[argparse.ArgumentParser]:
     return next(action for action in verb._actions if isinstance(action, argparse._SubParsersAction))
+
+
+def _section(heading: str, text: str, verb: argparse.ArgumentParser) -> Iterator[str]:
+    """Its heading, what it does, a table of its arguments if it has any, and its example if it has one."""
+    yield heading
+    yield f"{text[0].upper()}{text[1:]}."
+    listed = [a for a in verb._actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)]
+    if listed:
+        yield "\n".join(["| argument | meaning |", "|---|---|", *map(_row, listed)])
+    if verb.epilog:
+        yield f"{EXAMPLE}`{verb.epilog.removeprefix(EXAMPLE)}`"
 
 
 def _row(action: argparse.Action) -> str:

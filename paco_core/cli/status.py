@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ State = Literal["up to date", "running", "out of date", "never run", "waits"]
 
 @dataclass(frozen=True)
 class StageLine:
-    """A stage as it stands: ``why`` are reasons of its own, or the stages that it waits for."""
+    """The state of a stage. ``why``: its reasons, or the nearest stage that it waits for."""
 
     stage: str
     state: State
@@ -66,7 +66,7 @@ def status(root: Path) -> Status:
     for state in ProjectState(project).all():  # producers first
         if state.stage.group not in shown:  # the stage `code`: what it would write is a reason of its readers
             continue
-        line = _line(state, sorted(behind & set(project.upstream[state.stage.name])), noted)
+        line = _line(state, _nearest(state.stage.name, behind, project.upstream), noted)
         if line.state != "up to date":
             behind.add(state.stage.name)
         lines.append(line)
@@ -84,17 +84,33 @@ def _fault(root: Path) -> str:
     return ""
 
 
-def _line(state: StageState, behind: list[str], noted: Mapping[str, int]) -> StageLine:
+def _nearest(stage: str, behind: Set[str], upstream: Mapping[str, tuple[str, ...]]) -> str:
+    """The stage of ``behind`` next to a stage, and how many more are equally near; empty if it reads from none.
+
+    A stage that another one of them reads, directly or not, is farther away: of prompts -> pairs -> policies, where
+    policies reads both, it is pairs.
+    """
+    direct = behind & set(upstream[stage])
+    farther, queue = set[str](), list(direct)
+    while queue:
+        above = behind & set(upstream[queue.pop()]) - farther
+        farther |= above
+        queue += above
+    names = sorted(direct - farther)
+    return " and ".join([*names[:1], *([f"{len(names) - 1} more"] if len(names) > 1 else [])])
+
+
+def _line(state: StageState, behind: str, noted: Mapping[str, int]) -> StageLine:
     name = state.stage.name
     if (process := _writer(state.stage, noted)) is not None:
         return StageLine(name, "running", (f"process {process}",))
     if state.entry is None:
-        waits = (f"waits for {', '.join(behind)}",) if behind else ()
+        waits = (f"waits for {behind}",) if behind else ()
         return StageLine(name, "never run", state.reasons[1:] or waits)
     if state.reasons:
         return StageLine(name, "out of date", state.reasons)
     if behind:
-        return StageLine(name, "waits", (f"for {', '.join(behind)}",))
+        return StageLine(name, "waits", (f"for {behind}",))
     if state.changed_upstream:
         return StageLine(name, "out of date", (f"{', '.join(sorted(state.changed_upstream))} changed",))
     return StageLine(name, "up to date")

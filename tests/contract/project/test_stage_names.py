@@ -31,6 +31,7 @@ DIFFERENT = {
     ),
     "paco_core/benchmarks/gedit.py": {"edits": COLUMN},
     "paco_core/benchmarks/viescore.py": {"edits": COLUMN},
+    "paco_core/cli/parser.py": {"code": "a verb"},
     "paco_core/cli/arguments.py": {
         "code": "a verb",
         "gedit": "a public format, GEdit-Bench",

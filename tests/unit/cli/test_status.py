@@ -40,8 +40,15 @@ def test_each_stage_is_up_to_date_or_says_why_not(root: Path) -> None:
     change(root, lambda tree: tree["grids"].update(steps=tree["grids"]["steps"] + 1))
     found = states(root)
     assert [found[shard][0] for shard in SHARDS] == ["out of date"] * 2 and "grids" in found["grids@0"][1][0]
-    assert found["pairs"] == ("waits", ("for grids@0, grids@1",)) and found[POLICY] == ("waits", ("for pairs",))
+    assert found["pairs"] == ("waits", ("for grids@0 and 1 more",)) and found[POLICY] == ("waits", ("for pairs",))
     assert found["prompts"] == ("up to date", ())
+
+
+def test_a_stage_waits_for_the_nearest_stage() -> None:
+    upstream = {"a": (), "b": ("a",), "c": ("a", "b"), "d": ("a", "b", "c", "e"), "e": ()}
+    assert status._nearest("d", {"a", "b", "c"}, upstream) == "c"
+    assert status._nearest("d", {"a", "b", "c", "e"}, upstream) == "c and 1 more"
+    assert status._nearest("c", {"e"}, upstream) == ""
 
 
 def test_what_another_version_was_made_from_is_out_of_date(root: Path) -> None:
