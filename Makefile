@@ -44,7 +44,7 @@ endif
 	@paco tour
 
 test: setup lint
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests packages/dagster-dvc/tests
 
 # What took a second and is not marked `slow` is listed at the end.
 quick: setup

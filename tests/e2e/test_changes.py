@@ -17,13 +17,13 @@ import dagster as dg
 import pytest
 import yaml
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from dvc_project.lockfile import Lock
 from dvc_project.state import ProjectState
 from paco_core.runtime.code import closure
 from paco_pipelines.defs.translator import PacoTranslator
 from tests.e2e.conftest import Dvc, changed_stages
-from tests.support import dvc_graphs as graphs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -13,10 +13,10 @@ import dagster as dg
 import pytest
 import yaml
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from paco_pipelines.defs.translator import PacoTranslator
 from paco_pipelines.instance.settings import DEFAULTS
-from tests.support import dvc_graphs as graphs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

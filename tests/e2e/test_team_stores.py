@@ -14,14 +14,14 @@ import mlflow
 import pytest
 from PIL import Image
 
+import dvc_graphs as graphs
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import Adapted, open_run, outbox, send_left_over
 from paco_core.runtime.tracking.outbox import start
 from paco_pipelines.instance.settings import DATABASE, write_settings
 from tests.e2e.conftest import run_dvc
-from tests.support import REPOSITORY, postgres_server
 from tests.support import bucket as buckets
-from tests.support import dvc_graphs as graphs
+from tests.support import postgres_server
 from tests.support.bucket import Bucket
 from tests.support.postgres_server import Postgres
 from tests.support.waiting import until
@@ -175,7 +175,7 @@ import sys
 import dagster as dg
 from pathlib import Path
 sys.path.append({here!r})
-from tests.support import dvc_graphs as graphs
+import dvc_graphs as graphs
 defs = graphs.definitions(Path({root!r}))
 with dg.DagsterInstance.get() as instance:
     done = dg.materialize(list(defs.assets), resources=defs.resources, instance=instance, raise_on_error=False)
@@ -199,7 +199,7 @@ pathlib.Path("a.out").write_text("made")
 
 def step(root: Path, home: Path) -> subprocess.Popen[bytes]:
     """Materialise the graph of ``root`` in the instance of ``home``."""
-    code = STEP.format(here=str(REPOSITORY), root=str(root))
+    code = STEP.format(here=graphs.FOLDER, root=str(root))
     log = (root / "step.log").open("ab")
     return subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "DAGSTER_HOME": str(home)}, stdout=log, stderr=log

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import dvc_graphs as graphs
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, NotStored
 from paco_core.data.llm.journal import Journal
 from paco_core.io.files import DataError, read_json, write_json
@@ -21,7 +22,6 @@ from paco_core.serving.cache import ScoreCache
 from tests.faults import disks, micro
 from tests.faults.test_killed_stages import figures_of, start_afresh
 from tests.faults.verdicts import Ledger, Outcome, unclear
-from tests.support import dvc_graphs as graphs
 from tests.support import forked
 
 Breach = tuple[Outcome, str] | None

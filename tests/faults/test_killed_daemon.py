@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import REPOSITORY, waiting
-from tests.support import dvc_graphs as graphs
+import dvc_graphs as graphs
+from tests.support import waiting
 
 GRAPH = """
 stages:
@@ -35,7 +35,7 @@ from pathlib import Path
 import dagster as dg
 from dagster_dvc import DvcProject, build_whole_graph_job, in_process_if_up_to_date
 sys.path.append({here!r})
-from tests.support import dvc_graphs as graphs
+import dvc_graphs as graphs
 
 project = DvcProject(Path({root!r}))
 processes = dg.multiprocess_executor.configured({{"start_method": {{"forkserver": {{}}}}}})
@@ -83,7 +83,7 @@ def _victims(how: str, daemon: psutil.Process, stage: psutil.Process) -> list[ps
 @pytest.mark.parametrize("how", ["the run", "everything"])
 def test_a_run_that_was_killed_is_retried_and_the_pool_is_free_at_its_end(tmp_path: Path, how: str) -> None:
     root, home = graphs.make(tmp_path / "project", GRAPH, stage__py=STAGE), tmp_path / "home"
-    (root / "defined.py").write_text(CODE.format(here=str(REPOSITORY), root=str(root)))
+    (root / "defined.py").write_text(CODE.format(here=graphs.FOLDER, root=str(root)))
     with graphs.monitored_instance(home) as instance:
 
         def statuses() -> list[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from tests.faults.verdicts import Ledger, Outcome
-from tests.support import dvc_graphs as graphs
 from tests.support import forked
 
 Breach = tuple[Outcome, str] | None

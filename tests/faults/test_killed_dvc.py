@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+import dvc_graphs as graphs
 from dvc_project.errors import DvcProjectError
 from dvc_project.lockfile import Lock
 from dvc_project.repro import reproduce
 from tests.faults.verdicts import Ledger, Outcome
 from tests.support import REPOSITORY, forked
-from tests.support import dvc_graphs as graphs
 
 Breach = tuple[Outcome, str] | None
 LEFT = re.compile(r"\.[\w-]{22}\.tmp")

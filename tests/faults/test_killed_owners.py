@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+import dvc_graphs as graphs
 from tests.faults.verdicts import Ledger
-from tests.support import dvc_graphs as graphs
 from tests.support.waiting import free_port
 from tests.unit.pipelines.test_ui import FAKE
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+import dvc_graphs as graphs
 from dvc_project import lockfile, templating
 from dvc_project import project as reading
 from dvc_project.paths import Overlaps, overlap
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 from dvc_project.yaml import parse_yaml
-from tests.support import dvc_graphs as graphs
 
 SHARDS = """
 stages:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import dvc_graphs as graphs
 from dvc_project import process_group, repro
 from dvc_project.errors import DvcProjectError
 from dvc_project.process_group import DVC, search_path
@@ -20,7 +21,6 @@ from dvc_project.project import DvcProject
 from paco_core.io.file_locks import is_held
 from paco_core.runtime.stage_lock import lock_file
 from tests.support import REPOSITORY, waiting
-from tests.support import dvc_graphs as graphs
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcProjectError
 from dvc_project.hashing import Workspace
 from dvc_project.reading import read_data
 from dvc_project.templating import Variables
 from tests.support import REPOSITORY
-from tests.support import dvc_graphs as graphs
 
 
 @pytest.fixture

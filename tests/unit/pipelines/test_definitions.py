@@ -9,12 +9,12 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from dagster_dvc.checks import in_sync
 from paco_pipelines.defs.checks import as_result
 from paco_pipelines.defs.graph import PROJECT
 from pipelines.definitions import defs
-from tests.support import dvc_graphs as graphs
 from tests.support.definitions import outline
 
 

@@ -18,9 +18,9 @@ from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
+import dvc_graphs as graphs
 from dagster_dvc.launcher import HOST_TAG, LocalRunLauncher
 from dagster_dvc.process import interrupt_with_parent
-from tests.support import dvc_graphs as graphs
 
 # --- whether the process of a run lives ---------------------------------------------------------------------
 

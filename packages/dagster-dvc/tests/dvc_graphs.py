@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import yaml
@@ -19,7 +21,6 @@ from dagster_dvc import (
     build_dvc_lock_sensor,
     build_in_sync_checks,
 )
-from tests.support import REPOSITORY
 
 CHAIN = """
 stages:
@@ -246,6 +247,16 @@ def make_top(root: Path) -> Path:
     return made
 
 
+FOLDER = str(Path(__file__).parent)  # on the path of processes that tests start
+#: An instance whose daemon looks at its runs each second.
+MONITORED: dict[str, Any] = {
+    "run_launcher": {"module": "dagster_dvc.launcher", "class": "LocalRunLauncher"},
+    "run_monitoring": {"enabled": True, "poll_interval_seconds": 1, "free_slots_after_run_end_seconds": 1},
+    "run_retries": {"enabled": True, "max_retries": 2, "retry_on_asset_or_op_failure": False},
+    "concurrency": {"pools": {"granularity": "op", "default_limit": 1}},
+    "telemetry": {"enabled": False},
+}
+
 #: Name -> what makes a project of this shape, what is edited in it, and which stage is run then.
 SHAPES: dict[str, tuple[Callable[[Path], Path], tuple[str, str, str], str]] = {
     "chain": (make_chain, ("params.yaml", "hello", "bye"), "a"),
@@ -254,6 +265,14 @@ SHAPES: dict[str, tuple[Callable[[Path], Path], tuple[str, str, str], str]] = {
     "fan": (make_fan, ("grid.yaml", "blue", "red"), "tile@a-2"),
     "top": (make_top, ("settings.toml", "1", "2"), "first"),
 }
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait for what another process does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.02)
 
 
 def dvc(root: Path, *arguments: str, check: bool = True) -> str:
@@ -280,12 +299,8 @@ def definitions(root: Path, translator: DagsterDvcTranslator | None = None) -> d
 
 
 def monitored_instance(home: Path) -> dg.DagsterInstance:
-    """An instance as this project's ``dagster.yaml`` describes it, which looks at its runs more often."""
-    settings = yaml.safe_load((REPOSITORY / "pipelines/paco_pipelines/instance/dagster.yaml").read_text())
-    settings["run_monitoring"] |= {"poll_interval_seconds": 1, "free_slots_after_run_end_seconds": 1}
-    settings["storage"]["custom"]["config"] = {"base_dir": str(home)}
     home.mkdir(exist_ok=True)
-    (home / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    (home / "dagster.yaml").write_text(yaml.safe_dump(MONITORED))
     return dg.DagsterInstance.from_config(str(home))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import dvc_graphs as graphs
+import dvc_graphs as graphs
 
 COMPONENT = "dagster_dvc.component.DvcProjectComponent"
 DEFINITIONS = """

@@ -5,9 +5,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor, build_in_sync_checks
 from dagster_dvc.sensor import mirror_lock
-from tests.support import dvc_graphs as graphs
 
 pytestmark = pytest.mark.slow
 

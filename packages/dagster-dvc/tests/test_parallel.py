@@ -9,8 +9,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject
-from tests.support import dvc_graphs as graphs
 
 SHARDS = [str(n) for n in range(8)]
 GRAPH = """

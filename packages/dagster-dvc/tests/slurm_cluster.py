@@ -16,11 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.waiting import free_port
-
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
 CONFIG = """
-ClusterName=paco
+ClusterName=dvc
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={node}
@@ -139,6 +137,13 @@ class Cluster:
                 )
                 raise RuntimeError(f"{daemon} did not start: {said}")
             time.sleep(0.1)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
-from tests.support import dvc_graphs as graphs
 
 pytestmark = pytest.mark.slow
 

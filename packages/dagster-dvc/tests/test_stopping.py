@@ -8,18 +8,16 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from dagster_dvc.process import Completed, run_group
 from dagster_dvc.tidying import remove_half_written
 from dvc_project.process_group import end_group
 from dvc_project.rwlock import release_dead_locks
-from tests.support import REPOSITORY, waiting
-from tests.support import dvc_graphs as graphs
 
 FAMILY = """
 import pathlib, signal, subprocess, sys, time
@@ -56,18 +54,15 @@ STEP = """
 import sys
 import dagster as dg
 sys.path.append({here!r})
-from tests.support import dvc_graphs as graphs
+import dvc_graphs as graphs
 from pathlib import Path
 defs = graphs.definitions(Path({root!r}))
 dg.materialize(list(defs.assets), resources=defs.resources, raise_on_error=False)
 """
 
 
-_until = partial(waiting.until, seconds=120)
-
-
 def _number(path: Path) -> int:
-    _until(lambda: path.is_file() and path.read_text())
+    graphs.until(lambda: path.is_file() and path.read_text())
     return int(path.read_text())
 
 
@@ -95,14 +90,14 @@ def test_stopping_a_group_ends_children_that_ignore_signals(tmp_path: Path) -> N
     child = _number(tmp_path / "child.pid")
     end_group(parent, grace_seconds=0.2)
     assert parent.returncode is not None
-    _until(lambda: _gone(child))
+    graphs.until(lambda: _gone(child))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["obedient", "stubborn"])
 def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
     root = graphs.make(tmp_path / "project", GRAPH.format(how=how), stage__py=STAGE)
-    code = STEP.format(here=str(REPOSITORY), root=str(root))
+    code = STEP.format(here=graphs.FOLDER, root=str(root))
     step = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     stage = _number(root / "pid")
     assert _locked(root), "DVC holds the out while its stage runs"
@@ -127,7 +122,7 @@ def test_a_killed_dvc_takes_its_stage_along(tmp_path: Path) -> None:
     ended: list[Completed] = []
     done = run_group([sys.executable, "-m", "dvc", "repro", "a"], root, env, 5, ended.append)
     assert done.returncode == -signal.SIGKILL and ended
-    _until(lambda: _gone(_number(root / "pid")))
+    graphs.until(lambda: _gone(_number(root / "pid")))
     assert _locked(root) and release_dead_locks(root) and _locked(root) == {}
 
 

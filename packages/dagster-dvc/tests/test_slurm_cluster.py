@@ -11,12 +11,12 @@ import dagster as dg
 import pytest
 import yaml
 
+import dvc_graphs as graphs
+import slurm_cluster
 from dagster_dvc.slurm import SlurmDvcResource
-from tests.contract.dagster_dvc.test_clusters import ONE, REPORTS, failure, materialise, outcome
-from tests.contract.dagster_dvc.test_stopping import GRAPH, STAGE, _gone, _locked, _number, _until
-from tests.support import dvc_graphs as graphs
-from tests.support import slurm_cluster
-from tests.support.slurm_cluster import Cluster
+from slurm_cluster import Cluster
+from test_clusters import ONE, REPORTS, failure, materialise, outcome
+from test_stopping import GRAPH, STAGE, _gone, _locked, _number
 
 pytestmark = pytest.mark.skipif(slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing()))
 
@@ -102,8 +102,8 @@ def test_a_terminated_run_cancels_its_job(tmp_path: Path, slurm: Cluster, how: s
     assert _locked(root) and "dvc-a" in slurm.command("squeue", "--noheader", "--format=%j")
     step.send_signal(signal.SIGINT)
     _, said = step.communicate(timeout=120)
-    _until(lambda: _gone(stage))
-    _until(lambda: not slurm.command("squeue", "--noheader"))
+    graphs.until(lambda: _gone(stage))
+    graphs.until(lambda: not slurm.command("squeue", "--noheader"))
     assert not (root / "half").exists() and (root / "kept").read_text() == "a checkpoint"
     assert _locked(root) == {} and not (root / "dvc.lock").exists()
     assert "removed the half-written half" in said, "what the job printed last arrives"

@@ -11,10 +11,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, dvc_asset
 from dagster_dvc.process import Completed, run_group
 from dagster_dvc.resource import FAILURE_CHARACTERS, _failure
-from tests.support import dvc_graphs as graphs
 
 REPORTS = """
 import os, pathlib

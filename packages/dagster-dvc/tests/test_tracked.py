@@ -7,10 +7,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcProjectError, DvcResource, build_dvc_assets, build_dvc_lock_sensor
 from dagster_dvc.assets import build_dvc_sources
 from dagster_dvc.translator import DagsterDvcTranslator
-from tests.support import dvc_graphs as graphs
 
 GRAPH = """
 artifacts:

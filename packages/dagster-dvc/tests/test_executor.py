@@ -11,8 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from tests.support import REPOSITORY
-from tests.support import dvc_graphs as graphs
+import dvc_graphs as graphs
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +21,7 @@ from pathlib import Path
 import dagster as dg
 from dagster_dvc import DvcProject, build_whole_graph_job, in_process_if_up_to_date
 sys.path.append({here!r})
-from tests.support import dvc_graphs as graphs
+import dvc_graphs as graphs
 
 project = DvcProject(Path({root!r}))
 quiet = {{"loggers": {{"console": {{"config": {{"log_level": "INFO"}}}}}}}}
@@ -40,7 +39,7 @@ def launch(root: Path, **tags: str) -> tuple[str, list[str]]:
     """Run the whole graph by Dagster's command; how its steps ran, and the lines in the terminal."""
     home = root / "home"
     home.mkdir(exist_ok=True)
-    (root / "defined.py").write_text(CODE.format(here=str(REPOSITORY), root=str(root)))
+    (root / "defined.py").write_text(CODE.format(here=graphs.FOLDER, root=str(root)))
     command = ["job", "execute", "-f", "defined.py", "-j", "whole_graph", "--tags", json.dumps(tags)]
     done = subprocess.run(
         [sys.executable, "-m", "dagster", *command],

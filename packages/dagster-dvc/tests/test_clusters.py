@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
 from dagster_dvc.slurm import SlurmDvcResource
-from tests.contract.dagster_dvc.test_stopping import GRAPH, STAGE, _gone, _locked, _number, _until
-from tests.support import dvc_graphs as graphs
+from test_stopping import GRAPH, STAGE, _gone, _locked, _number
 
 pytestmark = pytest.mark.slow
 
@@ -144,7 +144,7 @@ dg.materialize(build_dvc_assets(project), resources={{"dvc": resource}}, raise_o
     step.send_signal(signal.SIGINT)
     _, said = step.communicate(timeout=120)
     assert "--batch --signal=TERM 17" in (slurm / "cancelled").read_text()
-    _until(lambda: _gone(stage))
+    graphs.until(lambda: _gone(stage))
     assert not (root / "half").exists() and (root / "kept").read_text() == "a checkpoint"
     assert _locked(root) == {} and not (root / "dvc.lock").exists()
     assert "removed the half-written half" in said, "the job's own words come home"

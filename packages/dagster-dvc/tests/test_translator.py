@@ -7,8 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcProjectError, build_dvc_assets, dvc_asset
-from tests.support import dvc_graphs as graphs
 
 
 @pytest.fixture

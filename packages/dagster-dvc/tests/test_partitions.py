@@ -7,8 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcProjectError, build_whole_graph_job
-from tests.support import dvc_graphs as graphs
 
 pytestmark = pytest.mark.slow
 

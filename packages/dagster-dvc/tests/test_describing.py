@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 import dagster as dg
-import pandas as pd
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+import dvc_graphs as graphs
 from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
 from dagster_dvc.describing import describe_outs, holds_recorded, table_facts
-from tests.support import dvc_graphs as graphs
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,8 @@ stages:
 def root(tmp_path: Path) -> Path:
     root = graphs.make(tmp_path, GRAPH)
     (root / "made").mkdir()
-    pd.DataFrame({"id": ["p", "q", "r"], "score": [0.1, 0.2, 0.3]}).to_parquet(root / "made" / "large.parquet")
+    rows = pyarrow.table({"id": ["p", "q", "r"], "score": [0.1, 0.2, 0.3]})
+    parquet.write_table(rows, root / "made" / "large.parquet")
     (root / "made" / "lines.jsonl").write_text('{"idx": "a", "n": 1}\n{"idx": "b", "n": 2}\n')
     (root / "made" / "broken.parquet").write_bytes(b"PAR1 cut off")
     figures = {"accuracy": 0.5, "px64": {"gain": 1}, "name": "words", "lost": None, "flag": True}
