@@ -5,7 +5,7 @@
 A tiny policy paints four panels of one colour each. Two rewards, plain functions of pictures and prompts, ask for the
 colour that the prompt names and for panels that are alike. Both rise within seconds, because they are easy to please:
 this shows how the algorithm works, not what it does to a large model. Rollout, dynamics, aggregation, advantages and
-loss are the library's own; the loop around them is that of ``paco_core/grpo/online.py`` (sample, score) and
+loss are the library's own; the loop around them is that of ``paco_core/grpo/trainer.py`` (sample, score) and
 ``paco_core/grpo/learner.py`` (learn), without checkpoints, several processes, and evaluation on unseen prompts. Two
 things are simpler here: each update sees all samples of an epoch, where the library's take a share each, and no
 advantage is clipped.

@@ -22,10 +22,10 @@ import yaml
 
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.grpo.checks import read_log, shared_gain
-from paco_core.grpo.hack_alarm import AGREEMENT, alarm
-from paco_core.grpo.intervals import mean_with_interval
-from paco_core.grpo.outcome import Reports
-from paco_core.grpo.recipe import Place, train
+from paco_core.grpo.hacking import AGREEMENT, alarm
+from paco_core.grpo.metrics import mean_with_interval
+from paco_core.grpo.recipe import train
+from paco_core.grpo.trainer import RunContext
 from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
@@ -97,8 +97,10 @@ def trained(root: Path, out: Path, params: Params) -> tuple[list[dict[str, float
     assert truth is not None, "only the storybook knows the truth"
     gold = KeptGold(truth)
     with TemporaryDirectory() as checkpoints:
-        place = Place(root, out, out, Path(checkpoints), read)
-        train(params, POLICY, task.split(recipe, read), lambda: gold, place, "hack_meter example", Reports())
+        context = RunContext(
+            root=root, out=out, final=out, checkpoints=Path(checkpoints), read=read, code="hack_meter example"
+        )
+        train(params, POLICY, task.split(recipe, read), lambda: gold, context)
     return read_log(out / "training_log.csv"), gold
 
 

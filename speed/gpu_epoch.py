@@ -27,8 +27,8 @@ import torch
 from paco_core.config import profiles
 from paco_core.config.params import PolicyRecipe
 from paco_core.grpo.evaluation import Evaluator
-from paco_core.grpo.outcome import Outcome
-from paco_core.grpo.recipe import Scorers, assemble
+from paco_core.grpo.recipe import assemble
+from paco_core.grpo.trainer import Outcome, RunContext
 from paco_core.planning.device_memory import device_memory
 from paco_core.planning.footprint import Architecture, architecture
 from paco_core.policies.encoded import Encoded
@@ -100,7 +100,7 @@ def epoch(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) ->
     ):
         prompts = split(edits=policy.edits)
         one = replace(prompts, unseen=prompts.unseen[: recipe.eval_prompts])
-        trainer = assemble(recipe, policy, one, Scorers({"darkness": Darkness()}))
+        trainer = assemble(recipe, policy, one, RunContext(rewards={"darkness": Darkness()}))
         return trainer.run(Path(folder) / "out", Path(folder) / "checkpoints"), clock
 
 

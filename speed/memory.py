@@ -28,7 +28,7 @@ from paco_core.config import profiles
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.sizes import pages_of
+from paco_core.grpo.sizes import grids_of
 from paco_core.planning.device_memory import device_memory
 from paco_core.planning.footprint import KEPT_BYTES, KNOWN
 from paco_core.planning.foreseen import paintable, usable
@@ -100,7 +100,7 @@ class Picture:
 
 def largest(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, patch: int) -> Picture:
     """The largest that the records' pages have, beside as many reference pictures as one has at most."""
-    pages = pages_of(recipe, records, side, patch)
+    pages = grids_of(recipe, records, side, patch)
     size = max((page.part_size for page in pages), key=math.prod, default=(side, side))
     before = predecessors_of(recipe)
     if before:

@@ -21,9 +21,9 @@ from PIL import Image
 
 from paco_core.config import profiles
 from paco_core.config.params import PolicyRecipe, parse
-from paco_core.grpo.experience import Bucket, Experience
-from paco_core.grpo.learner import Learner, UpdateHealth
+from paco_core.grpo.learner import Learner
 from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.grpo.sampling import Bucket, Experience
 from paco_core.io.numbers import whole
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Policy
@@ -71,8 +71,8 @@ def experience(policy: Policy, recipe: PolicyRecipe, side: int) -> Experience:
     return Experience(encoded, rows, keys, np.ones(count), [Bucket(sampling, np.arange(count), {noisy: kept})])
 
 
-def learnt(policy: Any, recipe: PolicyRecipe, found: Experience, fault: str = "") -> UpdateHealth:
-    """The health of an update on ``found``; a fault spoils the velocity of trained passes."""
+def learnt(policy: Any, recipe: PolicyRecipe, found: Experience, fault: str = "") -> dict[str, float]:
+    """The metrics of an update on ``found``; a fault spoils the velocity of trained passes."""
     real, generator = policy.velocity, torch.Generator().manual_seed(0)
 
     def velocity(*args: Any) -> torch.Tensor:
@@ -109,9 +109,9 @@ def main() -> None:
                 again = recipe.model_copy(update={"old_log_prob": "recomputed"})
                 cases = {"rollout": (recipe, ""), "recomputed": (again, ""), "20% noise": (recipe, "noise")}
                 for case, (settings, fault) in (cases | {"swapped": (recipe, "swapped")}).items():
-                    health = learnt(policy, settings.model_copy(update={"learning_rate": 1e-12}), found, fault)
+                    metrics = learnt(policy, settings.model_copy(update={"learning_rate": 1e-12}), found, fault)
                     tokens = found.buckets[0].kept[recipe.noise_steps[0]].before.shape[1]
-                    told = f"{health.ratio_gap:.1e}, {health.first_clip_fraction:.0%}"
+                    told = f"{metrics['ratio_gap']:.1e}, {metrics['first_clip_fraction']:.0%}"
                     print(f"{name}, {dtype}, {tokens}, {case}: {told}", flush=True)
 
 

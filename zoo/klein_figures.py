@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.pages import EncodedPrompts, paint_page
+from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sizes import Canvas
+from paco_core.grpo.sampling import EncodedPrompts, sample_images
+from paco_core.grpo.sizes import ImageGrid
 from paco_core.policies.base import NoiseKey
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.editing import changed
@@ -68,12 +69,12 @@ def stories(policy: Policy, recogniser: Path, guidance: float) -> dict[str, floa
         for one in asked
     ]  # fmt: skip
     prompts = EncodedPrompts.from_records(policy, records, MOST_BEFORE, PANEL_LENGTH, guidance)
-    rows, page = range(STORIES), Canvas((2 * SIZE, 3 * SIZE), records[0].grid)
+    rows, page = range(STORIES), ImageGrid((2 * SIZE, 3 * SIZE), records[0].grid)
     sampling = Sampling.for_policy(policy, page.part_size, edit_figures.STEPS, guidance)
     keys = [NoiseKey(record.idx, 0, SEED) for record in records]
-    _, parts = paint_page(policy, prompts, rows, keys, sampling, page)
+    images, _ = sample_images(policy, prompts, rows, keys, sampling, page)
     reader = Recogniser.from_pretrained(recogniser)
-    read = [reader.read([part.pictures[row] for part in parts]) for row in rows]
+    read = [reader.read(cut(image, LAYOUT)) for image in images]
     following = [gold_following(own, one.panels) for own, one in zip(read, asked, strict=True)]
     return {
         f"gold_story_consistency_{SIZE}px": sum(map(gold_consistency, read)) / STORIES,

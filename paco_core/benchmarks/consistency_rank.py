@@ -19,7 +19,7 @@ import pandas as pd
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, chance_metrics, rank_metrics
 from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import Estimate, compare, estimate
-from paco_core.grpo.intervals import LEVEL
+from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import plain
 from paco_core.io.files import DataError, read_table
 from paco_core.reward_model.instructions import render

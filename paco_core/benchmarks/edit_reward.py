@@ -20,7 +20,7 @@ import pandas as pd
 from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import METHODS, Estimate, macro_compare, macro_estimate
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed, with_published
-from paco_core.grpo.intervals import LEVEL
+from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import plain
 from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.instructions import render

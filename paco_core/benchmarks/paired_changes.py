@@ -10,7 +10,7 @@ import numpy as np
 
 from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import Estimate, compare, estimate
-from paco_core.grpo.intervals import LEVEL
+from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import plain
 from paco_core.painting.painted import AFTER, BEFORE
 

@@ -6,7 +6,7 @@ instead: :mod:`paco_core.benchmarks.proportions`.
 
 The interval is the only test: a difference is shown where its interval excludes zero. A p-value of another test next
 to it could say the opposite. Fewer than
-:data:`~paco_core.grpo.intervals.FEWEST_GROUPS` groups get no interval.
+:data:`~paco_core.grpo.metrics.FEWEST_GROUPS` groups get no interval.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paco_core.benchmarks.proportions import (
     mean_of_classes,
     wilson,
 )
-from paco_core.grpo.intervals import FEWEST_GROUPS, LEVEL
+from paco_core.grpo.metrics import FEWEST_GROUPS, LEVEL
 
 BOOTSTRAP, WILSON, NEWCOMBE = "bootstrap", "wilson", "newcombe"
 METHODS = "Wilson's for shares of yes and no, Newcombe's for changes of such, percentile bootstrap for all else"

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from paco_core.config.measures import DRIFT_PROMPTS, GAINS, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import PolicyRecipe, PolicyTraining
-from paco_core.grpo import ratio
-from paco_core.grpo.hack_alarm import AGREEMENT, first_alarm, gained_alone
-from paco_core.grpo.intervals import FEWEST_GROUPS
+from paco_core.grpo.hacking import AGREEMENT, first_alarm, gained_alone
+from paco_core.grpo.metrics import FEWEST_GROUPS
 from paco_core.io.check_report import CheckReport, Severity
 from paco_core.io.files import DataError
 
@@ -22,6 +21,11 @@ DRIFT = (
 )
 DIVERSITY_KEPT = {PANEL_DIVERSITY: 0.5, REFERENCE_DISTANCE: 0.25}  # of the value before training
 HALF_A_GREY_LEVEL = 0.5 / 255  # images whose pixels differ by less are copies; a share of such a difference is noise
+#: Largest |ratio - 1| before the first update that training, promotion and Dagster's check accept, in clip ranges.
+RATIO_LIMIT = 3.0
+#: Share of samples outside the clip range before the first update from which on training and the checks warn.
+CLIPPED_SHARE = 0.05
+RATIO_REMEDY = "choose policies.defaults.old_log_prob: recomputed"
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -73,14 +77,33 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
     return CheckReport("no_collapse", not collapsed and not copies, severity, description, metadata)
 
 
+def max_ratio_gap(params: PolicyTraining) -> float:
+    """Largest accepted |ratio - 1| before the first update: ``max_ratio_gap``, or :data:`RATIO_LIMIT` clip ranges.
+
+    Before it the new weights are the old ones, and rounding alone moves the ratio. Its effect on a training depends on
+    ``clip_range``: a sample outside it is clipped before anything is learnt.
+    """
+    return params.max_ratio_gap or RATIO_LIMIT * params.clip_range
+
+
+def clipping_warning(share: float, params: PolicyTraining) -> str | None:
+    """A sentence about ``share`` of the samples outside the clip range before the first update; None for few."""
+    if not share > CLIPPED_SHARE:
+        return None
+    return (
+        f"before the first update {share:.0%} of the samples are outside clip_range={params.clip_range:g}: rounding in "
+        f"{params.dtype} decides what they teach; {RATIO_REMEDY}"
+    )
+
+
 def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckReport:
-    """Before an update the trained pass must find the rollout's log-probabilities, as :mod:`.ratio` bounds it."""
+    """Before an update the trained pass must find the rollout's log-probabilities (:func:`max_ratio_gap`)."""
     name = "ratio_is_one_before_update"
-    if not ratio.compares(params):
+    if params.forward:  # losses on clean latents
         return CheckReport(name, True, "ERROR", f"loss {params.loss} compares no log-probabilities: it has no ratio")
     gaps = [row["update/ratio_gap"] for row in rows if "update/ratio_gap" in row]
     shares = [row["update/first_clip_fraction"] for row in rows if "update/first_clip_fraction" in row]
-    largest, share, bound = max(gaps, default=math.nan), max(shares, default=0.0), ratio.bound(params)
+    largest, share, bound = max(gaps, default=math.nan), max(shares, default=0.0), max_ratio_gap(params)
     found: dict[str, str | int | float] = {
         "largest_gap": largest,
         "largest_clip_share": share,
@@ -88,14 +111,14 @@ def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckRep
     }
     description = f"largest |ratio - 1| before an update is {largest:.2g} over {len(gaps)} epochs, {bound:g} at most"
     if not largest <= bound:
-        return CheckReport(name, False, "ERROR", f"{description}; {ratio.REMEDY}", found)
-    if warning := ratio.clipped_early(share, params):
+        return CheckReport(name, False, "ERROR", f"{description}; {RATIO_REMEDY}", found)
+    if warning := clipping_warning(share, params):
         return CheckReport(name, False, "WARN", warning, found)
     return CheckReport(name, True, "ERROR", description, found)
 
 
 def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
-    """A gain by the judge that trains must be one by the judge that does not (:mod:`.hack_alarm`).
+    """A gain by the judge that trains must be one by the judge that does not (:func:`.hacking.gained_alone`).
 
     It is not where any epoch of the training raised the alarm, nor at a size where the last evaluation says so.
     """

@@ -1,24 +1,24 @@
-"""The policy on unseen prompts with fixed seeds, at every evaluation size, without noise steps."""
+"""Evaluation: the policy on unseen prompts with fixed seeds, at every evaluation size, without noise steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image as pil
 
 from paco_core.config.measures import FAILED_SAMPLES, SCORE
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
-from paco_core.grpo.intervals import EvaluationChange, mean
-from paco_core.grpo.pages import EncodedPrompts, paint_page
-from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.grpo.sizes import Canvas, buckets
-from paco_core.io.pictures import in_a_row
-from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.grpo.metrics import EvaluationChange, mean
+from paco_core.grpo.rollout import Sampling
+from paco_core.grpo.sampling import EncodedPrompts, gather_image, sample_batches, split_batches
+from paco_core.grpo.scoring import Reference, Scores, Scoring
+from paco_core.grpo.sizes import ImageGrid, buckets
+from paco_core.io.atomic import atomic
+from paco_core.policies.base import NoiseKey, Policy
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import validate_failed_share
 from paco_core.training.processes import Processes
@@ -72,7 +72,7 @@ class Evaluator:
         rows = [row for row in range(len(self.records)) for _ in self.recipe.eval_seeds]
         owners = [self.records[row] for row in rows]
         for side in self.recipe.eval_sizes:
-            images, scores = self._paint(side, rows, owners)
+            images, scores = self._sample(side, rows, owners)
             if failed := self._failed(scores, side):
                 metrics[f"{side}/{FAILED_SAMPLES}"] = float(failed)
             measured = {**scores.rewards}
@@ -101,59 +101,36 @@ class Evaluator:
         validate_failed_share(failed, len(scores.diversity), self.max_failed_share, subject, causes)
         return failed
 
-    def _paint(self, side: int, rows: list[int], owners: list[PromptRecord]) -> tuple[list[Image], Scores]:
-        """Pictures and scores in the order of ``rows``; batches hold one size and are shared out to the processes."""
+    def _sample(self, side: int, rows: list[int], records: list[PromptRecord]) -> tuple[list[Image], Scores]:
+        """Images and scores in the order of ``rows``; a batch has one size, and the processes share the batches."""
         keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.recipe.eval_seeds]
         rule, multiple, before = self.recipe.record_size, self.policy.multiple, self.prompts.predecessors
-        pages = [Canvas.from_record(record, side, rule, multiple, before) for record in owners]
+        grids = [ImageGrid.from_record(record, side, rule, multiple, before) for record in records]
         most = self.recipe.eval_batch or self.recipe.rollout_batch
         together = len(self.recipe.eval_seeds) if self.scoring.groupwise else 1
         # On processors batches, and with them the last bits, do not depend on the number of processes.
-        shares = 1 if self.policy.device == "cpu" else self.processes.world
-        painted: dict[int, Image] = {}
-        scoring, number, rollouts = self.scoring.round(), 0, list[int]()
-        for page, places in buckets(pages).items():
-            sampling = Sampling.for_policy(self.policy, page.part_size, self.recipe.eval_steps, self.recipe.guidance)
-            for part in shared_out(places, most, shares, together):
-                rollouts += [number] * page.parts
-                number += 1
-                if not self.processes.mine(number - 1):
-                    continue
-                took, named = [rows[n] for n in part], [keys[n] for n in part]
-                batch, _ = paint_page(self.policy, self.prompts, took, named, sampling, page)
-                scoring.add([owners[n] for n in part], batch)
-                painted |= zip(part, batch, strict=True)
-        for _ in range(self.processes.idle(rollouts)):
-            encoded, own = self.prompts.conditions(self.policy, rows[:1], 0, [[]], page.part_size)
-            rollout(self.policy, encoded, own, keys[:1], sampling)
-        scores = scoring.pending().result().spread(list(painted), len(rows), self.processes)
-        return [self._shared(painted.get(n), pages[n].size) for n in range(len(rows))], scores
-
-    def _shared(self, image: Image | None, size: Size) -> Image:
-        """The picture, from the process that painted it."""
-        if self.processes.world == 1 and image is not None:
-            return image
-
-        own = np.zeros((*size, 3), np.uint8) if image is None else np.asarray(image)
-        return pil.fromarray(self.processes.sum_array(own))
-
-
-def shared_out(places: Sequence[int], most: int, shares: int, together: int = 1) -> list[list[int]]:
-    """Places of pictures in batches of at most ``most``, whose number divides among processes.
-
-    So none waits for another one's last batch: 16 pictures in batches of at most 2 are 14 for seven processes, two of
-    which hold 2. Where there are fewer pictures than processes, each is a batch.
-
-    Args:
-        shares: processes that paint; one has full batches.
-        together: pictures of a prompt, which stay in one batch: a groupwise reward compares them.
-    """
-    if shares == 1:
-        return [list(places[start : start + most]) for start in range(0, len(places), most)]
-    groups = np.array(places).reshape(-1, together)
-    batches = -(-len(groups) // max(1, most // together))
-    batches = min(len(groups), -(-batches // shares) * shares)
-    return [part.ravel().tolist() for part in np.array_split(groups, batches)]
+        shares = 1 if self.policy.device == "cpu" else self.processes.world_size
+        batches = [
+            (grid, batch)
+            for grid, places in buckets(grids).items()
+            for batch in split_batches(places, most, shares, together)
+        ]
+        samplings = {
+            grid.part_size: Sampling.for_policy(
+                self.policy, grid.part_size, self.recipe.eval_steps, self.recipe.guidance
+            )
+            for grid, _ in batches
+        }
+        scoring = self.scoring.round()
+        sampled: dict[int, Image] = {}
+        for number, images, _ in sample_batches(
+            self.policy, self.prompts, batches, rows, keys, samplings, self.processes
+        ):
+            places = batches[number][1]
+            scoring.add([records[place] for place in places], images)
+            sampled |= zip(places, images, strict=True)
+        scores = scoring.result().scatter(list(sampled), len(rows), self.processes)
+        return [gather_image(sampled.get(n), grid.size, self.processes) for n, grid in enumerate(grids)], scores
 
 
 def by_layout(scores: Mapping[str, np.ndarray], layouts: Sequence[str]) -> dict[str, np.ndarray]:
@@ -180,6 +157,31 @@ def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> np.ndarray:
     return aggregate(shaped, weights, rewards.aggregator, rewards.tame_delta).values.reshape(-1)
 
 
-def beside(references: Sequence[Image], picture: Image) -> Image:
-    """Reference pictures, brought to the height of their edit, and the edit to their right."""
-    return in_a_row([*references, picture], picture.height)
+def picture_names(records: Sequence[PromptRecord], seeds: Sequence[int]) -> list[str]:
+    """Files of an evaluation's pictures, in its order."""
+    return [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
+
+
+def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]) -> None:
+    """PNG files ``<size>/<prompt id>-<seed>.png``, replacing what the folder held."""
+    names = picture_names(records, seeds)
+    with atomic(folder, replace=True) as part:
+        for side, pictures in evaluation.pictures.items():
+            (part / str(side)).mkdir(parents=True)
+            for name, picture in zip(names, pictures, strict=True):
+                picture.save(part / str(side) / name)
+
+
+def save_references(folder: Path, records: Sequence[PromptRecord], reference: Reference) -> None:
+    """PNG files of what the pictures are edits of (:func:`reference_files`), replacing what the folder held."""
+    with atomic(folder, replace=True) as part:
+        part.mkdir(parents=True)
+        for record in records:
+            pictures = reference(record)
+            for name, picture in zip(reference_files(record.idx, len(pictures)), pictures, strict=True):
+                picture.save(part / name)
+
+
+def reference_files(idx: str, count: int) -> list[str]:
+    """``<prompt id>.png``, and ``<prompt id>.2.png`` and so on of further ones."""
+    return [f"{idx}.png", *(f"{idx}.{number}.png" for number in range(2, count + 1))]

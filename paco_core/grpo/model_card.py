@@ -10,9 +10,9 @@ import yaml
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.figures import reference_files
-from paco_core.grpo.pages import panel_texts
-from paco_core.grpo.sizes import Canvas, pages_of
+from paco_core.grpo.evaluation import reference_files
+from paco_core.grpo.sampling import panel_texts
+from paco_core.grpo.sizes import ImageGrid, grids_of
 from paco_core.io.model_licence import base_front
 from paco_core.io.precision import weights_format
 from paco_core.policies.base import Policy
@@ -96,8 +96,8 @@ def _named(recipe: PolicyRecipe) -> str:
 def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
     """Python that loads the adapter and paints the record's picture at the largest size of evaluation."""
     kind, edits, before = family_of(recipe.family).pipeline, policy.edits, predecessors_of(recipe)
-    page = pages_of(recipe, [record], max(recipe.eval_sizes), policy.multiple)[0]
-    how = page.part_size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length
+    grid = grids_of(recipe, [record], max(recipe.eval_sizes), policy.multiple)[0]
+    how = grid.part_size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length
     imports = [
         "import torch",
         f"from diffusers import {kind}",
@@ -112,15 +112,15 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
-        *(_story(record, before, page, policy.panel_example(*how)) if before else asked),
+        *(_story(record, before, grid, policy.panel_example(*how)) if before else asked),
         'image.save("painted.png")',
     ]
     return "\n".join([*imports, "", *lines])
 
 
-def _story(record: PromptRecord, before: int, page: Canvas, panel: str) -> list[str]:
+def _story(record: PromptRecord, before: int, grid: ImageGrid, panel: str) -> list[str]:
     """Python that paints panel after panel, each by ``panel``, and puts them into one picture."""
-    (rows, columns), (high, wide) = page.grid, page.part_size
+    (rows, columns), (high, wide) = grid.grid, grid.part_size
     return [
         "panels = []",
         "for prompt in [",

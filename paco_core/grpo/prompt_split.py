@@ -1,10 +1,10 @@
-"""Which prompts a policy trains on and which it is watched on."""
+"""Prompt splits: the prompts that a policy trains on, in which epoch, and the prompts that it is evaluated on."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from paco_core.data.records.edit_records import EditRecord, of_part
 from paco_core.data.records.prompt_content import contents_of, contents_of_all, group_by_content
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.scoring import Reference
 from paco_core.io.files import DataError, read_json, write_json
 
 if TYPE_CHECKING:
+    from paco_core.config.params import PolicyRecipe
     from paco_core.data.preferences import Preferences
+    from paco_core.grpo.scoring import Reference
 
 FILE = "prompts.json"
 
@@ -83,8 +84,7 @@ def given_split(trained: Sequence[PromptRecord], test: Sequence[PromptRecord], u
         raise DataError(
             f"policies.defaults.eval_prompts={unseen}, but there are {len(test)} prompts to test on; lower it"
         )
-    chosen = set(random.Random(f"hold out {seed}").sample(range(len(test)), unseen))
-    return PromptSplit(list(trained), [record for n, record in enumerate(test) if n in chosen])
+    return PromptSplit(list(trained), _choose(test, unseen, seed))
 
 
 def held_out_edits(records: Sequence[EditRecord], reference: Reference | None, unseen: int, seed: int) -> PromptSplit:
@@ -93,16 +93,21 @@ def held_out_edits(records: Sequence[EditRecord], reference: Reference | None, u
     Raises:
         DataError: when fewer were held back, or nothing is left to train on.
     """
-    trained, held = of_part(records, "train"), of_part(records, "unseen")
+    trained, unseen_records = of_part(records, "train"), of_part(records, "unseen")
     if not trained:
         raise DataError("every editing prompt is held back, none is left to train on; lower edit_prompts.unseen")
-    if unseen > len(held):
+    if unseen > len(unseen_records):
         raise DataError(
-            f"policies.defaults.eval_prompts={unseen}, but only {len(held)} editing prompts are held back; "
+            f"policies.defaults.eval_prompts={unseen}, but only {len(unseen_records)} editing prompts are held back; "
             "raise edit_prompts.unseen, or lower policies.defaults.eval_prompts"
         )
-    chosen = set(random.Random(f"hold out {seed}").sample(range(len(held)), unseen))
-    return PromptSplit(list(trained), [record for n, record in enumerate(held) if n in chosen], reference)
+    return PromptSplit(list(trained), _choose(unseen_records, unseen, seed), reference)
+
+
+def _choose(records: Sequence[PromptRecord], count: int, seed: int) -> list[PromptRecord]:
+    """So many records, chosen at random, in their order."""
+    chosen = set(random.Random(f"hold out {seed}").sample(range(len(records)), count))
+    return [record for number, record in enumerate(records) if number in chosen]
 
 
 def preferred(split: PromptSplit, preferences: Preferences) -> PromptSplit:
@@ -128,3 +133,72 @@ def trained_prompts(folder: Path) -> set[str]:
     """
     prompts = read_json(folder / FILE)
     return set(prompts.get("trained_contents", prompts["trained"]))
+
+
+def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[int]:
+    """Indices of ``count`` distinct prompts for epoch 0, 1, ...
+
+    Epochs deal out one shuffled deck after another, so that every prompt is met equally often.
+
+    Raises:
+        DataError: when fewer prompts are there than one epoch needs.
+    """
+    if available < count:
+        raise DataError(
+            f"prompts_per_epoch={count}, but there are only {available} training prompts; "
+            f"choose at most {available} or make more prompts"
+        )
+    deals = available // count
+    deck = list(range(available))
+    random.Random(f"{seed}|{epoch // deals}").shuffle(deck)
+    start = (epoch % deals) * count
+    return deck[start : start + count]
+
+
+def validate_even_batches(sizes: Sequence[Hashable], recipe: PolicyRecipe, world_size: int) -> None:
+    """Find, before any model is loaded, an epoch whose rollout batches the processes cannot share evenly.
+
+    Batches are cut before they are distributed, so the content of a batch, and with it every rounding, does not depend
+    on the number of processes. Images of several sizes are in separate batches, of which epochs have different numbers:
+    then a process without a batch waits.
+
+    Args:
+        sizes: of the image of each training prompt; a batch holds images of one size.
+
+    Raises:
+        DataError: as :func:`prompts_of_epoch`, or naming the numbers of processes that share an epoch evenly.
+    """
+    prompts = prompts_of_epoch(len(sizes), recipe.prompts_per_epoch, 0, recipe.seed)
+    if recipe.offline or len(set(sizes)) > 1:
+        return
+    batches = -(-len(prompts) * recipe.group_size // recipe.rollout_batch)
+    if batches % world_size:
+        valid = [n for n in range(1, batches + 1) if batches % n == 0]
+        raise DataError(
+            f"{batches} rollout batches per epoch cannot be divided evenly among {world_size} processes; valid numbers "
+            f"of processes: {valid}, or change policies.defaults.rollout_batch"
+        )
+
+
+def validate_whole_groups(groupwise: Sequence[str], recipe: PolicyRecipe, world_size: int) -> None:
+    """Rewards that compare the images of a group need the group in one process.
+
+    Args:
+        groupwise: names of such rewards.
+
+    Raises:
+        DataError: naming a rollout batch of whole groups.
+    """
+    if groupwise and world_size > 1 and recipe.rollout_batch % recipe.group_size:
+        near = max(1, round(recipe.rollout_batch / recipe.group_size)) * recipe.group_size
+        raise DataError(
+            f"reward {groupwise[0]} looks at whole groups, and policies.defaults.rollout_batch="
+            f"{recipe.rollout_batch} splits groups of {recipe.group_size} across processes; choose {near}"
+        )
+
+
+def noise_steps_of_epoch(candidates: Sequence[int], count: int | None, epoch: int, seed: int) -> list[int]:
+    """The noise steps of epoch 0, 1, ...: all of ``candidates``, or ``count`` of them drawn for each epoch."""
+    if count is None:
+        return list(candidates)
+    return sorted(random.Random(f"noise steps|{seed}|{epoch}").sample(list(candidates), count))

@@ -1,4 +1,4 @@
-"""Sampling with a few noisy steps: pictures, and of the trajectory only what the loss will need."""
+"""Rollout: sampling with a few noisy steps; of the trajectory it keeps only the tensors that the loss needs."""
 
 from __future__ import annotations
 
@@ -55,10 +55,6 @@ class Sampling:
         schedule = steps_of(policy.sigmas(size, steps), noise_level)
         return cls(size, schedule, guidance, tuple(noise_steps), dynamics, shared_noise, keeps, tuple(train_steps))
 
-    def with_noise_at(self, noise_steps: Sequence[int]) -> Sampling:
-        """The same with noise at other steps."""
-        return replace(self, noise_steps=tuple(noise_steps))
-
     def is_trained(self, step: int) -> bool:
         """Whether anything is kept of a noise step."""
         return bool(self.keeps) and (not self.train_steps or step in self.train_steps)
@@ -72,17 +68,17 @@ class Sampling:
         return self.shared_noise and step <= min(self.noise_steps, default=len(self.steps))
 
 
-def alike(rows: Sequence[int], starts: Sequence[NoiseKey]) -> list[list[int]]:
+def group_identical(rows: Sequence[int], starts: Sequence[NoiseKey]) -> list[list[int]]:
     """Places of samples with the same prompt and the same initial noise, in the order of their first ones."""
-    found: dict[tuple[int, NoiseKey], list[int]] = {}
+    groups: dict[tuple[int, NoiseKey], list[int]] = {}
     for place, start in enumerate(zip(rows, starts, strict=True)):
-        found.setdefault(start, []).append(place)
-    return list(found.values())
+        groups.setdefault(start, []).append(place)
+    return list(groups.values())
 
 
-def spread(values: torch.Tensor, same: Sequence[Sequence[int]]) -> torch.Tensor:
-    """(N, ...), a row for each sample, from (groups, ...), one for each group of equal samples (:func:`alike`)."""
-    number_of = {place: number for number, places in enumerate(same) for place in places}
+def expand_groups(values: torch.Tensor, groups: Sequence[Sequence[int]]) -> torch.Tensor:
+    """(N, ...), a row for each sample, from (groups, ...), a row for each group of :func:`group_identical`."""
+    number_of = {place: number for number, places in enumerate(groups) for place in places}
     return values[[number_of[place] for place in range(len(number_of))]]
 
 
@@ -109,10 +105,12 @@ class NoisyStep:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Clean latents (N, L, C) and the kept steps."""
+    """Clean latents (N, L, C), the kept steps, and the condition of each sample: a row of ``encoded``."""
 
     latents: torch.Tensor
     kept: list[NoisyStep]
+    encoded: Encoded
+    rows: Sequence[int]
 
 
 def rollout(
@@ -134,12 +132,14 @@ def rollout(
         keys: names the noise of each sample; see :meth:`Sampling.start` for its initial one.
     """
     starts = [sampling.start(key) for key in keys]
-    same = alike(rows, starts)
-    own = encoded.take(rows)
+    groups = group_identical(rows, starts)
+    condition_of_each = encoded.take(rows)
     kept: list[NoisyStep] = []
     with torch.no_grad():  # not inference mode: what a model caches in its first pass, trained ones read, too
-        x = policy.noise(sampling.size, [starts[places[0]] for places in same])
-        condition = own if len(same) == len(rows) else encoded.take([rows[places[0]] for places in same])
+        x = policy.noise(sampling.size, [starts[places[0]] for places in groups])
+        condition = condition_of_each
+        if len(groups) < len(rows):
+            condition = encoded.take([rows[places[0]] for places in groups])
         for number, step in enumerate(sampling.steps):
             kept_for_training = number in sampling.noise_steps and sampling.is_trained(number)
             with nullcontext() if kept_for_training else policy.painting():
@@ -147,8 +147,8 @@ def rollout(
             if number not in sampling.noise_steps:
                 x = euler(x, v, step)
                 continue
-            if condition is not own:  # they part ways here
-                x, v, condition = spread(x, same), spread(v, same), own
+            if condition is not condition_of_each:  # from here on the samples of a group differ
+                x, v, condition = expand_groups(x, groups), expand_groups(v, groups), condition_of_each
             dynamics = DYNAMICS[sampling.dynamics]  # "ode" is none: it has no noise steps
             transition = dynamics.transition(x, v, step)
             draws = [NoiseKey(k.prompt_id, k.image, k.seed, number) for k in keys]
@@ -159,6 +159,6 @@ def rollout(
                     NoisyStep(number, x, after, log_prob, transition.mean if "mean" in sampling.keeps else None)
                 )
             x = after
-        if condition is not own:
-            x = spread(x, same)
-    return Trajectory(x, kept)
+        if condition is not condition_of_each:
+            x = expand_groups(x, groups)
+    return Trajectory(x, kept, encoded, rows)

@@ -36,33 +36,19 @@ class Scores:
     diversity: np.ndarray
     measure: str = PANEL_DIVERSITY
 
-    def spread(self, places: Sequence[int], count: int, processes: Processes) -> Scores:
+    def scatter(self, places: Sequence[int], count: int, processes: Processes) -> Scores:
         """The scores of all processes: these ones at ``places`` of ``count``, the others' where they are from."""
 
         def full(values: np.ndarray) -> np.ndarray:
             whole = np.zeros(count)
             whole[list(places)] = values
-            return processes.sum_array(whole)
+            return processes.all_reduce_array(whole)
 
         rewards = {name: full(values) for name, values in self.rewards.items()}
         return Scores(rewards, full(self.diversity), self.measure)
 
 
-class Pending:
-    """Scores under way; :meth:`result` waits for them and passes on what went wrong."""
-
-    def __init__(self, jobs: dict[str, list[Future[np.ndarray]]], measure: str) -> None:
-        self._jobs, self._measure = jobs, measure
-
-    def result(self) -> Scores:
-        """Scores of all pictures handed over, in their order."""
-        none = np.zeros(0)  # a process may have no picture to score
-        done = {name: np.concatenate([none, *(job.result() for job in jobs)]) for name, jobs in self._jobs.items()}
-        diversity = done.pop(self._measure)
-        return Scores(done, diversity, self._measure)
-
-
-class Round:
+class ScoreBatch:
     """Pictures scored together: a pointwise reward sees each batch at once, a groupwise one each whole group.
 
     A group is a run of pictures of one prompt, which may reach over several batches.
@@ -84,22 +70,26 @@ class Round:
         if self._scoring.groupwise:
             for place, record in enumerate(records):
                 if self._group and self._group[-1].records[0].idx != record.idx:
-                    self._flush()
+                    self.flush()
                 self._group.append(batch.take([place]))
 
     def _submit(self, name: str, batch: RewardBatch) -> None:
         self._jobs[name].append(self._scoring.start(name, batch))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Start scoring the last group."""
         if self._group:
             for name in self._scoring.groupwise:
                 self._submit(name, RewardBatch.join(self._group))
         self._group = []
 
-    def pending(self) -> Pending:
-        """What is under way; nothing may be added any more."""
-        self._flush()
-        return Pending(self._jobs, self._scoring.measure)
+    def result(self) -> Scores:
+        """Wait for the scores of all pictures, in their order."""
+        self.flush()
+        none = np.zeros(0)  # a process may have no picture to score
+        values = {name: np.concatenate([none, *(job.result() for job in jobs)]) for name, jobs in self._jobs.items()}
+        diversity = values.pop(self._scoring.measure)
+        return Scores(values, diversity, self._scoring.measure)
 
 
 def groupwise(rewards: Mapping[str, RewardFunction]) -> list[str]:
@@ -121,13 +111,13 @@ class Scoring:
         self.pointwise = [name for name in self._functions if name not in self.groupwise]
         self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"score-{name}") for name in self._functions}
 
-    def round(self, draw: int = 0) -> Round:
+    def round(self, draw: int = 0) -> ScoreBatch:
         """Begin to score pictures that belong together.
 
         Args:
             draw: what rewards draw by, :attr:`paco_core.rewards.base.RewardBatch.draw`.
         """
-        return Round(self, draw)
+        return ScoreBatch(self, draw)
 
     def start(self, name: str, batch: RewardBatch) -> Future[np.ndarray]:
         """Hand a batch of N pictures to one reward's worker, which returns values (N,)."""

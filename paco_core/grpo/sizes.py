@@ -1,4 +1,4 @@
-"""How large each prompt's picture is: the recipe's scale, the record's shape."""
+"""Image sizes: the recipe's scale, the record's shape."""
 
 from __future__ import annotations
 
@@ -50,14 +50,16 @@ def _step(multiple: int, count: int, *, apart: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Canvas:
+class ImageGrid:
     """Height and width of a picture, and the rows and columns of parts in which it is painted; 1 x 1 = at once."""
 
     size: Size
     grid: tuple[int, int] = (1, 1)
 
     @classmethod
-    def from_record(cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int) -> Canvas:
+    def from_record(
+        cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int
+    ) -> ImageGrid:
         """As :func:`picture_size`; ``predecessors`` 0 = all panels are painted at once."""
         size = picture_size(record, side, rule, multiple, apart=predecessors > 0)
         return cls(size, record.grid if predecessors else (1, 1))
@@ -72,10 +74,10 @@ class Canvas:
         return self.size[0] // self.grid[0], self.size[1] // self.grid[1]
 
 
-def pages_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, multiple: int) -> list[Canvas]:
-    """The page of each record's picture, ``side`` as of :func:`picture_size`."""
+def grids_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, multiple: int) -> list[ImageGrid]:
+    """The grid of each record's image, ``side`` as of :func:`picture_size`."""
     before = predecessors_of(recipe)
-    return [Canvas.from_record(record, side, recipe.record_size, multiple, before) for record in records]
+    return [ImageGrid.from_record(record, side, recipe.record_size, multiple, before) for record in records]
 
 
 #: Pixels that a token of the families' public models is high and wide.
@@ -97,7 +99,7 @@ def token_pixels(model: Path) -> int | None:
     return None if halvings == 1 else 2**halvings
 
 
-def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
+def validate_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
     """Find picture sizes that the model's packing or a record's panels do not divide, before it is loaded.
 
     Nor may a panel be smaller than a token, which would show two panels at once, or, where it is a reference picture,
@@ -143,7 +145,7 @@ def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple
 
 
 def buckets(sizes: Sequence[Shape]) -> dict[Shape, list[int]]:
-    """Places of each size, or page, in order of first appearance: one batch holds pictures of one."""
+    """Places of each size, or grid, in order of first appearance: one batch holds pictures of one."""
     found: dict[Shape, list[int]] = {}
     for place, size in enumerate(sizes):
         found.setdefault(size, []).append(place)

@@ -1,6 +1,6 @@
-"""PaCo-GRPO: sample, score, give advantages, optimise, evaluate; epoch after epoch, resumable.
+"""Trainer of PaCo-GRPO: sample, score, give advantages, optimize, evaluate; epoch after epoch, resumable.
 
-Where pictures were ranked before, an epoch has pairs of these instead of samples (:mod:`.offline`).
+If images were ranked before, an epoch has pairs of these instead of samples (:class:`.epochs.OfflineEpochs`).
 """
 
 from __future__ import annotations
@@ -10,45 +10,151 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from paco_core.grpo.early_stop import stops
-from paco_core.grpo.evaluation import Evaluation, Evaluator, beside
-from paco_core.grpo.figures import (
+import numpy as np
+
+from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
+from paco_core.grpo.advantages import advantages
+from paco_core.grpo.epochs import Epochs
+from paco_core.grpo.evaluation import Evaluation, Evaluator, Gold, picture_names, save_pictures, save_references
+from paco_core.grpo.hacking import (
+    AGREEMENT,
+    agreement,
+    disagreement,
+    hack_metrics,
+    plain_scores,
+    read_scores,
+    stop_reason,
+    write_scores,
+)
+from paco_core.grpo.learner import Learner
+from paco_core.grpo.metrics import (
+    EvaluationChange,
     Row,
     evaluated,
     evaluation_row,
     gap_changes,
     note,
-    picture_names,
-    save_pictures,
-    save_references,
+    paired_changes,
+    reward_metrics,
 )
-from paco_core.grpo.hack_meter import Start, measure, plain_scores, read_scores, write_scores
-from paco_core.grpo.intervals import paired_changes
-from paco_core.grpo.learner import Learner
-from paco_core.grpo.online import Epochs
-from paco_core.grpo.outcome import Outcome, Reports
+from paco_core.grpo.sampling import Experience
+from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.io.atomic import atomic
 from paco_core.io.contact_sheet import tiled
+from paco_core.io.pictures import in_a_row, read_image
+from paco_core.rewards.aggregation import aggregate
+from paco_core.rewards.base import RewardFunction, validate_failed_share
 from paco_core.runtime.checkpoints import alone
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite
+from paco_core.training.processes import Processes
 
 if TYPE_CHECKING:
-    import numpy as np
+    from PIL.Image import Image
 
     from paco_core.config.params import PolicyRecipe
     from paco_core.grpo.prompt_split import PromptSplit
-    from paco_core.training.processes import Processes
 
 SHEET_PICTURES = 16
 SHEET_COLUMNS = 8
 BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
 BEFORE_SCORES = "scores-before.json"
+LAST_UPDATE = ("update/ratio_gap", "update/first_clip_fraction")
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Callbacks for progress and metrics; no-ops by default."""
+
+    say: Callable[[str], None] = lambda _line: None
+    metrics: Callable[[Mapping[str, float], int], None] = lambda _values, _epoch: None
+    picture: Callable[[Image, str, int], None] = lambda _image, _key, _epoch: None
+    epoch: Callable[[int, str], None] = lambda _done, _note: None
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The surroundings of a training, apart from its recipe, policy and prompts.
+
+    Attributes:
+        rewards: the recipe's ``rewards`` by name.
+        test_rewards: its ``test_rewards``, which score evaluations; None = the rewards of the training do.
+        gold: measures that no training sees; None if nobody knows the truth.
+        max_failed_share: share of samples without a score that ends a training.
+        identity: models, data and code by content, for checkpoints.
+        code: digest of the code that trains; a checkpoint of other code is not used.
+        root: the project.
+        out: folder of the results while the training runs.
+        final: where ``out`` will be at the end, relative to the root, for the paths on the model card.
+        checkpoints: folder of the checkpoints of this training and of similar ones, one folder per key.
+        read: returns the path of an input, after a check that it exists.
+    """
+
+    rewards: Mapping[str, RewardFunction] = field(default_factory=dict)
+    test_rewards: Mapping[str, RewardFunction] | None = None
+    gold: Gold | None = None
+    max_failed_share: float = 0.05
+    identity: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
+    root: Path = Path()
+    out: Path = Path()
+    final: Path = Path()
+    checkpoints: Path = Path()
+    read: Callable[[Path], Path] = lambda path: path
+    reports: Reports = field(default_factory=Reports)
+    processes: Processes = field(default_factory=Processes)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Evaluations with the weights before and after training, and one row of figures an epoch."""
+
+    before: Row
+    after: Row
+    rows: list[Row]
+    resumed_at: int
+    stopped: str | None = None  # why training ended before its last epoch
+    cut: Mapping[str, int] = field(default_factory=dict)  # how many prompts were longer than the policy reads
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of all epochs, by part: ``seconds/sample``
+    changes: Mapping[str, EvaluationChange] = field(
+        default_factory=dict
+    )  # over the prompts with scores before and after
+    gap_changes: Row = field(default_factory=dict)
+    scores: Mapping[str, Any] = field(default_factory=dict)  # of each image before and after, as JSON
+
+    def change_row(self) -> Row:
+        """``change/64/x`` of each measure with its interval, ``_low`` and ``_high``, as MLflow stores them."""
+        return {
+            f"change/{name}{end}": value for name, change in self.changes.items() for end, value in change.row().items()
+        }
+
+    def metrics(self) -> Row:
+        """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
+
+        ``eval.64.x`` is ``x`` on the few prompts of an evaluation. Its change is over the prompts that have all scores
+        before and after, with its 95% interval; ``change_missing`` counts the others. Benchmarks measure more prompts.
+        """
+        figures: Row = {**self.cut, "epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
+        begun, after = (
+            evaluation | {name: value for name, value in row.items() if name.startswith("gap/")}
+            for evaluation, row in ((self.before, self.rows[0]), (self.after, self.rows[-1]))
+        )
+        for name, value in after.items():
+            key = f"{'' if name.startswith('gap/') else 'eval.'}{name.replace('/', '.')}"
+            before = begun.get(name, math.nan)
+            change = self.gap_changes.get(name, value - before)
+            figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": change}
+            if name in self.changes:
+                figures |= {f"{key}.change{end}": number for end, number in self.changes[name].row().items()}
+        for name in ("reward_ratio", PANEL_DIVERSITY, REFERENCE_DISTANCE, *LAST_UPDATE):
+            if name in self.rows[-1]:
+                figures[name.replace("/", ".")] = self.rows[-1][name]
+        return figures
 
 
 @dataclass(frozen=True)
@@ -56,7 +162,8 @@ class Trainer:
     """Trains a policy, epoch after epoch; :func:`paco_core.grpo.recipe.assemble` puts its parts together.
 
     Attributes:
-        key: names what is trained by content; checkpoints of another key are not gone on with.
+        scoring: the rewards of the training.
+        key: identifies the training by content; a checkpoint of another key is not used.
         card: the model card of evaluations before and after, and of the number of epochs.
         cut: how many prompts were longer than the policy reads, as a metric.
     """
@@ -65,15 +172,20 @@ class Trainer:
     split: PromptSplit
     learner: Learner
     epochs: Epochs
+    scoring: Scoring
     evaluator: Evaluator
+    context: RunContext
     key: str
     card: Callable[[Row, Row, int], str]
-    reports: Reports
     cut: Mapping[str, int]
 
     @property
     def processes(self) -> Processes:
         return self.learner.processes
+
+    @property
+    def reports(self) -> Reports:
+        return self.context.reports
 
     def run(self, out: Path, checkpoints: Path) -> Outcome:
         """Train into ``out`` (adapter/, training_log.csv, samples/), going on where a run of this key left off.
@@ -86,8 +198,8 @@ class Trainer:
             RuntimeError: when a gradient is not finite, or the training pass does not match the sampling pass.
         """
         store = checkpoints / self.key
-        with self.epochs.open(store), self.evaluator.scoring, alone(store) if self.processes.main else nullcontext():
-            self.processes.wait()  # until the first one is at it, no other reads where to go on from
+        with self.scoring, self.evaluator.scoring, alone(store) if self.processes.main else nullcontext():
+            self.processes.barrier()  # the first process repairs the checkpoints before any process reads them
             return self._epochs(out, store)
 
     def _epochs(self, out: Path, store: Path) -> Outcome:
@@ -145,13 +257,13 @@ class Trainer:
             self.reports.metrics({k: v for k, v in {**row, **changes, **seconds}.items() if k != "epoch"}, done)
             self.reports.epoch(done, note(row))
         weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
-        return None if rule is None else stops(rows, weights, rule, self.recipe.hack_meter)
+        return None if rule is None else stop_reason(rows, weights, rule, self.recipe.hack_meter)
 
     def _evaluate_midway(self, epoch: int, row: Row, store: Path) -> Row:
         """Evaluate, add the figures to the row of the epoch, and return the changes since the start."""
         with self.learner.ema.applied(self.learner.parameters):
             evaluation = self._evaluate(epoch, store)
-        row |= evaluation_row(evaluation, self.recipe.eval_sizes)
+        row |= evaluation_row(evaluation.metrics, evaluation.scores, self.recipe.eval_sizes)
         return _changes(evaluation)
 
     def _save(self, store: Path, done: int, notes: dict[str, object]) -> None:
@@ -183,7 +295,7 @@ class Trainer:
             if self.split.reference is not None:
                 save_references(samples / "reference", self.split.unseen, self.split.reference)
             write_log(out / LOG, rows)
-        self.processes.wait()
+        self.processes.barrier()
         return outcome
 
     def _evaluate(self, epoch: int, store: Path | None) -> Evaluation:
@@ -191,21 +303,31 @@ class Trainer:
         evaluation = self.evaluator.evaluate()
         owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
         if (meter := self.recipe.hack_meter) is not None:
-            start = Start.from_evaluation(evaluation) if store is None else self._start(store)
-            found = measure(meter, evaluation, start, owners, self.split.reference)
-            evaluation = replace(evaluation, metrics=evaluation.metrics | found)
+            baseline = evaluation if store is None else self._baseline(store)
+            metrics = hack_metrics(meter, evaluation, baseline, owners, self.split.reference)
+            evaluation = replace(evaluation, metrics=evaluation.metrics | metrics)
         if self.processes.main:
             start_scores = evaluation.scores if store is None else read_scores(store / BEFORE_SCORES)
             evaluation = replace(evaluation, changes=paired_changes(start_scores, evaluation.scores))
             for side, pictures in evaluation.pictures.items():
-                shown = list(zip(owners, pictures, strict=True))[:SHEET_PICTURES]
-                cells = [p if self.split.reference is None else beside(self.split.reference(r), p) for r, p in shown]
+                cells = pictures[:SHEET_PICTURES]
+                if (reference := self.split.reference) is not None:  # references of an edit at its height, to its left
+                    pairs = zip(owners, cells, strict=False)
+                    cells = [in_a_row([*reference(record), image], image.height) for record, image in pairs]
                 self.reports.picture(tiled(cells, SHEET_COLUMNS), f"unseen_{side}px", epoch)
         return evaluation
 
-    def _start(self, store: Path) -> Start:
+    def _baseline(self, store: Path) -> Evaluation:
+        """The evaluation before training, from the files next to the checkpoints.
+
+        Raises:
+            DataError: when the scores are missing or are no JSON.
+        """
         names = picture_names(self.split.unseen, self.recipe.eval_seeds)
-        return Start.read(store / BEFORE_SCORES, store / BEFORE, names, self.recipe.eval_sizes)
+        pictures = {
+            side: [read_image(store / BEFORE / str(side) / name) for name in names] for side in self.recipe.eval_sizes
+        }
+        return Evaluation({}, pictures, read_scores(store / BEFORE_SCORES))
 
     def _scores(self, before: Mapping[str, np.ndarray], after: Evaluation) -> dict[str, object]:
         """The scores of each image before and after training, as JSON, with what the rows and columns are."""
@@ -214,25 +336,63 @@ class Trainer:
         return {"prompts": rows, "seeds": columns, **scores}
 
     def _report(self, evaluation: Evaluation, epoch: int) -> Row:
-        row = evaluation_row(evaluation, self.recipe.eval_sizes)
+        row = evaluation_row(evaluation.metrics, evaluation.scores, self.recipe.eval_sizes)
         if self.processes.main:
             self.reports.metrics({**row, **_changes(evaluation)}, epoch)
         return row
 
     def _epoch(self, epoch: int) -> tuple[Row, Row]:
-        """Gather what is learnt from, optimise; the figures of one epoch, and apart from them its seconds.
+        """Sample, score, give advantages, optimize; the metrics of one epoch, and apart from them its seconds.
 
-        Seconds are logged, and summed up in checkpoints, but are in no out: equal inputs make an equal one.
+        Seconds are logged, and summed up in checkpoints, but are in no output: equal inputs make an equal output.
         """
-        processor = time.process_time()
-        experience, figures, seconds = self.epochs.gather(self.recipe.epochs_before + epoch)
+        processor, started = time.process_time(), time.monotonic()
+        number = self.recipe.epochs_before + epoch
+        experience, wait_for_scores = self.epochs.gather(number)
+        sampled = time.monotonic()
+        metrics: Row = {}
+        seconds = {"seconds/encode" if wait_for_scores is None else "seconds/sample": sampled - started}
+        if wait_for_scores is not None:
+            scores = wait_for_scores()
+            seconds["seconds/wait_for_scores"] = time.monotonic() - sampled
+            experience, metrics = self._with_advantages(experience, scores, number)
         clock = time.monotonic()
-        health = self.learner.learn(experience)
+        updates = self.learner.learn(experience)
         self.learner.objective.after_epoch(epoch + 1)
-        updates = {f"update/{name}": value for name, value in health.figures().items()}
         seconds["seconds/optimise"] = time.monotonic() - clock
         seconds["seconds/processor"] = time.process_time() - processor
-        return {"epoch": epoch + 1.0, **figures, **updates}, seconds
+        return {"epoch": epoch + 1.0, **metrics, **{f"update/{name}": v for name, v in updates.items()}}, seconds
+
+    def _with_advantages(self, experience: Experience, scores: Scores, epoch: int) -> tuple[Experience, Row]:
+        """Turn the scores of the images into advantages, NaN for an image without a score; metrics of the rewards.
+
+        Raises:
+            DataError: when too many samples could not be scored.
+        """
+        recipe, rewards = self.recipe, self.recipe.rewards
+        groups = {name: values.reshape(-1, recipe.group_size) for name, values in scores.rewards.items()}
+        weights = {name: term.weight for name, term in rewards.terms.items()}
+        combined = aggregate(groups, weights, rewards.aggregator, rewards.tame_delta)
+        result = advantages(combined, rewards.advantage_std)
+        validate_failed_share(
+            result.failed,
+            combined.values.size,
+            self.context.max_failed_share,
+            f"epoch {epoch + 1}",
+            self.scoring.failures(),
+        )
+        metrics = reward_metrics(scores, combined, result)
+        if recipe.num_noise_steps is not None:
+            metrics["first_noise_step"] = float(experience.buckets[0].sampling.noise_steps[0])
+        kl_mask = None
+        if (meter := recipe.hack_meter) is not None:
+            judges = [groups[name] for name in (meter.trained, meter.held_out)]
+            metrics[AGREEMENT] = agreement(*judges)
+            if recipe.kl.where == "disagreement":
+                kl_mask = disagreement(*judges).reshape(-1)
+                metrics["disagreement"] = float(kl_mask.mean())
+        values = np.where(np.isnan(combined.values), np.nan, result.values).reshape(-1)
+        return experience.with_advantages(values, kl_mask), metrics
 
 
 def _changes(evaluation: Evaluation) -> Row:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.grpo.intervals import FEWEST_GROUPS
+from paco_core.grpo.metrics import FEWEST_GROUPS
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.check_report import CheckReport

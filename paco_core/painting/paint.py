@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.pages import EncodedPrompts, paint_page, texts_of
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sizes import Canvas, buckets
+from paco_core.grpo.sampling import EncodedPrompts, sample_images, texts_of
+from paco_core.grpo.sizes import ImageGrid, buckets
 from paco_core.io.answer import plain
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
@@ -61,7 +61,7 @@ def paint(  # noqa: PLR0913 - what decides a picture; recipes of policies and pa
         predecessors: of stories, whose panels are painted one by one, how many panels before it a panel has as
             reference pictures; 0 = all panels are painted at once.
     """
-    pages = [Canvas.from_record(record, size, record_size, policy.multiple, predecessors) for record in records]
+    pages = [ImageGrid.from_record(record, size, record_size, policy.multiple, predecessors) for record in records]
     references = None if reference is None else [reference(record) for record in records]
     sizes = [[page.size] for page in pages] if policy.edits else ()
     prompts = EncodedPrompts.from_records(
@@ -76,7 +76,7 @@ def paint(  # noqa: PLR0913 - what decides a picture; recipes of policies and pa
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]
             keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
-            images = paint_page(policy, prompts, [row for row, _ in part], keys, sampling, page)[0]
+            images = sample_images(policy, prompts, [row for row, _ in part], keys, sampling, page)[0]
             for (row, seed), image in zip(part, images, strict=True):
                 yield Painted(name, size, when, records[row], seed, image, lost.get(records[row].idx))
             advance(len(part))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.pages import composed, panel_texts
+from paco_core.grpo.sampling import compose, panel_texts
 from paco_core.painting.paint import paint
 from paco_core.painting.painted import SEPARATELY, Painted
 
@@ -56,6 +56,6 @@ def paint_separately(
             for seed in seeds:
                 alone = [pictures[panel.idx, seed] for panel in panels[record.idx]]
                 lost = next((panel.lost for panel in alone if panel.lost is not None), None)
-                page = composed([panel.image for panel in alone], record.grid)
+                page = compose([panel.image for panel in alone], record.grid)
                 found.append(Painted(name, size, SEPARATELY, record, seed, page, lost))
     return found

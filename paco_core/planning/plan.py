@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dvc_project.project import stages_of
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
-from paco_core.grpo.sizes import pages_of, refuse_sizes
+from paco_core.grpo.prompt_split import validate_even_batches, validate_whole_groups
+from paco_core.grpo.sizes import grids_of, validate_sizes
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
@@ -50,7 +50,7 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     for name, rewards in recipe.reward_sets.items():
         groupwise = found.attempt(f"{key}.{name}", registry.check, rewards, task.given, records)
         if groupwise and name == "rewards":
-            found.attempt(f"{key}.{name}", refuse_split_groups, groupwise, recipe, processes)
+            found.attempt(f"{key}.{name}", validate_whole_groups, groupwise, recipe, processes)
         found.attempt(f"{key}.{name}", registry.refuse_missing_judges, root, rewards)
     found.attempt(key, check_optimizer, recipe.optimizer)
     shape = found.attempt(key, architecture, root, recipe.model)
@@ -62,13 +62,13 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
             found.attempt(key, task.validate_truth, [*records, *others])
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
-            found.attempt(key, refuse_sizes, [*records, *others], one, patch)
+            found.attempt(key, validate_sizes, [*records, *others], one, patch)
         found.attempt(key, _refuse_uneven, recipe, split, patch, processes)
     return found
 
 
 def _refuse_uneven(recipe: PolicyRecipe, split: PromptSplit, multiple: int, processes: int) -> None:
-    refuse_uneven(pages_of(recipe, split.trained, recipe.train_size, multiple), recipe, processes)
+    validate_even_batches(grids_of(recipe, split.trained, recipe.train_size, multiple), recipe, processes)
 
 
 def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.sizes import pages_of
+from paco_core.grpo.sizes import grids_of
 from paco_core.policies.families import edits, predecessors_of
 
 
@@ -19,7 +19,7 @@ def squared(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, pa
         side: scale of a training or an evaluation (:func:`paco_core.grpo.sizes.picture_size`).
         patch: pixels that a token is high and wide; a side is rounded up to a multiple of it.
     """
-    areas = [math.prod(page.part_size) for page in pages_of(recipe, records, side, patch)]
+    areas = [math.prod(page.part_size) for page in grids_of(recipe, records, side, patch)]
     return [math.ceil(math.sqrt(area) / patch) * patch for area in areas] or [side]
 
 

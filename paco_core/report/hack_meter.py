@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.hack_alarm import AGREEMENT
+from paco_core.grpo.hacking import AGREEMENT
 from paco_core.report.charts import Curves, DrawnChart, by_size, line
 
 if TYPE_CHECKING:

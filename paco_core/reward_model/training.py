@@ -128,7 +128,7 @@ def train(  # noqa: PLR0913 - what a training reads, writes and reports to
         progress=progress,
     )
     with alone(run.kept) if processes.main else nullcontext():
-        processes.wait()  # until the first one is at it, no other reads where to go on from
+        processes.barrier()  # until the first one is at it, no other reads where to go on from
         return run.to_the_end(say or (lambda _line: None))
 
 
@@ -250,7 +250,7 @@ class _Run:
         self, module: torch.nn.Module, updates: Updates, group: Sequence[Sequence[int]], step: int, epoch: int
     ) -> tuple[float, float]:
         """One optimiser step over micro-batches; the gradient is that of the mean of their losses."""
-        count, params = self.processes.world, self.params
+        count, params = self.processes.world_size, self.params
         tokens = [[len(self.items[number].answer) for number in batch] for batch in group]
         weights, whole = shares(tokens, params.average)
         total = torch.zeros((), device=self.network.device)
@@ -265,7 +265,7 @@ class _Run:
             updates.backward(loss)
             total += loss.detach()
             found.append((mine, losses.detach()))
-        mean = float(self.processes.sum(total))
+        mean = float(self.processes.all_reduce(total))
         if not math.isfinite(mean):  # the same in every process, so that all of them stop here
             self._stop("loss", self._not_finite(found), step)
         updates.finish()
@@ -311,7 +311,7 @@ class _Run:
 
     def _finish(self, wrapped: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> None:
         """Write the best adapter and the log. The checkpoint stays: a kill may still come before DVC has the outs."""
-        self.processes.wait()
+        self.processes.barrier()
         if not self.processes.main:
             return
         assert done.best is not None
@@ -330,7 +330,7 @@ class _SharedScorer:
             scorer.passes = Passes(1)  # each pass gathers weights from all processes: one after the other, in order
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        count, own = self.processes.world, self.processes.rank
+        count, own = self.processes.world_size, self.processes.rank
         if count == 1:
             return self.scorer.score(queries)
         self._idle(queries)
@@ -343,7 +343,9 @@ class _SharedScorer:
         if not self.processes.sharded:
             return
         self.scorer.warm_up()
-        passes = self.processes.gather([self.scorer.passes_of(queries[self.processes.rank :: self.processes.world])])
+        passes = self.processes.gather(
+            [self.scorer.passes_of(queries[self.processes.rank :: self.processes.world_size])]
+        )
         readable = next((query for query in queries if self.scorer.fault(query) is None), None)
         for _ in range(max(passes) - passes[self.processes.rank]):
             assert readable is not None

@@ -143,16 +143,21 @@ def _recipe(ctx: StageContext | Rank) -> str:
 
 def assist(rank: Rank) -> None:
     """Run training on ranks other than the first, without reporting."""
-    from paco_core.grpo.outcome import Reports
-    from paco_core.grpo.recipe import Place
+    from paco_core.grpo.trainer import RunContext
     from paco_core.runtime import checkpoints
     from paco_core.tasks.training import train_recipe
 
     name = _recipe(rank)
     final = rank.place(paths.POLICIES / name)
-    kept = checkpoints.stage_folder(rank.root, rank.label)
-    place = Place(rank.root, rank.root / final, final, kept, rank.read)
-    train_recipe(rank.params, name, place, rank.code.digest, Reports())
+    context = RunContext(
+        root=rank.root,
+        out=rank.root / final,
+        final=final,
+        checkpoints=checkpoints.stage_folder(rank.root, rank.label),
+        read=rank.read,
+        code=rank.code.digest,
+    )
+    train_recipe(rank.params, name, context)
 
 
 def run(ctx: StageContext) -> None:
@@ -160,8 +165,7 @@ def run(ctx: StageContext) -> None:
     if name not in ctx.params.policies.recipes:
         return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")
 
-    from paco_core.grpo.outcome import Reports
-    from paco_core.grpo.recipe import Place
+    from paco_core.grpo.trainer import Reports, RunContext
     from paco_core.io.files import folder_digest
     from paco_core.policies.adapted import adapted
     from paco_core.runtime import checkpoints
@@ -186,9 +190,16 @@ def run(ctx: StageContext) -> None:
             picture=lambda image, key, epoch: ctx.image(image, key, epoch * updates),
             epoch=lambda done, note: progress.advance(done - progress.done, note),
         )
-        kept = checkpoints.stage_folder(ctx.root, ctx.label)
-        place = Place(ctx.root, out, final, kept, ctx.read)
-        outcome, judges = train_recipe(ctx.params, name, place, ctx.code.digest, reports)
+        context = RunContext(
+            root=ctx.root,
+            out=out,
+            final=final,
+            checkpoints=checkpoints.stage_folder(ctx.root, ctx.label),
+            read=ctx.read,
+            code=ctx.code.digest,
+            reports=reports,
+        )
+        outcome, judges = train_recipe(ctx.params, name, context)
         if judges:
             ctx.endpoint = judges
             ctx.tracker.tags({ENDPOINT_TAG: judges})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paco_core.grpo.hack_alarm import AGREEMENT
+from paco_core.grpo.hacking import AGREEMENT
 from paco_core.tasks.base import Success
 
 # With a capital, for MLflow's charts of a run stand in the order of the code points of their groups.

@@ -12,11 +12,10 @@ from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
-    from paco_core.grpo.outcome import Outcome, Reports
-    from paco_core.grpo.recipe import Place
+    from paco_core.grpo.trainer import Outcome, RunContext
 
 
-def train_recipe(params: Params, name: str, place: Place, code: str, reports: Reports) -> tuple[Outcome, str]:
+def train_recipe(params: Params, name: str, context: RunContext) -> tuple[Outcome, str]:
     """Train a recipe by its name; see :func:`paco_core.grpo.recipe.train`.
 
     Raises:
@@ -24,11 +23,11 @@ def train_recipe(params: Params, name: str, place: Place, code: str, reports: Re
     """
     recipe = params.policies.recipe(name)
     task = task_of(recipe)
-    split = task.split(recipe, place.read)
+    split = task.split(recipe, context.read)
     if params.world == "storybook":
         task.validate_truth([*split.trained, *split.unseen])
     if recipe.offline:
         ids = {record.idx for record in (*split.trained, *split.unseen)}
-        split = preferred(split, preferences_of(recipe, ids, place.read, reports.say))
-        reports.say(f"{len(split.trained)} training prompts have a best and a worst picture")
-    return train(params, name, split, partial(task.unseen_truth, params, place.read), place, code, reports)
+        split = preferred(split, preferences_of(recipe, ids, context.read, context.reports.say))
+        context.reports.say(f"{len(split.trained)} training prompts have a best and a worst picture")
+    return train(params, name, split, partial(task.unseen_truth, params, context.read), context)

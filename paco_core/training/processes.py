@@ -32,11 +32,11 @@ class Processes:
     """This process among ``world`` ones. A world of one needs no process group."""
 
     def __init__(self, device: str = "cpu") -> None:
-        self.world = launched_processes()
-        self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
-        self.sharded = uses_fsdp2() and self.world > 1
+        self.world_size = launched_processes()
+        self.rank = int(os.environ.get("RANK", "0")) if self.world_size > 1 else 0
+        self.sharded = uses_fsdp2() and self.world_size > 1
         self._state: Any = None
-        if self.world > 1:
+        if self.world_size > 1:
             self._state = PartialState(cpu=device == "cpu", **rendezvous.arguments())
             atexit.register(self._state.destroy_process_group)  # its threads abort an interpreter that ends with them
 
@@ -50,25 +50,25 @@ class Processes:
         """The device that accelerate gave this process; None where it is alone."""
         return None if self._state is None else str(self._state.device)
 
-    def mine(self, number: int) -> bool:
+    def owns(self, number: int) -> bool:
         """Whether the n-th piece of work is this process's."""
-        return number % self.world == self.rank
+        return number % self.world_size == self.rank
 
-    def idle(self, numbers: Iterable[int]) -> int:
+    def dummy_passes(self, numbers: Iterable[int]) -> int:
         """How many dummy passes this process must add to its share of these: FSDP needs as many on each rank."""
         if not self.sharded:
             return 0
-        counts = [0] * self.world
+        counts = [0] * self.world_size
         for number in numbers:
-            counts[number % self.world] += 1
+            counts[number % self.world_size] += 1
         return max(counts) - counts[self.rank]
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until every process is here."""
         if self._state is not None:
             self._state.wait_for_everyone()
 
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over processes, shaped like ``tensor``, on every one of them.
 
         Zeros elsewhere leave a process's own values exact.
@@ -78,8 +78,8 @@ class Processes:
         summed: torch.Tensor = reduce(tensor.to(self._state.device), "sum").to(tensor.device)
         return summed
 
-    def sum_each(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """:meth:`sum` of each of many tensors of one type and any shape.
+    def all_reduce_each(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """:meth:`all_reduce` of each of many tensors of one type and any shape.
 
         A message of some megabytes takes hardly longer than a small one, and an adapter has hundreds of tensors.
         """
@@ -87,16 +87,17 @@ class Processes:
             return list(tensors)
         summed: list[torch.Tensor] = []
         for bucket in _buckets(tensors):
-            whole = self.sum(torch.cat([tensor.reshape(-1) for tensor in bucket]))
+            whole = self.all_reduce(torch.cat([tensor.reshape(-1) for tensor in bucket]))
             parts = whole.split([tensor.numel() for tensor in bucket])
             summed += [part.view_as(tensor) for part, tensor in zip(parts, bucket, strict=True)]
         return summed
 
-    def sum_array(self, array: np.ndarray) -> np.ndarray:
-        """:meth:`sum` of a NumPy array of any shape."""
+    def all_reduce_array(self, array: np.ndarray) -> np.ndarray:
+        """:meth:`all_reduce` of a NumPy array of any shape."""
         if self._state is None:
             return array
-        summed: np.ndarray = self.sum(torch.tensor(array)).cpu().numpy()  # a copy: a picture's array is read-only
+        copy = torch.tensor(array)  # the array of an image is read-only
+        summed: np.ndarray = self.all_reduce(copy).cpu().numpy()
         return summed
 
     def gather(self, rows: Sequence[Any]) -> list[Any]:
@@ -108,7 +109,7 @@ class Processes:
             return list(rows)
         own = torch.frombuffer(bytearray(json.dumps(rows).encode() + b" "), dtype=torch.uint8).to(self._state.device)
         padded = pad_across_processes(own, pad_index=ord(" "))
-        everyones = gather(padded).cpu().reshape(self.world, -1)
+        everyones = gather(padded).cpu().reshape(self.world_size, -1)
         return [row for text in everyones for row in json.loads(bytes(text.tolist()))]
 
 

@@ -52,11 +52,11 @@ class Updates:
         if self.single_pass:
             return
         totals = self.totals
-        if self.processes.world > 1:  # each process must sum the same parameters
+        if self.processes.world_size > 1:  # each process must sum the same parameters
             absent = {name: p for name, p in self.parameters.items() if name not in totals}
             totals |= {name: torch.zeros_like(p, dtype=torch.float64) for name, p in absent.items()}
         changed = [(parameter, totals[name]) for name, parameter in self.parameters.items() if name in totals]
-        sums = self.processes.sum_each([total for _, total in changed])
+        sums = self.processes.all_reduce_each([total for _, total in changed])
         for (parameter, _), total in zip(changed, sums, strict=True):
             parameter.grad = total.to(parameter.dtype)
 

@@ -27,7 +27,7 @@ LIMIT_S = 90.0  # the other rank may wait for a collective call
 def rank(number: int, port: int, out: Path) -> None:
     """One of two ranks that train the toy policy."""
     ranks.join_ranks(number, 2, port)
-    from paco_core.grpo.outcome import Reports
+    from paco_core.grpo.trainer import Reports
     from paco_core.training.processes import Processes
 
     small = recipe(rollout_batch=6, train_batch=6)

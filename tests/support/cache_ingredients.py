@@ -21,7 +21,7 @@ from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
 from paco_core.experiments.reproduction.cells import scored_by
 from paco_core.experiments.reward_sweep import cell_key
-from paco_core.grpo.training_key import training_key as policy_key
+from paco_core.grpo.recipe import training_key as policy_key
 from paco_core.io.content import content_of, folder_content
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.encodings import fingerprint, row_key

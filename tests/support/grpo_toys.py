@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from paco_core.config.params import LoraParams, PolicyLora, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit
-from paco_core.grpo.recipe import Scorers, TrainingSetting, assemble
-from paco_core.grpo.trainer import Trainer
+from paco_core.grpo.recipe import assemble, validate_recipe
+from paco_core.grpo.scoring import groupwise
+from paco_core.grpo.trainer import Outcome, RunContext, Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey, Size, sized
 from paco_core.policies.cuts import Cut
@@ -277,8 +277,10 @@ def trainer(**changes: Any) -> Trainer:
     split = PromptSplit(
         part("train", TRAIN), part("unseen", UNSEEN), part("reference", None), part("preferences", None)
     )
-    scorers = Scorers(part("rewards", {"brightness": Brightness()}), part("test_rewards", None), part("gold", None))
-    return assemble(rule, policy, split, scorers, TrainingSetting(**{"identity": {"model": "toy"}, **changes}))
+    multiple = part("multiple", policy.multiple)
+    context = RunContext(**{"rewards": {"brightness": Brightness()}, "identity": {"model": "toy"}, **changes})
+    validate_recipe(rule, split, groupwise(context.rewards), context.processes.world_size, multiple)
+    return assemble(rule, policy, split, context)
 
 
 def figures(outcome: Outcome) -> list[dict[str, float]]:

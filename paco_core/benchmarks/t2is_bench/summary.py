@@ -14,7 +14,7 @@ import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.benchmarks.t2is_bench.texts import ASPECTS, DIMENSIONS
-from paco_core.grpo.intervals import FEWEST_GROUPS, LEVEL
+from paco_core.grpo.metrics import FEWEST_GROUPS, LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,8 +22,7 @@ from paco_core.config.resolved import resolved_section
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.experiments.grid import RESULT, Cell, Variant, kept_result, needed, once, say
 from paco_core.experiments.reproduction.variants import applied
-from paco_core.grpo.outcome import Reports
-from paco_core.grpo.recipe import Place
+from paco_core.grpo.trainer import Reports, RunContext
 from paco_core.io import files, paths
 from paco_core.io.atomic import atomic
 from paco_core.io.content import folder_content
@@ -42,7 +41,7 @@ from paco_core.tasks.training import train_recipe
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.grpo.outcome import Outcome
+    from paco_core.grpo.trainer import Outcome
     from paco_core.painting.painted import Painted
     from paco_core.runtime.tracking import Tracker
 
@@ -151,7 +150,6 @@ class Trainings:
         samples, updates = recipe.pictures_an_epoch, recipe.updates_per_epoch
         folder = cell / "policy"
         folder.mkdir(parents=True, exist_ok=True)
-        place = Place(self.root, folder, folder.relative_to(self.root), cell / "checkpoint", partial(needed, self.root))
         with Progress(recipe.epochs, cell.name, "epochs", say) as progress:
             reports = Reports(
                 say=say,
@@ -161,7 +159,16 @@ class Trainings:
                 picture=lambda image, key, epoch: tracker.image(image, key, epoch * updates),
                 epoch=lambda done, note: progress.advance(done - progress.done, note),
             )
-            return train_recipe(params, self.recipe, place, self.code, reports)[0]
+            context = RunContext(
+                root=self.root,
+                out=folder,
+                final=folder.relative_to(self.root),
+                checkpoints=cell / "checkpoint",
+                read=partial(needed, self.root),
+                code=self.code,
+                reports=reports,
+            )
+            return train_recipe(params, self.recipe, context)[0]
 
     def _examine(self, adapter: Path | None, folder: Path) -> dict[str, Any]:
         """Paint with the bare model (None) or an adapter; write ``table.parquet`` and some pictures to ``folder``.

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from paco_core.benchmarks.proportions import is_yes_no
 from paco_core.benchmarks.statistics import compare
-from paco_core.grpo.intervals import FEWEST_GROUPS, LEVEL
+from paco_core.grpo.metrics import FEWEST_GROUPS, LEVEL
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.hack_alarm import gained_alone
-from paco_core.grpo.intervals import deviation
+from paco_core.grpo.hacking import gained_alone
+from paco_core.grpo.metrics import deviation
 from paco_core.operations.promotion.paired import Paired, paired
 from paco_core.rewards.registry import JUDGED, kind
 
@@ -66,7 +66,7 @@ def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]
 def unshared(found: Mapping[str, Paired]) -> str | None:
     """Why the held-out judge does not share the gain, with the figures; None where it does, or nobody was asked.
 
-    As in the check ``gain_is_shared`` (:func:`paco_core.grpo.hack_alarm.gained_alone`). A drift without an interval is
+    As in the check ``gain_is_shared`` (:func:`paco_core.grpo.hacking.gained_alone`). A drift without an interval is
     not shared either.
     """
     if not found:

@@ -84,7 +84,7 @@ def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -
 
     processes = Processes("cuda")
     rank = os.environ.get("RANK", "0")
-    assert processes.device == (f"cuda:{rank}" if processes.world > 1 else None)
+    assert processes.device == (f"cuda:{rank}" if processes.world_size > 1 else None)
     rule = recipe(
         device="cuda", lora={"rank": 4, "alpha": 8, "targets": ["to_q", "to_v"]}, epochs=epochs, eval_every=2,
         prompts_per_epoch=2, group_size=4, updates_per_epoch=1, rollout_batch=4, train_batch=4, sampling_steps=3,
@@ -96,13 +96,14 @@ def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -
         processes=processes,
     )  # fmt: skip
     painted: list[int] = []
-    real = evaluation.paint_page
+    real = evaluation.sample_batches
 
-    def counted(policy: Any, prompts: Any, rows: Any, *args: Any) -> Any:
-        painted.append(len(rows))
-        return real(policy, prompts, rows, *args)
+    def counted(*args: Any) -> Any:
+        for number, images, trajectories in real(*args):
+            painted.append(len(images))
+            yield number, images, trajectories
 
-    with mock.patch.object(evaluation, "paint_page", counted):
+    with mock.patch.object(evaluation, "sample_batches", counted):
         outcome = made.run(out, out / "checkpoint")
     transformer: Any = made.learner.policy.transformer  # type: ignore[attr-defined]
     held = {type(p).__name__ for name, p in transformer.named_parameters() if "lora_" not in name}

@@ -48,7 +48,7 @@ def test_a_term_called_diversity_is_evaluated() -> None:
     with Scoring({"diversity": reward}) as scoring:
         scores = scoring.round()
         scores.add([record(0)], [Image.new("RGB", (32, 32), "white")])
-        found = scores.pending().result()
+        found = scores.result()
     assert reward.seen == 1 and found.rewards["diversity"].tolist() == [1.0] and found.diversity.tolist() == [0.0]
 
 

@@ -11,7 +11,7 @@ from paco_core.cli.exchange import bring
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.data.records.story_records import story_of
 from paco_core.exchange.vistory import import_vistory
-from paco_core.grpo.pages import panel_texts
+from paco_core.grpo.sampling import panel_texts
 from paco_core.io.files import DataError, read_jsonl
 from paco_core.io.pictures import read_image
 from tests.support.vistory_data import CASTS, shot, write_vistory

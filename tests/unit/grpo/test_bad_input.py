@@ -10,9 +10,8 @@ import pytest
 
 from paco_core.config.changes import changed
 from paco_core.config.params import ParamsError, load
-from paco_core.grpo.outcome import Reports
-from paco_core.grpo.recipe import Place
 from paco_core.grpo.sizes import token_pixels
+from paco_core.grpo.trainer import RunContext
 from paco_core.io.files import DataError
 from paco_core.rewards.aggregation import aggregate
 from paco_core.storybook.prompts import storybook_prompts
@@ -47,8 +46,14 @@ def write_prompts(project: Path, rows: list[dict[str, Any]]) -> None:
 def train(project: Path, **changes: Any) -> None:
     params = changed(load(project / "params.yaml"), {key.replace("__", "."): value for key, value in changes.items()})
     out = project / "out"
-    place = Place(project, out, Path("out"), out / "checkpoint", lambda path: project / path)
-    train_recipe(params, "flux_t2is", place, "", Reports())
+    context = RunContext(
+        root=project,
+        out=out,
+        final=Path("out"),
+        checkpoints=out / "checkpoint",
+        read=lambda path: project / path,
+    )
+    train_recipe(params, "flux_t2is", context)
 
 
 def test_good_input_gets_as_far_as_the_model(made: Path) -> None:

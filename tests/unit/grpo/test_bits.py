@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paco_core.config.params import load
-from paco_core.grpo.outcome import Outcome
+from paco_core.grpo.trainer import Outcome
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from tests.support import forked, tiny_vlm

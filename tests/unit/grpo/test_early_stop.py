@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from paco_core.config.params import EarlyStop, HackMeter
-from paco_core.grpo.early_stop import collapsed
-from paco_core.grpo.hack_alarm import agreement, alarm, first_alarm
-from paco_core.grpo.outcome import Reports
-from paco_core.grpo.trainer import Trainer
+from paco_core.grpo.hacking import agreement, alarm, collapse_reason, first_alarm
+from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.rewards.base import RewardBatch
 from paco_core.training.optimizers import NotFinite
 from tests.support import grpo_toys
@@ -43,7 +41,7 @@ def rows(rewards: list[float], diversities: list[float]) -> list[dict[str, float
 def test_collapse_is_a_rising_reward_with_panels_that_become_one(
     rewards: list[float], diversities: list[float], stops: bool
 ) -> None:
-    found = collapsed(rows(rewards, diversities), {"a": 1.0, "b": 0.5}, RULE)
+    found = collapse_reason(rows(rewards, diversities), {"a": 1.0, "b": 0.5}, RULE)
     assert (found is not None) == stops
     if found is not None:
         assert "2.1 (1.1 at first)" in found and "0.1 (0.4 at first)" in found

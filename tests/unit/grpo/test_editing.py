@@ -15,11 +15,10 @@ from PIL import Image
 from paco_core.config.params import EarlyStop
 from paco_core.data.prompts.edit_prompts import EditRecord, drawn
 from paco_core.grpo import checks
-from paco_core.grpo.early_stop import collapsed
-from paco_core.grpo.outcome import Reports
+from paco_core.grpo.hacking import collapse_reason
 from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.scoring import Scoring
-from paco_core.grpo.trainer import Trainer
+from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.io.files import DataError
 from paco_core.io.picture_measures import reference_distance
 from paco_core.policies import base
@@ -176,7 +175,7 @@ def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
         turn = scoring.round()
         turn.add(records[:5], edits[:5])
         turn.add(records[5:], edits[5:])
-        scores = turn.pending().result()
+        scores = turn.result()
     expected = [reference_distance(edit, pictures[r.idx]) for r, edit in zip(records, edits, strict=True)]
     assert scores.measure == "reference_distance" and scores.diversity.tolist() == pytest.approx(expected)
     assert scores.rewards["likeness"].tolist() == pytest.approx([1 - d for d in expected])
@@ -208,6 +207,6 @@ def test_copying_the_reference_is_a_collapse() -> None:
         {"reward/a": 0.4 + 0.02 * n, "reference_distance": d, f"eval/{TOKEN}/reference_distance": d}
         for n, d in enumerate(0.2 * 0.8**n for n in range(10))
     ]
-    assert "reference distance was at most" in str(collapsed(log, {"a": 1.0}, EarlyStop()))
-    assert collapsed(log[:5], {"a": 1.0}, EarlyStop()) is None
+    assert "reference distance was at most" in str(collapse_reason(log, {"a": 1.0}, EarlyStop()))
+    assert collapse_reason(log[:5], {"a": 1.0}, EarlyStop()) is None
     assert not checks.collapse(log, [TOKEN]).passed and checks.collapse(log[:4], [TOKEN]).passed

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paco_core.grpo.evaluation import Evaluation
-from paco_core.grpo.figures import gap_changes, gaps, reward_ratio
-from paco_core.grpo.outcome import Reports
+from paco_core.grpo.metrics import gap_changes, gaps, reward_ratio
+from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from tests.support.grpo_toys import Brightness, recipe, record, trainer
@@ -91,7 +90,7 @@ def test_a_reward_that_is_only_watched_ends_no_training(tmp_path: Path) -> None:
 def test_a_gap_and_its_change_are_over_common_prompts() -> None:
     scores = {"32/x": np.array([[0.1], [0.2], [0.9]]), "64/x": np.array([[0.3], [0.5], [NAN]])}
     metrics = {"32/x": 0.4, "64/x": 0.4, "32/grid_score": 1.0, "64/grid_score": 3.0, "64/failed_samples": 1.0}
-    found = gaps(Evaluation(metrics, {}, scores), [32, 64])
+    found = gaps(metrics, scores, [32, 64])
     assert found == pytest.approx({"x": 0.25, "grid_score": 2.0})  # means of the first two prompts: 0.15 and 0.4
     later = {"32/x": np.array([[0.1], [NAN], [0.9]]), "64/x": np.array([[0.6], [0.5], [0.9]])}
     assert gap_changes(scores, later, [32, 64]) == pytest.approx({"gap/x": 0.3})  # of the first prompt: 0.2, then 0.5

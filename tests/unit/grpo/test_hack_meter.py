@@ -13,9 +13,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.grpo import checks
-from paco_core.grpo.hack_meter import _largest_grid_score, drift, near_copies
-from paco_core.grpo.intervals import deviation, mean_with_interval, paired_change, paired_changes
-from paco_core.grpo.online import disagreement
+from paco_core.grpo.hacking import _largest_grid_score, disagreement, drift, near_copies
+from paco_core.grpo.metrics import deviation, mean_with_interval, paired_change, paired_changes
 from paco_core.io.picture_measures import grid_score
 from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 from safetensors import SafetensorError
 
-from paco_core.grpo.outcome import Outcome
+from paco_core.grpo.trainer import Outcome
 from tests.support import forked
 from tests.support.forked import At
 from tests.support.grpo_toys import figures, recipe, trainer
@@ -18,7 +18,7 @@ from tests.support.grpo_toys import figures, recipe, trainer
 #: Where a kill hurts: while sampling, between two updates, while the checkpoint is written, just before and just
 #: after it takes its name, while older ones are removed, and while the finished adapter is written.
 KILLED_AT = {
-    "sampling": At("paco_core.grpo.sampler", "paint_page", 7),
+    "sampling": At("paco_core.grpo.sampling", "sample_images", 7),
     "updating": At("paco_core.training.updates", "Updates.step", 5),
     "writing": At("paco_core.training.checkpoint", "save_file", 2),
     "renaming": At("pathlib", "Path.replace", 3),

@@ -12,13 +12,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from paco_core.grpo.epoch_prompts import noise_steps_of_epoch
-from paco_core.grpo.experience import Bucket, Experience
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.losses import OLD_DECAYS
 from paco_core.grpo.objectives import FORWARD_NOISE, TransitionObjective, _advantages
-from paco_core.grpo.outcome import Outcome
-from paco_core.grpo.trainer import Trainer
+from paco_core.grpo.prompt_split import noise_steps_of_epoch
+from paco_core.grpo.sampling import Bucket, Experience
+from paco_core.grpo.trainer import Outcome, Trainer
 from tests.support import grpo_toys
 from tests.support.grpo_toys import ToyPolicy, recipe, record
 

@@ -20,9 +20,8 @@ from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.losses import PairErrors, dpo, sft
 from paco_core.grpo.objectives import FORWARD_NOISE
-from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit, preferred
-from paco_core.grpo.trainer import Trainer
+from paco_core.grpo.trainer import Outcome, Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey
 from tests.support import grpo_toys
@@ -75,8 +74,8 @@ def test_dpo_lowers_the_error_of_the_best_picture_and_raises_that_of_the_worst()
 def plain_loss(trainer: Trainer, epoch: int, beta: float) -> float:
     """The mean loss of an epoch's first update, prompt by prompt and step by step, by the formula."""
     policy: Any = trainer.learner.policy
-    experience, figures, _ = trainer.epochs.gather(epoch)
-    assert figures == {}
+    experience, scores = trainer.epochs.gather(epoch)
+    assert scores is None
     found = []
     for sample in range(len(experience.rows) // 2):  # of two updates
         record = TRAIN[experience.rows[sample]]
@@ -106,7 +105,7 @@ def test_the_objective_is_the_formula() -> None:
     wanted = plain_loss(trainer, 0, 3.0)
     assert abs(wanted - math.log(2)) > 0.01
     trainer.learner.params = trainer.recipe.model_copy(update={"updates_per_epoch": 2, "prompts_per_epoch": 4})
-    experience, _, _ = trainer.epochs.gather(0)
+    experience, _ = trainer.epochs.gather(0)
     losses: list[float] = []
     backward = trainer.learner.updates.backward
     trainer.learner.updates.backward = lambda loss, counts=True: (losses.append(float(loss)), backward(loss))[1]  # type: ignore[method-assign,assignment]
@@ -169,8 +168,8 @@ def test_the_reference_is_the_policy_that_training_starts_from(tmp_path: Path) -
     save_file(load_file(tmp_path / "first" / "adapter" / "adapter.safetensors"), start / "adapter.safetensors")
     for begins in (None, str(start)):
         trainer = offline(updates_per_epoch=1, start=begins)
-        experience, _, _ = trainer.epochs.gather(0)
-        assert trainer.learner.learn(experience).loss == pytest.approx(math.log(2), rel=1e-6)
+        experience, _ = trainer.epochs.gather(0)
+        assert trainer.learner.learn(experience)["loss"] == pytest.approx(math.log(2), rel=1e-6)
     assert outcome.rows[-1]["update/loss"] != pytest.approx(math.log(2), rel=1e-3)
 
 
@@ -187,14 +186,14 @@ def test_ranked_images_keep_their_proportions(loss: str) -> None:
         return picture(name).resize((256, 64) if name.endswith("0") else (64, 64))
 
     trainer = offline(loss=loss, preferences=Preferences(PAIRS.pairs, read), prompts_per_epoch=8, train_size=64)
-    experience, _, _ = trainer.epochs.gather(0)
+    experience, _ = trainer.epochs.gather(0)
     sizes = {
         TRAIN[experience.rows[place]].idx: bucket.sampling.size
         for bucket in experience.buckets
         for place in bucket.samples
     }
     assert sizes == {record.idx: (64, 64) for record in TRAIN} | {"p0": (32, 128)}
-    assert math.isfinite(trainer.learner.learn(experience).loss)
+    assert math.isfinite(trainer.learner.learn(experience)["loss"])
 
 
 EDIT = EditRecord(**{**TRAIN[0].model_dump(), "layout": "1x1", "reference": "r", "part": "train"})
@@ -207,7 +206,7 @@ WIDE = {"best": (256, 64), "worst": (256, 64)}
         ({**WIDE, "worst": (64, 256)}, TRAIN, {}),
         (WIDE, TRAIN, {"record_size": "exact"}),
         (WIDE, TRAIN, {"record_size": "ignore"}),
-        (WIDE, [EDIT], {}),
+        (WIDE, [EDIT], {"prompts_per_epoch": 1, "updates_per_epoch": 1}),
     ],
 )
 def test_ranked_images_of_other_proportions_are_refused(

@@ -9,8 +9,13 @@ import pytest
 
 from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.grpo import checks
-from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_uneven_batches
-from paco_core.grpo.prompt_split import hold_out, trained_prompts
+from paco_core.grpo.prompt_split import (
+    hold_out,
+    prompts_of_epoch,
+    trained_prompts,
+    validate_even_batches,
+    validate_whole_groups,
+)
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from paco_core.training.log import write_log
@@ -26,12 +31,21 @@ def test_every_prompt_is_met_equally_often() -> None:
     assert prompts_of_epoch(10, 3, 5, 1) == prompts_of_epoch(10, 3, 5, 1) != prompts_of_epoch(10, 3, 5, 2)
 
 
-def test_sampler_refuses_what_cannot_be_dealt() -> None:
+def test_what_cannot_be_dealt_is_refused() -> None:
     with pytest.raises(DataError, match="at most 2"):
         prompts_of_epoch(2, 3, 0, 0)
+    rule = recipe(rollout_batch=4)  # 24 samples
     with pytest.raises(DataError, match=r"6 rollout batches.*\[1, 2, 3, 6\]"):
-        refuse_uneven_batches(6, 4)
-    refuse_uneven_batches(6, 3)
+        validate_even_batches(["square"] * 8, rule, 4)
+    validate_even_batches(["square"] * 8, rule, 3)
+    validate_even_batches(["square", "wide"] * 4, rule, 4)
+
+
+def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
+    with pytest.raises(DataError, match="splits groups of 6.*choose 6"):
+        validate_whole_groups(["grouped"], recipe(), 2)
+    validate_whole_groups(["grouped"], recipe(), 1)
+    validate_whole_groups(["grouped"], recipe(rollout_batch=12), 2)
 
 
 def test_rewards_draw_anew_each_epoch_and_alike_in_evaluations(tmp_path: Path) -> None:

@@ -19,10 +19,8 @@ from safetensors.torch import load_file
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.learner import Learner
-from paco_core.io.files import DataError
 from paco_core.policies import base
-from paco_core.training.processes import Processes
-from tests.support.grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
+from tests.support.grpo_toys import recipe, record, trainer
 from tests.support.ranks import FSDP2, together
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
 
@@ -169,50 +167,3 @@ def test_two_processes_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, env: 
         for name in ("whole", "parts")
     )
     assert whole.keys() == parts.keys() and all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
-
-
-def alone_of(world: int) -> Processes:
-    """A process that believes in others, for what is refused before they would talk."""
-    processes = Processes()
-    processes.world = world
-    return processes
-
-
-def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
-    policy, rule = ToyPolicy(), recipe()
-    policy.add_adapter(rule.lora, 0)
-    from paco_core.grpo.objectives import TransitionObjective
-    from paco_core.grpo.pages import EncodedPrompts
-    from paco_core.grpo.sampler import Sampler
-    from paco_core.grpo.scoring import Scoring
-
-    encoded, records = policy.encode(["a"] * 8, 8), [record(n) for n in range(8)]
-    with Scoring({"b": Brightness()}) as scoring:
-        objective = TransitionObjective(policy, rule)
-        sampler = Sampler(policy, rule, records, EncodedPrompts(encoded, range(8)), objective, scoring, alone_of(2))
-        rows = [row for row in range(4) for _ in range(6)]  # 24 samples in batches of 8: three
-        keys = [base.NoiseKey("p", n, 0) for n in range(24)]
-        with pytest.raises(DataError, match=r"3 rollout batches.*among 2 processes; valid numbers.*: \[1, 3\]"):
-            sampler.sample(rows, keys, [1])
-
-
-def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
-    class Grouped(Brightness):
-        groupwise = True
-
-    from paco_core.grpo.objectives import TransitionObjective
-    from paco_core.grpo.pages import EncodedPrompts
-    from paco_core.grpo.sampler import Sampler
-    from paco_core.grpo.scoring import Scoring
-
-    policy = ToyPolicy()
-    with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="splits groups of 6.*choose 6"):
-        Sampler(
-            policy,
-            recipe(),
-            [record(0)],
-            EncodedPrompts(policy.encode(["a"], 8), [0]),
-            TransitionObjective(policy, recipe()),
-            scoring,
-            alone_of(2),
-        )

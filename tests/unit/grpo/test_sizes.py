@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from paco_core.grpo.evaluation import by_layout, shared_out
+from paco_core.grpo.evaluation import by_layout
+from paco_core.grpo.sampling import split_batches
 from paco_core.grpo.sizes import picture_size
 from paco_core.rewards.base import RewardBatch
 from tests.support.grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
@@ -31,7 +32,8 @@ def test_mixed_sizes_go_into_batches_of_their_own(tmp_path: Path) -> None:
 
     train = [record(0), shaped(1, 512, 2048), record(2), shaped(3, 512, 2048)]
     unseen = [shaped(20, 2048, 512), record(21)]
-    given = trainer(policy=Watched(), train=train, unseen=unseen, recipe=recipe(epochs=2, train_batch=64))
+    rule = recipe(epochs=2, train_batch=64)
+    given = trainer(policy=Watched(), train=train, unseen=unseen, recipe=rule, multiple=None)  # panels of 8 px
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
     policy: Any = given.learner.policy
     rolled_out = 2 * 2 * 6 * 4  # epochs x prompts of the size x group x steps
@@ -95,7 +97,6 @@ def test_layouts_are_trained_together_in_batches_of_their_own(tmp_path: Path) ->
     )
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
     assert Counting.panels == {("2x2", 4, (16, 16)), ("1x3", 3, (16, 16)), ("2x3", 6, (16, 16))}
-    assert set(given.epochs.sampler._sampling) == {(32, 32), (16, 48), (32, 48)}
     assert outcome.rows[1]["update/trained"] == 24 and outcome.rows[1]["update/ratio_gap"] < 1e-6
     each = {layout: outcome.after[f"32/brightness/{layout}"] for layout in ("1x3", "2x2")}
     assert outcome.after["32/brightness"] == pytest.approx((2 * each["1x3"] + each["2x2"]) / 3)
@@ -115,8 +116,9 @@ def test_figures_of_one_layout_are_not_repeated() -> None:
 def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
     train = [shaped(n, 64, 32) for n in range(4)]
     given = trainer(train=train, recipe=recipe(record_size="exact", epochs=1))
+    experience, _ = given.epochs.gather(0)
+    assert [bucket.sampling.size for bucket in experience.buckets] == [(64, 32)]
     given.run(tmp_path, tmp_path / "checkpoint")
-    assert set(given.epochs.sampler._sampling) == {(64, 32)}
     pictures = [Image.open(p).size for p in (tmp_path / "samples" / "after" / "64").iterdir()]
     assert set(pictures) == {(32, 32)}, "the unseen records name 32 x 32, whatever the evaluation's size"
 
@@ -137,6 +139,6 @@ def test_an_evaluations_batches_are_shared_out(
     pictures: int, most: int, shares: int, together: int, sizes: list[int]
 ) -> None:
     places = list(range(5, 5 + pictures))
-    found = shared_out(places, most, shares, together)
+    found = split_batches(places, most, shares, together)
     assert [len(part) for part in found] == sizes and [place for part in found for place in part] == places
     assert all(part[0] % together == places[0] % together for part in found)

@@ -15,9 +15,9 @@ from paco_core.config.params import PolicyLora
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import model_card
-from paco_core.grpo.pages import EncodedPrompts, composed, paint_page, panel_texts
 from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.grpo.sizes import Canvas, refuse_sizes
+from paco_core.grpo.sampling import EncodedPrompts, compose, panel_texts, sample_images
+from paco_core.grpo.sizes import ImageGrid, validate_sizes
 from paco_core.io.files import DataError
 from paco_core.painting.paint import paint_sizes
 from paco_core.policies import base
@@ -63,9 +63,9 @@ def arrays(pictures: list[Image.Image]) -> np.ndarray:
 
 
 def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[Image.Image], list[Any]]:
-    page = Canvas.from_record(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
+    page = ImageGrid.from_record(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
     prompts = EncodedPrompts.from_records(policy, [record], predecessors, WINDOW, 4.0)
-    return paint_page(policy, prompts, [0, 0], KEYS, Sampling.for_policy(policy, page.part_size, 3, 4.0), page)
+    return sample_images(policy, prompts, [0, 0], KEYS, Sampling.for_policy(policy, page.part_size, 3, 4.0), page)
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it
                 latents=latents, max_sequence_length=WINDOW,
             ).images[0]  # fmt: skip
             assert np.abs(arrays([plain]) - arrays([parts[number].pictures[place]])).max() <= 1
-    assert (arrays(images)[0] == arrays([composed([part.pictures[0] for part in parts], (2, 2))])[0]).all()
+    assert (arrays(images)[0] == arrays([compose([part.pictures[0] for part in parts], (2, 2))])[0]).all()
 
 
 @pytest.mark.slow
@@ -145,8 +145,8 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
     exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
     prompts = EncodedPrompts.from_records(policy, [record], 2, WINDOW, recipe.guidance)
     sampling = Sampling.for_policy(policy, (SIDE, SIDE), 3, recipe.guidance)
-    page = Canvas((2 * SIDE, 2 * SIDE), (2, 2))
-    images, _ = paint_page(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
+    page = ImageGrid((2 * SIDE, 2 * SIDE), (2, 2))
+    images, _ = sample_images(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
     assert np.abs(arrays(images) - arrays([Image.open("painted.png")])).max() <= 2
 
 
@@ -171,12 +171,12 @@ def test_what_cannot_be_a_story_is_refused_by_name(changes: dict[str, Any], mess
 
 def test_panels_too_small_to_be_a_reference_are_refused() -> None:
     with pytest.raises(DataError, match="panels of 32 x 32 px.*its reference pictures of 64 px; .* needs 64 x 192"):
-        refuse_sizes([story(0)], rule(train_size=SIDE), 16)
+        validate_sizes([story(0)], rule(train_size=SIDE), 16)
     long = story(0).model_copy(update={"height": 64, "width": 3 * 1024})
     with pytest.raises(DataError, match="panels of 64 x 1024 px are no reference pictures .* 1 to 8 at most"):
-        refuse_sizes([long], rule(record_size="exact"), 16)
-    refuse_sizes([story(0)], rule(), 16)
-    refuse_sizes([story(0)], rule(train_size=SIDE, panels="together"), 16)
+        validate_sizes([long], rule(record_size="exact"), 16)
+    validate_sizes([story(0)], rule(), 16)
+    validate_sizes([story(0)], rule(train_size=SIDE, panels="together"), 16)
 
 
 def test_a_picture_that_was_ranked_is_no_story() -> None:

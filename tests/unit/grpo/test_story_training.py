@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.sampling import Experience
 from paco_core.grpo.trainer import Trainer
 from paco_core.policies.base import Size, sized
 from paco_core.policies.encoded import Condition, Encoded
@@ -65,11 +66,18 @@ def stories(layouts: Sequence[str] = ("1x3",), **changes: Any) -> Trainer:
     return trainer(policy=ToyStories(), recipe=rule, train=train, unseen=unseen)
 
 
+def gather(made: Trainer) -> tuple[Experience, dict[str, float]]:
+    """The first epoch's samples with their advantages, and the metrics of the rewards."""
+    with made.scoring:
+        experience, wait_for_scores = made.epochs.gather(0)
+        assert wait_for_scores is not None
+        return made._with_advantages(experience, wait_for_scores(), 0)
+
+
 @pytest.mark.parametrize("layouts", [("1x3",), ("2x2", "1x3")])
-def test_all_panels_of_a_story_have_its_advantage(tmp_path: Path, layouts: Sequence[str]) -> None:
+def test_all_panels_of_a_story_have_its_advantage(layouts: Sequence[str]) -> None:
     made = stories(layouts)
-    with made.epochs.open(tmp_path):
-        found, figures, _ = made.epochs.gather(0)
+    found, metrics = gather(made)
     assert found.first is not None and len(found.first) == 4 * 6 + 1
     panels = np.diff(found.first)
     assert set(panels.tolist()) == ({3} if len(layouts) == 1 else {3, 4})
@@ -78,7 +86,7 @@ def test_all_panels_of_a_story_have_its_advantage(tmp_path: Path, layouts: Seque
         assert len(set(found.advantages[begin:end])) == 1
         ids = [key.prompt_id for key in found.keys[begin:end]]
         assert ids == [f"{ids[0].rpartition('-')[0]}-{n}" for n in range(end - begin)]
-    assert len(set(found.advantages.tolist())) > 12 and "reward/brightness" in figures
+    assert len(set(found.advantages.tolist())) > 12 and "reward/brightness" in metrics
     assert sorted(s for bucket in found.buckets for s in bucket.samples.tolist()) == list(range(panels.sum()))
     spans = found.spans(2)
     assert [span.start for span in spans] == [0, found.first[12]] and spans[-1].stop == panels.sum()
@@ -91,8 +99,7 @@ def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path) -> None:
     outcome = stories(("2x2", "1x3")).run(tmp_path / "out", tmp_path / "checkpoints")
     assert max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-6
     made = stories()
-    with made.epochs.open(tmp_path):
-        found, *_ = made.epochs.gather(0)
+    found, _ = gather(made)
     rows = [dict(row) for row in found.encoded.rows]
     name = sized("reference", (PANEL, PANEL))
     for row in rows:

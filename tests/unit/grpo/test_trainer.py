@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from paco_core.grpo.outcome import Reports
+from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from tests.support import forked
@@ -359,10 +359,14 @@ def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path
 def test_a_training_that_goes_on_draws_what_the_one_before_would_have_drawn_next(tmp_path: Path) -> None:
     def drawn(place: Path, **changes: Any) -> list[list[Any]]:
         made, epochs = trainer(recipe=recipe(**changes)), []
-        sample = made.epochs.sampler.sample  # type: ignore[attr-defined]
-        made.epochs.sampler.sample = lambda rows, keys, noisy: (  # type: ignore[attr-defined]
-            epochs.append(keys) or sample(rows, keys, noisy)
-        )
+        gather = made.epochs.gather
+
+        def noted(epoch: int) -> Any:
+            experience, scores = gather(epoch)
+            epochs.append(experience.keys)
+            return experience, scores
+
+        object.__setattr__(made.epochs, "gather", noted)
         made.run(place, place / "checkpoint")
         return epochs
 

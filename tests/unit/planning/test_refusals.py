@@ -24,8 +24,14 @@ from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, r
 from paco_core.data.prompts.diversify import refuse_target
 from paco_core.data.prompts.edit_prompts import edit_prompts
 from paco_core.data.prompts.prompts import make_prompts
-from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_split_groups, refuse_uneven
-from paco_core.grpo.prompt_split import given_split, held_out_edits, hold_out
+from paco_core.grpo.prompt_split import (
+    given_split,
+    held_out_edits,
+    hold_out,
+    prompts_of_epoch,
+    validate_even_batches,
+    validate_whole_groups,
+)
 from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.io.shipped import LIBRARY
@@ -304,7 +310,7 @@ def case_judge_that_is_no_folder(root: Path) -> tuple[dict[str, Any], str]:
 def case_processes_that_share_unevenly(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"policies.defaults.rollout_batch": 100}
     recipe = given(root, changes).policies.recipes["flux_t2is"]
-    return changes, said(lambda: refuse_uneven([(64, 64)] * 184, recipe, 3))
+    return changes, said(lambda: validate_even_batches([(64, 64)] * 184, recipe, 3))
 
 
 def case_groups_that_are_split(root: Path) -> tuple[dict[str, Any], str]:
@@ -313,7 +319,7 @@ def case_groups_that_are_split(root: Path) -> tuple[dict[str, Any], str]:
     )
     changes = {f"{FLUX}.rewards.terms": {"mine": {"weight": 1.0, "reward": "mine_of_groups:whole"}},
                "policies.defaults.rollout_batch": 16}  # fmt: skip
-    return changes, said(lambda: refuse_split_groups(["mine"], given(root, changes).policies.recipes["flux_t2is"], 3))
+    return changes, said(lambda: validate_whole_groups(["mine"], given(root, changes).policies.recipes["flux_t2is"], 3))
 
 
 def case_alignment_without_texts(_root: Path) -> tuple[dict[str, Any], str]:

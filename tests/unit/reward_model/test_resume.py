@@ -130,7 +130,7 @@ def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int |
     def end(run: Any, *state: Any) -> None:
         save(run, *state)
         kinds.update(type(p).__name__ for p in run.network.model.model.language_model.layers.parameters())
-        run.processes.wait()
+        run.processes.barrier()
         if state[-1].step == ends_after:
             raise Ended
 

@@ -338,7 +338,7 @@ def test_a_groupwise_reward_sees_whole_groups_over_batches() -> None:
         done = scoring.round()
         for part in (slice(0, 2), slice(2, 5), slice(5, 8)):
             done.add(records[part], [picture()] * len(records[part]))
-        scores = done.pending().result()
+        scores = done.result()
     assert scores.rewards["place"].tolist() == [0, 1, 2, 0, 1, 2, 3, 0]
     assert len(scores.rewards["jpeg"]) == len(scores.diversity) == 8
 

@@ -56,8 +56,8 @@ def test_rows_of_all_ranks_travel_as_json() -> None:
 def _meet() -> None:
     """As under mpirun, or a shell loop: nobody but the environment says who is who."""
     both = Processes()
-    assert float(both.sum(torch.ones(()))) == 2.0
-    both.wait()
+    assert float(both.all_reduce(torch.ones(()))) == 2.0
+    both.barrier()
 
 
 def test_processes_that_something_else_started_listen_where_they_were_told() -> None:
@@ -71,8 +71,8 @@ TRAINING = """
 import torch
 from paco_core.training.processes import Processes
 both = Processes()
-assert both.world == 2 and float(both.sum(torch.ones(()))) == 2.0
-both.wait()
+assert both.world_size == 2 and float(both.all_reduce(torch.ones(()))) == 2.0
+both.barrier()
 """
 
 

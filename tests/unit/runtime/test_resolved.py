@@ -16,7 +16,7 @@ from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, RewardP
 from paco_core.config.params_base import Section
 from paco_core.config.resolved import MISSING, lookup, properties, resolved_values, unspelled
 from paco_core.experiments.reward_sweep import cell_key
-from paco_core.grpo.training_key import training_key
+from paco_core.grpo.recipe import training_key
 from paco_core.runtime import rounds
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.rounds import params_of

@@ -24,6 +24,6 @@ def test_a_read_only_array_is_summed_without_a_warning(monkeypatch: pytest.Monke
     assert not picture.flags.writeable
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        summed = together.sum_array(picture)
+        summed = together.all_reduce_array(picture)
     assert summed.dtype == np.uint8 and (summed == 2 * np.array([1, 2, 3])).all()
     assert (picture == np.array([1, 2, 3])).all()

@@ -30,8 +30,8 @@ def test_sharding_of_another_kind_is_refused(
 def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in FSDP2.items():
         monkeypatch.setenv(name, value)
-    assert not Processes().sharded and Processes().idle(range(3)) == 0
+    assert not Processes().sharded and Processes().dummy_passes(range(3)) == 0
     two = Processes()
-    two.world = 2
+    two.world_size = 2
     two.sharded = True
-    assert two.idle(range(3)) == 0 and two.idle([1, 3]) == 2 and two.idle([]) == 0
+    assert two.dummy_passes(range(3)) == 0 and two.dummy_passes([1, 3]) == 2 and two.dummy_passes([]) == 0

@@ -88,7 +88,7 @@ def test_many_gradients_travel_in_few_messages(monkeypatch: pytest.MonkeyPatch) 
     two._state = SimpleNamespace(device="cpu")
     shapes: list[tuple[int, tuple[int, ...]]] = [(4, (2, 2)), (6, (6,)), (12, (3, 4)), (1, ()), (9, (3, 3))]
     given = [torch.arange(n, dtype=torch.float64).reshape(shape) for n, shape in shapes]
-    for before, after in zip(given, two.sum_each(given), strict=True):
+    for before, after in zip(given, two.all_reduce_each(given), strict=True):
         assert torch.equal(after, before * 2) and after.shape == before.shape
     assert messages == [4 + 6, 12, 1 + 9]
-    assert two.sum_each([]) == []
+    assert two.all_reduce_each([]) == []
