@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paco_core.grpo.metrics import gap_changes, gaps, reward_ratio
 from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
@@ -85,22 +84,6 @@ def test_a_reward_that_is_only_watched_ends_no_training(tmp_path: Path) -> None:
     figures = made.run(tmp_path / "out", tmp_path / "checkpoint").metrics()
     assert math.isnan(figures["eval.32.watched.change"]) and figures["eval.32.watched.change_missing"] == 8
     assert math.isfinite(figures["eval.32.brightness.change"]) and "eval.32.failed_samples.after" not in figures
-
-
-def test_a_gap_and_its_change_are_over_common_prompts() -> None:
-    scores = {"32/x": np.array([[0.1], [0.2], [0.9]]), "64/x": np.array([[0.3], [0.5], [NAN]])}
-    metrics = {"32/x": 0.4, "64/x": 0.4, "32/grid_score": 1.0, "64/grid_score": 3.0, "64/failed_samples": 1.0}
-    found = gaps(metrics, scores, [32, 64])
-    assert found == pytest.approx({"x": 0.25, "grid_score": 2.0})  # means of the first two prompts: 0.15 and 0.4
-    later = {"32/x": np.array([[0.1], [NAN], [0.9]]), "64/x": np.array([[0.6], [0.5], [0.9]])}
-    assert gap_changes(scores, later, [32, 64]) == pytest.approx({"gap/x": 0.3})  # of the first prompt: 0.2, then 0.5
-    assert gap_changes(scores, later, [32]) == {}
-
-
-def test_the_ratio_of_two_rewards_is_over_the_images_that_have_both() -> None:
-    first, second = np.array([0.2, 0.4, 1.0, NAN]), np.array([0.1, 0.2, NAN, 0.9])
-    assert reward_ratio(first, second) == pytest.approx(2.0)
-    assert math.isnan(reward_ratio(first, np.zeros(4))) and math.isnan(reward_ratio(first, np.full(4, NAN)))
 
 
 def test_changes_since_the_start_survive_a_resume(tmp_path: Path) -> None:

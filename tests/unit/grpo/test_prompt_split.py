@@ -12,13 +12,20 @@ from paco_core.benchmarks import t2is
 from paco_core.config.params import Params, parse
 from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.records import PromptRecord, write_prompts
+from paco_core.grpo.prompt_split import (
+    hold_out,
+    prompts_of_epoch,
+    trained_prompts,
+    validate_even_batches,
+    validate_whole_groups,
+)
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from tests.support import REPOSITORY
-from tests.support.grpo_toys import record
+from tests.support.grpo_toys import recipe, record
 
 
 def given(**files: Any) -> Params:
@@ -68,3 +75,41 @@ def test_files_that_make_no_split_are_refused(tmp_path: Path) -> None:
         SETS.split(recipe, lambda path: tmp_path / path)
     with pytest.raises(DataError, match=r"prompts: its files hold sets of pictures"):
         EDITS.split(recipe, lambda path: tmp_path / path)
+
+
+def test_every_prompt_is_met_equally_often() -> None:
+    met = [row for epoch in range(30) for row in prompts_of_epoch(10, 3, epoch, seed=1)]
+    counts = [met.count(row) for row in range(10)]
+    assert max(counts) <= 10 and sum(counts) == 90
+    first_deck = [row for epoch in range(3) for row in prompts_of_epoch(10, 3, epoch, seed=1)]
+    assert len(set(first_deck)) == 9
+    assert prompts_of_epoch(10, 3, 5, 1) == prompts_of_epoch(10, 3, 5, 1) != prompts_of_epoch(10, 3, 5, 2)
+
+
+def test_what_cannot_be_dealt_is_refused() -> None:
+    with pytest.raises(DataError, match="at most 2"):
+        prompts_of_epoch(2, 3, 0, 0)
+    rule = recipe(rollout_batch=4)  # 24 samples
+    with pytest.raises(DataError, match=r"6 rollout batches.*\[1, 2, 3, 6\]"):
+        validate_even_batches(["square"] * 8, rule, 4)
+    validate_even_batches(["square"] * 8, rule, 3)
+    validate_even_batches(["square", "wide"] * 4, rule, 4)
+
+
+def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
+    with pytest.raises(DataError, match="splits groups of 6.*choose 6"):
+        validate_whole_groups(["grouped"], recipe(), 2)
+    validate_whole_groups(["grouped"], recipe(), 1)
+    validate_whole_groups(["grouped"], recipe(rollout_batch=12), 2)
+
+
+def test_held_out_prompts_are_never_trained_on(tmp_path: Path) -> None:
+    records = [record(n) for n in range(10)]
+    split = hold_out(records, 3, seed=1)
+    assert len(split.unseen) == 3 and len(split.trained) == 7
+    assert not {r.idx for r in split.unseen} & {r.idx for r in split.trained}
+    assert hold_out(records, 3, seed=1) == split != hold_out(records, 3, seed=2)
+    split.write(tmp_path)
+    assert trained_prompts(tmp_path) == contents_of_all(split.trained)
+    with pytest.raises(DataError, match="at most 9"):
+        hold_out(records, 10, seed=1)

@@ -386,3 +386,14 @@ def test_what_cannot_be_saved_is_found_before_the_first_epoch(tmp_path: Path, mo
     with pytest.raises(TypeError, match="not JSON serializable"):
         trainer(policy=policy)
     assert policy.rows["sampled"] == 0 and not (tmp_path / "adapter").exists()
+
+
+def test_rewards_draw_anew_each_epoch_and_alike_in_evaluations(tmp_path: Path) -> None:
+    class Drawing(Brightness):
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            draws.append(batch.draw)
+            return super().__call__(batch)
+
+    draws: list[int] = []
+    trainer(recipe=recipe(epochs=2), rewards={"brightness": Drawing()}).run(tmp_path, tmp_path / "checkpoint")
+    assert len(set(draws)) == 3 and draws[0] == draws[-1] == 0

@@ -1,4 +1,4 @@
-"""The hack meter: right values of its measures, and what it does in a training."""
+"""Reward hacking: the hack meter, the alarm, and when a training stops early."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from pydantic import ValidationError
 
+from paco_core.config.params import EarlyStop, HackMeter
 from paco_core.grpo import checks
-from paco_core.grpo.hacking import _largest_grid_score, disagreement, drift, near_copies
-from paco_core.grpo.metrics import deviation, mean_with_interval, paired_change, paired_changes
+from paco_core.grpo.hacking import (
+    _largest_grid_score,
+    agreement,
+    alarm,
+    collapse_reason,
+    disagreement,
+    drift,
+    first_alarm,
+    near_copies,
+)
+from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.io.picture_measures import grid_score
 from paco_core.rewards.base import RewardBatch
+from paco_core.training.optimizers import NotFinite
 from tests.support import grpo_toys
-from tests.support.grpo_toys import recipe, record, trainer
+from tests.support.grpo_toys import ToyPolicy, recipe, record, trainer
 
 NAN = float("nan")
 METER = {"trained": "brightness", "held_out": "other"}
@@ -41,16 +53,6 @@ def run(tmp: Path, other: Any, **changes: Any) -> list[dict[str, float]]:
     made = trainer(recipe=recipe(**{**RULE, **changes}), rewards=rewards, unseen=UNSEEN)
     made.run(tmp / "out", tmp / "checkpoint")
     return checks.read_log(tmp / "out" / "training_log.csv")
-
-
-def test_the_mean_of_changes_has_students_interval_and_leaves_missing_ones_out() -> None:
-    changes = np.array([0.1, 0.2, 0.3, 0.1, 0.2, 0.3, NAN])
-    mean, low, high = mean_with_interval(changes)
-    half = 2.570582 * math.sqrt(0.04 / 5) / math.sqrt(6)  # t of 5 degrees of freedom
-    assert (mean, low, high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
-    assert mean_with_interval(np.full(6, 0.2)) == pytest.approx((0.2, 0.2, 0.2))
-    few, none = mean_with_interval(np.array([0.4] * 5)), mean_with_interval(np.array([NAN]))
-    assert few[0] == pytest.approx(0.4) and all(map(math.isnan, (*few[1:], *none)))
 
 
 def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_the_prompt_out() -> None:
@@ -191,43 +193,150 @@ def test_a_meter_is_refused_without_two_judges(changes: dict[str, Any], message:
         recipe(**{**RULE, **changes})
 
 
-def test_a_change_has_the_interval_of_its_prompts() -> None:
-    gains = np.array([[0.1], [0.2], [0.3], [0.1], [0.2], [0.3]])
-    before = {"a": np.tile([[0.1, 0.3]], (6, 1)), "gone": np.zeros((6, 2))}
-    found = paired_changes(before, {"a": before["a"] + gains, "new": np.zeros((6, 2))})
-    assert set(found) == {"a"}
-    half = 2.570582 * math.sqrt(0.04 / 5) / math.sqrt(6)  # t of 5 degrees of freedom
-    assert (found["a"].mean, found["a"].low, found["a"].high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
-
-
-def test_a_change_and_its_interval_are_over_the_prompts_with_all_scores() -> None:
-    """Half of the images after training have no score: the rest did not change."""
-    before = np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4], [0.5, 0.5], [0.6, 0.6], [0.0, 0.0], [0.0, 0.0]])
-    after = before.copy()
-    after[6:] = NAN
-    found = paired_change(before, after)
-    assert (found.mean, found.low, found.high, found.missing) == (0.0, 0.0, 0.0, 2)
-    assert found.row() == {"": 0.0, "_low": 0.0, "_high": 0.0, "_missing": 2.0}
-    assert paired_change(np.tile(before, 2), np.column_stack([before, after])).missing == 2, "one seed is enough"
-    after[:] = NAN
-    assert math.isnan(paired_change(before, after).mean) and paired_change(before, after).missing == 8
-
-
-def test_the_interval_of_a_share_stays_within_its_range() -> None:
-    before = np.array([[0.0], [1.0], [0.0], [1.0], [0.0], [1.0]])
-    share, number = paired_change(before, 1 - before), paired_change(2 * before, 2 - 2 * before)
-    assert (share.mean, share.low, share.high) == (0.0, -1.0, 1.0)
-    assert number.low < -2 and number.high > 2
-
-
-def test_scores_that_differ_by_rounding_have_no_deviation() -> None:
-    assert math.isnan(deviation(np.array([0.3, 0.1 + 0.2, NAN])))
-    assert deviation(np.array([0.3, 0.4])) == pytest.approx(0.0707, abs=1e-4)
-
-
 def test_a_training_reports_the_intervals_of_its_changes(tmp_path: Path) -> None:
     made = trainer(recipe=recipe(epochs=1, eval_prompts=12), unseen=UNSEEN)
     figures = made.run(tmp_path, tmp_path / "checkpoint").metrics()
     for key in ("eval.32.brightness", "eval.64.brightness", "eval.64.panel_diversity"):
         low, change, high = (figures[f"{key}.{end}"] for end in ("change_low", "change", "change_high"))
         assert low < change < high and (low + high) / 2 == pytest.approx(change, abs=1e-6), key
+
+
+COLLAPSE = EarlyStop(reward_rise=0.1, diversity_kept=0.5, patience=2)
+
+
+def rows(rewards: list[float], diversities: list[float]) -> list[dict[str, float]]:
+    trained = [
+        {"epoch": n + 1.0, "reward/a": reward, "reward/b": 0.2, "panel_diversity": diversity}
+        for n, (reward, diversity) in enumerate(zip(rewards, diversities, strict=True))
+    ]
+    return [{"epoch": 0.0, "eval/64/a": 0.1}, *trained]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "diversities", "stops"),
+    [
+        ([1, 1, 2, 2], [0.4, 0.4, 0.1, 0.1], True),
+        ([1, 1, 2, 2], [0.4, 0.4, 0.3, 0.1], False),  # one epoch is not patience
+        ([1, 1, 1, 1], [0.4, 0.4, 0.1, 0.1], False),  # the reward did not rise
+        ([1, 1, 2, 2], [0.4, 0.4, 0.3, 0.3], False),  # the panels still differ
+        ([2, 2, 2], [0.4, 0.1, 0.1], False),  # too early to tell
+    ],
+)
+def test_collapse_is_a_rising_reward_with_panels_that_become_one(
+    rewards: list[float], diversities: list[float], stops: bool
+) -> None:
+    found = collapse_reason(rows(rewards, diversities), {"a": 1.0, "b": 0.5}, COLLAPSE)
+    assert (found is not None) == stops
+    if found is not None:
+        assert "2.1 (1.1 at first)" in found and "0.1 (0.4 at first)" in found
+
+
+@pytest.mark.parametrize(
+    ("agreements", "raised"),
+    [
+        ([0.9, 0.4, 0.3, 0.2], True),
+        ([0.4, 0.6, 0.2], True),  # their mean counts: one epoch has few prompts
+        ([0.4, 0.9, 0.3, 0.3], False),
+        ([0.4, 0.3], False),  # too few epochs
+        ([0.4, float("nan"), 0.3, 0.2], True),  # an epoch that teaches nothing says nothing
+        ([0.5, 0.5, 0.5], False),  # at the bound is not below it
+    ],
+)
+def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[float], raised: bool) -> None:
+    trained = [{"epoch": n + 1.0, "agreement": one} for n, one in enumerate(agreements)]
+    meter = HackMeter(trained="a", held_out="b", agreement=0.5, patience=3)
+    found = alarm([{"epoch": 0.0}, *trained], meter)
+    assert (found is not None) == raised
+    if found is not None:
+        mean = f"{np.nanmean([one for one in agreements if one == one][-3:]):.2f}"
+        assert "a and the held-out b rank the samples of a prompt apart" in found
+        assert f"{mean} over the 3 epochs up to {len(agreements)}, and 0.5 is asked for" in found
+    later = [{"epoch": len(trained) + n + 1.0, "agreement": 0.9} for n in range(3)]
+    assert first_alarm([*trained, *later], meter) == found and alarm([*trained, *later], meter) is None
+
+
+@pytest.mark.parametrize(
+    ("trained", "held_out", "found"),
+    [
+        ([[0.1, 0.2, 0.3]], [[0.5, 0.6, 0.7]], 1.0),  # whatever the scale
+        ([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], [[1, 2, 3], [3, 2, 1]], 0.0),
+        ([[0.1, 0.2, 0.3]], [[0.5, 0.5, 0.5]], 0.0),  # the other judge sees no difference
+        ([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3]], [[1, 2, 3], [1, 2, 3]], 1.0),  # the first prompt teaches nothing
+        ([[0.1, 0.2, 0.9]], [[0.5, 0.6, float("nan")]], 1.0),
+        ([[0.5, 0.5]], [[0.5, 0.6]], float("nan")),
+        ([[float("nan"), 0.5]], [[0.5, float("nan")]], float("nan")),
+    ],
+)
+def test_agreement_is_the_correlation_of_scores_within_prompts(trained: Any, held_out: Any, found: float) -> None:
+    assert agreement(np.array(trained), np.array(held_out)) == pytest.approx(found, abs=1e-6, nan_ok=True)
+
+
+class Same:
+    """A judge that nothing pleases more than anything else."""
+
+    def __init__(self) -> None:
+        self.name, self.causes = "same", dict[str, int]()
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        return np.full(len(batch), 0.5)
+
+
+HEEDED = {"reward_rise": 9.0, "hack_meter": True}
+PATIENT = {"trained": "brightness", "held_out": "same", "patience": 2}
+JUDGES = {"brightness": {"weight": 1.0, "reward": "own:brightness"}, "same": {"weight": 0.0, "reward": "own:same"}}
+BOTH = {"terms": JUDGES, "aggregator": "weighted_sum", "advantage_std": "group"}
+
+
+@pytest.mark.parametrize("other", [Same(), grpo_toys.Brightness()])
+def test_a_training_ends_where_its_judges_part_and_not_where_they_agree(tmp_path: Path, other: Any) -> None:
+    rule = recipe(
+        epochs=12, eval_every=99, group_size=12, learning_rate=0.3, early_stop=HEEDED, hack_meter=PATIENT, rewards=BOTH
+    )
+    rewards = {"brightness": grpo_toys.Brightness(), "same": other}
+    outcome = grpo_toys.trainer(recipe=rule, rewards=rewards).run(tmp_path, tmp_path / "checkpoint")
+    if isinstance(other, Same):
+        assert outcome.stopped is not None and "0.00 over the 2 epochs up to 2" in outcome.stopped
+        assert outcome.rows[-1]["epoch"] == 2
+    else:
+        assert outcome.stopped is None and outcome.rows[-1]["epoch"] == 12
+
+
+def collapsing(policy: ToyPolicy | None = None, reports: Reports | None = None, **changes: Any) -> Trainer:
+    rule = recipe(epochs=30, eval_every=99, group_size=12, learning_rate=0.3, checkpoint_every=30, **changes)
+    return grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=rule, reports=reports or Reports())
+
+
+def test_a_training_that_collapses_ends_early_and_whole(tmp_path: Path) -> None:
+    """All white is the brightest: the panels of a set become equal while the reward rises."""
+    told: list[str] = []
+    rule = {"reward_rise": 0.02, "diversity_kept": 0.9, "patience": 2}
+    outcome = collapsing(reports=Reports(say=told.append), early_stop=rule).run(tmp_path, tmp_path / "checkpoint")
+    last = int(outcome.rows[-1]["epoch"])
+    assert 4 <= last < 30 and outcome.stopped is not None and "collapse" in outcome.stopped
+    assert f"stopped after epoch {last} of 30: collapse" in told[-1]
+    assert outcome.metrics()["stopped_early"] == 1.0 and outcome.metrics()["epochs"] == last
+    assert (tmp_path / "adapter" / "adapter.safetensors").is_file()
+    again = collapsing(early_stop=rule)
+    assert (
+        int(again.run(tmp_path, tmp_path / "checkpoint").rows[-1]["epoch"]) == last
+        and again.learner.policy.rows["trained"] == 0
+    )  # type: ignore[attr-defined]
+
+
+class BreaksLater(ToyPolicy):
+    """Gradients are NaN from the third epoch on."""
+
+    def velocity(self, *args: Any) -> torch.Tensor:
+        v = super().velocity(*args)
+        return v * torch.nan if torch.is_grad_enabled() and self.rows["trained"] > 2 * 48 else v
+
+
+def test_a_gradient_that_is_not_finite_fails_or_ends_the_training(tmp_path: Path) -> None:
+    with pytest.raises(NotFinite, match="norm is nan"):
+        collapsing(BreaksLater(), early_stop={}).run(tmp_path / "fails", tmp_path / "fails" / "checkpoint")
+    policy = BreaksLater()
+    outcome = collapsing(policy, early_stop={"nan": "stop"}).run(tmp_path / "ends", tmp_path / "ends" / "checkpoint")
+    assert outcome.stopped is not None and "norm is nan" in outcome.stopped
+    assert [row["epoch"] for row in outcome.rows] == [0, 1, 2, 3]
+    assert torch.isfinite(policy.b).all() and policy.b.abs().sum() > 0
+    assert outcome.after["32/brightness"] > 0

@@ -1,30 +1,26 @@
-"""The ratio before the first update: one bound, tied to the clip range, for training, promotion and Dagster."""
+"""The learner: the ratio before the first update, and which samples are passed."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from paco_core.config import profiles
-from paco_core.config.params import PolicyLora, PolicyRecipe, parse
-from paco_core.grpo import checks
+from paco_core.config.params import PolicyLora
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sampling import Bucket, Experience
 from paco_core.grpo.trainer import Outcome, Reports
-from paco_core.io.check_report import CheckReport
-from paco_core.operations import promote as promotion
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
-from paco_core.stages.policies import STAGE
+from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys
-from tests.support.grpo_toys import ToyPolicy, recipe, record
+from tests.support.grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
 from tests.support.tiny import TEXT_LENGTH
 from tests.support.tiny_pipelines import qwen_image_edit
 
@@ -113,56 +109,58 @@ def test_recomputed_log_probabilities_leave_nothing_to_rounding(editor: Any, old
         assert metrics["ratio_gap"] > 0.005, "the log-probabilities of the rollout are used"
 
 
-def settings(**changes: Any) -> PolicyRecipe:
-    return recipe(**{"dtype": "bfloat16", **changes})
+SAMPLES = 4 * 6
+NFT, KL = {"loss": "nft", "nft": {"mix": 0.5}}, {"kl": {"beta": 1.0}}
+
+
+class Alike(Brightness):
+    """The same reward for all, none for every n-th."""
+
+    def __init__(self, failing: int = 0) -> None:
+        super().__init__()
+        self.failing, self.causes = failing, {"timeout": 0}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        values = np.full(len(batch), 0.3)
+        if self.failing:
+            values[:: self.failing] = np.nan
+        return values
+
+
+class Moved(ToyPolicy):
+    """Its adapter starts away from the bare model, as after some epochs."""
+
+    def add_adapter(self, *given: Any) -> None:
+        super().add_adapter(*given)
+        with torch.no_grad():
+            self.b.fill_(0.3)
+
+
+def train_moved(out: Path, reward: Alike, **changes: Any) -> tuple[Moved, Outcome]:
+    policy = Moved()
+    rule = recipe(**{"epochs": 1, "eval_seeds": [0], "updates_per_epoch": 2, "train_steps": [1], **changes})
+    given = trainer(policy=policy, recipe=rule, rewards={"brightness": reward}, max_failed_share=0.5)
+    return policy, given.run(out, out / "checkpoint")
 
 
 @pytest.mark.parametrize(
-    ("gap", "share", "changes", "passed", "severity"),
-    [
-        (1e-4, 0.0, {}, True, "ERROR"),
-        (4e-4, 0.01, {}, False, "ERROR"),
-        (4e-4, 0.01, {"dtype": "float32"}, False, "ERROR"),
-        (4e-4, 0.0, {"clip_range": 1e-3}, True, "ERROR"),
-        (4e-4, 0.01, {"max_ratio_gap": 1e-3}, True, "ERROR"),  # what training accepted
-        (2.5e-4, 0.06, {}, False, "WARN"),
-        (0.3, 1.0, {"loss": "nft"}, True, "ERROR"),
-    ],
+    ("changes", "trained"), [({}, 0), ({"loss": "grpo_guard"}, 0), (KL, SAMPLES), (NFT, SAMPLES), (NFT | KL, SAMPLES)]
 )
-def test_the_check_accepts_what_training_does(
-    gap: float, share: float, changes: dict[str, Any], passed: bool, severity: str
-) -> None:
-    rows = [{"update/ratio_gap": 0.0}, {"update/ratio_gap": gap, "update/first_clip_fraction": share}]
-    report = checks.ratio_before_update(rows, settings(**changes))
-    assert (report.passed, report.severity) == (passed, severity), report.description
-    assert passed or "old_log_prob: recomputed" in report.description
-    assert passed or severity == "WARN" or gap > checks.max_ratio_gap(settings(**changes))
+def test_a_loss_passes_the_samples_that_it_learns_from(tmp_path: Path, changes: dict[str, Any], trained: int) -> None:
+    policy, outcome = train_moved(tmp_path, Alike(), **changes)
+    assert policy.rows["trained"] == outcome.rows[1]["update/trained"] == trained
 
 
-def test_a_log_without_the_figure_fails() -> None:
-    assert not checks.ratio_before_update([{}], settings()).passed
+@pytest.mark.parametrize("changes", [KL, NFT])
+def test_a_sample_without_a_score_is_in_no_pass(tmp_path: Path, changes: dict[str, Any]) -> None:
+    policy, outcome = train_moved(tmp_path, Alike(failing=4), **changes)
+    failed = outcome.rows[1]["groups/failed_samples"]
+    assert failed > 0 and policy.rows["trained"] == SAMPLES - failed
 
 
-def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) -> None:
-    """A run that trained within max_ratio_gap is promoted; one that did not blocks both."""
-    (check,) = (check for check in STAGE.checks if check.name == "ratio_is_one_before_update")
-    (shared,) = (check for check in STAGE.checks if check.name == "gain_is_shared")
-    tree = profiles.resolve(repository, "storybook")
-    log = tmp_path / "data" / "policies" / "flux_t2is" / "training_log.csv"
-    log.parent.mkdir(parents=True)
-    log.write_text("epoch,eval/64/panel_diversity,update/ratio_gap\n0,0.3,\n1,0.3,0.02\n")
-
-    def gate(limit: float | None) -> CheckReport:
-        tree["policies"]["defaults"]["max_ratio_gap"] = limit
-        return promotion.gates(tmp_path, parse(tree), "flux_t2is", log.parent)[1]
-
-    assert not gate(None).passed and gate(0.03).passed
-    (tmp_path / "params.yaml").write_text(json.dumps(tree))
-    assert [report.severity for report in check.reports(tmp_path, "flux_t2is")] == ["ERROR"]
-    assert [report.severity for report in shared.reports(tmp_path, "flux_t2is")] == ["WARN"], "it stops promotion alone"
-
-
-@pytest.mark.parametrize("profile", ["storybook", "paper", "published", "one_gpu", "gpu_24gb", "klein"])
-def test_every_profile_bounds_the_gap_by_its_clip_range(repository: Path, profile: str) -> None:
-    for rule in parse(profiles.resolve(repository, profile)).policies.recipes.values():
-        assert checks.max_ratio_gap(rule) == pytest.approx(3 * rule.clip_range)
+def test_kl_alone_draws_the_policy_back(tmp_path: Path) -> None:
+    still, _ = train_moved(tmp_path / "without", Alike())
+    drawn, outcome = train_moved(tmp_path / "with", Alike(), epochs=4, **KL)
+    assert torch.equal(still.b, torch.full_like(still.b, 0.3))
+    distances = [row["update/kl"] for row in outcome.rows[1:]]
+    assert distances[-1] < distances[0] and drawn.b.abs().mean() < 0.3
