@@ -28,6 +28,7 @@ os.environ.update(
     TRANSFORMERS_OFFLINE="1",
     MLFLOW_DISABLE_TELEMETRY="true",
     DO_NOT_TRACK="1",
+    MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING="false",
     PACO_SENDER_IDLE_S="5",  # no process outlives its test by more
 )
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -95,10 +96,10 @@ def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class SenderThread:
-    """Stands in for the process that sends to MLflow: the same code, where a test can put an outage in its way."""
+    """The code of the sender in a thread, where a test can put an outage in its way."""
 
-    def __init__(self, address: Any) -> None:
-        self._address, self._stop = address, threading.Event()
+    def __init__(self, root: Path, journal: str) -> None:
+        self._root, self._journal, self._stop = root, journal, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -110,35 +111,29 @@ class SenderThread:
         self._thread.join(10)
 
     def _run(self) -> None:
-        from paco_core.io.file_locks import try_hold
-        from paco_core.runtime.tracking import daemon, tracking_uri
-        from paco_core.runtime.tracking.sender import Sender
+        from paco_core.runtime.tracking.sender import serve
 
-        self._address.file.parent.mkdir(parents=True, exist_ok=True)
-        held = try_hold(self._address.file)
-        if held is not None:
-            with held:
-                root, key = self._address.root, self._address.key
-                Sender(root, tracking_uri(root), daemon.complain, key).run(600, self._stop.is_set)
+        serve(self._root, self._journal, 600, self._stop.is_set)
 
 
 @pytest.fixture
 def sender_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stages that a test runs in its own process are served by a thread; those it starts have their own senders."""
+    from paco_core.io.project import owner_root
     from paco_core.runtime.tracking import outbox
 
-    started: list[SenderThread] = []
+    threads: list[SenderThread] = []
 
-    def start(address: Any, _environment: Mapping[str, str]) -> SenderThread:
+    def start(root: Path, journal: str, _environment: Mapping[str, str]) -> SenderThread:
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  (imports in two threads may meet half-loaded modules)
 
-        started.append(SenderThread(address))
-        return started[-1]
+        threads.append(SenderThread(owner_root(root), journal))
+        return threads[-1]
 
     monkeypatch.setattr(outbox, "start", start)
     yield
-    for sender in started:
-        sender.stop()
+    for thread in threads:
+        thread.stop()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ TO_RUN.sort(key=lambda page: page.endswith("a-day.md"))  # last: it trains, and 
 def of_running_processes(folder: str, names: list[str]) -> set[str]:
     """What senders and servers of the smoke project may be writing at this moment."""
     if Path(folder).name == ".paco":
-        return {"senders", "serving", "tracking"} & set(names)
+        return {"sender.log", "serving", "tracking"} & set(names)
     return {name for name in names if name.startswith("mlflow.db")}
 
 

@@ -1,6 +1,6 @@
-"""A real MLflow server, killed in mid-run and started again: the run goes on and the store ends up complete.
+"""A real MLflow server, killed in mid-run and started again: the run continues and the store ends up complete.
 
-What sends is the process that sends for stages, not the thread that stands in for it elsewhere.
+A real sender process sends, not the thread of other tests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from PIL import Image
 
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import open_run, outbox, send_left_over
-from paco_core.runtime.tracking.journal import FOLDER
+from paco_core.runtime.tracking.journal import FOLDER, journals
 from paco_core.runtime.tracking.outbox import start
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -95,13 +96,11 @@ def test_a_server_killed_in_mid_run_gets_every_figure_once(
                 server.kill()
             if step in (50, 150):
                 tracker.image(Image.new("RGB", (16, 16), "red"), "unseen_64px", step)
-        deadline = time.monotonic() + 60
-        while not said:
-            assert time.monotonic() < deadline, "the outage was not noticed"
-            time.sleep(0.05)
+        (journal,) = journals(project)
+        until(lambda: journal.delivered().outage)
         server.start()
         run_id = tracker.run_id
-    assert "does not accept figures now" in said[0] and said[-1].endswith("answers again")
+    assert said == []
     server.kill()
     client = mlflow.MlflowClient(f"sqlite:///{server.store}")
     assert client.get_run(run_id).info.status == "FINISHED"
@@ -119,7 +118,7 @@ def test_a_server_that_is_down_all_the_time_gets_the_run_afterwards(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     with open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
         tracker.metrics({"loss": 1.0}, 1)
-    assert send_left_over(project).waiting == 4  # run, metrics, the machine's sample, end
+    assert send_left_over(project).waiting == 3  # run, metrics, end
     server.start()
     assert send_left_over(project).waiting == 0
     client = mlflow.MlflowClient(server.url)

@@ -68,7 +68,7 @@ def quiet_tracking() -> None:
         def poll(self) -> None:
             return None
 
-    outbox.start = lambda _address, _environment: Nobody()  # type: ignore[assignment, return-value]
+    outbox.start = lambda *_args: Nobody()  # type: ignore[assignment, return-value]
     tracking.PATIENCE_S = 0.0
 
 

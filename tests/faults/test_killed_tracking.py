@@ -46,7 +46,6 @@ def project(tmp_path: Path, template: Path, number: int) -> Path:
 def write(root: Path) -> None:
     """A run of some figures; each is written down in ``acknowledged`` once the tracker has taken it."""
     micro.quiet_tracking()
-    os.environ["MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"] = "false"
     taken = os.open(root / "acknowledged", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     with open_run(root, "faults", "run", {}, say=print) as tracker:
         for step in range(STEPS):

@@ -30,7 +30,7 @@ from paco_core.reward_model.training_key import training_key as reward_key
 from paco_core.rewards.http_scorer import sample_key
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.source_cache import reading_key
-from paco_core.runtime.tracking.outbox import SenderAddress
+from paco_core.runtime.tracking.outbox import access_digest
 from paco_core.serving.cache import question_key
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers.endpoint import fingerprint as served_fingerprint
@@ -208,12 +208,8 @@ def server(
     return served_name(served_fingerprint(model)), agree
 
 
-def sender(folder: Path, *, store="sqlite:///a", password="a", proxy="a", certificates="a") -> object:
-    environment = {
-        "MLFLOW_TRACKING_URI": store, "AWS_SECRET_ACCESS_KEY": password, "https_proxy": proxy,
-        "REQUESTS_CA_BUNDLE": certificates,
-    }  # fmt: skip
-    return SenderAddress.from_environment(folder, environment).key
+def sender(_folder: Path, *, store="sqlite:///a", password="a") -> object:
+    return access_digest(store, {"AWS_SECRET_ACCESS_KEY": password})
 
 
 def asked_while_training(folder: Path, *, serving=PARAMS.serving) -> object:
@@ -293,6 +289,6 @@ CACHES = {
             "serving": of(SERVING, dtype="bfloat16"),
         },
     ),
-    "sender": Cache(sender, {"store": "sqlite:///b", "password": "b", "proxy": "b", "certificates": "b"}),
+    "sender": Cache(sender, {"store": "sqlite:///b", "password": "b"}),
     "judge of a reproduction": Cache(asked_while_training, {"serving": of(SERVING, picture_format="jpeg")}),
 }  # fmt: skip

@@ -1,9 +1,9 @@
-"""One MLflow run a stage: opened by the stage process, ended FINISHED, FAILED or KILLED, never left running.
+"""Tracking: one MLflow run per stage, which ends FINISHED, FAILED or KILLED and is never left running.
 
-The store is a SQLite file in the project unless ``MLFLOW_TRACKING_URI`` says otherwise. What a stage logs
-goes to a journal on disk (:mod:`paco_core.runtime.tracking.journal`), and another process brings it to the store
-(:mod:`paco_core.runtime.tracking.daemon`): a server that is slow or down stops nothing and loses nothing, and no stage
-pays for importing MLflow.
+The store is a SQLite file in the project, unless ``MLFLOW_TRACKING_URI`` names another one. A stage appends events to a
+journal on disk (:mod:`paco_core.runtime.tracking.journal`), and another process sends the journal to the store
+(:mod:`paco_core.runtime.tracking.sender`). So a server that is slow or down stops nothing and loses nothing, and no
+stage pays for importing MLflow.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import errno
 import os
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,18 +27,17 @@ from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.database import connect, sqlite_file
 from paco_core.runtime.tracking.journal import DROPPED_TAG, FOLDER, Delivered, Event, RunJournal
 from paco_core.runtime.tracking.models import Adapted
-from paco_core.runtime.tracking.outbox import Outbox, SenderAddress
+from paco_core.runtime.tracking.outbox import Outbox, access_digest
 from paco_core.runtime.tracking.sender import Sent, send_left_over, unsent
 from paco_core.runtime.tracking.store import (
     artifact_location,
     dagster_url,
     flatten,
     git_state,
+    run_tags,
     run_url,
-    surroundings,
     tracking_uri,
 )
-from paco_core.runtime.tracking.system import SystemMetrics, is_wanted
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -61,11 +59,12 @@ __all__ = [
     "unsent",
 ]
 
-PATIENCE_S, HASTE_S = 20.0, 5.0  # what a stage waits for MLflow in all; at its end after SIGTERM
+PATIENCE_S, TERMINATED_PATIENCE_S = 20.0, 5.0  # how long a stage waits for MLflow in all; at its end after SIGTERM
 PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
-HELD_SAMPLES = 30  # of the machine, 10 s apart
 SWITCH = "PACO_TRACKING"  # "off": log nothing (a trial run, an audit)
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+
+Say = Callable[[str], None]
 
 
 class Terminated(SystemExit):
@@ -76,26 +75,24 @@ class Terminated(SystemExit):
 
 
 class Tracker:
-    """What a stage may log to MLflow. Every method takes plain values, writes to disk and returns at once.
+    """Logs to the MLflow run of a stage. Every method takes plain values, writes to disk and returns at once.
 
-    A disk that is full stops no stage: what cannot be written is dropped with a message and counted.
+    A full disk stops no stage: an event that does not fit is dropped with a message and counted.
     """
 
-    def __init__(self, uri: str, journal: RunJournal | None, outbox: Outbox | None, say: Callable[[str], None]) -> None:
+    def __init__(self, uri: str, journal: RunJournal | None, outbox: Outbox | None, say: Say) -> None:
         self.uri = uri
         self.dropped = 0  # events that could not be written
         self._journal, self._outbox, self._say = journal, outbox, say
-        self._lock, self._holds = threading.Lock(), True
-        self._held: list[Event] = []  # figures of the machine that wait for the stage's first
 
     @property
     def run_id(self) -> str | None:
-        """The run's id, None where the store has not created it yet; the first to ask waits a little for it."""
+        """The id of the run, None if the store has not created it yet; the first call waits a little for it."""
         return self._delivered().run_id
 
     @property
     def url(self) -> str | None:
-        """The run's page, None where the store has not created it yet; the first to ask waits a little for it."""
+        """The page of the run, None if the store has not created it yet; the first call waits a little for it."""
         done = self._delivered()
         return run_url(self.uri, done.experiment_id, done.run_id) if done.run_id and done.experiment_id else None
 
@@ -136,31 +133,11 @@ class Tracker:
         """Log metrics of one step; NaN is kept as NaN.
 
         Args:
-            measures: the run whose model they measure, "" for that of this run; they stand on the model's page, too.
+            measures: the run whose model they measure, "" for the model of this run; its page shows them, too.
         """
         if values:
             event = {"kind": "metrics", "step": int(step), "values": {k: float(v) for k, v in values.items()}}
             self._log(event if measures is None else {**event, "measures": measures})
-            self._log_held()
-
-    def system(self, values: Mapping[str, float], step: int) -> None:
-        """Log figures of the machine, behind the first metrics of the stage.
-
-        MLflow's pages list and choose metrics in the order of their arrival. A stage that reports none keeps them
-        back for some minutes only.
-        """
-        event = {"kind": "metrics", "step": step, "values": dict(values), "time": int(time.time() * 1000)}
-        with self._lock:
-            self._held.append(event)
-            waits = self._holds and len(self._held) < HELD_SAMPLES
-        if not waits:
-            self._log_held()
-
-    def _log_held(self) -> None:
-        with self._lock:
-            self._holds, held, self._held = False, self._held, []
-        for event in held:
-            self._log(event)
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Set tags of the run, without secrets."""
@@ -168,16 +145,16 @@ class Tracker:
             self._log({"kind": "tags", "values": {k: redacted(str(v))[:TAG_CHARACTERS] for k, v in values.items()}})
 
     def image(self, image: Image.Image, key: str, step: int = 0) -> None:
-        """Log a picture of a series: same key, growing step."""
+        """Log an image of a series: the same key, growing steps."""
         self._attach({"kind": "image", "key": key, "step": int(step)}, "picture.png", image.save)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
-        """Log a file or a folder as it is now; it may change or go afterwards."""
-        copied = partial(shutil.copytree if path.is_dir() else shutil.copyfile, path)
-        self._attach({"kind": "file", "folder": folder}, path.name, copied)
+        """Log a file or a folder as it is now; it may change or be removed afterwards."""
+        copy = partial(shutil.copytree if path.is_dir() else shutil.copyfile, path)
+        self._attach({"kind": "file", "folder": folder}, path.name, copy)
 
     def text(self, text: str, name: str) -> None:
-        """Log a text as the artefact ``name``, without secrets."""
+        """Log a text as the artifact ``name``, without secrets."""
         folder = Path(name).parent.as_posix()
         event = {"kind": "file", "folder": None if folder == "." else folder}
         self._attach(event, Path(name).name, lambda path: path.write_text(redacted(text), encoding="utf-8"))
@@ -194,16 +171,16 @@ class Tracker:
         """Log an adapter with its files, so that MLflow loads it.
 
         Args:
-            path: the out of a stage that holds it.
-            folder: where its files are now; they may change or go afterwards.
+            path: the out of the stage that contains it.
+            folder: where its files are now; they may change or be removed afterwards.
         """
         tags = {"dvc.path": path.as_posix(), **tags}
-        event = {"kind": "model", "name": name, "tags": tags, "adapted": adapted.as_dict()}
+        event = {"kind": "model", "name": name, "tags": tags, "adapted": asdict(adapted)}
         self._attach(event, "adapter", partial(shutil.copytree, folder))
 
 
 def is_unwritable(error: OSError) -> bool:
-    """Whether a disk, or a limit of it, does not take what is written; ``copytree`` says it in words only."""
+    """Whether a disk, or a limit of it, refuses a write; ``copytree`` reports it in words only."""
     return error.errno in UNWRITABLE or (isinstance(error, shutil.Error) and "[Errno 28]" in str(error))
 
 
@@ -215,7 +192,7 @@ def require_writable(root: Path) -> None:
     """Make sure that runs of a project can be recorded, before anything is computed for one.
 
     Raises:
-        DataError: naming the file or folder that cannot be written, and whose it is.
+        DataError: with the file or folder that cannot be written, and its owner.
     """
     targets.writable(owner_root(root) / FOLDER)
     file = sqlite_file(tracking_uri(root))
@@ -229,72 +206,62 @@ def open_run(
     experiment: str,
     name: str,
     tags: Mapping[str, str],
-    say: Callable[[str], None] = _say,
+    say: Say = _say,
     *,
     about: str = "",
     views: Mapping[str, str] | None = None,
 ) -> Iterator[Tracker]:
-    """Open a run and end it by what happened: FINISHED, KILLED on SIGTERM or Ctrl-C, FAILED else.
+    """Open a run and end it: FINISHED, KILLED after SIGTERM or Ctrl-C, FAILED after any other exception.
 
     With ``PACO_TRACKING=off`` nothing is logged.
 
     Args:
-        about: what the experiment's runs are, for its page in MLflow.
+        about: description of the experiment for its page in MLflow.
         views: tags of the experiment that hold saved views of its page (:mod:`paco_core.runtime.tracking.views`).
     """
     uri = tracking_uri(root)
-    off = os.environ.get(SWITCH, "").lower() == "off"
-    shown = {"about": about, "views": dict(views or {})}
-    journal = None if off else _begin(root, uri, experiment, name, {**surroundings(root, name), **tags}, shown, say)
+    journal = None
+    if os.environ.get(SWITCH, "").lower() != "off":
+        header = {
+            "kind": "run",
+            "experiment": experiment,
+            "about": about,
+            "views": dict(views or {}),
+            "name": name,
+            "uri": bare(uri),
+            "needs_credentials": bare(uri) != uri,
+            "artifacts": artifact_location(root),
+            "access": access_digest(uri, os.environ),
+            "tags": {key: redacted(str(value)) for key, value in {**run_tags(root, name), **tags}.items()},
+        }
+        journal = _begin(root, header, say)
     if journal is None:
         yield Tracker(uri, None, None, say)
         return
-    outbox = Outbox(journal, root, say, PATIENCE_S)
+    outbox = Outbox(journal, root, PATIENCE_S)
     tracker = Tracker(uri, journal, outbox, say)
-    outbox.open()
-    system = SystemMetrics(tracker.system) if is_wanted() else None
-    if system is not None:
-        system.start()
-    status, patience = "FAILED", PATIENCE_S
+    status, patience_s = "FAILED", PATIENCE_S
     try:
         yield tracker
         status = "FINISHED"
     except (Terminated, KeyboardInterrupt):
-        status, patience = "KILLED", HASTE_S
+        status, patience_s = "KILLED", TERMINATED_PATIENCE_S
         raise
     finally:
-        if system is not None:
-            system.stop()
-        tracker._log_held()
         _end(journal, status, tracker.dropped, say)
-        if waiting := outbox.close(patience):
+        done = outbox.close(patience_s)
+        if done.refused:
+            say(done.refusal if done.refused == 1 else f"{done.refused} events were refused; the last: {done.refusal}")
+        if waiting := journal.count_waiting():
             say(
-                f"{waiting} events of this run wait in {journal.home} for MLflow at {bare(uri)}; "
-                "the next stage, or `paco sync`, sends them"
+                f"{waiting} events of this run wait in {journal.home} for MLflow at {bare(uri)} "
+                f"({outbox.problem or done.outage or 'it is slow'}); the next stage, or `paco sync`, sends them"
             )
+        journal.close()
 
 
-def _begin(
-    root: Path,
-    uri: str,
-    experiment: str,
-    name: str,
-    tags: Mapping[str, str],
-    shown: Mapping[str, object],
-    say: Callable[[str], None],
-) -> RunJournal | None:
-    """The journal of a new run; None, with a message, where the disk does not take it."""
-    header = {
-        "kind": "run",
-        "experiment": experiment,
-        **shown,
-        "name": name,
-        "uri": bare(uri),
-        "needs_credentials": bare(uri) != uri,
-        "artifacts": artifact_location(root),
-        "sender": SenderAddress.from_environment(root, os.environ).key,
-        "tags": {key: redacted(str(value)) for key, value in tags.items()},
-    }
+def _begin(root: Path, header: Event, say: Say) -> RunJournal | None:
+    """The journal of a new run; None, with a message, if the disk is full."""
     try:
         return RunJournal.begin(root, header)
     except OSError as error:
@@ -304,7 +271,7 @@ def _begin(
         return None
 
 
-def _end(journal: RunJournal, status: str, dropped: int, say: Callable[[str], None]) -> None:
+def _end(journal: RunJournal, status: str, dropped: int, say: Say) -> None:
     if dropped:
         say(f"{dropped} events of this run could not be written and are missing in MLflow (tag {DROPPED_TAG})")
     try:

@@ -1,19 +1,18 @@
-"""A SQLite store that is whole or absent.
+"""MLflow stores: a client of one that answers, and a SQLite file that is complete or absent.
 
-MLflow makes its tables by dozens of migrations, each for itself: who is killed among them leaves a file that no
-MLflow can use, nor mend. Here they are made in a file beside, which is renamed once it is whole.
+MLflow creates its tables by dozens of migrations, each committed separately. If it is killed between two of them, the
+file that it leaves cannot be used or repaired. paco creates them in a temporary file, which is renamed when it is
+complete.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import socket
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paco_core.io.atomic import atomic
 from paco_core.io.file_locks import locked
@@ -23,25 +22,20 @@ from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.moved import follow
 from paco_core.runtime.tracking.store import SERVERS, cause, limit_requests
 
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
-COMPANIONS = ("-journal", "-wal", "-shm")  # what SQLite keeps beside a file; an old one would spoil a new file
-ANSWER_S = 5  # that a store may take to show that it answers
-PORTS = {"postgresql": 5432, "mysql": 3306}  # of databases that MLflow supports and that know `connect_timeout`
-LOCK = Path(".paco") / "store.lock"  # beside the store
-#: The tables are not those that MLflow expects, or it is no database: neither a full disk, say, nor a lock.
+COMPANIONS = ("-journal", "-wal", "-shm")  # SQLite's files next to a database; old ones would damage a new database
+ANSWER_S = 5  # time limit for the first answer of a store
+TIMED = ("postgresql", "mysql")  # databases that know `connect_timeout`
+LOCK = Path(".paco") / "store.lock"  # in the folder of the store
+#: The file is no database, or its tables are not those of MLflow; a full disk or a lock has another code.
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-
-#: It is another user's, say.
 FORBIDDEN = {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 
 def connect(uri: str) -> Any:
-    """MLflow's client of a store that answers: a server, or a database, shows it within :data:`ANSWER_S` seconds.
+    """MLflow's client of a store that answers: a server or a database within :data:`ANSWER_S` seconds.
 
     Raises:
-        DataError: as :func:`open_client`, or when the store does not answer; the text names its address and the remedy.
+        DataError: as :func:`open_client`, or when the store does not answer, with its address and the remedy.
         Exception: as :func:`open_client`, of a SQLite file.
     """
     if sqlite_file(uri) is not None:
@@ -65,33 +59,29 @@ def connect(uri: str) -> Any:
 
 
 def _reach_database(uri: str) -> None:
-    """Connect once to a database; other stores are left alone. MLflow itself tries again for most of an hour."""
-    from sqlalchemy import make_url
+    """Connect to a database once; MLflow itself tries for minutes."""
+    from sqlalchemy import create_engine, make_url
     from sqlalchemy.exc import ArgumentError
+    from sqlalchemy.pool import NullPool
 
-    try:
+    with suppress(ArgumentError, ImportError):  # no URL of a database; no driver
         url = make_url(uri)
-        port = PORTS[url.get_backend_name()]
-    except (ArgumentError, KeyError):
-        return
-    if url.host:
-        socket.create_connection((url.host, url.port or port), ANSWER_S).close()
-    timed = url.set(query={"connect_timeout": str(ANSWER_S), **url.query}).render_as_string(hide_password=False)
-    with suppress(ImportError), _engine(timed) as engine, engine.connect():
-        pass
+        if url.get_backend_name() in TIMED:
+            timed = url.set(query={"connect_timeout": str(ANSWER_S), **url.query})
+            create_engine(timed, poolclass=NullPool).connect().close()
 
 
 @uncollected()
 def open_client(uri: str) -> Any:
-    """MLflow's client of a store, which is made before where it is a SQLite file that is missing.
+    """MLflow's client of a store; a missing SQLite file is created first.
 
     Raises:
-        DataError: when the file is damaged; the text names it and the remedy. Also when MLflow cannot open stores of
-            this kind, which it says with the whole URI.
+        DataError: when the SQLite file is damaged, with the remedy, or when MLflow cannot open stores of this kind.
         Exception: whatever MLflow raises when the store does not answer.
     """
     import mlflow
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import DatabaseError
 
     prepare(uri)
     limit_requests()
@@ -99,31 +89,35 @@ def open_client(uri: str) -> Any:
         return mlflow.MlflowClient(uri)
     except (MlflowException, ImportError) as error:
         raise DataError(f"MLFLOW_TRACKING_URI {bare(uri)}: MLflow cannot open it ({redacted(str(error))})") from None
+    except DatabaseError as error:
+        if (file := sqlite_file(uri)) is not None and isinstance(error.orig, sqlite3.Error):
+            raise _explained(file, error.orig) from None
+        raise
 
 
-@uncollected()
 def prepare(uri: str) -> None:
-    """Make the SQLite file of a store where it is missing, and look whether MLflow can use it; else do nothing.
-
-    A project that was moved has the places of its files moved, too (:mod:`paco_core.runtime.tracking.moved`).
+    """Create the SQLite file of a store if it is missing, and follow a moved project; do nothing for other stores.
 
     Raises:
         DataError: when the file is damaged.
-        OSError: when it cannot be read or written, naming it.
-        SQLAlchemyError: when it cannot be written, in the words of SQLite.
+        OSError: when it cannot be read or written, with its path.
+        sqlite3.Error: for other reasons, for example a lock.
     """
-    if (file := sqlite_file(uri)) is None:
+    file = sqlite_file(uri)
+    if file is None:
         return
     if _is_missing(file):
         with locked(file.parent / LOCK):
-            if _is_missing(file):  # nobody was faster
-                _make(uri, file)
-    _check(uri, file)
-    follow(file)
+            if _is_missing(file):  # no other process was faster
+                _create(uri, file)
+    try:
+        follow(file)
+    except sqlite3.Error as error:
+        raise _explained(file, error) from None
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file of a SQLite store; None for a server, another database, and one that is kept in memory."""
+    """The file of a SQLite store; None for a server, another database, and a store in memory."""
     if not uri.startswith("sqlite"):
         return None
     name: str | None
@@ -149,74 +143,30 @@ def has_models(file: Path) -> bool:
 
 
 def _is_missing(file: Path) -> bool:
-    """Also an empty one: SQLite makes it when it opens it."""
+    """Also an empty one: SQLite creates it when it opens it."""
     return not file.exists() or file.stat().st_size == 0
 
 
-def _make(uri: str, file: Path) -> None:
-    """Only the tables: what the first experiment is depends on who opens the store first, a stage or a server."""
-    from mlflow.store.db import utils
+@uncollected()
+def _create(uri: str, file: Path) -> None:
+    """Create the tables as `mlflow db upgrade` does."""
+    from mlflow.db import upgrade
     from sqlalchemy import make_url
 
-    _remove_companions(file)
-    with atomic(file) as part:
-        _remove_companions(part)  # of one who was killed
-        try:
-            url = make_url(uri).set(database=str(part)).render_as_string(hide_password=False)
-            with _engine(url) as engine:
-                utils._initialize_tables(engine)
-        finally:
-            _remove_companions(part)
-
-
-def _remove_companions(file: Path) -> None:
     for end in COMPANIONS:
         file.with_name(f"{file.name}{end}").unlink(missing_ok=True)
+    with atomic(file) as part:
+        upgrade.callback(make_url(uri).set(database=str(part)).render_as_string(hide_password=False))
 
 
-def _check(uri: str, file: Path) -> None:
-    """Have MLflow add the tables that an earlier version did not have, as it does itself, and name a damaged file."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.store.db import utils
-    from sqlalchemy.exc import DatabaseError
-
-    try:
-        with _engine(uri) as engine:
-            utils._safe_initialize_tables(engine)
-            utils._verify_schema(engine)
-    except DatabaseError as error:
-        kind = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF  # the lower byte
-        if kind in FORBIDDEN:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file)) from None
-        if kind not in DAMAGED:
-            raise
-        raise _damaged(file, str(error.orig)) from None
-    except MlflowException:  # tables of an earlier version: MLflow says how to bring them up to date
-        if _was_used(file):
-            raise
-        raise _damaged(file, "some migrations are missing, and it holds nothing") from None
-
-
-def _damaged(file: Path, reason: str) -> DataError:
+def _explained(file: Path, error: sqlite3.Error) -> Exception:
+    """An error of SQLite with the file and the remedy; others are returned as they are."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the lower byte
+    if code in FORBIDDEN:
+        return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    if code not in DAMAGED:
+        return error
     return DataError(
-        f"{file}: MLflow cannot use this store ({reason}); whatever created it was killed, or the disk was full. "
+        f"{file}: MLflow cannot use this store ({error}); whatever created it was killed, or the disk was full. "
         f"Move it aside (mv {file} {file}.damaged) and run `paco sync`: it creates a new one and sends what is kept"
     )
-
-
-def _was_used(file: Path) -> bool:
-    """Whether MLflow ever opened the whole store: the first thing that it does then is to add an experiment."""
-    with closing(sqlite3.connect(file)) as connection:
-        return connection.execute("SELECT 1 FROM experiments LIMIT 1").fetchone() is not None
-
-
-@contextmanager
-def _engine(uri: str) -> Iterator[Engine]:
-    """No connection outlives the block: one that is kept would hold a file that was moved aside."""
-    from mlflow.store.db import utils
-
-    engine: Engine = utils.create_sqlalchemy_engine(uri)
-    try:
-        yield engine
-    finally:
-        engine.dispose()

@@ -1,20 +1,18 @@
-"""Brings a journal's events to an MLflow store. Every step may be repeated: what the store has, it keeps.
+"""Delivery of a journal to an MLflow store. Every step may be repeated: the store keeps what it has.
 
-A run carries its journal's name as a tag, so that a creation whose answer was lost is found again; metrics
-carry the time at which they were logged, and MLflow stores an equal (key, step, time, value) once.
+A run has the name of its journal as a tag, so a run whose creation was not confirmed is found again. Metrics have the
+time at which they were logged, and MLflow stores an equal (key, step, time, value) once.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
-from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Event, RunJournal
+from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Event, RunJournal, store_of
 from paco_core.runtime.tracking.models import Adapted
 from paco_core.runtime.tracking.store import short
 
@@ -22,21 +20,15 @@ JOURNAL_TAG = "paco.journal"
 #: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 BATCHED = {"metrics", "params", "tags"}
-CARRIERS = {"file", "image", "model"}
-METRICS, OTHERS = 1000, 100  # that one request may hold
-#: What asking again will not change.
+METRICS, OTHERS = 1000, 100  # limits of one request
+#: Errors that a second attempt does not change.
 FINAL = {
     "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "NOT_IMPLEMENTED",
 }  # fmt: skip
-FILE_PAUSES_S = (0.5, 1.0, 2.0)  # before a file that a store did not take is sent again
-
-
-class FileNotTaken(ValueError):
-    """A store that answers did not take a file, several times."""
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the store refused for good; an unreachable, slow or failing one may take it later."""
+    """Whether the store refused for good; one that is unreachable, slow or failing may accept it later."""
     from mlflow.exceptions import MlflowException, RestException
 
     if isinstance(error, FileNotFoundError) or (
@@ -49,43 +41,37 @@ def is_final(error: Exception) -> bool:
 
 
 class Delivery:
-    """Delivers one journal, a request or two at a time.
-
-    What people should know is noted in ``delivered.json``, from where the writer prints it.
+    """Delivers one journal, a request or two at a time, and records the progress and problems in ``delivered.json``.
 
     Args:
-        uri: the store of who delivers, with its credentials.
+        uri: the store of this process, with its credentials.
     """
 
     def __init__(self, journal: RunJournal, uri: str) -> None:
-        self.journal, self._ours = journal, uri
+        self.journal, self._process_uri = journal, uri
         self.done = journal.delivered()
-        self._certain = self.done.offset == 0  # that nothing has arrived of what comes next
         self._client: Any = None
-        self._models: dict[str, str] = {}  # the run that made a model ("": this one), and its id
+        self._models: dict[str, str] = {}  # id of the run that made a model ("": this run) -> id of the model
 
-    def step(self) -> bool:
-        """Deliver the next events; False when none waits.
+    def step(self) -> int:
+        """Deliver the next events; their number, 0 when none waits.
 
         Raises:
-            DamagedJournal: when a line is no event.
+            DamagedJournal: when a line is not an event.
             Exception: whatever MLflow raises when the store does not answer; call again later.
         """
         waiting = self.journal.waiting(self.done.offset)
         if not waiting:
-            return False
-        if self._client is None:  # a store that cannot be opened refuses nothing
-            self._client = database.open_client(self._uri())
-        self._send(_batch(waiting))
-        return True
+            return 0
+        self._client = self._client or database.open_client(self._uri())  # if that fails, no event is refused
+        batch = _batch(waiting)
+        self._send(batch)
+        return len(batch)
 
     def note_outage(self, error: Exception) -> None:
-        """Note that :meth:`step` found no answer."""
+        """Record that :meth:`step` got no answer."""
         self.done.failed += 1
-        self.done.outage = (
-            f"MLflow at {self.journal.store()} does not accept figures now ({short(error)}); "
-            f"they are kept in {self.journal.home} and sent later"
-        )
+        self.done.outage = short(error)
         self.journal.mark(self.done)
 
     def _send(self, batch: list[tuple[Event, int]]) -> None:
@@ -93,37 +79,34 @@ class Delivery:
         try:
             self._deliver(events)
         except Exception as error:
-            self._certain = False
             if events[0]["kind"] == "run" or not is_final(error):
                 raise
-            if len(batch) > 1:  # one of them is to blame
-                for one in batch:
-                    self._send([one])
+            if len(batch) > 1:  # only one of them may be wrong
+                for single in batch:
+                    self._send([single])
                 return
             self._refuse(events[0], error)
         self.done.offset, self.done.outage = batch[-1][1], ""
         self.journal.mark(self.done)
         for event in events:
             self.journal.drop(event)
-        self._certain = True
 
     def _refuse(self, event: Event, error: Exception) -> None:
         home = self.journal.refuse(event, f"{type(error).__name__}: {error}")
         self.done.refused += 1
-        self.done.refusal = f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is kept in {home}"
+        self.done.refusal = f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is now in {home}"
 
     def _uri(self) -> str:
-        """The URI of the journal's store; a journal does not hold the password of a database."""
+        """The URI of the journal's store; a journal does not contain the password of a database."""
         header = self.journal.header()
-        given = str(header["uri"])
-        if bare(self._ours) == given:
-            return self._ours
+        if bare(self._process_uri) == header["uri"]:
+            return self._process_uri
         if header.get("needs_credentials"):
             raise DataError(
-                f"{self.journal.home}: its run goes to {given}, whose password no journal keeps; "
+                f"{self.journal.home}: its run goes to {store_of(header)}, whose password no journal keeps; "
                 "name that store with its password in MLFLOW_TRACKING_URI and run `paco sync`"
             )
-        return given
+        return str(header["uri"])
 
     # --- to the store --------------------------------------------------------------------------------
 
@@ -132,35 +115,14 @@ class Delivery:
         if first["kind"] == "run":
             self._start(first)
         elif self.done.run_id is None:
-            raise RuntimeError(f"{self.journal.events}: the first event names no run")
+            raise RuntimeError(f"{self.journal.events}: the first event does not open a run")
         elif first["kind"] in BATCHED:
             self._log_batch(events)
         else:
-            log = getattr(self, f"_{first['kind']}")
-            self._insist(log, first) if first["kind"] in CARRIERS else log(first)
-
-    def _insist(self, log: Callable[[Event], None], event: Event) -> None:
-        """Send a file, several times where the store itself is well: the rest must not wait for it for ever.
-
-        Raises:
-            FileNotTaken: when the store answers and does not take it.
-        """
-        for pause in FILE_PAUSES_S:
-            try:
-                log(event)
-            except Exception as error:
-                if is_final(error):
-                    raise
-                self._certain = False
-                self._client.get_run(self.done.run_id)  # raises where it is the store that does not answer
-                last = error
-                time.sleep(pause)
-            else:
-                return
-        raise FileNotTaken(f"{type(last).__name__}: {last}") from last
+            getattr(self, f"_{first['kind']}")(first)
 
     def _start(self, event: Event) -> None:
-        """Create the run, or find the one whose creation was answered to nobody."""
+        """Create the run, or find it if it was created and the answer was lost."""
         experiment = self._client.get_experiment_by_name(event["experiment"])
         if experiment is not None and experiment.lifecycle_stage == "deleted":
             raise DataError(
@@ -169,13 +131,13 @@ class Delivery:
                 f"{experiment.experiment_id}`; `paco sync` then sends what is kept"
             )
         experiment_id = self._create_experiment(event) if experiment is None else experiment.experiment_id
-        known = {} if experiment is None else experiment.tags
+        tags = {} if experiment is None else experiment.tags
         for tag, value in event.get("views", {}).items():
-            if known.get(tag) != value:
+            if tags.get(tag) != value:
                 self._client.set_experiment_tag(experiment_id, tag, value)
         name = self.journal.home.name
-        found = self._client.search_runs([experiment_id], f"tags.`{JOURNAL_TAG}` = '{name}'", max_results=1)
-        run = found[0] if found else self._client.create_run(
+        runs = self._client.search_runs([experiment_id], f"tags.`{JOURNAL_TAG}` = '{name}'", max_results=1)
+        run = runs[0] if runs else self._client.create_run(
             experiment_id,
             start_time=event["time"],
             run_name=event["name"],
@@ -186,15 +148,14 @@ class Delivery:
     def _create_experiment(self, event: Event) -> str:
         from mlflow.exceptions import MlflowException
 
-        tags = {**KIND, NOTE_TAG: event.get("about", "")}  # journals of earlier versions describe nothing
+        name, tags = event["experiment"], {**KIND, NOTE_TAG: event.get("about", "")}
         try:
-            made = self._client.create_experiment(event["experiment"], artifact_location=event["artifacts"], tags=tags)
-            return str(made)
+            return str(self._client.create_experiment(name, artifact_location=event["artifacts"], tags=tags))
         except MlflowException:  # another process was faster
-            found = self._client.get_experiment_by_name(event["experiment"])
-            if found is None:
+            experiment = self._client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)
 
     def _log_batch(self, events: list[Event]) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -208,19 +169,18 @@ class Delivery:
         ]
         params = [Param(k, v) for event in events if event["kind"] == "params" for k, v in event["values"].items()]
         tags = [RunTag(k, v) for event in events if event["kind"] == "tags" for k, v in event["values"].items()]
-        for kind, found, most in (("metrics", metrics, METRICS), ("params", params, OTHERS), ("tags", tags, OTHERS)):
-            for start in range(0, len(found), most):
-                self._client.log_batch(self.done.run_id, **{kind: found[start : start + most]})
+        for kind, values, limit in (("metrics", metrics, METRICS), ("params", params, OTHERS), ("tags", tags, OTHERS)):
+            for start in range(0, len(values), limit):
+                self._client.log_batch(self.done.run_id, **{kind: values[start : start + limit]})
 
     def _image(self, event: Event) -> None:
+        """MLflow gives each image a new name: one that has arrived already is known by key, step and time."""
         key, step = event["key"], event["step"]
-        if not self._certain:  # it may have arrived with its answer lost
-            stored = [item.path for item in self._client.list_artifacts(self.done.run_id, "images")]
-            start = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
-            if sum(path.startswith(start) for path in stored) >= 2:  # the picture and its small version
-                return
-        image = read_image(self.journal.home / event["file"])
-        self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
+        prefix = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
+        stored = self._client.list_artifacts(self.done.run_id, "images")
+        if sum(item.path.startswith(prefix) for item in stored) < 2:  # the image and its small version
+            image = read_image(self.journal.home / event["file"])
+            self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
 
     def _file(self, event: Event) -> None:
         path = self.journal.home / str(event["file"])
@@ -232,19 +192,18 @@ class Delivery:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         data = Dataset(name=event["name"], digest=event["md5"][:36], source_type="dvc", source=f"dvc://{event['path']}")
-        self._client.log_inputs(
-            self.done.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", event["context"])])]
-        )
+        tags = [InputTag("mlflow.data.context", event["context"])]
+        self._client.log_inputs(self.done.run_id, [DatasetInput(data, tags)])
 
     def _model(self, event: Event) -> None:
         adapter = self.journal.home / event["file"] if event.get("file") else None
         adapted = Adapted(**event["adapted"]) if event.get("adapted") else None
-        experiment, run, name = self.done.experiment_id, self.done.run_id, event["name"]
-        made = models.log_model(self._client, str(experiment), str(run), name, event["tags"], adapter, adapted)
-        self._client.set_tag(run, "paco.model_id", made)
+        experiment, run, name = str(self.done.experiment_id), str(self.done.run_id), event["name"]
+        model_id = models.log_model(self._client, experiment, run, name, event["tags"], adapter, adapted)
+        self._client.set_tag(run, "paco.model_id", model_id)
 
     def _measured(self, run_id: str) -> str | None:
-        """The model that a run made, None where MLflow knows none; another run's is an input of this one."""
+        """The model that a run made, None if the store has none; that of another run becomes an input of this one."""
         from mlflow.entities import LoggedModelInput
         from mlflow.exceptions import MlflowException
 
@@ -270,14 +229,14 @@ class Delivery:
 
 
 def _batch(waiting: list[tuple[Event, int]]) -> list[tuple[Event, int]]:
-    """The first events, as many as one request can carry: one, or some that MLflow logs together."""
+    """The first events, as many as one request can carry: one, or several that MLflow logs together."""
     size = 0
-    found: list[tuple[Event, int]] = []
+    batch: list[tuple[Event, int]] = []
     for event, offset in waiting:
         if event["kind"] not in BATCHED:
-            return found or waiting[:1]
+            return batch or waiting[:1]
         size += len(event["values"])
-        if found and size > METRICS:
+        if batch and size > METRICS:
             break
-        found.append((event, offset))
-    return found
+        batch.append((event, offset))
+    return batch

@@ -1,10 +1,9 @@
-"""What a run has logged, kept on disk until a store has it: an append-only file of JSON lines.
+"""Journal of a run: an append-only file of JSON lines, on disk until an MLflow store has all of them.
 
-``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way), ``delivered.json``
-(how far the store has got, and what it did not take), ``reserve`` (the room of the last line, which a full disk would
-have no place for), and two files that are locked: ``alive`` while its writer lives, ``delivering`` by the one who
-brings it to the store. The folder goes when all is delivered. What a store refuses for good is kept in
-``.paco/tracking/refused/<id>/``.
+``.paco/tracking/<id>/`` contains ``events.jsonl``, ``files/`` (images and artifacts that wait), ``delivered.json``
+(how much the store has, and what it refused) and two lock files: the writer locks ``alive``, and the process that sends
+to the store locks ``delivering``. The folder is removed when the store has everything. What a store refuses for good is
+moved to ``.paco/tracking/refused/<id>/``.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from paco_core.io.file_locks import try_hold
+from paco_core.io.file_locks import is_held, try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
 from paco_core.io.secrets import bare, redacted
@@ -29,28 +29,27 @@ from paco_core.runtime.tracking.moved import with_present_store
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
-HIDDEN = "."  # before the name of a folder that is no journal yet
-GONE = ".gone-"  # or none any more
-RESERVE, RESERVED_BYTES = "reserve", 4096
-DROPPED_TAG = "paco.dropped"  # how many events of a run its writer could not write
+HIDDEN = "."  # prefix of a journal that has no first event yet
+DROPPED_TAG = "paco.dropped"  # number of events that did not fit on the disk
 NOTE_TAG = "mlflow.note.content"  # MLflow shows it as the description of a run or an experiment
 
 Event = dict[str, Any]
 
 
 class DamagedJournal(ValueError):
-    """A line of a journal is no event; the text names the file and the place."""
+    """A line of a journal is not an event. The message contains the file and the byte."""
 
 
 @dataclass
 class Delivered:
-    """How far a store has got: bytes of ``events.jsonl``, and the run that they went to.
+    """How much of a journal the store has.
 
     Attributes:
-        failed: attempts that found no answer, in all.
-        outage: in words, why the last one found none; empty once the store answers again.
-        refused: events that the store refused for good.
-        refusal: in words, the last of them.
+        offset: bytes of ``events.jsonl``.
+        failed: number of attempts that the store did not answer.
+        outage: error of the last attempt; empty if the store answered.
+        refused: number of events that the store refused for good.
+        refusal: error of the last of them.
     """
 
     offset: int = 0
@@ -63,7 +62,7 @@ class Delivered:
 
 
 class RunJournal:
-    """One run's events. The writer appends; one deliverer at a time reads on from where the last one got."""
+    """Events of one run. The writer appends; one sender at a time reads on from the delivered offset."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -77,9 +76,9 @@ class RunJournal:
 
     @classmethod
     def begin(cls, root: Path, first: Event) -> RunJournal:
-        """A new journal with its first event. Its writer is this process until :meth:`leave`.
+        """A new journal with its first event. This process is its writer until :meth:`close`.
 
-        Nobody sees it before it is locked and has that event.
+        Senders see it only after it is locked and has that event.
 
         Raises:
             OSError: when it cannot be written; nothing is left of it.
@@ -90,7 +89,6 @@ class RunJournal:
         try:
             journal.home.mkdir(parents=True, mode=0o700)
             journal._alive = try_hold(journal.home / "alive")
-            append_line(journal.home / RESERVE, bytes(RESERVED_BYTES))
             journal.append(first)
         except OSError:
             shutil.rmtree(journal.home, ignore_errors=True)
@@ -104,7 +102,7 @@ class RunJournal:
         """Add one event. It survives the death of this process as soon as this returns.
 
         Raises:
-            OSError: when it cannot be written, on a full disk say; the journal is as it was.
+            OSError: when it cannot be written, for example on a full disk; the journal is unchanged.
         """
         line = (json.dumps({"time": int(time.time() * 1000), **event}) + "\n").encode()
         with self._lock:
@@ -117,7 +115,7 @@ class RunJournal:
         Raises:
             OSError: as :meth:`append`; the file is removed.
         """
-        folder = self.home / "files" / uuid.uuid4().hex[:12]  # its own, so that equal names do not meet
+        folder = self.home / "files" / uuid.uuid4().hex[:12]
         try:
             folder.mkdir(parents=True)
             yield folder / name
@@ -127,77 +125,72 @@ class RunJournal:
             raise
 
     def end(self, status: str, dropped: int = 0) -> None:
-        """Add the last event: how the run ended, and how many events its writer could not add.
+        """Add the last event: the status of the run, and how many events its writer could not add.
 
         Raises:
-            OSError: as :meth:`append`, where the room that is kept for it does not do either.
+            OSError: as :meth:`append`; the sender then ends the run as KILLED.
         """
-        event = {"kind": "end", "status": status, "dropped": dropped}
-        try:
-            self.append(event)
-        except OSError:
-            (self.home / RESERVE).unlink(missing_ok=True)
-            self.append(event)
+        self.append({"kind": "end", "status": status, "dropped": dropped})
         self._ended = True
 
-    def leave(self) -> None:
-        """The writer goes: what is delivered to its end is removed, the rest is left to others."""
+    def close(self) -> None:
+        """Stop being the writer. The journal is removed if the store has all of it."""
         if self._ended and self.delivered().offset >= self.size():
             self.remove()
         if self._alive is not None:
             self._alive.close()
             self._alive = None
 
-    # --- the deliverer -------------------------------------------------------------------------------
+    # --- the sender ----------------------------------------------------------------------------------
 
-    def is_left(self) -> bool:
-        """Whether the writer has gone.
+    def has_writer(self) -> bool:
+        """Whether its stage still runs."""
+        return is_held(self.home / "alive")
 
-        A writer that was killed logged no end: the run then ends KILLED, at the time of its last event.
+    def end_if_killed(self) -> bool:
+        """End a run whose writer was killed as KILLED, at the time of its last event; whether its end was missing.
 
         Raises:
-            FileNotFoundError: when the journal has gone.
             DamagedJournal: when its last event cannot be read.
         """
-        stream = try_hold(self.home / "alive")
-        if stream is None:
+        size, last = 0, b""
+        for line in self._lines(0):
+            size, last = size + len(line), line
+        if not last:
             return False
-        with stream:
-            _end_of_the_killed(self)
+        os.truncate(self.events, size)  # what the kill left of a line
+        event = _event(last, self.events, size - len(last))
+        if event["kind"] == "end":
+            return False
+        self.append({"kind": "end", "status": "KILLED", "time": event["time"]})
         return True
 
     def waiting(self, offset: int, limit: int = 1000) -> list[tuple[Event, int]]:
-        """The next events behind ``offset``, each with the offset behind it; a torn last line is no event yet.
+        """The next events after ``offset``, each with the offset of its end; a torn last line is no event yet.
 
         Raises:
-            DamagedJournal: when a line is no event.
+            DamagedJournal: when a line is not an event.
         """
-        found: list[tuple[Event, int]] = []
-        for line in self._lines(offset):
+        events: list[tuple[Event, int]] = []
+        for line in islice(self._lines(offset), limit):
             event = _event(line, self.events, offset)
             offset += len(line)
-            found.append((with_present_store(event, self.home.parents[2]), offset))
-            if len(found) == limit:
-                break
-        return found
+            events.append((with_present_store(event, self.home.parents[2]), offset))
+        return events
 
     def header(self) -> Event:
-        """The first event, which opens the run; empty where the journal has gone."""
+        """The first event, which opens the run; empty if the journal is gone."""
         return next((event for event, _ in self.waiting(0, limit=1)), {})
 
-    def store(self) -> str:
-        """The URI of its store, as it may be shown."""
-        return bare(str(self.header().get("uri", "")))
-
     def size(self) -> int:
-        """Bytes of all events."""
+        """Bytes of all events; 0 if the journal is gone."""
         try:
             return self.events.stat().st_size
-        except FileNotFoundError:  # the sender delivered and removed the journal
+        except FileNotFoundError:
             return 0
 
     def count_waiting(self) -> int:
-        """How many events the store does not have yet."""
+        """Number of events that the store does not have yet."""
         return sum(1 for _ in self._lines(self.delivered().offset))
 
     def _lines(self, offset: int) -> Iterator[bytes]:
@@ -206,18 +199,18 @@ class RunJournal:
             yield from (line for line in stream if line.endswith(b"\n"))
 
     def delivered(self) -> Delivered:
-        path, known = self.home / "delivered.json", {field.name for field in fields(Delivered)}
+        names = {field.name for field in fields(Delivered)}
         try:
-            noted = json.loads(path.read_bytes())
+            values = json.loads((self.home / "delivered.json").read_bytes())
         except FileNotFoundError:
             return Delivered()
-        return Delivered(**{name: value for name, value in noted.items() if name in known})
+        return Delivered(**{name: value for name, value in values.items() if name in names})
 
     def mark(self, delivered: Delivered) -> None:
         write_json(self.home / "delivered.json", asdict(delivered))
 
     def refuse(self, event: Event, reason: str) -> Path:
-        """Keep an event that the store will never take, with its file and the reason."""
+        """Move an event that the store will never accept, with its file and the reason, to the folder ``refused``."""
         home = self.home.parent / REFUSED / self.home.name
         home.mkdir(parents=True, exist_ok=True)
         append_line(home / "events.jsonl", (json.dumps({**event, "refused": redacted(reason)}) + "\n").encode())
@@ -233,23 +226,20 @@ class RunJournal:
             shutil.rmtree((self.home / str(name)).parent, ignore_errors=True)
 
     def remove(self) -> None:
-        """Take the journal away, in one step for all who may look at it."""
-        gone = self.home.with_name(f"{GONE}{self.home.name}")
-        with suppress(FileNotFoundError):  # another one was faster
-            self.home.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        """Remove the journal, its events first: a part of it that a kill leaves is not sent again."""
+        self.events.unlink(missing_ok=True)
+        shutil.rmtree(self.home, ignore_errors=True)
 
 
 def journals(root: Path) -> list[RunJournal]:
-    """All that lie on disk, oldest first, those of running stages included."""
-    homes = (path for path in (owner_root(root) / FOLDER).glob("*") if path.is_dir())
-    return [RunJournal(path) for path in sorted(homes) if path.name != REFUSED and not path.name.startswith(HIDDEN)]
+    """All journals on disk, oldest first, those of running stages included."""
+    homes = (path for path in (owner_root(root) / FOLDER).glob("[!.]*") if path.is_dir() and path.name != REFUSED)
+    return [RunJournal(path) for path in sorted(homes)]
 
 
-def sweep(root: Path) -> None:
-    """Remove what somebody who was killed had taken away."""
-    for gone in (owner_root(root) / FOLDER).glob(f"{GONE}*"):
-        shutil.rmtree(gone, ignore_errors=True)
+def store_of(header: Event) -> str:
+    """The URI of a journal's store, without secrets."""
+    return bare(str(header.get("uri", "")))
 
 
 def _event(line: bytes, path: Path, offset: int) -> Event:
@@ -258,17 +248,3 @@ def _event(line: bytes, path: Path, offset: int) -> Event:
     except ValueError as error:
         raise DamagedJournal(f"{path}, byte {offset}: not an event ({error})") from None
     return event
-
-
-def _end_of_the_killed(journal: RunJournal) -> None:
-    """Cut a torn last line off, and end a run that logged no end."""
-    whole, last = 0, b""
-    for line in journal._lines(0):
-        whole, last = whole + len(line), line
-    if not last:
-        journal.remove()
-        return
-    os.truncate(journal.events, whole)
-    event = _event(last, journal.events, whole - len(last))
-    if event["kind"] != "end":
-        journal.append({"kind": "end", "status": "KILLED", "time": event["time"]})

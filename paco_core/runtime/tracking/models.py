@@ -1,8 +1,8 @@
-"""Models as MLflow knows them: an adapter with its files, which MLflow loads, or a pointer to weights that DVC keeps.
+"""Logged models of MLflow: an adapter with its files, which MLflow loads, or a pointer to weights that DVC keeps.
 
-An adapter is stored as a model of MLflow's own flavour ``diffusers``: safetensors, and a file ``MLmodel`` that names
-the base. It is written here without ``mlflow.diffusers.save_model``, which imports torch and peft, and asks a hub for
-the newest revision of the base instead of the one that was trained.
+An adapter has MLflow's flavor ``diffusers``: safetensors, and a file ``MLmodel`` with the name of the base. paco does
+not write it by ``mlflow.diffusers.save_model``, which imports torch and peft, and asks a hub for the newest revision of
+the base instead of the trained one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,22 @@ PIP = ("accelerate", "diffusers", "peft", "safetensors", "torch", "transformers"
 
 
 def registered_name(name: str) -> str:
-    """The registered model of ``reward`` or of a policy's recipe; its logged models have the same name."""
+    """The name of the registered model of ``reward`` or of a recipe; its logged models have the same name."""
     return "paco-reward" if name == "reward" else f"paco-policy-{name}"
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """What an adapter belongs to.
+    """The base of an adapter.
 
     Attributes:
-        base: a folder, absolute, or the id of a model on a hub.
-        defaults: settings of a picture by the names of diffusers (``height``, ``num_inference_steps``), for
-            ``mlflow.pyfunc``, which takes prompts alone; None for an editor, which needs pictures, too.
+        base: an absolute folder, or the id of a model on a hub.
+        defaults: settings of an image by the names of diffusers (``height``, ``num_inference_steps``), for
+            ``mlflow.pyfunc``, which accepts prompts only; None for an editor, which needs images, too.
     """
 
     base: str
-    defaults: Mapping[str, float] | None = field(default=None)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    defaults: Mapping[str, float] | None = None
 
 
 def log_model(
@@ -50,28 +47,23 @@ def log_model(
     adapter: Path | None = None,
     adapted: Adapted | None = None,
 ) -> str:
-    """Create a model of a run, or complete it where an earlier attempt got lost; its id.
+    """Create a model of a run, or complete one that an earlier attempt left; its id.
 
-    It is put in the run's experiment by name: else MLflow takes the experiment "Default", whose artefacts only
-    a server can store where a server made the store.
+    The model belongs to the experiment of its run. MLflow's default is the experiment "Default": if a server created
+    the store, only a server can store files there.
 
     Args:
-        adapter: folder of an adapter, which is copied, with what it belongs to; a pointer without.
+        adapter: folder of an adapter, which is copied; without it the model is a pointer.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
     from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
     is_pointer = adapter is None or adapted is None
-    external = {MLFLOW_MODEL_IS_EXTERNAL: "true"} if is_pointer else {}
     model = model_of(client, experiment_id, run_id, name)
     if model is None:
-        model = client.create_logged_model(
-            experiment_id,
-            name=name,
-            source_run_id=run_id,
-            tags={**tags, **external},
-            model_type=None if is_pointer else "adapter",
-        )
+        tags = {**tags, MLFLOW_MODEL_IS_EXTERNAL: "true"} if is_pointer else tags
+        kind = None if is_pointer else "adapter"
+        model = client.create_logged_model(experiment_id, name, run_id, tags=tags, model_type=kind)
     if model.status != LoggedModelStatus.READY:
         with tempfile.TemporaryDirectory(prefix="paco-model-") as folder:
             _write(Path(folder), model, adapter, adapted)
@@ -84,14 +76,14 @@ def log_model(
 
 
 def model_of(client: Any, experiment_id: str, run_id: str, name: str | None = None) -> Any:
-    """The model that a run made, None where it made none."""
-    named = "" if name is None else f" AND name = '{name}'"
-    found = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'{named}", max_results=1)
-    return found[0] if found else None
+    """The model that a run made, None if it made none."""
+    condition = f"source_run_id = '{run_id}'" + (f" AND name = '{name}'" if name else "")
+    models = client.search_logged_models([experiment_id], condition, max_results=1)
+    return models[0] if models else None
 
 
 def name_version(client: Any, model_id: str, registered: str, number: int) -> None:
-    """Note on a model which registered version it is, as ``mlflow.register_model`` does: its page links to it."""
+    """Record on a model which registered version it is, as ``mlflow.register_model`` does: its page links to it."""
     from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
     known = json.loads(client.get_logged_model(model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
@@ -100,7 +92,7 @@ def name_version(client: Any, model_id: str, registered: str, number: int) -> No
 
 
 def is_loadable(model: Any) -> bool:
-    """Whether MLflow holds the files of a model, and not only a pointer."""
+    """Whether MLflow has the files of a model, and not only a pointer."""
     from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
     return model.status == "READY" and model.tags.get(MLFLOW_MODEL_IS_EXTERNAL) != "true"
@@ -115,10 +107,10 @@ def _write(folder: Path, model: Any, adapter: Path | None, adapted: Adapted | No
         get_external_mlflow_model_spec(model).save(str(folder / MLMODEL_FILE_NAME))
         return
     described = Model(
-        artifact_path=model.artifact_location,
-        model_uuid=model.model_id,
-        model_id=model.model_id,
         run_id=model.source_run_id,
+        model_id=model.model_id,
+        model_uuid=model.model_id,
+        artifact_path=model.artifact_location,
     )
     described.add_flavor(
         "diffusers",
@@ -129,14 +121,14 @@ def _write(folder: Path, model: Any, adapter: Path | None, adapted: Adapted | No
         code=None,
     )
     if adapted.defaults is not None:
-        _take_prompts(described, adapted.defaults)
+        _accept_prompts(described, adapted.defaults)
     described.model_size_bytes = sum(file.stat().st_size for file in adapter.rglob("*") if file.is_file())
     described.save(str(folder / MLMODEL_FILE_NAME))
     (folder / "requirements.txt").write_text("".join(f"{name}=={version(name)}\n" for name in PIP))
 
 
-def _take_prompts(described: Any, defaults: Mapping[str, float]) -> None:
-    """Let ``mlflow.pyfunc`` load it, with the settings of its evaluation as defaults; it returns PNG files."""
+def _accept_prompts(described: Any, defaults: Mapping[str, float]) -> None:
+    """Let ``mlflow.pyfunc`` load the model, with the settings of its evaluation as defaults; it returns PNG files."""
     from mlflow import pyfunc
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema

@@ -1,4 +1,4 @@
-"""Saved views of an experiment's page: charts and columns that a link opens, as MLflow's own "Share" keeps them.
+"""Saved views of an experiment's page: charts and columns that a link opens, as MLflow's own "Share" stores them.
 
 MLflow stores a shared view as a tag of the experiment, JSON in the terms of its page; a link names it with
 ``viewStateShareKey``.
@@ -7,54 +7,20 @@ MLflow stores a shared view as a tag of the experiment, JSON in the terms of its
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from paco_core.runtime.stage import View
 
 TAG = "mlflow.sharedViewState."
 SAMPLES = "samples_seen"
-TRAININGS = "workflowType=machine_learning"  # otherwise the page stands among those of chat models
-
-
-@dataclass(frozen=True)
-class RunChart:
-    """One figure of all runs: its course over the samples seen, or its last value as bars."""
-
-    metric: str
-    kind: Literal["LINE", "BAR"] = "LINE"
-
-    def card(self, section: str) -> dict[str, Any]:
-        """What MLflow keeps of a chart."""
-        card = {
-            "type": self.kind,
-            "uuid": f"{self.kind.lower()}-{self.metric}",
-            "metricKey": self.metric,
-            "metricSectionId": section,
-            "runsCountToCompare": 10,
-            "deleted": False,
-            "isGenerated": False,
-        }
-        if self.kind == "BAR":
-            return {**card, "dataAccessKey": self.metric}
-        axis = {"xAxisKey": "metric", "selectedXAxisMetricKey": SAMPLES, "xAxisScaleType": "linear"}
-        return {
-            **card,
-            **axis,
-            "selectedMetricKeys": [self.metric],
-            "scaleType": "linear",
-            "lineSmoothness": 0,
-            "useGlobalLineChartConfig": False,
-            "yAxisKey": "metric",
-        }
+TRAININGS = "workflowType=machine_learning"  # otherwise the page is among those of chat models
 
 
 def saved_view(key: str, view: View) -> dict[str, str]:
-    """The tag that holds a view: the charts in a section of their own, before those that MLflow makes; and columns."""
-    charts = [RunChart(*chart) for chart in view.charts]
-    metrics = list(dict.fromkeys(chart.metric for chart in charts))
+    """The tag that stores a view: the charts in a section before those that MLflow makes, and the columns."""
+    metrics = list(dict.fromkeys(metric for metric, _ in view.charts))
     state = {
-        "compareRunCharts": [chart.card(key) for chart in charts],
+        "compareRunCharts": [_chart(metric, kind, key) for metric, kind in view.charts],
         "compareRunSections": [{"uuid": key, "name": view.title, "display": True, "isReordered": True, "columns": 2}],
         "isAccordionReordered": True,
         "selectedColumns": [
@@ -65,6 +31,32 @@ def saved_view(key: str, view: View) -> dict[str, str]:
         ],
     }
     return {f"{TAG}{key}": json.dumps(state, separators=(",", ":"))}
+
+
+def _chart(metric: str, kind: str, section: str) -> dict[str, Any]:
+    """One metric of all runs: a line over the samples seen, or the last value as bars."""
+    chart = {
+        "type": kind,
+        "uuid": f"{kind.lower()}-{metric}",
+        "metricKey": metric,
+        "metricSectionId": section,
+        "runsCountToCompare": 10,
+        "deleted": False,
+        "isGenerated": False,
+    }
+    if kind == "BAR":
+        return {**chart, "dataAccessKey": metric}
+    return {
+        **chart,
+        "xAxisKey": "metric",
+        "selectedXAxisMetricKey": SAMPLES,
+        "xAxisScaleType": "linear",
+        "selectedMetricKeys": [metric],
+        "scaleType": "linear",
+        "lineSmoothness": 0,
+        "useGlobalLineChartConfig": False,
+        "yAxisKey": "metric",
+    }
 
 
 def page(mlflow: str, experiment_id: str, key: str) -> str:

@@ -50,7 +50,6 @@ def test_housekeeping_reaps_and_sends(project: Path, monkeypatch: pytest.MonkeyP
     lease.touch()
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
     monkeypatch.setattr(tracking.outbox, "start", lambda *_args: None)  # nobody sends
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     with tracking.open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
         tracker.metrics({"loss": 1.0})
     monkeypatch.undo()

@@ -19,9 +19,10 @@ from paco_core.config.params import load
 from paco_core.policies import base
 from paco_core.policies.adapted import adapted
 from paco_core.runtime import tracking
-from paco_core.runtime.tracking import models, open_run, views
+from paco_core.runtime.tracking import models, open_run, unsent, views
 from paco_core.runtime.tracking.models import Adapted
 from paco_core.stages import policies
+from tests.support.waiting import until
 
 NAME = "flux_t2is"
 MODEL = "paco-policy-flux_t2is"
@@ -30,7 +31,6 @@ MODEL = "paco-policy-flux_t2is"
 @pytest.fixture(autouse=True)
 def store(project: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     uri = f"sqlite:///{project / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     mlflow.set_tracking_uri(uri)
@@ -134,25 +134,10 @@ def test_a_model_whose_answer_was_lost_is_completed_and_not_made_twice(
 
     monkeypatch.setattr(mlflow.MlflowClient, "log_model_artifacts", flaky)
     run = train(project, adapter, Adapted("/zoo/flux"))
+    until(lambda: unsent(project) == 0)
     (model,) = logged(mlflow.MlflowClient())
     assert not failures and (model.source_run_id, model.status) == (run, "READY")
     assert mlflow.diffusers.load_model(f"models:/{model.model_id}").base_model == "/zoo/flux"
-
-
-def test_figures_of_the_machine_come_behind_the_stages_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_run(project, "paco/x", "x", {}) as tracker:
-        tracker.system({"system/cpu": 1.0}, 0)
-        tracker.metrics({"Summary/goal": 0.5})
-        tracker.system({"system/cpu": 2.0}, 1)
-    run = mlflow.MlflowClient().get_run(str(tracker.run_id))
-    assert list(run.data.metrics) == ["Summary/goal", "system/cpu"]
-    assert [m.value for m in mlflow.MlflowClient().get_metric_history(run.info.run_id, "system/cpu")] == [1.0, 2.0]
-    monkeypatch.setattr(tracking, "HELD_SAMPLES", 2)
-    with open_run(project, "paco/x", "y", {}) as tracker:  # a stage that reports nothing for long, or ever
-        tracker.system({"system/cpu": 1.0}, 0)
-        tracker.system({"system/cpu": 2.0}, 1)
-        tracker.metrics({"late": 0.5})
-    assert list(mlflow.MlflowClient().get_run(str(tracker.run_id)).data.metrics) == ["system/cpu", "late"]
 
 
 def test_a_saved_view_reaches_the_experiment_and_follows_its_changes(project: Path) -> None:

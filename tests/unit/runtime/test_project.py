@@ -14,7 +14,6 @@ from paco_core.io.project import owner_root
 from paco_core.policies.encodings import cache_folder, fingerprint
 from paco_core.runtime.tracking import tracking_uri
 from paco_core.runtime.tracking.journal import FOLDER, RunJournal, journals
-from paco_core.runtime.tracking.outbox import SenderAddress
 from paco_core.runtime.tracking.store import artifact_location
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.endpoint import RewardEndpoint
@@ -60,9 +59,6 @@ def test_everything_that_outlives_a_run_is_found_in_the_owner(
     assert artifact_location(checkout) == artifact_location(tmp_path)
     assert Registry(checkout).folder == Registry(tmp_path).folder == tmp_path / ".paco/serving"
     assert cache_folder(checkout) == cache_folder(tmp_path) == tmp_path / ".paco/encodings"
-    assert SenderAddress.from_environment(checkout, {}) == SenderAddress.from_environment(tmp_path, {}), (
-        "one sender serves all"
-    )
     journal = RunJournal.begin(checkout, {"kind": "run"})
     assert [found.home for found in journals(tmp_path)] == [journal.home] and journal.home.parent == tmp_path / FOLDER
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///stores/a.db")

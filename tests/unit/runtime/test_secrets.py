@@ -148,7 +148,7 @@ def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
         }[kind]
         environ = environment(project, uri)
         said = run_stage(project, environ)
-        assert "does not accept figures now" in said and "127.0.0.1" in said, "the store is named"
+        assert "events of this run wait in" in said and "127.0.0.1" in said, "the store is named"
         for verb in (["sync"], ["provenance", "prompts"], ["compare", "prompts"]):
             done = subprocess.run(
                 [sys.executable, "-m", "paco_core", *verb], cwd=project, env=environ, capture_output=True, text=True
@@ -156,7 +156,7 @@ def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
             assert done.returncode != 0
             said += done.stdout + done.stderr
     assert PASSWORD not in said
-    assert any("paco_core.runtime.tracking.daemon" in argument for argument in arguments.seen)
+    assert any("paco_core.runtime.tracking.sender" in argument for argument in arguments.seen)
     assert not [argument for argument in arguments.seen if PASSWORD in argument]
     files = outputs(project)
     assert any(name.endswith("events.jsonl") for name in files), "the journal waits for its store"

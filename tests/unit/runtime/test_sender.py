@@ -1,11 +1,10 @@
-"""One process sends for all stages: it comes when it is needed, may die at any time, and goes by itself."""
+"""One process sends for all stages: a stage starts it, it may die at any time, and it exits by itself."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -20,11 +19,11 @@ import mlflow
 import psutil
 import pytest
 
-from paco_core.io.file_locks import try_hold
+from paco_core.io.file_locks import is_held
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import open_run, outbox, send_left_over, unsent
-from paco_core.runtime.tracking.journal import FOLDER, RunJournal
-from paco_core.runtime.tracking.outbox import SenderAddress
+from paco_core.runtime.tracking.journal import RunJournal, journals
+from paco_core.runtime.tracking.outbox import LOG
 from paco_core.runtime.tracking.outbox import start as start_process
 from tests.support.waiting import until
 
@@ -32,26 +31,25 @@ Senders = list[subprocess.Popen[bytes]]
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
 
 
 @pytest.fixture
 def senders(sender_in_a_thread: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Senders]:
     """The real processes that this test's stages started; they end with the test."""
-    started: Senders = []
+    processes: Senders = []
     monkeypatch.setenv("PACO_SENDER_IDLE_S", "600")
 
-    def start(address: SenderAddress, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        started.append(start_process(address, environment))
-        return started[-1]
+    def start(root: Path, journal: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        processes.append(start_process(root, journal, environment))
+        return processes[-1]
 
     monkeypatch.setattr(outbox, "start", start)
-    yield started
-    for sender in started:
-        sender.kill()
-        sender.wait()
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 def runs_on(pid: int) -> bool:
@@ -63,9 +61,8 @@ def runs_on(pid: int) -> bool:
 
 def runs(project: Path) -> dict[str, Any]:
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
-    return {
-        run.info.run_name: run for run in client.search_runs([e.experiment_id for e in client.search_experiments()])
-    }
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    return {run.info.run_name: run for run in client.search_runs(experiments)}
 
 
 def losses(project: Path, run_id: str) -> list[tuple[int, float]]:
@@ -76,15 +73,14 @@ def losses(project: Path, run_id: str) -> list[tuple[int, float]]:
 @pytest.mark.slow
 def test_a_killed_sender_is_replaced_and_nothing_is_doubled(project: Path, senders: Senders) -> None:
     with open_run(project, "paco/x", "x", {}) as tracker:
-        (home,) = (project / FOLDER).iterdir()
-        begun = (home / "events.jsonl").stat().st_size
+        (journal,) = journals(project)
+        first = journal.size()
         for step in range(3000):
             tracker.metrics({"loss": float(step)}, step)
-        until(lambda: RunJournal(home).delivered().offset > begun)
+        until(lambda: journal.delivered().offset > first)
         senders[0].kill()  # in the middle of its work
-        until(lambda: len(senders) == 2)
     run = runs(project)["x"]
-    assert run.info.status == "FINISHED" and tracker.run_id == run.info.run_id
+    assert len(senders) == 2 and run.info.status == "FINISHED" and tracker.run_id == run.info.run_id
     assert losses(project, run.info.run_id) == [(step, float(step)) for step in range(3000)]
     assert unsent(project) == 0
 
@@ -114,10 +110,9 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     assert stage.stdout is not None
     run_id = stage.stdout.readline().strip()
     stage.send_signal(signal.SIGKILL)
-    stage.communicate(timeout=60)  # returns at once only where nobody else holds the pipes
-    address = SenderAddress.from_environment(project, os.environ)
-    assert address.is_served()
-    pid = int(address.file.read_text().split()[1])
+    stage.communicate(timeout=60)  # returns at once only if the sender does not hold the pipes
+    assert is_held(project / LOG)
+    pid = int((project / LOG).read_text().split()[2])
     until(lambda: unsent(project) == 0)
     run = runs(project)["x"]
     assert (run.info.run_id, run.info.status) == (run_id, "KILLED")
@@ -127,7 +122,7 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
 
 
 @pytest.mark.slow
-def test_a_sender_asks_a_dead_server_once_for_what_was_left_and_goes(
+def test_a_sender_tries_a_dead_server_once_for_what_was_left_and_exits(
     project: Path, senders: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody listens on the discard port
@@ -135,21 +130,10 @@ def test_a_sender_asks_a_dead_server_once_for_what_was_left_and_goes(
     said: list[str] = []
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         assert tracker.run_id is None, "the store has refused, nobody waits for more"
-    assert "does not accept figures now" in said[0] and "2 events of this run wait in" in said[1]
-    assert senders[0].wait(60) == 0 and unsent(project) == 1
-    assert [*(project / outbox.FOLDER).iterdir()] == []
+    (line,) = said
+    assert "2 events of this run wait in" in line and "http://127.0.0.1:9 (MlflowException: " in line
+    assert senders[0].wait(60) == 0 and unsent(project) == 1 and not is_held(project / LOG)
     assert send_left_over(project).waiting == 2
-
-
-def test_who_finds_a_sender_that_goes_starts_another_one(project: Path) -> None:
-    address = SenderAddress.from_environment(project, os.environ)
-    address.file.parent.mkdir(parents=True)
-    going = try_hold(address.file)
-    assert going is not None and address.is_served()
-    with open_run(project, "paco/x", "x", {}):
-        assert SenderAddress.from_environment(project, os.environ) == address
-        going.close()
-    assert runs(project)["x"].info.status == "FINISHED"
 
 
 def fails(*_args: object) -> subprocess.Popen[bytes]:
@@ -161,57 +145,49 @@ def has_no_space(*_args: object) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(("start", "reason"), [(fails, "ended with 3, see"), (has_no_space, "No space left")])
-def test_a_sender_that_cannot_run_is_told_of_and_not_waited_for(
+def test_a_sender_that_cannot_run_is_reported_and_not_waited_for(
     project: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any], reason: str
 ) -> None:
     monkeypatch.setattr(outbox, "start", start)
     said: list[str] = []
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         assert tracker.run_id is None
-    assert reason in said[0] and "2 events of this run wait in" in said[1] and len(said) == 2
+    (line,) = said
+    assert reason in line and "2 events of this run wait in" in line
     assert send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "FINISHED"
 
 
-def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_journal_does_not_block_the_others(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     header = {"uri": tracking.tracking_uri(project), "kind": "run"}
-    torn = RunJournal.begin(project, header), RunJournal.begin(project, header)
-    for journal, first in zip(torn, (json.dumps(header), "\0\0\0"), strict=True):
+    damaged = RunJournal.begin(project, header), RunJournal.begin(project, header)
+    for journal, first in zip(damaged, (json.dumps(header), "\0\0\0"), strict=True):
         journal.events.write_text(f"{first}\n\0\0\0\n")
-        journal._alive.close()  # type: ignore[union-attr]  (its writer was killed)
+        journal.close()
     with open_run(project, "paco/x", "x", {}) as tracker:
         assert tracker.run_id
     assert runs(project)["x"].info.status == "FINISHED"
-    assert all(journal.home.is_dir() for journal in torn)
-    complaints = capfd.readouterr().err.count("not an event")
-    assert 2 <= complaints <= 4, "of each at the sender's start and the stage's, not at every look"
+    assert all(journal.home.is_dir() for journal in damaged)
+    problems = capfd.readouterr().err.count("not an event")
+    assert 2 <= problems <= 4, "of each at the sender's start and the stage's, not in every round"
     problems = sorted(send_left_over(project).problems)
     assert len(problems) == 2
-    for journal, problem in zip(sorted(torn, key=lambda journal: journal.home), problems, strict=True):
-        assert problem.startswith(f"{journal.events}, byte ") and "does not block the others" in problem
-
-
-def test_a_sender_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:
-    ours = SenderAddress.from_environment(project, {"MLFLOW_TRACKING_PASSWORD": "hunter2", "HOME": "/a"})
-    assert ours == SenderAddress.from_environment(project, {"HOME": "/b", "MLFLOW_TRACKING_PASSWORD": "hunter2"})
-    others = [{"MLFLOW_TRACKING_PASSWORD": "hunter3"}, {}, {"AWS_SESSION_TOKEN": "x"}]
-    assert len({ours.key, *(SenderAddress.from_environment(project, other).key for other in others)}) == 4
-    assert re.fullmatch("[0-9a-f]{16}", ours.key)
+    for journal, problem in zip(sorted(damaged, key=lambda journal: journal.home), problems, strict=True):
+        assert f"{journal.events}, byte " in problem and "does not block the others" in problem
 
 
 @pytest.mark.slow
-def test_one_sender_serves_all_stages_but_those_with_other_credentials(
+def test_one_sender_serves_all_stages_and_another_one_a_stage_with_other_credentials(
     project: Path, senders: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_run(project, "paco/x", "first", {}) as first, open_run(project, "paco/x", "second", {}) as second:
         assert first.run_id and second.run_id
     with open_run(project, "paco/x", "third", {}):
         pass
-    assert len([sender for sender in senders if sender.poll() is None]) == 1
+    until(lambda: sum(sender.poll() is None for sender in senders) == 1)  # two stages that start at once start two
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hunter2")
-    with open_run(project, "paco/x", "fourth", {}):
-        pass
-    assert len([sender for sender in senders if sender.poll() is None]) == 2
+    with open_run(project, "paco/x", "fourth", {}) as fourth:
+        assert fourth.run_id and sum(sender.poll() is None for sender in senders) == 2
+        events = journals(project)[0].events.read_text()
+    assert senders[-1].wait(60) == 0 and sum(sender.poll() is None for sender in senders) == 1
     assert [run.info.status for run in runs(project).values()] == ["FINISHED"] * 4
-    files = [*(project / outbox.FOLDER).iterdir()]
-    assert len(files) == 2 and not any("hunter2" in str(file) + file.read_text() for file in files)
-    assert (project / outbox.FOLDER).stat().st_mode & 0o077 == 0
+    assert "hunter2" not in events + (project / LOG).read_text()

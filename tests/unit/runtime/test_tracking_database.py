@@ -1,14 +1,12 @@
-"""A local store is whole or absent, whoever is killed while it is made; a damaged one is told with the remedy."""
+"""A local store is complete or absent if its creation is killed; a damaged one is named with the remedy."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import mlflow
@@ -22,7 +20,7 @@ from paco_core.runtime.tracking.journal import RunJournal
 from paco_pipelines import ui
 from tests.support.waiting import free_port, until
 
-#: Is killed as soon as the table `webhooks` stands, after dozens of migrations.
+#: Is killed as soon as the table `webhooks` exists, after dozens of migrations.
 KILLED = """
 import os, signal, sys
 import sqlalchemy
@@ -34,6 +32,11 @@ def kill(_connection, _cursor, statement, *_):
 
 """
 OURS = "from paco_core.runtime.tracking import connect; connect(sys.argv[1])"
+SYNC = """
+import pathlib, sys
+from paco_core.runtime.tracking import send_left_over
+print(send_left_over(pathlib.Path(sys.argv[1])).text())
+"""
 MLFLOWS = "import mlflow; mlflow.MlflowClient(sys.argv[1])"
 
 
@@ -41,7 +44,6 @@ MLFLOWS = "import mlflow; mlflow.MlflowClient(sys.argv[1])"
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sender_in_a_thread: None) -> Path:
     """A project that has no store yet."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
     return tmp_path
 
@@ -57,26 +59,26 @@ def statuses(root: Path) -> dict[str, tuple[str, dict[str, float]]]:
     return {run.info.run_name: (run.info.status, run.data.metrics) for run in runs}
 
 
-def in_sight(root: Path) -> list[str]:
+def visible(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.name not in (".paco", "mlartifacts"))
 
 
 @pytest.mark.slow
-def test_figures_arrive_although_the_first_builder_was_killed(root: Path) -> None:
+def test_metrics_arrive_although_the_first_builder_was_killed(root: Path) -> None:
     kill_a_builder(root, OURS)
-    (left,) = root.glob(".paco-*.part/mlflow.db")
-    assert "mlflow.db" not in in_sight(root)
-    left.with_name("mlflow.db-wal").write_bytes(b"of the killed")
+    (part,) = root.glob(".paco-*.part/mlflow.db")
+    assert "mlflow.db" not in visible(root)
+    part.with_name("mlflow.db-wal").write_bytes(b"of the killed")
     (root / "mlflow.db-journal").write_bytes(b"of a store that was moved aside")
     said: list[str] = []
     with open_run(root, "paco/x", "x", {}, say=said.append) as tracker:
         tracker.metrics({"loss": 1.0}, 3)
     assert said == [] and statuses(root) == {"x": ("FINISHED", {"loss": 1.0})}
-    assert in_sight(root) == ["mlflow.db"]
+    assert visible(root) == ["mlflow.db"]
 
 
 @pytest.mark.slow
-def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
+def test_a_store_that_mlflow_left_half_made_is_named_with_the_remedy_which_works(
     root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_a_builder(root, MLFLOWS)
@@ -87,7 +89,6 @@ def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
     remedy = f"mv {file} {file}.damaged) and run `paco sync`"
     assert remedy in said[0] and "wait in" in said[-1]
     until(lambda: "webhooks already exists" in send_left_over(root).text())  # once the sender has given it up
-    assert remedy in send_left_over(root).text()
     with pytest.raises(DataError, match="MLflow cannot use this store"):
         tracking.connect(tracking_uri(root))
 
@@ -95,45 +96,38 @@ def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
     before = [sys.executable, "-m", "paco_core.runtime.tracking.prepare"]
     server = ui.UiProcess("MLflow", [sys.executable, "-c", "print('started')"], free_port(), before)
     monkeypatch.setattr(ui, "servers", lambda *_: [server])
+    monkeypatch.chdir(root)
     assert ui.serve(root, 0, 0) == 1
-    told = capfd.readouterr()
-    assert remedy in told.err and "MLflow cannot start" in told.err and "started" not in told.out
-    assert "Traceback" not in told.err
+    printed = capfd.readouterr()
+    assert remedy in printed.err and "MLflow cannot start" in printed.err and "started" not in printed.out
+    assert "Traceback" not in printed.err
 
     file.rename(root / "mlflow.db.damaged")
-    assert send_left_over(root).waiting == 0
-    assert statuses(root) == {"x": ("FINISHED", {"loss": 1.0})}
+    done = subprocess.run([sys.executable, "-c", SYNC, str(root)], capture_output=True, text=True)
+    assert "1 runs brought up to date (3 events), 0 events wait" in done.stdout and unsent(root) == 0, done.stderr
 
 
-def test_a_store_that_cannot_be_opened_refuses_no_figure(root: Path) -> None:
+def test_a_store_that_cannot_be_opened_refuses_no_event(root: Path) -> None:
     (root / "mlflow.db").write_bytes(b"no database" * 1000)
     journal = RunJournal.begin(root, {"kind": "run", "uri": tracking_uri(root)})
     journal.append({"kind": "metrics", "step": 0, "values": {"loss": 1.0}})
     delivery = Delivery(journal, tracking_uri(root))
-    delivery.done.offset = journal.waiting(0, limit=1)[0][1]  # the run was told before the damage
+    delivery.done.offset = journal.waiting(0, limit=1)[0][1]  # the run was created before the damage
     with pytest.raises(DataError, match=r"mlflow\.db: MLflow cannot use this store \(file is not a database\)"):
         delivery.step()
     assert journal.count_waiting() == 2
 
 
-def test_a_journal_that_a_sender_removed_is_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_a_sender_removed_is_empty(root: Path) -> None:
     journal = RunJournal.begin(root, {"kind": "run", "uri": tracking_uri(root)})
     journal.remove()
-    monkeypatch.setattr(Path, "is_file", lambda _path: True)  # it was there a moment ago
     assert (journal.size(), journal.count_waiting(), journal.header()) == (0, 0, {})
 
 
-def test_one_that_is_locked_is_not_called_damaged(root: Path, mlflow_template: Path) -> None:
-    from sqlalchemy.exc import OperationalError
-
-    file = root / "mlflow.db"
-    shutil.copy(mlflow_template, file)
-    uri = f"sqlite:///{file}?timeout=0.1"
-    database.prepare(uri)
-    with closing(sqlite3.connect(file)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(OperationalError, match="locked"):
-            database.prepare(uri)
+def test_a_locked_store_is_not_called_damaged(tmp_path: Path) -> None:
+    locked = sqlite3.OperationalError("database is locked")
+    locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    assert database._explained(tmp_path / "mlflow.db", locked) is locked
 
 
 def test_only_missing_files_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

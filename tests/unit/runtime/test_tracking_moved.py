@@ -78,7 +78,7 @@ def test_a_store_that_projects_share_is_left_alone(
     assert (found["paco/x"], found["bucket"]) == ((tmp_path / "a/mlartifacts").as_uri(), bucket)
 
 
-def test_figures_that_wait_in_a_moved_project_go_to_its_own_store(
+def test_metrics_that_wait_in_a_moved_project_go_to_its_own_store(
     tmp_path: Path, mlflow_template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (ARTIFACTS_URI, "MLFLOW_TRACKING_URI"):
@@ -91,7 +91,7 @@ def test_figures_that_wait_in_a_moved_project_go_to_its_own_store(
     journal = RunJournal.begin(old, header)
     journal.append({"kind": "metrics", "step": 0, "values": {"loss": 0.5}})
     journal.end("FINISHED")
-    journal.leave()
+    journal.close()
     shutil.move(old, new)
     shutil.copy(mlflow_template, new / STORE)
     assert send_left_over(new).waiting == 0
