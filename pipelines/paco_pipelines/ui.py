@@ -21,6 +21,7 @@ from pathlib import Path
 import yaml
 
 from dvc_project.process_group import interrupt_on, search_path, start_group
+from paco_core.io.files import DataError
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
 from paco_core.io.project import ensure_user, project_root
@@ -221,6 +222,8 @@ def main() -> None:
         raise SystemExit(f"ui: {problem}")
     try:
         raise SystemExit(serve(project_root(), arguments.dagster_port, arguments.mlflow_port))
+    except DataError as error:
+        raise SystemExit(f"ui: {error}") from None
     except OSError as error:
         if (message := of_system(error)) is None:
             raise

@@ -212,7 +212,7 @@ def step(root: Path, home: Path) -> subprocess.Popen[bytes]:
 def test_dagster_keeps_what_it_knows_in_the_database(
     postgres: Postgres, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = postgres.create_new("dagster")
+    url = postgres.create_new("dagster").replace("postgresql://", "postgresql+psycopg2://")
     monkeypatch.setenv(DATABASE, url)
     homes = [tmp_path / "home1", tmp_path / "home2"]
     for home in homes:

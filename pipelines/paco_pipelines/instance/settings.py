@@ -11,27 +11,32 @@ from pathlib import Path
 
 import yaml
 
-from paco_core.io.files import write_text
+from paco_core.io.files import DataError, write_text
 from paco_core.io.project import project_root
 from paco_pipelines.defs.home import ENV, HOME, WRITTEN
 from paco_pipelines.instance.plots import write_vega
 
 DEFAULTS = Path(__file__).with_name("dagster.yaml")
-DATABASE = "DAGSTER_POSTGRES_URL"  # postgresql://user:password@host:5432/name
+DATABASE = "DAGSTER_POSTGRES_URL"  # postgresql+psycopg2://user:password@host:5432/name
+DRIVER = "postgresql+psycopg2://"
 
 
 def write_settings(root: Path, home: Path) -> None:
     """Write ``home/dagster.yaml``: the project's file or paco's, with PostgreSQL if ``DAGSTER_POSTGRES_URL`` is set.
 
-    The file names the variable, not its value: it holds a password, and every process of Dagster has it.
+    The file names the variable, not its value: it contains a password, and every process of Dagster has it.
+
+    Raises:
+        DataError: when the URL names another driver than psycopg2, which Dagster's storage is written for.
     """
     custom = root / "dagster.yaml"
     text = (custom if custom.is_file() else DEFAULTS).read_text(encoding="utf-8")
-    if os.environ.get(DATABASE):
-        settings = yaml.safe_load(text)
-        config = {"postgres_url": {"env": DATABASE}}
-        store = {"module": "dagster_dvc.postgres_storage", "class": "LockedPostgresStorage", "config": config}
-        settings["storage"] = {"custom": store}
+    if url := os.environ.get(DATABASE):
+        if not url.startswith(DRIVER):  # SQLAlchemy 2.1 reads postgresql:// as psycopg 3
+            raise DataError(
+                f"{DATABASE}: expected {DRIVER}user:password@host:5432/name, got {url.partition(':')[0]}://…"
+            )
+        settings = {**yaml.safe_load(text), "storage": {"postgres": {"postgres_url": {"env": DATABASE}}}}
         text = yaml.safe_dump(settings, sort_keys=False)
     home.mkdir(parents=True, exist_ok=True)
     write_text(home / "dagster.yaml", text)
@@ -51,10 +56,24 @@ def name_home(root: Path) -> None:
         write_text(path, "\n".join([*others, own]) + "\n")
 
 
+def create_stores(home: Path) -> None:
+    """Create the SQLite databases of an instance, unless they are there.
+
+    Dagster creates them without a lock. If several processes open a new instance at once, most of them fail, and they
+    may leave databases that Dagster refuses.
+    """
+    if os.environ.get(DATABASE) or (home / "schedules").is_dir():
+        return
+    import dagster as dg  # late: it takes a second
+
+    dg.DagsterInstance.from_config(str(home)).dispose()
+
+
 def prepare(root: Path) -> None:
     """Write all that a new folder needs, and its version control does not hold."""
     name_home(root)
     write_settings(root, root / ".dagster")
+    create_stores(root / ".dagster")
     write_vega(root)
 
 

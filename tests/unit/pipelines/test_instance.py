@@ -1,4 +1,4 @@
-"""A new instance that several processes open at once."""
+"""The Dagster instance: its stores, and its settings for runs that died."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_dvc.sqlite_storage import LockedSqliteStorage
 from dvc_project import process_group
-from paco_pipelines.instance.settings import DEFAULTS, write_settings
+from paco_core.io.files import DataError
+from paco_pipelines.instance.settings import DATABASE, DEFAULTS, create_stores, write_settings
 
 AT_ONCE = 8
 OPENS = """
@@ -33,10 +33,11 @@ with dg.DagsterInstance.get() as instance:
 
 
 @pytest.mark.slow
-def test_eight_at_once_make_one_sound_store(repository: Path, tmp_path: Path) -> None:
+def test_eight_at_once_open_one_sound_store(repository: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     shutil.copy(DEFAULTS, home)
+    create_stores(home)  # as `make setup` does
     env = {**os.environ, "DAGSTER_HOME": str(home), "PYTHONPATH": str(repository)}
     children = [
         subprocess.Popen(
@@ -66,8 +67,20 @@ def test_the_store_is_where_dagster_keeps_it_by_default(
         plain.report_runless_asset_event(dg.AssetMaterialization("a"))
     shutil.copy(DEFAULTS, tmp_path)
     with dg.DagsterInstance.get() as instance:
-        assert instance.get_ref().storage_data.class_name == LockedSqliteStorage.__name__
         assert instance.get_latest_materialization_event(dg.AssetKey("a")) is not None
+
+
+def test_a_database_of_another_driver_is_refused(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DATABASE, "postgresql+psycopg2://me:secret@host/db")
+    write_settings(repository, tmp_path)
+    create_stores(tmp_path)
+    text = (tmp_path / "dagster.yaml").read_text()
+    assert f"env: {DATABASE}" in text and "secret" not in text and not (tmp_path / "schedules").exists()
+    monkeypatch.setenv(DATABASE, "postgresql://me:secret@host/db")
+    with pytest.raises(DataError, match=r"expected postgresql\+psycopg2://.*, got postgresql://…$"):
+        write_settings(repository, tmp_path)
 
 
 def test_a_run_is_retried_only_where_its_worker_died(
