@@ -1,6 +1,6 @@
-"""What the outs of a stage say by themselves: figures, rows and columns, size. Any materialisation can show it.
+"""Description of outs: metrics, rows and columns, size. Every materialization shows it.
 
-A stage that DVC restored or left alone says nothing; its outs still do.
+A stage that DVC restored or left alone reports nothing, but its outs are there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_dvc.figures import arranged, figures
+from dagster_dvc.metrics import arrange_metrics, read_metrics
 from dvc_project.lockfile import Entry
 from dvc_project.project import DvcProject, Stage
 from dvc_project.state import differing_outs
@@ -50,13 +50,13 @@ def describe_outs(
     headline: Sequence[Sequence[str]] = (),
     describe: Callable[[str], str | None] = lambda _column: None,
 ) -> dict[str, Any]:
-    """Metadata of a materialisation from what lies in the workspace.
+    """Metadata of a materialization from the files of the workspace.
 
-    The figures of the stage's metrics files, the ``headline`` first (:func:`dagster_dvc.figures.arranged`); rows and
-    columns of the main table (``meta.dagster.table``, else the largest), each column with what ``describe`` says of
-    it, rows of the others; files and bytes of the outs.
+    The metrics of the stage's metrics files, the ``headline`` first (:func:`dagster_dvc.metrics.arrange_metrics`); rows
+    and columns of the main table (``meta.dagster.table``, else the largest), each column with its description by
+    ``describe``; rows of the other tables; files and bytes of the outs.
     """
-    metadata = arranged(figures(project, stage), headline, stage.name)
+    metadata = arrange_metrics(read_metrics(project, stage), headline, stage.name)
     paths = [project.root / out.path for out in stage.outs if out.kind == "outs" and "://" not in out.path]
     sizes = dict(sorted(entry for path in paths for entry in _file_sizes(path)))
     metadata |= {"dvc/files": len(sizes), "dvc/bytes": sum(sizes.values())}
@@ -64,8 +64,8 @@ def describe_outs(
         metadata["dvc/path"] = dg.MetadataValue.path(str(paths[0]))
     tables = {file: facts for file in sizes if (facts := table_facts(file)) is not None}
     if tables:
-        chosen = str((stage.meta.get("dagster") or {}).get("table", ""))
-        main = max(tables, key=lambda file: (bool(chosen) and file.match(chosen), tables[file].rows))
+        setting = str((stage.meta.get("dagster") or {}).get("table", ""))
+        main = max(tables, key=lambda file: (bool(setting) and file.match(setting), tables[file].rows))
         columns = [dg.TableColumn(name, kind, describe(name)) for name, kind in tables[main].columns.items()]
         metadata |= {
             "dagster/row_count": tables[main].rows,
@@ -105,8 +105,8 @@ def _parquet(file: Path) -> TableFacts | None:
         from pyarrow import parquet
     except ImportError:  # a project without Parquet files needs no pyarrow
         return None
-    found = parquet.ParquetFile(file)
-    return TableFacts(found.metadata.num_rows, {f.name: str(f.type).replace("large_", "") for f in found.schema_arrow})
+    table = parquet.ParquetFile(file)
+    return TableFacts(table.metadata.num_rows, {f.name: str(f.type).replace("large_", "") for f in table.schema_arrow})
 
 
 def _csv(file: Path) -> TableFacts:

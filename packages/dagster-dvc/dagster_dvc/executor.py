@@ -1,22 +1,16 @@
-"""Steps of a run in processes of their own only where a stage has to run.
+"""Executor: steps of a run have their own processes only if a stage has to run.
 
-A process a step keeps stages side by side and apart. Where every stage is up to date the steps only say so, and
-starting the processes takes longer than all that they do.
+A process for each step lets stages run side by side. If every stage is up to date, the steps only say so, and starting
+the processes takes longer than all that they do.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
-from dagster._core.events import DagsterEvent
-from dagster._core.execution.context.system import PlanOrchestrationContext
-from dagster._core.execution.plan.plan import ExecutionPlan
-from dagster._core.execution.retries import RetryMode
-from dagster._core.execution.step_dependency_config import StepDependencyConfig
-from dagster._core.executor.in_process import InProcessExecutor
-from dagster._core.executor.init import InitExecutorContext
 
 from dagster_dvc.launcher import HOST_TAG
 from dagster_dvc.resource import FORCE_TAG
@@ -37,11 +31,14 @@ def in_process_if_up_to_date(
     Raises:
         DvcProjectError: in a run, for a malformed ``dvc.yaml``, ``params.yaml`` or ``dvc.lock``.
     """
-    chosen = translator or DagsterDvcTranslator()
+    translator = translator or DagsterDvcTranslator()
 
-    def create(context: InitExecutorContext) -> dg.Executor:
-        assert executor.executor_creation_fn is not None
-        return _InProcessIfUpToDate(executor.executor_creation_fn(context), project, chosen)
+    def create(context: dg.InitExecutorContext) -> dg.Executor:
+        config = {"retries": {"enabled": {}}, **context.executor_config}
+        create_other, create_in_process = executor.executor_creation_fn, dg.in_process_executor.executor_creation_fn
+        assert create_other is not None and create_in_process is not None
+        in_process = create_in_process(context._replace(executor_config=config))
+        return _InProcessIfUpToDate(create_other(context), in_process, project, translator)
 
     return dg.ExecutorDefinition(
         name=executor.name,
@@ -53,25 +50,26 @@ def in_process_if_up_to_date(
 
 
 class _InProcessIfUpToDate(dg.Executor):
-    def __init__(self, executor: dg.Executor, project: DvcProject, translator: DagsterDvcTranslator) -> None:
-        self._executor, self._project, self._translator = executor, project, translator
+    def __init__(
+        self, executor: dg.Executor, in_process: dg.Executor, project: DvcProject, translator: DagsterDvcTranslator
+    ) -> None:
+        self._executor, self._in_process, self._project, self._translator = executor, in_process, project, translator
 
     @property
-    def retries(self) -> RetryMode:
+    def retries(self) -> Any:
         return self._executor.retries
 
     @property
-    def step_dependency_config(self) -> StepDependencyConfig:
+    def step_dependency_config(self) -> Any:
         return self._executor.step_dependency_config
 
-    def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         plan_context.instance.add_run_tags(plan_context.run_id, {HOST_TAG: socket.gethostname()})
-        chosen = self._executor
         keys = set(plan_context.job.get_definition().asset_layer.executable_asset_keys)
         forced = plan_context.dagster_run.tags.get(FORCE_TAG) == "true"
-        if keys and not forced and self._are_up_to_date(keys):
-            chosen = InProcessExecutor(self.retries, self.step_dependency_config)
-        yield from chosen.execute(plan_context, execution_plan)
+        up_to_date = keys and not forced and self._are_up_to_date(keys)
+        executor = self._in_process if up_to_date else self._executor
+        yield from executor.execute(plan_context, execution_plan)
 
     def _are_up_to_date(self, keys: set[dg.AssetKey]) -> bool:
         project = self._project.reload()

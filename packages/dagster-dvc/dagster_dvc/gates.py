@@ -1,7 +1,7 @@
-"""Blocking checks across runs.
+"""Gates: blocking checks across runs.
 
-Dagster skips the later steps of the run in which a blocking check fails, and of no other: a backfill over assets with
-different partitions is several runs, and the next of them would go on with what a check has just refused.
+Dagster skips the later steps of the run in which a blocking check fails, and of no other run. A backfill over assets
+with different partitions is several runs, and the next one would use what a check has just refused.
 """
 
 from __future__ import annotations
@@ -14,49 +14,47 @@ from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Stage
 
 _PARTITION_TAG = "dagster/partition"
-_ANSWERS_READ = 100
+_RESULTS_READ = 100
 
 
 def failed_gates(
     instance: dg.DagsterInstance, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator, run_id: str
 ) -> list[str]:
-    """Which blocking checks refused what ``stage`` reads, a line each.
+    """The blocking checks that failed on what ``stage`` reads, one line per check.
 
-    A check counts where it looked at the newest version, in the run that made it, and has not passed since. The run
+    A check counts if it evaluated the newest version, in the run that made it, and has not passed since. The run
     ``run_id``, in which the stage is about to start, is left to Dagster.
     """
-    found: list[str] = []
+    messages: list[str] = []
     for name in project.upstream[stage.name]:
         parent = project.stages[name]
         key = translator.get_asset_key(project.groups[parent.group])
         partition = translator.partition_key(parent)
-        chosen = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition] if partition else None)
-        for record in instance.fetch_materializations(chosen, limit=1).records:
+        newest = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition] if partition else None)
+        for record in instance.fetch_materializations(newest, limit=1).records:
             if record.run_id and record.run_id != run_id:
-                found += [
-                    f"{name}: {made.check_name} failed in run {record.run_id[:8]}: {made.description}"
-                    for made in _refusals(instance, key, record.run_id)
-                    if not _passed_since(instance, made.asset_check_key, partition)
+                messages += [
+                    f"{name}: {result.check_name} failed in run {record.run_id[:8]}: {result.description}"
+                    for result in _failures(instance, key, record.run_id)
+                    if not _passed_since(instance, result.asset_check_key, partition)
                 ]
-    return found
+    return messages
 
 
-def _refusals(instance: dg.DagsterInstance, key: dg.AssetKey, run_id: str) -> Iterator[dg.AssetCheckEvaluation]:
+def _failures(instance: dg.DagsterInstance, key: dg.AssetKey, run_id: str) -> Iterator[dg.AssetCheckEvaluation]:
     """The blocking checks of an asset that failed in a run."""
     records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
     for record in records:
-        made = record.event_log_entry.asset_check_evaluation
-        if made is not None and made.asset_key == key and made.blocking and _refuses(made):
-            yield made
-
-
-def _refuses(made: dg.AssetCheckEvaluation) -> bool:
-    return not made.passed and made.severity is dg.AssetCheckSeverity.ERROR
+        result = record.event_log_entry.asset_check_evaluation
+        if result is None or result.asset_key != key or result.passed or not result.blocking:
+            continue
+        if result.severity is dg.AssetCheckSeverity.ERROR:
+            yield result
 
 
 def _passed_since(instance: dg.DagsterInstance, check: dg.AssetCheckKey, partition: str | None) -> bool:
-    """Whether its last answer about the partition is a pass: a run of another one looked at other files."""
-    for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=_ANSWERS_READ):
+    """Whether its last result on the partition is a pass: a run of another partition evaluated other files."""
+    for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=_RESULTS_READ):
         run = instance.get_run_by_id(record.run_id)
         result = record.event.asset_check_evaluation if record.event is not None else None
         if result is not None and run is not None and run.tags.get(_PARTITION_TAG) in (None, partition):

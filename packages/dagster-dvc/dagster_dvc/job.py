@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+
+# Private: `dagster.define_asset_job`, the public way to a job of assets, refuses assets of different partitions. It
+# has no option that accepts them.
 from dagster._core.definitions.assets.job.asset_job import build_asset_job, get_asset_graph_for_job
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from dagster_dvc.assets import ALL, select_stages
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
@@ -25,7 +28,7 @@ class WholeGraphJob(UnresolvedAssetJobDefinition):
 
     def resolve(
         self,
-        asset_graph: AssetGraph,
+        asset_graph: Any,
         default_executor_def: dg.ExecutorDefinition | None = None,
         resource_defs: Mapping[str, dg.ResourceDefinition] | None = None,
     ) -> dg.JobDefinition:
@@ -45,17 +48,18 @@ def build_whole_graph_job(
     name: str = "whole_graph",
     *,
     translator: DagsterDvcTranslator | None = None,
+    select: Sequence[str] = ALL,
     exclude: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
 ) -> WholeGraphJob:
-    """The job that materialises every asset of a project but those of ``exclude``, with its checks, in one run.
+    """The job that materializes the selected assets of a project with their checks, in one run.
 
-    ``config`` is its run config where a run gives none.
+    ``config`` is its run config if a run gives none.
 
     Raises:
         DvcProjectError: when partitions read partitions: Dagster looks for the run's partition key then.
     """
-    groups = [project.groups[name] for name in project.assets if name not in exclude]
+    groups = [project.groups[name] for name in select_stages(project, select, exclude)]
     for group in groups:
         above = [up for up in project.group_upstream[group.name] if up != group.name and project.groups[up].dimensions]
         if group.dimensions and above:
@@ -63,10 +67,10 @@ def build_whole_graph_job(
                 f"{project.path}: items of {group.name} read items of {', '.join(above)}; one run of Dagster cannot "
                 f"make both. Leave the job {name} out, and use *Materialize all* or `dvc repro`"
             )
-    chosen = translator or DagsterDvcTranslator()
+    translator = translator or DagsterDvcTranslator()
     return WholeGraphJob(
         name=name,
-        selection=dg.AssetSelection.assets(*(chosen.get_asset_key(group) for group in groups)),
+        selection=dg.AssetSelection.assets(*(translator.get_asset_key(group) for group in groups)),
         config=config,
         description="Everything of dvc.yaml, all partitions: what is out of date runs, and blocking checks hold",
     )

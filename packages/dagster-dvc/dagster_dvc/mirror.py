@@ -1,4 +1,4 @@
-"""Bring Dagster's marks in step with ``dvc.lock``, no matter who ran the stages.
+"""Mirror: brings Dagster's stale marks in step with ``dvc.lock``, no matter who ran the stages.
 
 An event is reported where ``dvc.lock`` has another entry than the one last reported: a run that was made elsewhere, or
 restored. Its tags say with which code and which inputs it was made, so that Dagster calls the asset stale where its
@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from dagster_dvc.describing import holds_recorded
-from dagster_dvc.figures import first_things_first
+from dagster_dvc.metrics import notes_last
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG, PROJECT, project_tag
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
@@ -71,11 +70,11 @@ class Events:
     def last_of(self, root: Path, key: dg.AssetKey, partition: str | None = None) -> Event | None:
         """The last event that a project reported, or one of an earlier version, which named none."""
         last = self.last(key, partition)
-        own = project_tag(root)
-        if last is None or last.tags.get(PROJECT, own) == own:
+        tag = project_tag(root)
+        if last is None or last.tags.get(PROJECT, tag) == tag:
             return last
         events = self._fetch_many(key, partition, limit=EVENTS_READ)
-        return next((event for event in events if event.tags.get(PROJECT, own) == own), None)
+        return next((event for event in events if event.tags.get(PROJECT, tag) == tag), None)
 
     def before(self, key: dg.AssetKey, partition: str, storage_id: int) -> Event | None:
         """The last event of a partition up to ``storage_id``."""
@@ -90,10 +89,10 @@ class Events:
     def _fetch_many(
         self, key: dg.AssetKey, partition: str | None, before: int | None = None, limit: int = 1
     ) -> list[Event]:
-        chosen = dg.AssetRecordsFilter(
+        events = dg.AssetRecordsFilter(
             asset_key=key, asset_partitions=[partition] if partition else None, before_storage_id=before
         )
-        records = self.instance.fetch_materializations(chosen, limit=limit).records
+        records = self.instance.fetch_materializations(events, limit=limit).records
         return [
             Event(r.storage_id, dict((r.asset_materialization and r.asset_materialization.tags) or {})) for r in records
         ]
@@ -114,10 +113,10 @@ class Mirror:
         self,
         project: DvcProject,
         instance: dg.DagsterInstance,
-        graph: AssetGraph,
+        graph: Any,
         translator: DagsterDvcTranslator,
     ) -> None:
-        """``graph`` holds the assets of the loaded code location."""
+        """``graph``: ``asset_graph`` of the loaded code location, whose type has no public name."""
         self.project, self.instance, self.translator = project, instance, translator
         keys = [key for key in graph.get_all_asset_keys() if not graph.get(key).is_external]
         self._parents = {key: frozenset(graph.get(key).parent_keys) for key in keys}
@@ -127,15 +126,15 @@ class Mirror:
 
     def tick(self) -> list[Mirrored]:
         """Report what Dagster does not know yet, producers first."""
-        found = list(self._tick_tracked())
+        reports = list(self._tick_tracked())
         for state in ProjectState(self.project).all():
             key = self.translator.get_asset_key(self.project.groups[state.stage.group])
             if state.entry is None or key not in self._parents:
                 continue
             if reason := self._difference(key, state, state.entry):
                 self._report(key, state, state.entry, reason)
-                found.append(Mirrored(state.stage.name, reason))
-        return found
+                reports.append(Mirrored(state.stage.name, reason))
+        return reports
 
     def _tick_tracked(self) -> Iterator[Mirrored]:
         """Versions of what ``.dvc`` files track."""
@@ -205,7 +204,7 @@ class Mirror:
                 asset_key=key,
                 partition=partition,
                 tags={**self._tags(key, state, entry), OUTS_TAG: PRESENT if present else ABSENT},
-                metadata=first_things_first(
+                metadata=notes_last(
                     {
                         **(self._description(state.stage) if present else {}),
                         "dvc/stage": state.stage.name,

@@ -12,21 +12,22 @@ from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.hashing import digest
 from dvc_project.project import DvcProject, Stage
 
-_BUSIEST_FIRST: tuple[Outcome, ...] = ("executed", "restored", "unchanged")
+_OUTCOME_ORDER: tuple[Outcome, ...] = ("executed", "restored", "unchanged")
 
 
 def reproduce_each(
     context: dg.AssetExecutionContext,
+    key: dg.AssetKey,
     project: DvcProject,
     stages: Sequence[Stage],
     translator: DagsterDvcTranslator,
     reproduce: Callable[[Stage], Reproduction],
 ) -> Reproduction:
-    """Make each partition; then what the asset as a whole came to.
+    """Make each partition; returns what the asset as a whole came to.
 
-    Dagster notes nothing of single partitions in such a run, so their events are written here, with the tags that
-    its marks are read from. It stores them at the end of the step: of a step that fails, the mirror of ``dvc.lock``
-    reports what was made.
+    Dagster records nothing of single partitions in such a run, so their events are written here, with the tags that
+    its stale marks are read from. Dagster stores the events at the end of the step. If the step fails, the mirror of
+    ``dvc.lock`` reports what was made.
     """
     each = []
     for stage in stages:
@@ -35,7 +36,7 @@ def reproduce_each(
         mirror = Mirror(project, context.instance, context.job_def.asset_layer.asset_graph, translator)
         context.log_event(
             dg.AssetMaterialization(
-                context.asset_key,
+                key,
                 partition=translator.partition_key(stage),
                 metadata=made.result().metadata,
                 tags=mirror.tags(stage),
@@ -43,8 +44,9 @@ def reproduce_each(
         )
     outcomes = {made.outcome for made in each}
     return Reproduction(
+        asset_key=key,
         stage=stages[0].group,
-        outcome=next(outcome for outcome in _BUSIEST_FIRST if outcome in outcomes),
+        outcome=next(outcome for outcome in _OUTCOME_ORDER if outcome in outcomes),
         md5s={path: md5 for made in each for path, md5 in made.md5s.items()},
         data_version=digest([made.data_version for made in each]),
         lock_digest=digest([made.lock_digest for made in each]),

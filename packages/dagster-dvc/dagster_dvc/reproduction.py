@@ -1,4 +1,4 @@
-"""What came of running a stage through DVC."""
+"""The outcome of running a stage through DVC."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import dagster as dg
 
-from dagster_dvc.figures import first_things_first
+from dagster_dvc.metrics import notes_last
 from dvc_project.hashing import digest
 
 Outcome = Literal["executed", "restored", "unchanged"]
@@ -28,6 +28,7 @@ def project_tag(root: Path | str) -> str:
 class Reproduction:
     """What ``dvc repro`` did: ran the stage, restored its outs from the run cache, or found nothing to do."""
 
+    asset_key: dg.AssetKey
     stage: str
     outcome: Outcome
     md5s: Mapping[str, str]
@@ -40,11 +41,12 @@ class Reproduction:
     check_results: Sequence[dg.AssetCheckResult] = ()
 
     def result(self, **metadata: Any) -> dg.MaterializeResult[Any]:
-        """The materialisation: data version = md5, the stage's own metadata and ``metadata``."""
+        """The materialization: data version = md5, the metadata of the stage, and ``metadata``."""
         saved = {} if self.saved_seconds is None else {"dvc/saved_seconds": round(self.saved_seconds, 2)}
         return dg.MaterializeResult(
+            asset_key=self.asset_key,
             data_version=dg.DataVersion(self.data_version),
-            metadata=first_things_first(
+            metadata=notes_last(
                 {
                     "dvc/stage": self.stage,
                     PROJECT: self.project,

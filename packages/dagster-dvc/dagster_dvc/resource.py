@@ -1,24 +1,24 @@
-"""Run a stage through DVC from inside an asset, and say what came of it."""
+"""Run stages through DVC from inside an op, and report the outcome."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster import PipesSession, PipesTempFileContextInjector, PipesTempFileMessageReader
+from dagster_pipes import PipesContextData
 from pydantic import Field
 
-from dagster_dvc.figures import figures
 from dagster_dvc.gates import failed_gates
+from dagster_dvc.metrics import read_metrics
 from dagster_dvc.partitions import reproduce_each
-from dagster_dvc.pipes import open_stage_session
+from dagster_dvc.pipes import open_stage_session, pipes_context_data
 from dagster_dvc.process import Completed, began, interrupt_with_parent, run_group
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
 from dagster_dvc.tidying import tidy_up
@@ -41,7 +41,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
     """Runs stages of the DVC project in ``project_dir``.
 
     ``executable`` is the command that starts DVC, by default the ``dvc`` module of this interpreter; give
-    another when DVC has an environment of its own. A Dagster run with the tag ``dvc/force: "true"`` runs its
+    another when DVC is in another environment. A Dagster run with the tag ``dvc/force: "true"`` runs its
     stages also where DVC thinks them up to date; one with ``dvc/despite_checks: "true"`` runs them although a
     blocking check refused what they read. A stopped stage has ``grace_seconds`` to end in order.
     """
@@ -50,63 +50,121 @@ class DvcResource(dg.ConfigurableResource[Any]):
     executable: list[str] = Field(default_factory=list)
     grace_seconds: float = 8.0
 
+    def stream(
+        self,
+        context: dg.AssetExecutionContext,
+        translator: DagsterDvcTranslator | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> Iterator[dg.MaterializeResult[Any]]:
+        """:meth:`reproduce` each selected asset of an op, producers first; a result as soon as each is made.
+
+        Args:
+            context: of an op with one asset or several.
+            translator: the one that the assets were made with.
+            extras: what the stages may read from Pipes.
+
+        Raises:
+            dagster.Failure: see :meth:`reproduce`.
+        """
+        translator = translator or DagsterDvcTranslator()
+        specs = [spec for spec in context.assets_def.specs if spec.key in context.selected_asset_keys]
+        if len(specs) > 1:
+            if any(_takes_all(context, spec.key) for spec in specs):  # Dagster looks for the key between two assets
+                raise dg.Failure("this op has assets with partitions: start the run with a partition")
+            order = list(dict.fromkeys(stage.group for stage in DvcProject(self.project_dir).order()))
+            specs.sort(key=lambda spec: order.index(str(spec.metadata[STAGE_KEY])))
+        for spec in specs:
+            yield self._reproduce_asset(context, spec.key, translator, extras or {}).result()
+
     def reproduce(
         self,
         context: dg.AssetExecutionContext,
         translator: DagsterDvcTranslator | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> Reproduction:
-        """``dvc --wait-for-lock repro --single-item`` of this asset's stage, in a process group of its own.
+        """``dvc --wait-for-lock repro --single-item`` of this asset's stage, in its own process group.
 
         Of a partitioned asset that is the stage of the run's partition; in a run without one, all its stages, each with
-        an event of its own (:mod:`dagster_dvc.partitions`). The stage may report through Dagster Pipes: the
+        its own event (:mod:`dagster_dvc.partitions`). The stage may report through Dagster Pipes: the
         environment reaches it through DVC. When the run is terminated, the whole group is ended, half-written outs are
         removed and dead locks released.
+
+        Args:
+            context: of an op with one asset; :meth:`stream` also serves ops with several.
+            translator: the one that the asset was made with.
+            extras: what the stage may read from Pipes.
 
         Raises:
             dagster.Failure: when the stage failed (with the end of its stderr), already runs elsewhere, or is held
                 back by a blocking check that failed in another run (:mod:`dagster_dvc.gates`).
         """
+        return self._reproduce_asset(context, context.asset_key, translator or DagsterDvcTranslator(), extras or {})
+
+    def record(self, context: dg.AssetExecutionContext, translator: DagsterDvcTranslator | None = None) -> Reproduction:
+        """``dvc commit --force``: take the outs on disk as this stage's results; it ran elsewhere.
+
+        Raises:
+            dagster.Failure: when an out is missing, or when the run of a partitioned asset names no partition.
+        """
+        translator = translator or DagsterDvcTranslator()
+        key = context.asset_key
+        (stage, *more) = _stages(context, key, DvcProject(self.project_dir), translator)
+        if more:
+            raise dg.Failure(f"{stage.group} has partitions: record one of them, in a run with a partition key")
+        return self._run(context, key, stage, ["commit", "--force"], lambda *_: "executed", translator, {})
+
+    def _reproduce_asset(
+        self,
+        context: dg.AssetExecutionContext,
+        key: dg.AssetKey,
+        translator: DagsterDvcTranslator,
+        extras: Mapping[str, Any],
+    ) -> Reproduction:
         interrupt_with_parent()
-        chosen = translator or DagsterDvcTranslator()
         project = DvcProject(self.project_dir)
-        stages = _stages(context, project, chosen)
-        one = partial(self._reproduce, context, translator=chosen, extras=extras)
-        return (
-            reproduce_each(context, project, stages, chosen, one) if _takes_all_partitions(context) else one(stages[0])
-        )
+        stages = _stages(context, key, project, translator)
+        one = partial(self._reproduce, context, key, translator=translator, extras=extras)
+        if _takes_all(context, key):
+            return reproduce_each(context, key, project, stages, translator, one)
+        return one(stages[0])
 
     def _reproduce(
         self,
         context: dg.AssetExecutionContext,
+        key: dg.AssetKey,
         stage: Stage,
         translator: DagsterDvcTranslator,
-        extras: Mapping[str, Any] | None,
+        extras: Mapping[str, Any],
     ) -> Reproduction:
         forced = context.run.tags.get(FORCE_TAG) == "true"
         verb = ["repro", "--single-item", *(["--force"] if forced else [])]
         if context.run.tags.get(DESPITE_TAG) != "true":
-            _ask_gates(context, DvcProject(self.project_dir, translator.get_derived), stage, translator)
-        state = self._bookkeep(context, stage, translator)
-        made = None if forced else self._left_alone(context, stage, translator, state)
-        made = made or self._run(context, stage, verb, _outcome, translator, extras)
+            _validate_gates(context, DvcProject(self.project_dir, translator.get_derived), stage, translator)
+        state = self._run_bookkeeping(context, stage, translator)
+        made = None if forced else self._up_to_date(context, key, stage, translator, state)
+        made = made or self._run(context, key, stage, verb, _outcome, translator, extras)
         if made.outcome != "executed":
-            made = _with_the_run_that_made_it(context, made, DvcProject(self.project_dir), stage, translator)
+            made = _with_execution_metadata(context, made, DvcProject(self.project_dir), stage, translator)
         saved = f", saving {made.saved_seconds:.1f} s" if made.saved_seconds else ""
         context.log.info("%s: %s in %.1f s%s", made.stage, made.outcome, made.seconds, saved)
         return made
 
-    def _left_alone(
-        self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator, state: ProjectState
+    def _up_to_date(
+        self,
+        context: dg.AssetExecutionContext,
+        key: dg.AssetKey,
+        stage: Stage,
+        translator: DagsterDvcTranslator,
+        state: ProjectState,
     ) -> Reproduction | None:
-        """A stage that is up to date, described without starting DVC; None where DVC is to be asked."""
-        began, entry = time.monotonic(), state.lock.get(stage.name)
+        """A stage that is up to date, described without starting DVC; None where only DVC can tell."""
+        start, entry = time.monotonic(), state.lock.get(stage.name)
         if entry is None or not state.is_settled(state.project.stages[stage.name]):
             return None
         metadata = _described(context, state.project, stage, translator)
-        return _reproduction(state.project, stage, "unchanged", entry, time.monotonic() - began, metadata, ())
+        return _reproduction(key, state.project, stage, "unchanged", entry, time.monotonic() - start, metadata, ())
 
-    def _bookkeep(
+    def _run_bookkeeping(
         self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator
     ) -> ProjectState:
         """Run the bookkeeping stages that a stage reads and that would write something else now; the state after it.
@@ -118,54 +176,44 @@ class DvcResource(dg.ConfigurableResource[Any]):
         with alone(tmp_folder(root) / "dagster-bookkeeping.lock"):
             project = DvcProject(root, translator.get_derived)
             state = ProjectState(project)
-            due = [kept for kept in project.bookkeeping(project.stages[stage.name]) if not state.of(kept).in_sync]
-            for kept in due:
-                command = [*self.dvc, "--wait-for-lock", "repro", "--single-item", "--force", kept.name]
+            due = [one for one in project.bookkeeping(project.stages[stage.name]) if not state.of(one).in_sync]
+            for one in due:
+                command = [*self.dvc, "--wait-for-lock", "repro", "--single-item", "--force", one.name]
                 context.log.info("%s", " ".join(command))
                 environment = {**os.environ, "PATH": search_path()}
-                done = run_group(command, project.root, environment, self.grace_seconds, lambda _done: None)
+                done = run_group(command, project.root, environment, self.grace_seconds)
                 if done.returncode:
-                    raise _failure(kept, done)
+                    raise _failure(one, done)
         return ProjectState(DvcProject(root, translator.get_derived)) if due else state
-
-    def record(self, context: dg.AssetExecutionContext, translator: DagsterDvcTranslator | None = None) -> Reproduction:
-        """``dvc commit --force``: take the outs on disk as this stage's results; it ran elsewhere.
-
-        Raises:
-            dagster.Failure: when an out is missing, or when the run of a partitioned asset names no partition.
-        """
-        chosen = translator or DagsterDvcTranslator()
-        (stage, *others) = _stages(context, DvcProject(self.project_dir), chosen)
-        if others:
-            raise dg.Failure(f"{stage.group} has partitions: record one of them, in a run with a partition key")
-        return self._run(context, stage, ["commit", "--force"], lambda *_: "executed", chosen, None)
 
     def _run(
         self,
         context: dg.AssetExecutionContext,
+        key: dg.AssetKey,
         stage: Stage,
         verb: Sequence[str],
         outcome: Callable[[Completed, bool, bool], Outcome],
         translator: DagsterDvcTranslator,
-        extras: Mapping[str, Any] | None,
+        extras: Mapping[str, Any],
     ) -> Reproduction:
         project = DvcProject(self.project_dir)
         release_dead_locks(project.root)
         before = project.lock().get(stage.name)
         command = [*self.dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
-        done, reported = self.execute(context, project, stage, command, dict(extras or {}))
+        data = pipes_context_data(context, key, translator.partition_key(stage), extras)
+        done, reported = self.execute(context, project, stage, command, data)
         after = project.lock().get(stage.name) if done.returncode == 0 else None
         if after is None:
             raise _failure(stage, done)
         metadata = _described(context, project, stage, translator)
         checks: list[dg.AssetCheckResult] = []
-        known = figures(project, stage)  # described already, rounded and in order
+        known = read_metrics(project, stage)  # described already, rounded and in order
         for result in reported:
             metadata |= {k: v for k, v in (getattr(result, "metadata", None) or {}).items() if k not in known}
             checks += list(getattr(result, "check_results", None) or [])
         happened = outcome(done, bool(reported), after == before)
-        return _reproduction(project, stage, happened, after, done.seconds, metadata, checks)
+        return _reproduction(key, project, stage, happened, after, done.seconds, metadata, checks)
 
     def execute(
         self,
@@ -173,14 +221,21 @@ class DvcResource(dg.ConfigurableResource[Any]):
         project: DvcProject,
         stage: Stage,
         command: Sequence[str],
-        extras: Mapping[str, Any],
+        data: PipesContextData,
     ) -> tuple[Completed, list[Any]]:
         """Run DVC's command with Pipes around it: how it ended, and what the stage reported.
 
-        Here in a process group of its own; a subclass may run it on another machine that sees the project's folder.
+        Here in its own process group; a subclass may run it on another machine that sees the project's folder.
+
+        Args:
+            context: of the op.
+            project: read before the command.
+            stage: that the command runs.
+            command: of DVC, in the project's folder.
+            data: for :func:`dagster_dvc.pipes.open_stage_session`.
         """
-        pipes = PipesTempFileContextInjector(), PipesTempFileMessageReader()
-        with open_stage_session(context, *pipes, extras) as session:
+        pipes = dg.PipesTempFileContextInjector(), dg.PipesTempFileMessageReader()
+        with open_stage_session(context, *pipes, data) as session:
             stopped = partial(_tidy, context, project, stage)
             done = run_group(command, project.root, self.environment(session), self.grace_seconds, stopped)
         return done, list(session.get_results(implicit_materializations=False))
@@ -189,30 +244,32 @@ class DvcResource(dg.ConfigurableResource[Any]):
     def dvc(self) -> list[str]:
         return self.executable or [*DVC]
 
-    def environment(self, session: PipesSession) -> dict[str, str]:
+    def environment(self, session: dg.PipesSession) -> dict[str, str]:
         """This interpreter comes first on the path: ``python`` in a ``cmd`` means the one that runs Dagster."""
         return {**os.environ, "PATH": search_path(), **session.get_bootstrap_env_vars()}
 
 
-def _takes_all_partitions(context: dg.AssetExecutionContext) -> bool:
-    return context.assets_def.partitions_def is not None and not context.has_partition_key
+def _takes_all(context: dg.AssetExecutionContext, key: dg.AssetKey) -> bool:
+    """Whether a run without a partition key makes all partitions of an asset."""
+    return context.assets_def.get_asset_spec(key).partitions_def is not None and not context.has_partition_key
 
 
 def _stages(
-    context: dg.AssetExecutionContext, project: DvcProject, translator: DagsterDvcTranslator
+    context: dg.AssetExecutionContext, key: dg.AssetKey, project: DvcProject, translator: DagsterDvcTranslator
 ) -> tuple[Stage, ...]:
-    """The stages that this asset stands for in this run.
+    """The stages that an asset stands for in this run.
 
     The asset says whether it has partitions: in one run with a partition key there may be assets without.
     """
-    group = str(next(iter(context.assets_def.specs)).metadata[STAGE_KEY])
-    if _takes_all_partitions(context):
+    spec = context.assets_def.get_asset_spec(key)
+    group = str(spec.metadata[STAGE_KEY])
+    if _takes_all(context, key):
         return project.groups[group].stages
-    partition = context.partition_key if context.assets_def.partitions_def is not None else None
+    partition = context.partition_key if spec.partitions_def is not None else None
     return (stage_of(project, translator, group, partition),)
 
 
-def _ask_gates(
+def _validate_gates(
     context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator
 ) -> None:
     if failed := failed_gates(context.instance, project, stage, translator, context.run_id):
@@ -221,6 +278,7 @@ def _ask_gates(
 
 
 def _reproduction(
+    key: dg.AssetKey,
     project: DvcProject,
     stage: Stage,
     outcome: Outcome,
@@ -229,15 +287,24 @@ def _reproduction(
     metadata: Mapping[str, Any],
     checks: Sequence[dg.AssetCheckResult],
 ) -> Reproduction:
-    version = data_version(stage, entry)
-    root = str(project.root)
-    return Reproduction(stage.name, outcome, entry.outs, version, entry.digest, root, seconds, None, metadata, checks)
+    return Reproduction(
+        asset_key=key,
+        stage=stage.name,
+        outcome=outcome,
+        md5s=entry.outs,
+        data_version=data_version(stage, entry),
+        lock_digest=entry.digest,
+        project=str(project.root),
+        seconds=seconds,
+        metadata=metadata,
+        check_results=checks,
+    )
 
 
 def _described(
     context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator
 ) -> dict[str, Any]:
-    """The translator's metadata. A picture that cannot be drawn must not undo hours of work: it is reported."""
+    """The translator's metadata. An image that cannot be drawn must not undo hours of work: it is reported."""
     try:
         return dict(translator.get_materialization_metadata(project, stage))
     except Exception as error:
@@ -245,7 +312,7 @@ def _described(
         return {"dvc/not_described": repr(error)}
 
 
-def _with_the_run_that_made_it(
+def _with_execution_metadata(
     context: dg.AssetExecutionContext,
     made: Reproduction,
     project: DvcProject,
@@ -253,31 +320,31 @@ def _with_the_run_that_made_it(
     translator: DagsterDvcTranslator,
 ) -> Reproduction:
     """A version that was restored or left alone, with the metadata of the run that made it."""
-    event = executed_event(context, made.lock_digest, translator.partition_key(stage))
+    event = executed_event(context, made, translator.partition_key(stage))
     if event is None:
-        took = translator.get_usual_seconds(project, stage)
+        seconds = translator.get_usual_seconds(project, stage)
         metadata: dict[str, Any] = {}
     else:
-        took = float(str(event.metadata["dvc/seconds"].value))
-        known = figures(project, stage)
+        seconds = float(str(event.metadata["dvc/seconds"].value))
+        known = {*read_metrics(project, stage), *made.metadata}
         metadata = {
             name: value
             for name, value in event.metadata.items()
-            if not name.startswith(("dvc/", "dagster")) and name not in {*known, *made.metadata}
+            if not name.startswith(("dvc/", "dagster")) and name not in known
         }
-    saved = None if took is None else max(0.0, took - made.seconds)
+    saved = None if seconds is None else max(0.0, seconds - made.seconds)
     return replace(made, saved_seconds=saved, metadata={**made.metadata, **metadata})
 
 
 def executed_event(
-    context: dg.AssetExecutionContext, lock_digest: str, partition: str | None
+    context: dg.AssetExecutionContext, made: Reproduction, partition: str | None
 ) -> dg.AssetMaterialization | None:
-    """The materialisation whose run made a recorded version of this asset; None when Dagster did not see it."""
+    """The materialization whose run made a recorded version of an asset; None when Dagster did not see it."""
     partitions = [partition] if partition is not None else None
-    chosen = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=partitions)
-    for record in context.instance.fetch_materializations(chosen, limit=_EVENTS_READ).records:
+    records = dg.AssetRecordsFilter(asset_key=made.asset_key, asset_partitions=partitions)
+    for record in context.instance.fetch_materializations(records, limit=_EVENTS_READ).records:
         event = record.asset_materialization
-        if event is None or (event.tags or {}).get(LOCK_DIGEST_TAG) != lock_digest:
+        if event is None or (event.tags or {}).get(LOCK_DIGEST_TAG) != made.lock_digest:
             continue
         outcome = event.metadata.get("dvc/outcome")
         if outcome is not None and outcome.value == "executed" and "dvc/seconds" in event.metadata:
@@ -291,7 +358,7 @@ def _tidy(context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, 
 
 
 def _outcome(done: Completed, reported: bool, same_entry: bool) -> Outcome:
-    """A stage that ran says so, through Pipes or in DVC's own words; a silent one changed the lock or did not."""
+    """A stage that ran says so, through Pipes or in DVC's words; a silent one changed the lock or did not."""
     if reported or began(done):
         return "executed"
     return "unchanged" if same_entry else "restored"

@@ -1,9 +1,10 @@
-"""A sensor that mirrors ``dvc.lock``: runs from a terminal, or pulled with git, show up in Dagster."""
+"""Sensor: mirrors ``dvc.lock``: runs from a terminal, or pulled with git, show up in Dagster."""
 
 import dagster as dg
 
-from dagster_dvc.evaluating import evaluate_mirrored, update_in_sync
+from dagster_dvc.checks import update_in_sync
 from dagster_dvc.mirror import Mirror
+from dagster_dvc.mirrored_checks import evaluate_mirrored
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
@@ -17,12 +18,12 @@ def mirror_lock(
     definitions: dg.RepositoryDefinition,
     translator: DagsterDvcTranslator | None = None,
 ) -> list[str]:
-    """Report to Dagster what it does not know of ``dvc.lock`` yet, and what checks say of it; a line for each event."""
-    chosen = translator or DagsterDvcTranslator()
-    mirror = Mirror(project, instance, definitions.asset_graph, chosen)
+    """Report what ``dvc.lock`` records and Dagster does not know, with the results of checks; a line for each."""
+    translator = translator or DagsterDvcTranslator()
+    mirror = Mirror(project, instance, definitions.asset_graph, translator)
     lines = [f"{m.stage}: {m.reason}" for m in mirror.tick()]
-    lines += update_in_sync(project, instance, definitions, chosen)
-    return lines + list(evaluate_mirrored(project, instance, definitions, chosen))
+    lines += update_in_sync(project, instance, definitions, translator)
+    return lines + list(evaluate_mirrored(project, instance, definitions, translator))
 
 
 def build_dvc_lock_sensor(
@@ -37,7 +38,7 @@ def build_dvc_lock_sensor(
 
     It reports runless materialisations of what ``dvc.lock`` newly records, producers first, with the results of their
     checks, and keeps ``in_sync_with_dvc`` up to date. It starts no stage: it only reads, so it is on by default.
-    ``dvc.yaml`` and the parameters are read anew at each tick.
+    ``dvc.yaml`` and the parameters are read again at each tick.
     """
 
     @dg.sensor(

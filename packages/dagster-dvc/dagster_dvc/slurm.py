@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import dagster as dg
-from dagster import PipesFileContextInjector, PipesFileMessageReader
+from dagster_pipes import PipesContextData
 from pydantic import Field
 
 from dagster_dvc.pipes import open_stage_session
@@ -34,7 +34,7 @@ _GONE_POLLS = 3  # a job that Slurm no longer lists may have written its status 
 
 
 class SlurmDvcResource(DvcResource):
-    """Runs stages as Slurm jobs. Tried on Slurm 22.05 of one node (docs/how-to/beyond-one-box.md).
+    """Runs stages as Slurm jobs. Tested on Slurm 22.05 of one node.
 
     Attributes:
         options: of ``sbatch``, for every stage (``--partition=long``).
@@ -54,7 +54,7 @@ class SlurmDvcResource(DvcResource):
         project: DvcProject,
         stage: Stage,
         command: Sequence[str],
-        extras: Mapping[str, Any],
+        data: PipesContextData,
     ) -> tuple[Completed, list[Any]]:
         """Submit, follow and wait; a terminated run cancels its job, which tidies up on its node.
 
@@ -64,8 +64,9 @@ class SlurmDvcResource(DvcResource):
         folder = project.root / ".dagster" / "slurm" / f"{context.run_id[:8]}-{stage.name.replace('@', '-')}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        pipes = PipesFileContextInjector(str(folder / "context.json")), PipesFileMessageReader(str(folder / "messages"))
-        with open_stage_session(context, *pipes, extras) as session:
+        injector = dg.PipesFileContextInjector(str(folder / "context.json"))
+        reader = dg.PipesFileMessageReader(str(folder / "messages"))
+        with open_stage_session(context, injector, reader, data) as session:
             environment = self.environment(session)
             script = folder / "job.sh"
             script.write_text(self._script(project, stage, command, folder))

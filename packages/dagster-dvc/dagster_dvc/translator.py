@@ -1,9 +1,9 @@
-"""How a stage becomes an asset. Subclass :class:`DagsterDvcTranslator` to choose otherwise."""
+"""Translator: how a stage becomes an asset. Subclass :class:`DagsterDvcTranslator` to change it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from dvc_project.tracked import Tracked
 
 STAGE_KEY = "dvc/stage"  # metadata of an asset: the entry of dvc.yaml that it stands for
 ARTIFACTS_KEY = "dvc/artifacts"  # metadata: entries under `artifacts` whose paths lie in what the asset holds
+Translation = Callable[[dg.AssetSpec, Mapping[str, Any]], dg.AssetSpec]
 _SETTINGS = {"asset", "group", "kinds", "owners", "pool", "tags", "key", "table"}
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]")
 
@@ -37,11 +38,11 @@ class DagsterDvcTranslator:
         Raises:
             DvcProjectError: for a setting that does not exist.
         """
-        chosen = group.meta.get("dagster") or {}
-        if unknown := set(chosen) - _SETTINGS:
+        settings = group.meta.get("dagster") or {}
+        if unknown := set(settings) - _SETTINGS:
             known = ", ".join(sorted(_SETTINGS))
             raise DvcProjectError(f"stage {group.name}: meta.dagster has no {min(unknown)!r}; known: {known}")
-        return dict(chosen)
+        return dict(settings)
 
     def get_asset_key(self, group: Group) -> dg.AssetKey:
         key = self.settings(group).get("key", group.name)
@@ -82,8 +83,8 @@ class DagsterDvcTranslator:
         if everything and (len(ours) > 1 or not down.dimensions):
             return dg.AllPartitionMapping()
         if not down.dimensions:
-            chosen = [str(self.partition_key(parent)) for parents in reads.values() for parent in parents]
-            return dg.SpecificPartitionsPartitionMapping(chosen)
+            keys = [str(self.partition_key(parent)) for parents in reads.values() for parent in parents]
+            return dg.SpecificPartitionsPartitionMapping(keys)
         return self._item_mapping(up, down, {self.partition_key(d): reads[d.name] for d in down.stages})
 
     def _item_mapping(self, up: Group, down: Group, reads: Mapping[str | None, list[Stage]]) -> dg.PartitionMapping:
@@ -181,12 +182,47 @@ class DagsterDvcTranslator:
         return None
 
 
+class TranslatedDvcTranslator(DagsterDvcTranslator):
+    """The default translator, followed by a function from the spec of an asset to the one that Dagster gets.
+
+    The function is called with the spec and with ``name``, ``meta`` and ``desc`` of the stage; of a ``.dvc`` file the
+    name is the path of its out. It also decides the keys of edges, which it chooses from a spec that has a key only.
+    """
+
+    def __init__(self, translation: Translation) -> None:
+        self._translation = translation
+        self._keys: dict[tuple[bool, str], dg.AssetKey] = {}
+
+    def get_asset_key(self, group: Group) -> dg.AssetKey:
+        return self._key(super().get_asset_key(group), group.name, group)
+
+    def get_asset_spec(self, project: DvcProject, group: Group) -> dg.AssetSpec:
+        spec = super().get_asset_spec(project, group)
+        return self._translate(spec.replace_attributes(key=super().get_asset_key(group)), group.name, group)
+
+    def get_tracked_key(self, tracked: Tracked) -> dg.AssetKey:
+        return self._key(super().get_tracked_key(tracked), tracked.path, tracked)
+
+    def get_tracked_spec(self, project: DvcProject, tracked: Tracked) -> dg.AssetSpec:
+        spec = super().get_tracked_spec(project, tracked)
+        return self._translate(spec.replace_attributes(key=super().get_tracked_key(tracked)), tracked.path, tracked)
+
+    def _key(self, key: dg.AssetKey, name: str, source: Group | Tracked) -> dg.AssetKey:
+        place = (isinstance(source, Tracked), name)
+        if place not in self._keys:
+            self._keys[place] = self._translate(dg.AssetSpec(key), name, source).key
+        return self._keys[place]
+
+    def _translate(self, spec: dg.AssetSpec, name: str, source: Group | Tracked) -> dg.AssetSpec:
+        return self._translation(spec, {"name": name, "meta": source.meta, "desc": source.desc})
+
+
 def _artifacts(project: DvcProject, paths: Sequence[str]) -> dict[str, Any]:
     """The entries under ``artifacts`` for these paths, as a list that the asset's page shows."""
     lines = [
-        f"- **{found.name}**" + "".join(f", {text}" for text in (found.type, *found.labels, found.desc) if text)
-        for found in project.artifacts
-        if any(overlap(found.path, path) for path in paths)
+        f"- **{entry.name}**" + "".join(f", {text}" for text in (entry.type, *entry.labels, entry.desc) if text)
+        for entry in project.artifacts
+        if any(overlap(entry.path, path) for path in paths)
     ]
     return {ARTIFACTS_KEY: dg.MetadataValue.md("\n".join(lines))} if lines else {}
 

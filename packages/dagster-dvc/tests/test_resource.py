@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 import dvc_graphs as graphs
-from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, dvc_asset
+from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, dvc_assets
 from dagster_dvc.process import Completed, run_group
 from dagster_dvc.resource import FAILURE_CHARACTERS, _failure
 
@@ -154,7 +154,7 @@ def test_a_version_keeps_what_its_run_said_and_a_cold_instance_asks_the_translat
         def get_usual_seconds(self, project, stage):  # type: ignore[no-untyped-def]
             return 1000.0
 
-    @dvc_asset("a", project=DvcProject(root), translator=Known())
+    @dvc_assets(project=DvcProject(root), select=["a"], translator=Known())
     def a(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult:
         return dvc.reproduce(context, Known()).result()
 
@@ -250,7 +250,7 @@ def test_record_takes_what_lies_on_disk(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     (root / "a.out").write_text("made on a cluster")
 
-    @dvc_asset("a", project=DvcProject(root))
+    @dvc_assets(project=DvcProject(root), select=["a"])
     def a(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult:
         return dvc.record(context).result(where="cluster")
 

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 import dvc_graphs as graphs
-from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcProjectError, build_dvc_assets, dvc_asset
+from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcProjectError, build_dvc_assets, dvc_assets
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ stages:
 
 
 def test_decorator_keeps_the_docstring_and_names_unknown_stages(chain: DvcProject) -> None:
-    @dvc_asset("a", project=chain)
+    @dvc_assets(project=chain, select=["a"])
     def named(context: dg.AssetExecutionContext) -> None:
         """How it is made.
 
@@ -91,7 +91,7 @@ def test_decorator_keeps_the_docstring_and_names_unknown_stages(chain: DvcProjec
 
     assert next(iter(named.specs)).description == "The start\n\nHow it is made.\n\nAnd why."
     with pytest.raises(DvcProjectError, match="no stage 'z'; stages: a, b, c"):
-        dvc_asset("z", project=chain)
+        dvc_assets(project=chain, select=["z"])
 
 
 def test_translator_can_be_overridden(chain: DvcProject) -> None:

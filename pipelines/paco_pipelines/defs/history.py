@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from dagster_dvc.figures import ALL_FIGURES
+from dagster_dvc.metrics import ALL_METRICS
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG
 
 Figures = dict[str, float | None]
@@ -23,7 +23,7 @@ def last_two_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> tuple[F
             continue
         digest = (event.tags or {}).get(LOCK_DIGEST_TAG, str(record.storage_id))
         values = {name: value.value for name, value in event.metadata.items()}
-        if isinstance(exact := values.get(ALL_FIGURES), dict):  # else an event of an earlier version of paco
+        if isinstance(exact := values.get(ALL_METRICS), dict):  # else an event of an earlier version of paco
             values = exact
         numbers: Figures = {name: float(v) for name, v in values.items() if isinstance(v, (int, float))}
         versions.setdefault(digest, numbers)

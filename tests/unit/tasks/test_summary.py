@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagster_dvc.figures import arranged
+from dagster_dvc.metrics import arrange_metrics
 from paco_core.stages import policies
 from paco_core.tasks.base import Success
 from paco_core.tasks.edits import EDITS
@@ -39,6 +39,8 @@ def test_with_a_hack_meter_drift_stands_among_the_first_figures() -> None:
     charts = [metric for metric, _kind in policies.STAGE.view.charts]
     assert {"Summary/agreement", "Summary/drift", "Summary/drift_low"} <= set(charts)
     shown = list(
-        arranged({"eval.64.x.change": 1.0, "epochs": 3, "eval.64.drift.change": 0.1}, policies.STAGE.headline, "")
+        arrange_metrics(
+            {"eval.64.x.change": 1.0, "epochs": 3, "eval.64.drift.change": 0.1}, policies.STAGE.headline, ""
+        )
     )
     assert shown.index("Δ eval.64.drift") < shown.index("epochs")

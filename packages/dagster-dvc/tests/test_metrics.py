@@ -1,4 +1,4 @@
-"""Figures on a page: the headline first, the others in tables, all of them at hand unrounded."""
+"""Metrics on a page: the headline first, the rest in tables, all of them unrounded, too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_dvc.figures import ALL_FIGURES, arranged, first_things_first, rounded
+from dagster_dvc.metrics import ALL_METRICS, arrange_metrics, notes_last, rounded
 
 PAIRED = {
     "prompts": 48,
@@ -30,10 +30,10 @@ def rows(metadata: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def test_before_and_after_are_one_row() -> None:
-    found = arranged(PAIRED, [("*.gold.change",)], "t2is")
-    assert list(found) == ["Δ p.px64.gold", "prompts", "before_and_after", ALL_FIGURES]
-    assert (found["Δ p.px64.gold"], found["prompts"]) == (0.2259, 48)
-    gold, clip = rows(found, "before_and_after")
+    metadata = arrange_metrics(PAIRED, [("*.gold.change",)], "t2is")
+    assert list(metadata) == ["Δ p.px64.gold", "prompts", "before_and_after", ALL_METRICS]
+    assert (metadata["Δ p.px64.gold"], metadata["prompts"]) == (0.2259, 48)
+    gold, clip = rows(metadata, "before_and_after")
     assert gold == {
         "figure": "p.px64.gold", "before": 0.4222, "after": 0.6481, "change": 0.2259,
         "low": 0.1611, "high": 0.2926, "p": 0.0001235,
@@ -41,7 +41,7 @@ def test_before_and_after_are_one_row() -> None:
     assert clip == {
         "figure": "p.px64.clip", "before": 0.5, "after": 0.25, "change": "", "low": "", "high": "", "p": "",
     }  # fmt: skip
-    assert found[ALL_FIGURES].data == PAIRED
+    assert metadata[ALL_METRICS].data == PAIRED
 
 
 def test_intervals_and_judges_side_by_side() -> None:
@@ -50,39 +50,39 @@ def test_intervals_and_judges_side_by_side() -> None:
         "reward.accuracy": 0.75, "base.accuracy": 0.5, "base.tau": 0.1, "reward.tau": 0.2,
         "gain.accuracy": 0.25, "gain.accuracy_low": 0.1, "gain.accuracy_high": 0.4, "gain.accuracy_p": 0.01,
     }  # fmt: skip
-    found = arranged(figures, [("reward.accuracy",)], "rank")
-    assert rows(found, "with_intervals") == [
+    metadata = arrange_metrics(figures, [("reward.accuracy",)], "rank")
+    assert rows(metadata, "with_intervals") == [
         {"figure": "gain.accuracy", "value": 0.25, "low": 0.1, "high": 0.4, "p": 0.01}
     ]
-    assert rows(found, "side_by_side") == [
+    assert rows(metadata, "side_by_side") == [
         {"of": "reward", "accuracy": 0.75, "tau": 0.2},
         {"of": "base", "accuracy": 0.5, "tau": 0.1},
     ]
-    assert [key for key in found if key in figures] == ["reward.accuracy", "instances", "reward.only"]
+    assert [key for key in metadata if key in figures] == ["reward.accuracy", "instances", "reward.only"]
 
 
 def test_figures_without_an_owner_are_those_of_the_stage() -> None:
-    found = arranged({"accuracy": 0.75, "base.accuracy": 0.5, "steps": 9.0}, [], "reward_lora")
-    assert rows(found, "side_by_side") == [{"of": "reward_lora", "accuracy": 0.75}, {"of": "base", "accuracy": 0.5}]
-    assert [key for key in found if key != ALL_FIGURES] == ["steps", "side_by_side"]
+    metadata = arrange_metrics({"accuracy": 0.75, "base.accuracy": 0.5, "steps": 9.0}, [], "reward_lora")
+    assert rows(metadata, "side_by_side") == [{"of": "reward_lora", "accuracy": 0.75}, {"of": "base", "accuracy": 0.5}]
+    assert [key for key in metadata if key != ALL_METRICS] == ["steps", "side_by_side"]
 
 
 def test_no_figure_is_lost_whatever_the_names() -> None:
     odd = {"x.before": 1, "y.after": 2, "z_low": 3, "z": 4, "a.b.before": 5, "a.b.after": 6, "a.b": 7, "before": 8}
-    found = arranged(odd, [], "s")
-    shown = {key for key in found if key in odd}
-    shown |= {f"{row['figure']}.{end}" for row in rows(found, "before_and_after") for end in ("before", "after")}
+    metadata = arrange_metrics(odd, [], "s")
+    shown = {key for key in metadata if key in odd}
+    shown |= {f"{row['figure']}.{end}" for row in rows(metadata, "before_and_after") for end in ("before", "after")}
     shown |= {
-        f"{row['of']}.{end}" for row in rows(found, "side_by_side") for end in set(row) - {"of"} if row[end] != ""
+        f"{row['of']}.{end}" for row in rows(metadata, "side_by_side") for end in set(row) - {"of"} if row[end] != ""
     }
-    assert {name.removeprefix("s.") for name in shown} == set(odd) and found[ALL_FIGURES].data == odd
+    assert {name.removeprefix("s.") for name in shown} == set(odd) and metadata[ALL_METRICS].data == odd
 
 
 def test_of_alternatives_the_first_that_fits() -> None:
     figures = {"64.editing.change": 0.1, "64.gold_editing.change": 0.2}
     headline = [("*.gold_consistency.change", "*.gold_editing.change", "*.editing.change"), ("none",)]
-    assert next(iter(arranged(figures, headline, "policies"))) == "Δ 64.gold_editing"
-    assert arranged({}, headline, "policies") == {}
+    assert next(iter(arrange_metrics(figures, headline, "policies"))) == "Δ 64.gold_editing"
+    assert arrange_metrics({}, headline, "policies") == {}
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_four_digits_are_shown(value: float, shown: float) -> None:
 
 def test_notes_come_last_and_nothing_else_moves() -> None:
     given = {"dvc/seconds": 1, "b": 2, "dagster/row_count": 3, "rows/x": 4, "a": 5}
-    assert list(first_things_first(given)) == ["b", "a", "dvc/seconds", "dagster/row_count", "rows/x"]
+    assert list(notes_last(given)) == ["b", "a", "dvc/seconds", "dagster/row_count", "rows/x"]

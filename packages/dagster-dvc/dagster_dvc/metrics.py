@@ -1,4 +1,4 @@
-"""A stage's figures as a page shows them: the headline first, then tables, each number where it is compared.
+"""Metrics of a stage as metadata of Dagster: the headline first, then tables, each number next to its comparison.
 
 Two namings are known, both of DVC metrics files with dotted names: ``x.before``, ``x.after`` and ``x.change``, and an
 ``x`` with ``x_low`` and ``x_high``, the ends of its interval (``x_p`` is its test's p). Names that differ only in what
@@ -19,8 +19,8 @@ from dvc_project.project import DvcProject, Stage
 from dvc_project.reading import read_data
 
 Number = int | float
-#: Metadata with every figure unrounded, by its dotted name.
-ALL_FIGURES = "dvc/figures"
+#: Metadata with every metric unrounded, by its dotted name.
+ALL_METRICS = "dvc/figures"
 _METRICS = {".json", ".yaml", ".yml", ".toml"}
 _DIGITS, _EXACT = 4, 2**53  # above it, not every whole number is a float
 _NOTES = ("dvc/", "dagster/", "rows/")
@@ -28,45 +28,45 @@ _PAIRED = ("before", "after", "change")
 _INTERVAL = ("low", "high", "p")
 
 
-def figures(project: DvcProject, stage: Stage) -> dict[str, Number]:
+def read_metrics(project: DvcProject, stage: Stage) -> dict[str, Number]:
     """The numbers of a stage's metrics files by dotted name; nulls, words and unreadable files are left out."""
-    found: dict[str, Number] = {}
+    metrics: dict[str, Number] = {}
     for out in stage.outs:
         path = project.root / out.path
         if out.kind == "metrics" and path.suffix in _METRICS and path.is_file():
             try:
-                found |= _numbers(read_data(path))
+                metrics |= _numbers(read_data(path))
             except DvcProjectError:
                 continue
-    return found
+    return metrics
 
 
-def arranged(found: Mapping[str, Number], headline: Sequence[Sequence[str]], name: str) -> dict[str, Any]:
-    """Metadata that shows figures.
+def arrange_metrics(metrics: Mapping[str, Number], headline: Sequence[Sequence[str]], name: str) -> dict[str, Any]:
+    """Metadata that shows metrics.
 
     Args:
-        found: the figures by dotted name.
-        headline: figures to show first, each by name patterns of which the first that fits some counts. They are
-            numbers by themselves, so that Dagster draws them as curves over materialisations.
-        name: what the figures without a dot are about, where those of others stand beside them.
+        metrics: values by dotted name.
+        headline: metrics to show first, each by name patterns of which the first that fits any counts. They are
+            single numbers, so Dagster draws them as curves over materializations.
+        name: the row of metrics without a dot, in a table that compares them with others.
     """
-    first = [key for patterns in headline for key in _matching(found, patterns)]
-    rest = dict(found)
+    first = [key for patterns in headline for key in _matching(metrics, patterns)]
+    rest = dict(metrics)
     tables = {
         "before_and_after": _before_and_after(rest),
         "with_intervals": _with_intervals(rest),
         "side_by_side": _side_by_side(rest, name),
     }
-    shown = {key: found[key] for key in [*first, *rest]}
+    shown = {key: metrics[key] for key in [*first, *rest]}
     return {
         **{_label(key): rounded(value) for key, value in shown.items()},
         **{key: _table(rows) for key, rows in tables.items() if rows},
-        **({ALL_FIGURES: dg.MetadataValue.json(dict(found))} if found else {}),
+        **({ALL_METRICS: dg.MetadataValue.json(dict(metrics))} if metrics else {}),
     }
 
 
-def first_things_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What people look for before what DVC and Dagster note; else in the order given."""
+def notes_last(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The same entries, those of DVC and Dagster last."""
     return dict(sorted(metadata.items(), key=lambda item: item[0].startswith(_NOTES)))
 
 
@@ -80,9 +80,9 @@ def _label(key: str) -> str:
     return f"Δ {key.removesuffix('.change')}" if key.endswith(".change") else key
 
 
-def _matching(found: Mapping[str, Number], patterns: Sequence[str]) -> list[str]:
+def _matching(metrics: Mapping[str, Number], patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
-        if keys := [key for key in found if fnmatchcase(key, pattern)]:
+        if keys := [key for key in metrics if fnmatchcase(key, pattern)]:
             return keys
     return []
 
@@ -137,11 +137,11 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
 
 
 def _numbers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Number]:
-    found: dict[str, Number] = {}
+    metrics: dict[str, Number] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            found |= _numbers(value, f"{name}.")
+            metrics |= _numbers(value, f"{name}.")
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found[name] = value
-    return found
+            metrics[name] = value
+    return metrics
