@@ -1,40 +1,42 @@
-"""A grid of trainings: variants by seeds, each cell trained once, kept, and logged as a child run.
+"""A grid of trainings: variants by seeds, each cell an experiment of DVC, named by all that it depends on.
 
-All cells of a grid hang under one parent run of MLflow. A cell whose result is there under the same key is not
-computed again: a grid that was stopped, or killed, goes on where it was. Commands that run side by side on one grid
-share its cells: each takes those that nobody else works on.
+``dvc exp run --temp`` runs the stages of a cell in a temporary checkout. DVC's run cache returns what ran before with
+equal inputs, and checkpoints of trainings lie in the project, so that a cell that was killed resumes. MLflow shows the
+runs of a cell under the name of its experiment.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dvc_project.yaml import parse_yaml
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
-from paco_core.io.answer import plain
 from paco_core.io.file_locks import hold
-from paco_core.io.files import DataError, checked_name, read_json, write_json
+from paco_core.io.files import DataError, checked_name, digest
 from paco_core.io.targets import checked
-from paco_core.runtime.placement import one_gpu
-from paco_core.runtime.tracking import Tracker, open_run
+from paco_core.io.versions import folder_of_version
+from paco_core.runtime.git import git_output
 
-RESULT = "result.json"
-Train = Callable[[Path, Tracker], Mapping[str, Any]]  # in a folder; returns the result as JSON holds it
+LOCK_FILE = "dvc.lock"
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A name, words for people, and what is replaced in a section of ``params.yaml``.
+    """A name, words for people, and the keys of ``params.yaml`` that it changes.
 
     Attributes:
-        changes: dotted keys, whose first word stands for the section, and their values.
-        recipe: whose section it is, behind ``recipe.``; None for the reward's.
+        changes: dotted keys and their values; behind ``recipe.``, keys of the variant's recipe.
+        recipe: the recipe of ``policies.recipes`` that it trains; None for the reward model.
     """
 
     name: str
@@ -45,104 +47,132 @@ class Variant:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training: a variant under a seed, what names it by content, and what to do.
-
-    Attributes:
-        key: digest of all that its result depends on.
-        settings: what its run logs as parameters.
-        figures: of the folder and a result, what its run logs.
-    """
+    """One training: a variant under a seed, the stage to run, and the dotted keys that it changes."""
 
     variant: Variant
     seed: int
-    key: str
-    settings: Mapping[str, Any]
-    train: Train
-    figures: Callable[[Path, dict[str, Any]], Mapping[str, float]]
+    stage: str
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The experiment of a finished cell.
+
+    Attributes:
+        commit: of DVC's experiment.
+    """
+
+    cell: Cell
+    experiment: str
+    root: Path
+    commit: str
+
+    def read(self, path: Path | str) -> str:
+        """The text of a file that git tracks, as the experiment left it."""
+        return str(git_output(self.root, "show", f"{self.commit}:./{path}"))
+
+    def metrics(self, stage: str, item: str | None = None) -> dict[str, float]:
+        """What the stage reported."""
+        return dict(json.loads(self.read(paths.metrics_file(stage, item))))
+
+    def folder(self, path: Path) -> Path:
+        """An out that is a folder, as links into DVC's cache.
+
+        Raises:
+            DataError: when the experiment did not make it, or DVC's cache lacks it.
+        """
+        stages = parse_yaml(self.read(LOCK_FILE))["stages"].values()
+        outs = {out["path"]: out["md5"] for stage in stages for out in stage.get("outs", ())}
+        if path.as_posix() not in outs:
+            raise DataError(
+                f"the experiment {self.experiment} did not make {path}; remove it with `dvc exp remove "
+                f"{self.experiment}` and run the command again"
+            )
+        return folder_of_version(self.root, path.as_posix(), outs[path.as_posix()])
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells below ``out``. Their runs stand in the experiment ``paco/VERB``, which ``about`` describes."""
+    """The cells of a grid, whose tables are in the folder ``out``."""
 
     root: Path
     out: Path
-    verb: str
-    about: str
-    params: Params
 
-    @contextmanager
-    def opened(self, cells: Sequence[Cell], device: str | None) -> Iterator[Tracker]:
-        """The parent run, and a GPU for this process where the device is one; None for no device."""
-        holder = f"{self.verb} {self.out.name} in {self.root}"
-        gpu = nullcontext() if device is None else one_gpu([device], holder, self.params, say)
-        with self._run(self.out.name, {}) as parent, gpu:
-            names = list(dict.fromkeys(cell.variant.name for cell in cells))
-            parent.params({"variants": names, "seeds": sorted({cell.seed for cell in cells})})
-            yield parent
+    @cached_property
+    def _tree(self) -> str:
+        """The tracked files as they are now: code, parameters, and data by the md5s of ``dvc.lock``.
 
-    def _run(self, name: str, tags: Mapping[str, str]) -> AbstractContextManager[Tracker]:
-        tags = {"profile": self.params.profile, f"paco.{self.verb}": self.out.name, **tags}
-        return open_run(self.root, f"paco/{self.verb}", name, tags, say, about=self.about)
+        Raises:
+            DataError: when there is no commit yet, or git does not track ``dvc.lock``: experiments start from both.
+        """
+        head = git_output(self.root, "rev-parse", "--verify", "--quiet", "HEAD")
+        if head is None or git_output(self.root, "ls-files", LOCK_FILE) != LOCK_FILE:
+            raise DataError(
+                f"{self.root / LOCK_FILE}: not in git, and experiments start from what it records; run `dvc repro`, "
+                'then `git add . && git commit -m "First run"`'
+            )
+        commit = git_output(self.root, "stash", "create") or head
+        return str(git_output(self.root, "rev-parse", f"{commit}^{{tree}}"))
 
-    def folder(self, cell: Cell) -> Path:
-        return self.out / "cells" / f"{cell.variant.name.replace('/', '-over-')}-seed-{cell.seed}"
+    def experiment(self, cell: Cell) -> str:
+        """The name of a cell's experiment."""
+        key = digest([self._tree, cell.stage, dict(cell.changes)], 8)
+        return f"{self._prefix(cell.variant)}{cell.seed}-{key}"
 
-    def kept(self, cell: Cell) -> dict[str, Any] | None:
-        """The cell's result, if it was trained with all that it depends on as it is now."""
-        return kept_result(self.folder(cell), cell.key)
+    def _prefix(self, variant: Variant) -> str:
+        return f"{self.out.name}-{variant.name.replace('/', '-over-')}-"
 
-    def run(
-        self, parent: Tracker, cells: Sequence[Cell], on_fresh: Callable[[], object] = lambda: None
-    ) -> list[tuple[Cell, dict[str, Any]]]:
-        """The cells with their results, in order, but for those that another command is still training.
+    def run(self, cells: Sequence[Cell], on_fresh: Callable[[], object] = lambda: None) -> list[Result]:
+        """Run each cell that has no experiment yet, and return the results of all, in order.
+
+        Commands that run side by side share the cells: each skips what another one is training.
 
         Args:
-            on_fresh: called after each cell that was trained now.
+            on_fresh: called after each cell that ran now.
+
+        Raises:
+            DataError: when an experiment fails; its output is on standard error.
         """
         for place, cell in enumerate(cells, start=1):
-            folder = self.folder(cell)
-            try:  # the kernel lets go of the lock when this process dies
-                held = hold(folder.with_name(f".{folder.name}.lock"))
+            name = self.experiment(cell)
+            try:  # the kernel releases the lock when this process ends
+                lock = hold(self.out / f".{name}.lock")
             except BlockingIOError:
+                say(f"{name}: another command is training it; it is left out here")
                 continue
-            tags = {"mlflow.parentRunId": parent.run_id or "", "paco.variant": cell.variant.name}
-            with held, self._run(f"{cell.variant.name}/seed-{cell.seed}", tags) as tracker:
-                if fresh := self.kept(cell) is None:
-                    say(f"{self.out.name}: {folder.name} ({place}/{len(cells)})")
-                tracker.params(cell.settings)
-                result = once(folder, cell.key, tracker, cell.train)
-                tracker.tags({"paco.trained_by": str(result["run"])})
-                tracker.metrics(cell.figures(folder, result))
-            if fresh:
-                on_fresh()
-        kept = [(cell, self.kept(cell)) for cell in cells]
-        for cell in (cell for cell, result in kept if result is None):
-            say(f"{self.folder(cell).name}: another command is training it; it is left out here")
-        return [(cell, result) for cell, result in kept if result is not None]
+            with lock:
+                if name in self._experiments():
+                    continue
+                say(f"{name} ({place}/{len(cells)})")
+                self._run(name, cell)
+            on_fresh()
+        return self.results(cells)
+
+    def _run(self, name: str, cell: Cell) -> None:
+        sets = [f"--set-param=++{key}={json.dumps(value)}" for key, value in cell.changes.items()]
+        command = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "--temp", "--name", name, *sets]
+        if subprocess.run([*command, cell.stage], cwd=self.root, stdout=sys.stderr).returncode:
+            raise DataError(f"the experiment {name} failed, see its output above; the next run of this command resumes")
+
+    def _experiments(self) -> dict[str, str]:
+        """The commit of each experiment by its name."""
+        lines = git_output(self.root, "for-each-ref", "--format=%(refname:lstrip=-1) %(objectname)", "refs/exps") or ""
+        return dict(line.split() for line in lines.splitlines())
+
+    def results(self, cells: Sequence[Cell]) -> list[Result]:
+        """Those of the cells that have run with the tracked files as they are now."""
+        experiments = self._experiments()
+        names = {self.experiment(cell): cell for cell in cells}
+        return [Result(cell, n, self.root, experiments[n]) for n, cell in names.items() if n in experiments]
+
+    def seeds(self, variant: Variant) -> list[int]:
+        """The seeds under which a variant has run, with the tracked files as they are now or as they were."""
+        pattern = re.compile(rf"{re.escape(self._prefix(variant))}(\d+)-[0-9a-f]{{8}}")
+        return sorted({int(match[1]) for name in self._experiments() if (match := pattern.fullmatch(name))})
 
 
-def once(folder: Path, key: str, tracker: Tracker, train: Train) -> dict[str, Any]:
-    """The result of this key that lies in a folder, else a fresh one, as JSON gives it back (NaN is None).
-
-    ``key`` and ``run``, the id of the run that computed it (None where MLflow had not answered yet), are part of it.
-    """
-    kept = kept_result(folder, key)
-    if kept is None:
-        made = plain(dict(train(folder, tracker)))
-        write_json(folder / RESULT, {"key": key, "run": tracker.run_id, **made})
-        kept = read_json(folder / RESULT)
-    return kept
-
-
-def kept_result(folder: Path, key: str) -> dict[str, Any] | None:
-    """The result of this key that lies in a folder."""
-    path = folder / RESULT
-    kept: dict[str, Any] = read_json(path) if path.is_file() else {}
-    return kept if kept.get("key") == key else None
-
-
-def begin(root: Path, changes: Sequence[str], seeds: Sequence[int]) -> Params:
+def begin(root: Path, changes: Sequence[str], seeds: Collection[int]) -> Params:
     """The changed parameters of a grid.
 
     Raises:

@@ -1,45 +1,29 @@
-"""The reward's training in several variants and under several seeds, each judged on the held-out rankings.
+"""The reward model trained in several variants and under several seeds, each measured on the held-out rankings.
 
 The paper weighs the decision token by alpha = 0.1 and shows no other value (arXiv 2512.04784, section 3);
-this is the sweep over alpha, a grid (:mod:`.grid`) that goes on where it was stopped, within a training too.
+this is the sweep over alpha, a grid (:mod:`.grid`) of the stage ``consistency_rank``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks.ranking_metrics import METRICS
-from paco_core.benchmarks.statistics import Estimate
-from paco_core.benchmarks.tables import ResultTable, interval, number, signed, write_tables
-from paco_core.config.changes import changed
-from paco_core.config.params import Params, RewardParams
-from paco_core.config.references import model_at
-from paco_core.config.resolved import resolved_section
-from paco_core.data.records.panels import PanelStore
-from paco_core.experiments.grid import Cell, Grid, Variant, needed, say
+from paco_core.benchmarks.statistics import Estimate, compare, estimate
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed
+from paco_core.config.params import Params
+from paco_core.config.params_benchmarks import BASE, REWARD
+from paco_core.experiments.grid import Cell, Result, Variant
 from paco_core.io import paths
 from paco_core.io.answer import plain
-from paco_core.io.content import content_of, folder_content
-from paco_core.io.files import DataError, digest, write_json
-from paco_core.io.open_clip_model import OpenClip
-from paco_core.io.progress import Progress
-from paco_core.reward_model import lora
-from paco_core.reward_model.examples import read_examples
-from paco_core.reward_model.scorer import Scorer
-from paco_core.reward_model.training import ADAPTER, train
-from paco_core.runtime.code.stage_code import StageCodes
-from paco_core.runtime.tracking import Tracker
+from paco_core.io.files import DataError, read_table
 
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
-ABOUT = "The reward trained with several values of alpha and several seeds; a parent run holds the comparison."
 VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
 #: Variants that have a name instead of an alpha -> what they change.
 NAMED: dict[str, dict[str, Any]] = {
@@ -70,9 +54,15 @@ def variant(name: str) -> Variant:
     return Variant(name, changes=weighted)
 
 
+def cell(variant: Variant, seed: int, changes: Mapping[str, Any]) -> Cell:
+    """The training of a variant under a seed; ``changes`` are those of all cells."""
+    values = {**changes, **variant.changes, "reward.seed": seed, "reward.source": "train"}
+    return Cell(variant, seed, paths.CONSISTENCY_RANK.name, values)
+
+
 @dataclass(frozen=True)
 class SweepRow:
-    """One line of the result: a variant over its seeds, or a judge that is not trained."""
+    """One line of the result: a variant over its seeds, or an evaluator that no variant changes."""
 
     seeds: int
     metrics: Mapping[str, Estimate]  # over prompts, of the mean over seeds
@@ -81,138 +71,58 @@ class SweepRow:
     validation: Mapping[str, float]  # means over seeds; of what is trained
 
     def as_dict(self) -> dict[str, Any]:
-        gain = None if self.gain is None else {metric: found.as_dict() for metric, found in self.gain.items()}
+        gain = None if self.gain is None else {metric: change.as_dict() for metric, change in self.gain.items()}
         return dict(plain({**vars(self), "gain": gain}))
 
 
-class Sweep:
-    """A sweep below one folder: what all its cells share."""
-
-    def __init__(self, root: Path, params: Params, out: Path) -> None:
-        self.root, self.params, self.out = root, params, out
-        self.base = model_at(root, params.reward.base, "reward.base")
-        codes = StageCodes.present(root)
-        self.code = digest(
-            [codes.of(stage, None).digest for stage in (paths.REWARD_LORA.name, paths.CONSISTENCY_RANK.name)]
+def rows_of(results: Sequence[Result], params: Params) -> dict[str, SweepRow]:
+    """One row per variant, in the order of the results, then one for each evaluator that no variant changes."""
+    tables = [read_table(result.folder(paths.CONSISTENCY_RANK) / "per_instance.parquet") for result in results]
+    trained: dict[str, list[pd.DataFrame]] = {}
+    validation: dict[str, list[dict[str, float]]] = {}
+    for result, table in zip(results, tables, strict=True):
+        name = result.cell.variant.name
+        trained.setdefault(name, []).append(_scores(table, REWARD))
+        validation.setdefault(name, []).append(result.metrics(paths.REWARD_LORA.name))
+    fixed = {name: [_scores(tables[0], name)] for name in dict.fromkeys(tables[0]["method"]) if name != REWARD}
+    base = fixed[BASE][0]
+    draws: dict[str, Any] = {
+        "groups": base["prompt_id"].tolist(),
+        "resamples": params.consistency_rank.bootstrap,
+        "seed": params.consistency_rank.seed,
+    }
+    rows = {}
+    for name, scores in (trained | fixed).items():
+        values = np.stack([table[list(METRICS)].to_numpy(float) for table in scores])  # (seeds, instances, metrics)
+        mean, deviation = values.mean(axis=0), pd.DataFrame(np.nanmean(values, axis=1)).std()
+        columns = dict(zip(METRICS, mean.T, strict=True))
+        rows[name] = SweepRow(
+            len(scores),
+            {metric: estimate(column, **draws) for metric, column in columns.items()},
+            dict(zip(METRICS, deviation.tolist(), strict=True)),
+            None if name == BASE else {m: compare(column, base[m], **draws) for m, column in columns.items()},
+            {m: float(np.mean([found[m] for found in validation[name]])) for m in VALIDATION if name in validation},
         )
-        bounds = params.consistency_rank
-        table = needed(root, paths.PAIRS / "benchmark.parquet")
-        self.labels = needed(root, paths.COT_LABELS)
-        self.data = [folder_content(needed(root, folder)) for folder in (paths.PAIRS, paths.COT_LABELS, paths.GRIDS)]
-        self.instances = bench.read_instances(table, bounds.max_instances, bounds.seed)
-        self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
-
-    def run(self, variants: Sequence[Variant], seeds: Sequence[int]) -> None:
-        """Train and judge every cell that is not done yet; write the tables; log to MLflow.
-
-        Cells that another command is training are left out of the tables.
-        """
-        grid = Grid(self.root, self.out, "sweep", ABOUT, self.params)
-        cells = [self._cell(variant, seed) for variant in variants for seed in seeds]
-        with grid.opened(cells, self.params.reward.device) as parent:
-            judges = self._baselines()
-            rows = self._rows(grid.run(parent, cells), judges)
-            write_json(self.out / "results.json", {name: row.as_dict() for name, row in rows.items()})
-            write_tables(self.out, f"Sweep {self.out.name}", tables(rows, len(self.instances)))
-            for name in ("results.json", "results.md", "results.html"):
-                parent.artifact(self.out / name)
-            parent.metrics({f"{name}/{m}": e.mean for name, row in rows.items() for m, e in row.metrics.items()})
-
-    def _cell(self, variant: Variant, seed: int) -> Cell:
-        changes = {**variant.changes, "reward.seed": seed, "reward.source": "train"}
-        reward, bounds = changed(self.params, changes).reward, self.params.consistency_rank
-        key = cell_key(reward, self.data, content_of(self.base), bounds.max_instances, bounds.seed, self.code)
-        settings = {"variant": variant.name, "seed": seed, "reward": reward.model_dump()}
-        return Cell(variant, seed, key, settings, partial(self._train, reward), self._figures)
-
-    def _figures(self, _folder: Path, done: dict[str, Any]) -> dict[str, float]:
-        judged = bench.evaluate(self.instances, {"reward": _judgement(done)}, [], resamples=1).estimates["reward"]
-        best = {f"validation_best/{name}": v for name, v in done["validation"].items() if v is not None}
-        return {name: found.mean for name, found in judged.items()} | best
-
-    def _train(self, reward: RewardParams, folder: Path, tracker: Tracker) -> dict[str, Any]:
-        examples, validation = (
-            read_examples(self.labels / f"{part}.parquet", self.panels.panel, reward.template, reward.answers)
-            for part in ("train", "validation")
-        )
-        with Progress(len(examples) * reward.epochs, folder.name, "pairs", say) as progress:
-            report = train(
-                self.base, examples, validation, reward, folder, folder / "checkpoint", self.code,
-                on_metrics=tracker.metrics, progress=progress, say=say,
-            )  # fmt: skip
-        return {"validation": report.metrics(), "scores": self._judge("", reward, folder / ADAPTER).scores}
-
-    def _judge(self, label: str, reward: RewardParams, adapter: Path | None = None) -> bench.Judgement:
-        scorer = Scorer.configured(self.base, reward)
-        if adapter is not None:
-            lora.load(scorer.network.model, adapter)
-            scorer.network.features.clear()
-        template, share = self.params.reward.template, self.params.serving.max_failed_share
-        judged = bench.judge_pairs(label, scorer, self.instances, self.panels, template=template)
-        return bench.validate_judgement(judged, share)
-
-    def _baselines(self) -> dict[str, bench.Judgement]:
-        """Judges that no variant changes: the base, CLIP-I where there is one, chance."""
-        judges = {"base": self._judge("Its base, untrained", self.params.reward)}
-        if self.params.consistency_rank.clip is not None:
-            clip = OpenClip(self.root / self.params.consistency_rank.clip, self.params.reward.device)
-            judges["clip_i"] = bench.judge_embeddings("CLIP-I", clip, self.instances, self.panels)
-        judges["random"] = bench.chance("Random order", self.instances)
-        return judges
-
-    def _rows(
-        self, cells: Sequence[tuple[Cell, Mapping[str, Any]]], judges: Mapping[str, bench.Judgement]
-    ) -> dict[str, SweepRow]:
-        """One row a variant, in the order of the cells, then one a baseline."""
-        names, metrics = [*(cell.variant.name for cell, _ in cells), *judges], list(METRICS)
-        judged = [*(_judgement(done) for _, done in cells), *judges.values()]
-        by_run = {str(place): judgement for place, judgement in enumerate(judged)}
-        table = bench.evaluate(self.instances, by_run, [], resamples=1).table()
-        table["name"] = [names[int(place)] for place in table["method"]]
-        means = table.groupby(["name", "instance_id"])[metrics].mean(skipna=False)
-        spread: Any = table.groupby(["name", "method"])[metrics].mean().groupby("name").std().to_dict("index")
-        reported = [done["validation"] for _, done in cells]
-        trained = pd.DataFrame(reported, names[: len(cells)], list(VALIDATION), dtype=float)
-        validation: Any = trained.groupby(level=0).mean(skipna=False).to_dict("index")
-        columns = {name: {metric: means.loc[name][metric].tolist() for metric in metrics} for name in names}
-        bounds, others = self.params.consistency_rank, [(name, "base") for name in columns if name != "base"]
-        found, gains = bench.intervals(self.instances, columns, others, resamples=bounds.bootstrap, seed=bounds.seed)
-        return {
-            name: SweepRow(
-                names.count(name), found[name], spread[name], gains.get(f"{name} - base"), validation.get(name, {})
-            )
-            for name in columns
-        }
+    return rows
 
 
-def cell_key(reward: RewardParams, data: Sequence[str], base: str, limit: int | None, seed: int, code: str) -> str:
-    """Of a cell's result.
-
-    Held: the reward's parameters but for how it is trained; by content the pairs with their answers, the held-out
-    rankings, and the pictures of both (``data``), and the base; how many rankings are drawn, and from which seed; code
-    of training and benchmark.
-    """
-    return digest([resolved_section(reward), list(data), base, limit, seed, code], 32)
+def _scores(table: pd.DataFrame, method: str) -> pd.DataFrame:
+    """The rows of an evaluator, in one order for all."""
+    return table[table["method"] == method].sort_values("instance_id", ignore_index=True)
 
 
-def _judgement(done: Mapping[str, Any]) -> bench.Judgement:
-    """The scores of a cell's result, where NaN is None."""
-    return bench.Judgement("", [tuple(np.nan if s is None else float(s) for s in row) for row in done["scores"]])
-
-
-def tables(rows: Mapping[str, SweepRow], instances: int) -> list[ResultTable]:
+def tables(rows: Mapping[str, SweepRow]) -> list[ResultTable]:
     """The rankings, and the decision on validation pairs."""
     ranking = []
     for name, row in rows.items():
-        spread = number(row.seed_standard_deviation["accuracy"])
+        deviation = number(row.seed_standard_deviation["accuracy"])
         accuracy, t1_b1 = (signed(row.gain[of]) if row.gain else "" for of in ("accuracy", "t1_b1"))
-        cells = [interval(row.metrics["accuracy"]), spread, accuracy, interval(row.metrics["t1_b1"]), t1_b1]
+        cells = [interval(row.metrics["accuracy"]), deviation, accuracy, interval(row.metrics["t1_b1"]), t1_b1]
         ranking.append([name, str(row.seeds), *cells, interval(row.metrics["tau"])])
     head = ["setting", "seeds", "accuracy", "sd over seeds", "over base", "T1-B1", "over base", "tau"]
     note = (
-        f"{instances} held-out rankings. Mean over seeds with a 95% bootstrap interval over prompts; differences "
-        "are paired. The interval does not include the variation between seeds: "
-        "the standard deviation over seeds shows it."
+        "Held-out rankings. Mean over seeds with a 95% bootstrap interval over prompts; differences are paired. "
+        "The interval does not include the variation between seeds: the standard deviation over seeds shows it."
     )
     decision = [[name, *map(number, row.validation.values())] for name, row in rows.items() if row.validation]
     words = [name.replace("_", " ") for name in VALIDATION]

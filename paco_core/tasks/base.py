@@ -127,10 +127,6 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
-        """Contents of the prompts that a policy may have been trained on, whatever its seed."""
-
-    @abstractmethod
     def validate_truth(self, records: Iterable[PromptRecord]) -> None:
         """Raise DataError naming a record that :meth:`gold_measure` cannot measure."""
 

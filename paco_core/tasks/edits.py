@@ -56,9 +56,6 @@ class Edits(Task):
     def gold_measure(self, recogniser: Recogniser) -> EditGold:
         return EditGold(recogniser)
 
-    def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:  # noqa: ARG002
-        return set()  # editing prompts come split
-
     def validate_truth(self, records: Iterable[PromptRecord]) -> None:
         for record in records:
             asked_of(record)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.measures import GOLD_OF_SETS
 from paco_core.data.records import prompt_text
-from paco_core.data.records.prompt_content import contents_of_all, first_of_each_content
+from paco_core.data.records.prompt_content import first_of_each_content
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
 from paco_core.io import paths
@@ -66,11 +66,6 @@ class Sets(Task):
 
     def gold_measure(self, recogniser: Recogniser) -> SetGold:
         return SetGold(recogniser)
-
-    def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
-        files = recipe.prompts
-        path = read(self.prompts) / "prompts.jsonl" if files is None else read(Path(files.train))
-        return contents_of_all(read_prompts(path))
 
     def validate_truth(self, records: Iterable[PromptRecord]) -> None:
         from paco_core.storybook.prompts import parse_prompt

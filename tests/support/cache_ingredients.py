@@ -13,16 +13,14 @@ from typing import Any
 
 from PIL import Image
 
-from paco_core.config.params import ChatParams, Params, RewardParams, load
+from paco_core.config.params import ChatParams, RewardParams, load
 from paco_core.config.references import contents
 from paco_core.data.annotation.pictures_seen import digest_of
 from paco_core.data.grids.grids import Painting, grid_jobs
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
-from paco_core.experiments.reproduction.cells import scored_by
-from paco_core.experiments.reward_sweep import cell_key
 from paco_core.grpo.recipe import training_key as policy_key
-from paco_core.io.content import content_of, folder_content
+from paco_core.io.content import content_of
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.encodings import fingerprint, row_key
 from paco_core.reward_model.examples import Example
@@ -180,15 +178,6 @@ def reading(folder: Path, *, data=b"import a\n", package="one") -> object:
     return reading_key(data, package)
 
 
-def sweep(
-    folder: Path, *, reward=REWARD, pairs="a", labels="a", grids="a", base="a", limit=8, seed=0, code="a"
-) -> object:
-    texts = {"pairs__x_parquet": pairs, "labels__x_parquet": labels, "grids__x_tar": grids, "base__x_bin": base}
-    files(folder, **texts)
-    data = [folder_content(folder / name) for name in ("pairs", "labels", "grids")]
-    return cell_key(reward, data, content_of(folder / "base"), limit, seed, code)
-
-
 def server(
     folder: Path, *, config_json="a", model_safetensors="a", chat_template_jinja="a", serving=PARAMS.serving,
     package="vllm-1.0",
@@ -210,11 +199,6 @@ def server(
 
 def sender(_folder: Path, *, store="sqlite:///a", password="a") -> object:
     return access_digest(store, {"AWS_SECRET_ACCESS_KEY": password})
-
-
-def asked_while_training(folder: Path, *, serving=PARAMS.serving) -> object:
-    params: Params = PARAMS.model_copy(update={"serving": serving})
-    return scored_by(params)
 
 
 SERVING = PARAMS.serving
@@ -275,13 +259,6 @@ CACHES = {
     ),
     "answer of a person": Cache(ranking, {"reference": BLUE, "candidates": (BLUE, RED)}),
     "reading of a source": Cache(reading, {"data": b"import b\n", "package": "two"}),
-    "cell of a sweep": Cache(
-        sweep,
-        {
-            "reward": of(REWARD, alpha=0.9), "pairs": "b", "labels": "b", "grids": "b", "base": "b", "limit": None,
-            "seed": 1, "code": "b",
-        },
-    ),
     "server": Cache(
         server,
         {
@@ -290,5 +267,4 @@ CACHES = {
         },
     ),
     "sender": Cache(sender, {"store": "sqlite:///b", "password": "b"}),
-    "judge of a reproduction": Cache(asked_while_training, {"serving": of(SERVING, picture_format="jpeg")}),
 }  # fmt: skip

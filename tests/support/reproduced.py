@@ -1,14 +1,13 @@
-"""A project and a world in which `paco reproduce` takes no time: models and trainings are stood in for."""
+"""A project and a world in which `paco reproduce` takes no time: the experiments of DVC are stood in for."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -16,22 +15,18 @@ import pytest
 import yaml
 from PIL import Image
 
-from paco_core.benchmarks.cases import Cases
-from paco_core.cli import reproduce as command
 from paco_core.cli.reproduce import ReproduceOptions
-from paco_core.config.params import Params
+from paco_core.config.changes import changed
+from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.prompts.edit_prompts import drawn
-from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import write_prompts
-from paco_core.experiments.reproduction import cells
+from paco_core.experiments.grid import Cell, Grid, Result
 from paco_core.io import paths
-from paco_core.painting.painted import BEFORE, Painted
 from paco_core.storybook.prompts import storybook_prompts
 from tests.support.fixture_project import records_of
 
 #: Gold consistency before training, and what each variant adds at 128 px; seeds add a hundredth each.
 BARE, GAIN = 0.4, {"full": 0.2, "no_decoupling": 0.3, "no_log_tame": 0.25}
-SECONDS = {"full": 10.0, "no_decoupling": 25.0, "no_log_tame": 11.0, "kontext": 8.0}
 SMALL = [f"{stage}.{key}" for stage in ("t2is", "gedit") for key in ("prompts=6", "seeds=[0]", "bootstrap=100")]
 KONTEXT = {
     "family": "flux_kontext", "model": "data/zoo/flux_kontext", "train_size": 64, "eval_sizes": [64, 128],
@@ -41,9 +36,38 @@ KONTEXT = {
 }  # fmt: skip
 
 
+def commit(project: Path) -> None:
+    """Commit all tracked files of a project as they are, with the record of a run."""
+    if not (project / "dvc.lock").is_file():
+        (project / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+        (project / ".gitignore").write_text("/data/\n/experiments/\n/mlflow.db*\n/.paco/\n")
+    user = ("-c", "user.name=t", "-c", "user.email=t@t")
+    for command in (("init", "-q"), ("add", "-A"), (*user, "commit", "-qm", "t")):
+        subprocess.run(["git", *command], cwd=project, check=True)
+    for key, value in (("user.name", "t"), ("user.email", "t@t")):
+        subprocess.run(["git", "config", key, value], cwd=project, check=True)
+
+
+def finish(grid: Grid, name: str) -> None:
+    """Make the reference by which DVC finds an experiment."""
+    head = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=grid.root, text=True).strip()
+    subprocess.run(["git", "update-ref", f"refs/exps/ab/cd/{name}", head], cwd=grid.root, check=True)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, run: Callable[[Grid, str, Cell], None]) -> None:
+    """Let ``run`` stand in for `dvc exp run`; it writes what the stages make below ``experiments/NAME``."""
+
+    def place(result: Result, path: Path | str) -> Path:
+        return result.root / "experiments" / result.experiment / path
+
+    monkeypatch.setattr(Grid, "_run", run)
+    monkeypatch.setattr(Result, "folder", place)
+    monkeypatch.setattr(Result, "read", lambda result, path: place(result, path).read_text())
+
+
 @pytest.fixture
 def made(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose graph made prompts and a reward, as far as names and digests go."""
+    """A project whose graph made prompts and a reward, as far as names go, and whose run is committed."""
     monkeypatch.setenv("PACO_TRACKING", "off")
     records = records_of(storybook_prompts(12, seed=0))
     for stage, part in (("prompts", records), ("diverse_prompts", records[:6])):
@@ -57,84 +81,81 @@ def made(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tree = yaml.safe_load((project / "params.yaml").read_text())
     tree["policies"]["recipes"] = {"flux_t2is": tree["policies"]["recipes"]["flux_t2is"], "kontext_edit": KONTEXT}
     (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    commit(project)
     return project
 
 
 class World:
-    """Stands in for what takes long: every training is counted, every examination shows the gain of its variant."""
+    """Stands in for `dvc exp run`: every training is counted, every benchmark shows the gain of its variant."""
 
     def __init__(self) -> None:
         self.trained: list[tuple[str, int]] = []
-        self.examined: list[str] = []  # bare models
         self.kill_at: int | None = None
         self.meanwhile: Callable[[], object] = lambda: None  # while something is trained
         self.edit_gain = 0.3
         self.reached_gain = 0.1
-        self._state = ("", 0)  # the variant and seed that trained the policy at hand
+        self.edits_per_picture = 1
 
-    def train(self, params: Params, name: str, place: Any, _code: str, reports: Any) -> tuple[Any, str]:
-        rule, out = params.policies.recipes[name], place.out
-        variant = "no_decoupling" if rule.train_size == 128 else "full"
-        variant = "no_log_tame" if rule.rewards.aggregator == "weighted_sum" else variant
-        variant = "kontext" if name == "kontext_edit" else variant
+    def run(self, grid: Grid, name: str, cell: Cell) -> None:
+        variant, recipe = cell.variant.name, str(cell.variant.recipe)
+        params = changed(load(grid.root / PARAMS_FILE), cell.changes)
+        assert list(params.policies.recipes) == [recipe], "no other recipe is trained or measured"
+        rule = params.policies.recipes[recipe]
+        assert rule.seed == cell.seed
         if self.kill_at == len(self.trained):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.trained.append((variant, rule.seed))
+        self.trained.append((variant, cell.seed))
         self.meanwhile()
-        (out / "adapter").mkdir(parents=True, exist_ok=True)
-        (out / "adapter" / "name").write_text(f"{variant} {rule.seed}")
-        ratio = 3.0 if variant == "no_log_tame" else 1.5
-        health = {"reward_ratio": ratio + rule.seed / 100, "panel_diversity": 0.2}
-        epoch = {"update/clip_fraction": 0.1} if variant == "kontext" else health
-        seconds = {"seconds/sample": SECONDS[variant], "seconds/processor": 2.0}
-        reports.metrics({"eval/64/consistency": 0.5}, 2)
-        return SimpleNamespace(rows=[{"epoch": 0.0}, epoch, epoch], stopped=None, seconds=seconds), ""
-
-    def load_recipe(self, *_: Any, **__: Any) -> Any:
-        self._state = ("", 0)
-        return self
-
-    def load_adapter(self, adapter: Path) -> None:
-        variant, seed = (adapter / "name").read_text().split()
-        self._state = (variant, int(seed))
-
-    def paint(self, cases: Cases, _policy: Any, name: str, rule: Any, *, when: str, advance: Any) -> list[Painted]:
-        assert (when == BEFORE) == (not self._state[0])
-        if when == BEFORE:
-            self.examined.append(name)
-        advance(1)
-        return [
-            Painted(name, size, when, record, 0, Image.new("RGB", (size, size), (n, 0, 0)))
+        out = grid.root / "experiments" / name
+        ratio = (3.0 if variant == "no_log_tame" else 1.5) + cell.seed / 100
+        health = {"panel_diversity": 0.2, "reward_ratio": ratio}
+        log = [{"epoch": n, **({"update/clip_fraction": 0.1} if variant == "kontext" else health)} for n in range(3)]
+        (out / paths.POLICIES / recipe).mkdir(parents=True)
+        pd.DataFrame(log).to_csv(out / paths.POLICIES / recipe / "training_log.csv", index=False)
+        metrics = out / paths.metrics_file("policies", recipe)
+        metrics.parent.mkdir(parents=True)
+        metrics.write_text('{"stopped_early": 0.0}')
+        rows = [
+            self._row(cell, recipe, size, when, n)
+            for when in ("before", "after")
             for size in rule.eval_sizes
-            for n, record in enumerate(cases.records)
+            for n in range(6)
         ]
+        self._samples(out / "data" / cell.stage, rows)
+        finish(grid, name)
 
-    def measuring(self, _root: Path, _params: Params, _judge: Path, cases: Cases) -> Any:
-        """As the benchmarks do: of edits with what was edited, of sets without."""
-        place = {record.idx: n for n, record in enumerate(cases.records)}
-        return lambda painted: pd.DataFrame([self._row(p, place[p.record.idx]) for p in painted])
+    def _samples(self, folder: Path, rows: list[dict[str, Any]]) -> None:
+        (folder / "samples" / "reference").mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(folder / "per_prompt.parquet")
+        entries = []
+        for n, row in enumerate(rows):
+            Image.new("RGB", (16, 16), (n, 0, 0)).save(folder / "samples" / f"{n}.png")
+            entry = {
+                **row,
+                "file": f"{n}.png",
+                "theme": f"theme {row['prompt_id']}",
+                "prompt": f"do {row['prompt_id']}",
+            }
+            entries.append(entry | ({"reference": f"{n}.png"} if "picture" in row else {}))
+        (folder / "samples" / "samples.json").write_text(json.dumps(entries))
 
-    def _row(self, p: Painted, n: int) -> dict[str, Any]:
-        variant, seed = self._state
-        case = {"policy": p.policy, "size": p.size, "when": p.when, "prompt_id": p.record.idx, "seed": p.seed}
-        if isinstance(p.record, EditRecord):
-            gain = self.edit_gain + seed / 100 + n / 1000 if variant else 0.0
-            figures = {"gold_editing": BARE + gain, "gold_reached": 0.5 + self.reached_gain * bool(variant)}
-            about = {"picture": p.record.references[0], "task_type": "size", "language": "en"}
-            return {**case, **about, **figures, "gold_kept": 0.9, "editing": BARE, "edit_following": 0.5}
-        gold = BARE + n / 10 + (GAIN[variant] + seed / 100 + n / 1000 if variant else 0.0)
-        figures = {"gold_consistency": gold, "gold_following": 0.9, "consistency": gold, "clip_t": 0.8}
-        return {**case, **figures, "panel_diversity": 0.05 if variant == "no_log_tame" else 0.2}
+    def _row(self, cell: Cell, recipe: str, size: int, when: str, n: int) -> dict[str, Any]:
+        trained, variant = when == "after", cell.variant.name
+        case = {"policy": recipe, "size": size, "when": when, "prompt_id": f"p{n}", "seed": 0}
+        if recipe == "kontext_edit":
+            gain = (self.edit_gain + cell.seed / 100 + n / 1000) * trained
+            scores = {"gold_editing": BARE + gain, "gold_reached": 0.5 + self.reached_gain * trained}
+            about = {"picture": f"picture {n // self.edits_per_picture}", "task_type": "size", "language": "en"}
+            return {**case, **about, **scores, "gold_kept": 0.9, "editing": BARE, "edit_following": 0.5}
+        gold = BARE + n / 10 + (GAIN.get(variant, 0.0) + cell.seed / 100 + n / 1000) * trained
+        scores = {"gold_consistency": gold, "gold_following": 0.9, "consistency": gold, "clip_t": 0.8}
+        return {**case, **scores, "panel_diversity": 0.05 if trained and variant == "no_log_tame" else 0.2}
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     found = World()
-    monkeypatch.setattr(cells, "train_recipe", found.train)
-    monkeypatch.setattr(cells, "load_recipe", found.load_recipe)
-    monkeypatch.setattr(cells, "measuring", found.measuring)
-    monkeypatch.setattr(Cases, "painted_by", lambda cases, *args, **named: found.paint(cases, *args, **named))
-    monkeypatch.setattr(command, "_reward_server", lambda _root, _params: nullcontext())
+    stand_in(monkeypatch, lambda grid, name, cell: found.run(grid, name, cell))
     return found
 
 

@@ -1,22 +1,25 @@
-"""The report: Markdown, HTML and JSON with a part for each recipe, written whole or not at all, from kept cells."""
+"""The report: Markdown, HTML and JSON with a part for each recipe, written whole or not at all, from finished cells."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from paco_core.benchmarks.tables import ResultTable, signed
 from paco_core.config.params import Params
-from paco_core.experiments.reproduction.cells import CAPTIONS, PICTURES, REFERENCE, SHOWN
+from paco_core.experiments.grid import Result
 from paco_core.experiments.reproduction.findings import Finding, findings
-from paco_core.experiments.reproduction.summary import BARE, KeptCell, RecipeSummary, summarise
-from paco_core.experiments.reproduction.tables import MEASURES, basis, head, published_rows, tables
+from paco_core.experiments.reproduction.summary import RecipeSummary, summarise
+from paco_core.experiments.reproduction.tables import BARE, MEASURES, basis, head, published_rows, tables
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError, read_json, write_json, write_text
 from paco_core.io.pictures import read_image
+from paco_core.painting.painted import AFTER, BEFORE
 from paco_core.report import charts, html
 
 NAME = "report"
+SHOWN = 4  # prompts whose images are on the page
 TEMPLATE = Path(__file__).parent / "templates" / "reproduction.html.j2"
 
 
@@ -39,40 +42,55 @@ def plots(summary: RecipeSummary) -> list[tuple[str, list[tuple[str, list[tuple[
 
 
 def sheets(summary: RecipeSummary) -> list[tuple[int, list[str], list[tuple[str, list[html.Picture]]]]]:
-    """By size: captions, and pictures by painter: what is edited, if anything, the bare model, each variant.
+    """By size: captions, and images by their maker: references of edits, the bare model, each variant.
 
-    All painters made them of the same prompts from the same noise.
+    All are of the same prompts from the same noise, those that the benchmark stores as samples.
     """
-    before = summary.painters[BARE] / PICTURES
-    captions: dict[str, str] = read_json(before / CAPTIONS)
-    edited = {"picture to edit": before / REFERENCE} if (before / REFERENCE).is_dir() else {}
+    folders = {name: result.folder(summary.task.results) / "samples" for name, result in summary.samples.items()}
+    entries = {
+        name: [e for e in read_json(folder / "samples.json") if e["policy"] == summary.recipe]
+        for name, folder in folders.items()
+    }
+    first = next(iter(folders))
+    prompts = {e["prompt_id"]: e["prompt" if "reference" in e else "theme"] for e in entries[first]}
+    captions = dict(list(prompts.items())[:SHOWN])
     made = []
     for size in summary.sizes:
-        places = edited | {name: folder / PICTURES / str(size) for name, folder in summary.painters.items()}
         strips = [
-            (name, [_picture(folder / f"{idx}.png", f"{name}, {size} px: {text}") for idx, text in captions.items()])
-            for name, folder in places.items()
+            (who, _strip(who, folders[name], [e for e in entries[name] if e["size"] == size], key, when, captions))
+            for who, name, key, when in (
+                ("picture to edit", first, "reference", BEFORE),
+                (BARE, first, "file", BEFORE),
+                *((name, name, "file", AFTER) for name in folders),
+            )
         ]
-        made.append((size, list(captions.values()), strips))
+        made.append((size, list(captions.values()), [strip for strip in strips if strip[1]]))
     return made
 
 
-def _picture(path: Path, alt: str) -> html.Picture:
-    return html.Picture.from_image(read_image(path), alt)
+def _strip(
+    who: str, folder: Path, entries: Sequence[Mapping[str, Any]], key: str, when: str, captions: Mapping[str, str]
+) -> list[html.Picture]:
+    files = {e["prompt_id"]: e[key] for e in entries if e["when"] == when and key in e}
+    return [
+        html.Picture.from_image(read_image(folder / files[idx]), f"{who}, {entries[0]['size']} px: {text}")
+        for idx, text in captions.items()
+        if idx in files
+    ]
 
 
-def write(out: Path, cells: Sequence[KeptCell], params: Params) -> Answer:
+def write(out: Path, results: Sequence[Result], params: Params) -> Answer:
     """Write ``report.md``, ``report.html`` and ``report.json`` to ``out``; return the Markdown and the latter.
 
     Args:
-        cells: those that fit, as :func:`kept_cells` orders them.
+        results: in the order of the variants and seeds.
 
     Raises:
         DataError: when there is none, or a file of theirs is missing.
     """
-    if not cells:
-        raise DataError("no cell is finished yet; run `paco reproduce`")
-    parts = summarise(out, cells, params)
+    if not results:
+        raise DataError("no cell of the files in git as they are now is finished; run `paco reproduce`")
+    parts = summarise(results, params)
     claims = {recipe: findings(part) for recipe, part in parts.items()}
     figures = {
         recipe: {

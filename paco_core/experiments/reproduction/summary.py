@@ -1,71 +1,40 @@
-"""From kept cells to a recipe's figures: what each variant gains over its bare model, and over the recipe as it is.
+"""From finished cells to a recipe's figures: what each variant gains over its bare model, and over the recipe as it is.
 
-Pictures before and after share prompt and noise, variants share prompts, noise and training seeds, so every
-difference is taken case by case. Intervals are for other prompts and other training seeds (both drawn anew).
+Images before and after share prompt and noise, and variants under one training seed share prompts and noise, so every
+difference is taken case by case. Intervals are for other prompts and other training seeds (both drawn anew). Another
+seed trains on other prompts, so that a case may be unseen under some seeds alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
+from paco_core.benchmarks import gedit
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.config.params import Params
-from paco_core.experiments.grid import RESULT, Variant, kept_result
-from paco_core.experiments.reproduction.cells import before_folder, measured
+from paco_core.config.resolved import resolved_section
+from paco_core.experiments.comparison.collect import Runs
+from paco_core.experiments.grid import Result, say
 from paco_core.experiments.reproduction.variants import VARIANTS
-from paco_core.io.answer import plain
-from paco_core.io.files import DataError, read_json
-from paco_core.tasks.table import measured_by
+from paco_core.io import paths
+from paco_core.io.files import DataError, read_table
+from paco_core.painting.painted import AFTER, BEFORE
+from paco_core.runtime.tracking import send_left_over
+from paco_core.tasks.table import task_of
+from paco_core.training.log import LOG
 
 if TYPE_CHECKING:
     from paco_core.tasks.base import Task
 
-BARE = "before training"  # who painted, beside the variants
-
-
-@dataclass(frozen=True, eq=False)
-class KeptCell:
-    """A finished cell.
-
-    Attributes:
-        training: what is reported of it, and its MLflow ``run``, if any.
-        fits: whether it rests on the basis on which its recipe's bare model was examined last, and its variant changes
-            the same keys now. Only cells that fit stand in one table.
-    """
-
-    variant: Variant
-    seed: int
-    folder: Path
-    settings: Mapping[str, Any]
-    training: Mapping[str, Any]
-    fits: bool
-
-
-def kept_cells(out: Path) -> list[KeptCell]:
-    """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over.
-
-    Raises:
-        DataError: when a result lacks a part.
-    """
-    found, variants = [], {variant.name: variant for variant in VARIANTS}
-    for path in (out / "cells").glob(f"*/{RESULT}"):
-        kept = read_json(path)
-        try:
-            if (variant := variants.get(kept["variant"])) is None:
-                continue
-            bare = kept_result(before_folder(out, variant.recipe), kept["basis"])
-            fits = bare is not None and kept["changes"] == plain(variant.changes)
-            training = {**kept["training"], "run": kept["run"]}
-            found.append(KeptCell(variant, kept["seed"], path.parent, kept["settings"], training, fits))
-        except KeyError as part:
-            raise DataError(f"{path}: has no {part}; remove it and run `paco reproduce` again") from None
-    return sorted(found, key=lambda cell: (VARIANTS.index(cell.variant), cell.seed))
+LAST_EPOCHS = 5  # whose mean stands for the end of a training
+SECONDS = ("sample", "wait_for_scores", "optimise")
 
 
 @dataclass(frozen=True)
@@ -85,10 +54,10 @@ class VariantRow:
     title: str
     changes: Mapping[str, Any]  # of keys
     measures: Mapping[int, Mapping[str, CellChange]]  # size -> measure
-    trainings: Mapping[int, Mapping[str, Any]]  # seed -> :attr:`KeptCell.training`
+    trainings: Mapping[int, Mapping[str, Any]]  # seed -> :func:`_training`
 
     def figures(self, name: str) -> list[float]:
-        """A figure of the trainings, one a seed; NaN where it has none."""
+        """A figure of the trainings, one per seed; NaN where it has none."""
         return [np.nan if t.get(name) is None else float(t[name]) for t in self.trainings.values()]
 
 
@@ -99,7 +68,7 @@ class RecipeSummary:
     Attributes:
         task: what the recipe trains for.
         plain: the variant that is the recipe as it is, which the others are compared with; None where it has no cell.
-        painters: the bare model and each variant under its first seed -> folder with pictures.
+        samples: the result of each variant under the first seed of the first one, for its images.
     """
 
     recipe: str
@@ -110,51 +79,141 @@ class RecipeSummary:
     plain: str | None
     sizes: Sequence[int]
     measures: Sequence[str]
-    painters: Mapping[str, Path]
+    samples: Mapping[str, Result]
 
 
-def summarise(out: Path, cells: Sequence[KeptCell], params: Params) -> dict[str, RecipeSummary]:
-    """A summary of each recipe, of cells that fit, in the order in which :func:`kept_cells` gives them."""
-    found = {}
-    for recipe in dict.fromkeys(str(cell.variant.recipe) for cell in cells):
-        part = [cell for cell in cells if cell.variant.recipe == recipe]
-        found[recipe] = _summary(recipe, part, before_folder(out, recipe), params)
-    return found
+def summarise(results: Sequence[Result], params: Params) -> dict[str, RecipeSummary]:
+    """A summary of each recipe, of results in the order of the variants and seeds."""
+    recipes = dict.fromkeys(str(result.cell.variant.recipe) for result in results)
+    runs = _Runs(results[0].root)
+    return {
+        name: _summary(name, [r for r in results if r.cell.variant.recipe == name], params, runs) for name in recipes
+    }
 
 
-def _summary(recipe: str, cells: Sequence[KeptCell], before: Path, params: Params) -> RecipeSummary:
-    settings = cells[0].settings
-    task = measured_by(settings["benchmark"])
+def _summary(recipe: str, results: Sequence[Result], params: Params, runs: _Runs) -> RecipeSummary:
+    rule = params.policies.recipe(recipe)
+    task = task_of(rule)
     resamples = task.numbers(params).bootstrap
-    normal = next(variant for variant in VARIANTS if variant.recipe == recipe and not variant.changes)
-    tables = {(cell.variant, cell.seed): _by_group(cell.folder) for cell in cells}
-    bare = _by_group(before)
-    rows, painters = {}, {BARE: before}
-    for variant, part in groupby(cells, lambda cell: cell.variant):
-        mine = list(part)
-        common = [cell.seed for cell in mine if (normal, cell.seed) in tables and variant is not normal]
-        measures: dict[int, dict[str, CellChange]] = {}
-        for (size, measure), base in bare.items():
-            after = np.stack([tables[variant, cell.seed][size, measure] for cell in mine])
-            pair = [np.stack([tables[v, s][size, measure] for s in common]) for v in (variant, normal) if common]
-            measures.setdefault(size, {})[measure] = CellChange(
-                crossed_estimate(base, resamples=resamples),
-                crossed_estimate(after, resamples=resamples),
-                crossed_estimate(after, base, resamples=resamples),
-                crossed_estimate(*pair, resamples=resamples) if pair else None,
-            )
-        trainings = {cell.seed: cell.training for cell in mine}
-        rows[variant.name] = VariantRow(variant.title, variant.changes, measures, trainings)
-        painters[variant.name] = mine[0].folder
-    sizes, names = sorted({size for size, _ in bare}), list(dict.fromkeys(measure for _, measure in bare))
-    plain = normal.name if normal.name in rows else None
-    return RecipeSummary(recipe, task, settings, resamples, rows, plain, sizes, names, painters)
+    tables = {(r.cell.variant.name, r.cell.seed): _cases(r, recipe, task) for r in results}
+    cases = pd.concat(tables, names=["variant", "seed"])
+    plain = next(variant.name for variant in VARIANTS if variant.recipe == recipe and not variant.changes)
+    sizes, names = sorted(int(size) for size in cases.index.unique("size")), [str(name) for name in cases]
+
+    rows: dict[str, VariantRow] = {}
+    for variant in dict.fromkeys(result.cell.variant for result in results):
+        name = variant.name
+        trainings = {r.cell.seed: _training(r, recipe, runs) for r in results if r.cell.variant is variant}
+        common = [seed for seed in trainings if (plain, seed) in tables and name != plain]
+        measures = {
+            size: {
+                measure: _change(cases.xs(size, level="size")[measure], name, plain, common, resamples)
+                for measure in names
+            }
+            for size in sizes
+        }
+        rows[name] = VariantRow(variant.title, variant.changes, measures, trainings)
+    samples = {r.cell.variant.name: r for r in results if r.cell.seed == results[0].cell.seed}
+    settings = {
+        "profile": params.profile,
+        "world": params.world,
+        "recipe": recipe,
+        recipe: {name: value for name, value in resolved_section(rule).items() if name != "seed"},
+        "benchmark": task.benchmark,
+        task.benchmark: task.numbers(params).model_dump(exclude={"bootstrap"}),
+        "groups": len(next(iter(tables.values())).index.unique("group")),
+    }
+    return RecipeSummary(
+        recipe, task, settings, resamples, rows, plain if plain in rows else None, sizes, names, samples
+    )
 
 
-def _by_group(folder: Path) -> dict[tuple[int, str], np.ndarray]:
-    """(size, measure) -> mean of each group (a prompt, or a source picture) over its cases, groups in sorted order.
+def _cases(result: Result, recipe: str, task: Task) -> pd.DataFrame:
+    """A row per state of training, size and group (a prompt, or a source image), a column per measure.
 
-    NaN for a group with a failed case: a mean over the rest would be over other cases than in another table.
+    Mean of a group over its cases; NaN if one of them failed, for the other ones are other cases than elsewhere.
     """
-    means = measured(folder).groupby(["size", "group"]).mean(skipna=False)
-    return {(int(str(size)), str(name)): of[name].to_numpy() for size, of in means.groupby("size") for name in means}
+    table = read_table(result.folder(task.results) / "per_prompt.parquet")
+    table = table[(table["policy"] == recipe) & table["when"].isin((BEFORE, AFTER))]
+    table = table.assign(group=table[task.group])  # edits of one image are drawn together
+    table = table.drop(columns=["policy", "prompt_id", "seed", *gedit.ABOUT], errors="ignore")
+    return table.groupby(["when", "size", "group"]).mean(skipna=False)
+
+
+def _change(cases: pd.Series[float], variant: str, plain: str, common: list[int], resamples: int) -> CellChange:
+    """What a variant changes; ``common``: the seeds that it shares with the plain variant."""
+    before, after = (cases.xs((variant, when), level=("variant", "when")) for when in (BEFORE, AFTER))
+    over_plain = None
+    if common:
+        rival = cases.xs((plain, AFTER), level=("variant", "when"))
+        over_plain = _crossed(after.loc[common], rival.loc[common], resamples)
+    return CellChange(
+        _crossed(before, None, resamples),
+        _crossed(after, None, resamples),
+        _crossed(after, before, resamples),
+        over_plain,
+    )
+
+
+def _crossed(first: pd.Series[float], second: pd.Series[float] | None, resamples: int) -> Estimate:
+    """Mean of ``first`` (less ``second``), by seed and group; a group that a seed does not measure is not missing."""
+    table = first.unstack("group")
+    less = None if second is None else second.unstack("group").reindex_like(table).to_numpy()
+    estimate = crossed_estimate(table.to_numpy(), less, resamples=resamples)
+    return replace(estimate, missing=estimate.missing - (table.size - len(first)))
+
+
+class _Runs:
+    """What MLflow knows of the trainings; nothing where its store does not answer."""
+
+    def __init__(self, root: Path) -> None:
+        try:
+            send_left_over(root)
+            self._store: Runs | None = Runs(root)
+        except DataError as error:
+            say(f"no seconds in the report: {error}")
+            self._store = None
+
+    def seconds(self, experiment: str, stage: str) -> dict[str, Any]:
+        """The ``run`` of a stage in an experiment, and its seconds, summed over epochs."""
+        try:
+            runs = self._store.find(f"{experiment}:{stage}") if self._store else []
+        except DataError:  # DVC's run cache had the stage's outs: it did not run in this experiment
+            runs = []
+        if not runs:
+            return {"run": None, "seconds": None, "processor_seconds": None}
+        sums = {
+            part: sum(value for _, value in runs[0].curves.get(key, [(0, runs[0].metrics.get(key, 0.0))]))
+            for part in (*SECONDS, "processor")
+            for key in (f"seconds/{part}",)
+        }
+        of = {part: sums[part] for part in SECONDS}
+        ended = datetime.fromtimestamp(runs[0].started / 1000 + (runs[0].seconds or 0), UTC)
+        return {
+            "run": runs[0].run_id,
+            "seconds": sum(of.values()),
+            "seconds_of": of,
+            "processor_seconds": sums["processor"],
+            "ended": f"{ended:%Y-%m-%dT%H:%M:%SZ}",
+        }
+
+
+def _training(result: Result, recipe: str, runs: _Runs) -> dict[str, Any]:
+    """What is reported of a training beside its measures.
+
+    ``seconds``: sampling, waiting for scores and optimising, summed over epochs; evaluations are not counted.
+    ``processor_seconds``: of the training process in the same time, without the reward server.
+    """
+    log = pd.read_csv(result.folder(paths.POLICIES / recipe) / LOG)[1:]  # the first row is before training
+    figures = {
+        "reward_ratio": "reward_ratio",
+        "panel_diversity": "panel_diversity",
+        "clip_fraction": "update/clip_fraction",
+    }
+    return {
+        "experiment": result.experiment,
+        "epochs": len(log),
+        "stopped": bool(result.metrics(paths.POLICIES.name, recipe)["stopped_early"]),
+        **{name: float(log[key][-LAST_EPOCHS:].mean()) if key in log else None for name, key in figures.items()},
+        **runs.seconds(result.experiment, f"{paths.POLICIES.name}@{recipe}"),
+    }

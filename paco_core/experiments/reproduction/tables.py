@@ -12,9 +12,10 @@ from paco_core.benchmarks import gedit
 from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed
-from paco_core.experiments.reproduction.summary import BARE, RecipeSummary
+from paco_core.experiments.reproduction.summary import RecipeSummary
 from paco_core.tasks.edits import EDITS
 
+BARE = "before training"  # the row beside the variants
 #: Measures by table, in order.
 MEASURES = {
     "gold metrics, which no training sees": (
@@ -38,7 +39,7 @@ def basis(summary: RecipeSummary) -> str:
     return (
         f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {rule['epochs']} epochs of "
         f"{rule['prompts_per_epoch']} prompts x {rule['group_size']} pictures at {rule['train_size']} px. Measured on "
-        f"{s['prompts']} {summary.task.cases} that no seed can have trained on, {len(exam['seeds'])} pictures each, "
+        f"{s['groups']} {summary.task.drawn} that the policy was not trained on, {len(exam['seeds'])} images each, "
         f"{exam['steps']} steps without noise, the same noise for every variant, before and after."
     )
 
@@ -76,7 +77,7 @@ def _measured(summary: RecipeSummary, size: int, kind: str, names: Sequence[str]
 
 def times(value: float, unit: float) -> str:
     """A positive value as a multiple of another one; a dash where that is 0."""
-    return number(value / unit if unit else None, 2)
+    return number(value / unit if unit and not math.isnan(value) else None, 2)
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -106,9 +107,9 @@ def _trainings(summary: RecipeSummary) -> ResultTable:
     columns["ended"] = [_ended(list(row.trainings.values())) for row in rows]
     notes = [
         "Seconds of all epochs: sampling, waiting for scores, optimising; evaluations are not counted. Seeds are "
-        "trained in turns, one of each variant, so that a busy machine does not slow only some; load averages are in "
-        "report.json. Processor seconds are the trainer's own, without the reward server's: they hardly depend on what "
-        "else the machine does. Where two commands trained side by side, compare these, not seconds.",
+        "trained in turns, one of each variant, so that a busy machine does not slow only some. Processor seconds are "
+        "those of the trainer without the reward server: they hardly depend on the load of the machine. If two "
+        "commands trained side by side, compare processor seconds. A dash: MLflow has no run of the training.",
         "Of the training's samples, mean of the last five epochs: reward ratio (consistency / CLIP-T), panel diversity "
         "and clip fraction, as far as the recipe has them. In brackets the range over seeds.",
     ]
@@ -116,7 +117,7 @@ def _trainings(summary: RecipeSummary) -> ResultTable:
 
 
 def _ended(trainings: Sequence[Mapping[str, Any]]) -> str:
-    early = sum(training["stopped"] is not None for training in trainings)
+    early = sum(training["stopped"] for training in trainings)
     return f"{early} of {len(trainings)} early" if early else "all epochs"
 
 
@@ -138,9 +139,9 @@ def published(summary: RecipeSummary) -> ResultTable:
 
 def _runs(summary: RecipeSummary) -> ResultTable:
     rows = [
-        [variant, str(seed), training["run"] or "not in MLflow yet", str(training["ended"])]
+        [variant, str(seed), training["experiment"], training["run"] or "–", training.get("ended", "–")]
         for variant, row in summary.variants.items()
         for seed, training in row.trainings.items()
     ]
-    head = ["variant", "training seed", "MLflow run", "ended"]
-    return ResultTable("Runs", head, rows, ["Experiment paco/reproduce."])
+    head = ["variant", "training seed", "DVC experiment", "MLflow run of its training", "ended"]
+    return ResultTable("Runs", head, rows, ["`paco compare EXPERIMENT EXPERIMENT` compares their curves and images."])

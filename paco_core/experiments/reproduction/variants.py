@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from paco_core.config.changes import changed
 from paco_core.config.params import Params
-from paco_core.experiments.grid import Variant
+from paco_core.experiments.grid import Cell, Variant
 from paco_core.io.files import DataError
 from paco_core.io.nearest import meant
+from paco_core.tasks.table import task_of
 
 SETS = "flux_t2is"
 LARGEST = "largest of eval_sizes"  # as a value of train_size
 
 
-def applied(variant: Variant, params: Params, seed: int) -> Params:
-    """The parameters under which a variant is trained; ``policies.recipes`` holds its recipe alone.
+def cell(variant: Variant, params: Params, seed: int, changes: Mapping[str, Any]) -> Cell:
+    """The training of a variant under a seed, measured by its task's benchmark; no other recipe is trained or measured.
+
+    Args:
+        params: as :func:`paco_core.experiments.grid.begin` returns them.
+        changes: those of all cells.
 
     Raises:
         DataError: when the recipe does not exist.
-        ParamsError: when a changed value does not fit the others.
     """
     name = str(variant.recipe)
     recipe = params.policies.recipe(name)
-    alone = params.policies.model_copy(update={"recipes": {name: recipe}})
-    values = {key: max(recipe.eval_sizes) if value == LARGEST else value for key, value in variant.changes.items()}
     place = f"policies.recipes.{name}"
-    changes = {f"{place}.{key.removeprefix('recipe.')}": value for key, value in values.items()}
-    return changed(params.model_copy(update={"policies": alone}), {f"{place}.seed": seed, **changes})
+    values = {key: max(recipe.eval_sizes) if value == LARGEST else value for key, value in variant.changes.items()}
+    return Cell(
+        variant,
+        seed,
+        task_of(recipe).benchmark,
+        {
+            **changes,
+            **{f"policies.recipes.{other}": None for other in params.policies.recipes if other != name},
+            **{f"{place}.{key.removeprefix('recipe.')}": value for key, value in values.items()},
+            f"{place}.seed": seed,
+        },
+    )
 
 
 def _aggregated(name: str, title: str, aggregator: str) -> Variant:

@@ -15,8 +15,6 @@ from paco_core.benchmarks.tables import read_tables
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.records.records import read_prompts
-from paco_core.experiments.reproduction.cells import before_folder
-from paco_core.experiments.reproduction.summary import kept_cells
 from paco_core.grpo.checks import collapse, read_log
 from paco_core.io.versions import folder_of_version
 from paco_core.runtime.provenance.chain import of_path
@@ -84,15 +82,3 @@ def test_an_earlier_table_and_log_are_read(tmp_path: Path) -> None:
         metrics["64.consistency.after"],
     ]
     assert collapse(log, [64, 128]).passed
-
-
-def test_an_earlier_cell_of_a_reproduction_fits_no_present_table(tmp_path: Path) -> None:
-    """Its recipe lacks the numbers that the defaults held; a report of it ended with a KeyError."""
-    for name, folder in (
-        ("before", before_folder(tmp_path, "flux_t2is")),
-        ("reproduced", tmp_path / "cells/full-seed-0"),
-    ):
-        folder.mkdir(parents=True)
-        shutil.copyfile(WRITTEN / f"results/{name}.json", folder / "result.json")
-    (cell,) = kept_cells(tmp_path)
-    assert (cell.variant.name, cell.seed, cell.fits) == ("full", 0, False)

@@ -1,82 +1,78 @@
-"""The sweep over alpha on a miniature: cells once, one parent, honest tables."""
+"""The sweep over alpha: what a point means, and tables of its experiments. The experiments of DVC are stood in for."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 
-import mlflow
 import numpy as np
+import pandas as pd
 import pytest
 
+from paco_core.benchmarks.ranking_metrics import METRICS
 from paco_core.cli.sweep import sweep
 from paco_core.config.changes import changed, changes_of
-from paco_core.config.params import ParamsError, RewardParams, load
-from paco_core.experiments import reward_sweep
-from paco_core.experiments.reward_sweep import variant
-from paco_core.io.file_locks import hold
+from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.experiments.grid import Cell, Grid
+from paco_core.experiments.reward_sweep import VALIDATION, variant
+from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.runtime.tracking import Tracker, tracking_uri
-from tests.support.reward_project import fill, fill_benchmark
-
-pytestmark = pytest.mark.slow
-
-SMALL = [
-    "reward.epochs=1", "reward.batch_size=4", "reward.lora.rank=2", "consistency_rank.clip=null",
-    "consistency_rank.bootstrap=50",
-]  # fmt: skip
+from tests.support.reproduced import commit, finish, stand_in
 
 
-def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(project)
-    fill_benchmark(project)
-    trained: list[tuple[str, float, int]] = []
-    train = reward_sweep.Sweep._train
+@pytest.fixture
+def trained(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
+    """A project with pairs; loss, alpha and seed of each reward model that was trained since."""
+    (project / paths.PAIRS).mkdir(parents=True)
+    (project / paths.PAIRS / "benchmark.parquet").touch()
+    commit(project)
+    cells: list[tuple[str, float, int]] = []
 
-    def counted(self: reward_sweep.Sweep, reward: RewardParams, folder: Path, tracker: Tracker) -> dict[str, Any]:
-        trained.append((reward.loss, reward.answers, reward.seed))
-        return train(self, reward, folder, tracker)
+    def run(grid: Grid, name: str, cell: Cell) -> None:
+        reward = changed(load(grid.root / PARAMS_FILE), cell.changes).reward
+        cells.append((reward.loss, reward.alpha, reward.seed))
+        out = grid.root / "experiments" / name
+        levels = {"reward": 0.5 + reward.seed / 10 + reward.alpha / 10, "base": 0.4, "random": 0.25}
+        rows = [
+            {
+                "instance_id": f"i{n}",
+                "prompt_id": f"p{n // 2}",
+                "method": method,
+                **dict.fromkeys(METRICS, level + n / 100),
+            }
+            for method, level in levels.items()
+            for n in range(12)
+        ]
+        (out / paths.CONSISTENCY_RANK).mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(out / paths.CONSISTENCY_RANK / "per_instance.parquet")
+        metrics = out / paths.metrics_file(paths.REWARD_LORA.name)
+        metrics.parent.mkdir(parents=True)
+        metrics.write_text(json.dumps(dict.fromkeys(VALIDATION, reward.seed + 1.0)))
+        finish(grid, name)
 
-    monkeypatch.setattr(reward_sweep.Sweep, "_train", counted)
-    text = sweep(project, ["0.3", "fast"], [0, 1], SMALL, "try")
-    assert trained == [
-        (loss, answers, seed) for loss, answers in (("weighted", "reasons"), ("plain", "decision")) for seed in (0, 1)
-    ]
+    stand_in(monkeypatch, run)
+    return cells
+
+
+def test_a_sweep_trains_each_cell_once_and_compares_with_the_base(
+    project: Path, trained: list[tuple[str, float, int]]
+) -> None:
+    small = ["consistency_rank.bootstrap=50"]
+    text = sweep(project, ["0.3", "fast"], [0, 1], small, "try")
+    alpha = load(project / PARAMS_FILE).reward.alpha
+    assert trained == [("weighted", 0.3, 0), ("weighted", 0.3, 1), ("plain", alpha, 0), ("plain", alpha, 1)]
     for name in ("0.3", "fast", "base", "random"):
         assert f"\n| {name} | " in text
     out = project / "data" / "sweeps" / "try"
     results = json.loads((out / "results.json").read_text())
-    assert results["fast"]["seeds"] == 2 and results["base"]["gain"] is None
-    assert results["fast"]["metrics"]["accuracy"]["groups"] == 6
-    assert results["random"]["metrics"]["accuracy"]["mean"] == 0.25, "what a random order is expected to reach"
-    cells = [json.loads((out / "cells" / f"fast-seed-{seed}" / "result.json").read_text()) for seed in (0, 1)]
-    mean = np.mean([cell["validation"]["calibration_error"] for cell in cells])
-    assert results["fast"]["validation"]["calibration_error"] == pytest.approx(mean)
+    assert results["0.3"]["seeds"] == 2 and results["base"]["gain"] is None
+    assert results["0.3"]["metrics"]["accuracy"]["mean"] == pytest.approx(0.5 + 0.05 + 0.03 + 0.055)
+    assert results["0.3"]["metrics"]["accuracy"]["groups"] == 6, "prompts are drawn"
+    assert results["0.3"]["gain"]["accuracy"]["mean"] == pytest.approx(0.1 + 0.05 + 0.03)
+    assert results["0.3"]["seed_standard_deviation"]["accuracy"] == pytest.approx(np.std([0.5, 0.6], ddof=1))
+    assert results["0.3"]["validation"]["roc_auc"] == 1.5 and results["base"]["validation"] == {}
     assert "<table>" in (out / "results.html").read_text()
-
-    shutil.rmtree(out / "cells" / "fast-seed-1")  # as if it had been stopped before the last one
-    again = sweep(project, ["0.3", "fast"], [0, 1], SMALL, "try")
-    assert len(trained) == 5 and again == text
-
-    client = mlflow.MlflowClient(tracking_uri(project))
-    experiment = client.get_experiment_by_name("paco/sweep")
-    runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"])
-    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    assert len(parents) == 2 and all(run.info.status == "FINISHED" for run in runs)
-    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
-    assert sorted(run.info.run_name for run in children) == ["0.3/seed-0", "0.3/seed-1", "fast/seed-0", "fast/seed-1"]
-    assert all("accuracy" in run.data.metrics for run in children)
-    assert any("train/loss" in run.data.metrics for run in children)
-
-
-def test_cells_that_another_command_trains_are_left_out(project: Path) -> None:
-    fill(project)
-    fill_benchmark(project)
-    with hold(project / "data" / "sweeps" / "try" / "cells" / ".1-over-n-seed-0.lock"):
-        text = sweep(project, ["1/n"], [0], SMALL, "try")
-    assert "\n| base | 1 |" in text and "\n| 1/n | " not in text
+    assert sweep(project, ["0.3", "fast"], [0, 1], small, "try") == text and len(trained) == 4
 
 
 def test_points_of_a_sweep() -> None:
