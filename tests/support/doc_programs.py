@@ -120,6 +120,8 @@ def _install(arguments: list[str]) -> str | None:
     """``pip install``, ``uv pip install``: lock files and extras exist."""
     known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for before, word in pairwise(arguments):
+        if before == "-r" and word.startswith("$(python "):
+            return _python(word.removeprefix("$(python ").removesuffix(")").split())
         if before == "-r" and word != "FILE" and not (REPOSITORY / word).is_file():
             return f"no file {word}"
         extras = re.fullmatch(r"paco-rl\[(.+)\]", word)
