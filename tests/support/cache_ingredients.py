@@ -20,7 +20,6 @@ from paco_core.data.grids.grids import Painting, grid_jobs
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
 from paco_core.grpo.recipe import training_key as policy_key
-from paco_core.io.content import content_of
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.encodings import fingerprint, row_key
 from paco_core.reward_model.examples import Example

@@ -10,6 +10,7 @@ import yaml
 
 from paco_core.benchmarks import t2is
 from paco_core.config.params import Params, parse
+from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.records import PromptRecord, write_prompts
 from paco_core.grpo.prompt_split import (
     hold_out,
