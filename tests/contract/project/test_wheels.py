@@ -87,7 +87,11 @@ def test_no_wheel_ships_a_top_level_package_of_strangers_or_demands_a_pre_releas
         name: {entry.partition("/")[0] for entry in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in entry}
         for name, wheel in wheels.items()
     }
-    assert tops == {"dvc_project": {"dvc_project"}, "dagster_dvc": {"dagster_dvc"}, "paco_rl": {"paco_core"}}
+    assert tops == {
+        "dvc_project": {"dvc_project"},
+        "dagster_dvc": {"dagster_dvc"},
+        "paco_rl": {"paco_core", "paco_pipelines"},
+    }
     for wheel in wheels.values():
         demands = re.findall(r"^Requires-Dist: (.+)$", metadata(wheel), re.MULTILINE)
         assert demands and not [one for one in demands if re.search(r"\d(a|b|rc|\.dev)\d", one)], wheel.name
@@ -107,6 +111,23 @@ def test_the_commands_of_dagster_work_before_anything_has_run(project: Path, alo
     assert "Started schedule nightly_reevaluation" in started.stdout
 
 
+def test_a_project_has_25_files_beside_the_small_models_and_no_code_but_its_location(project: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--others", "--cached", "--exclude-standard"],
+        cwd=project, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    own = {name for name in listed if not name.startswith("data/zoo/")} - {
+        "profiles/storybook.yaml"
+    }  # by `profile use`
+    assert len(own) == 25
+    assert {name for name in own if name.endswith(".py")} == {"pipelines/__init__.py", "pipelines/definitions.py"}
+
+
+def test_the_lock_is_where_the_page_says(project: Path, environment: Path, alone: dict[str, str]) -> None:
+    lock = Path(run(["python", "-m", "paco_core.io.shipped"], project, alone).stdout.strip())
+    assert lock.is_relative_to(environment) and "hydra-core==1.4" in lock.read_text()
+
+
 def test_the_page_of_dvc_plots_needs_no_internet(project: Path) -> None:
     assert "vegaEmbed" in (project / ".dvc/plots/vega.js").read_text()
     assert (project / ".dvc/plots/page.html").is_file() and (project / ".dvc/plots/curve.json").is_file()
@@ -115,7 +136,8 @@ def test_the_page_of_dvc_plots_needs_no_internet(project: Path) -> None:
 def test_the_graph_runs_from_the_wheels(project: Path, environment: Path, alone: dict[str, str]) -> None:
     place = run(["python", "-c", "import paco_core; print(paco_core.__file__)"], project, alone).stdout
     assert place.startswith(str(environment)), "the library comes from the wheel"
-    for command in (["paco", "check"], ["dvc", "repro", "edit_prompts"], ["dg", "list", "defs"]):
+    validate = ["dagster", "definitions", "validate"]
+    for command in (["paco", "check"], ["dvc", "repro", "edit_prompts"], ["dg", "list", "defs"], validate):
         done = run(command, project, alone)
         assert done.returncode == 0, done.stdout + done.stderr
     assert (project / "data/edit_prompts").is_dir()

@@ -31,7 +31,8 @@ def test_webserver_and_daemon_ask_one_code_server(tmp_path: Path, repository: Pa
     (location,) = yaml.safe_load((tmp_path / "workspace.yaml").read_text())["load_from"]
     (declared,) = yaml.safe_load((repository / "workspace.yaml").read_text())["load_from"]
     assert location["grpc_server"] == {"socket": str(code.socket), "location_name": "paco"}
-    assert declared["python_module"] == {"module_name": ui.DEFINITIONS, "location_name": ui.LOCATION}
+    names = {"module_name": ui.DEFINITIONS, "location_name": ui.LOCATION}
+    assert declared["python_module"] == {**names, "working_directory": "."}
     assert {"-m", ui.DEFINITIONS, ui.LOCATION, str(code.socket)} <= set(code.command)
     assert all(str(tmp_path / "workspace.yaml") in server.command for server in (page, daemon))
     assert "paco_pipelines.webserver" in page.command, "the one with the guard"
