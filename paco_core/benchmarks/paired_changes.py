@@ -1,4 +1,8 @@
-"""Figures before and after training, paired: equal prompts, equal noise, every evaluation size."""
+"""Measures before and after training, paired: equal prompts, equal noise, every evaluation size.
+
+Differences are per image. Intervals are over prompts, or over source images of edits, because the images of one group
+are not independent: an English and a Chinese instruction about one image, for example.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import Estimate, compare, estimate
 from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import plain
@@ -36,10 +39,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PairedChanges:
-    """policy -> size -> measure -> change, and how the figures were made.
-
-    ``layouts``: the same of the prompts of each layout, where they have several.
-    """
+    """policy -> size -> measure -> change, and how they were made; ``layouts``: the same for each layout of prompts."""
 
     changes: Mapping[str, Mapping[int, Mapping[str, Change]]]
     prompts: int
@@ -66,84 +66,79 @@ class PairedChanges:
         return cleaned
 
     def metrics(self) -> dict[str, float]:
-        """The flat figures for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``.
+        """The flat metrics for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``.
 
-        Those of a layout have its name behind the measure: ``flux.px64.consistency.1x3.after``.
+        Those of a layout have its name after the measure: ``flux.px64.consistency.1x3.after``.
         """
-        return {"prompts": self.prompts, **self._flat("")} | {
-            name: value for layout, part in self.layouts.items() for name, value in part._flat(f".{layout}").items()
-        }
-
-    def _flat(self, behind: str) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for policy, sizes in self.changes.items():
-            found |= flat_changes(sizes, f"{policy}.", behind)
-        return found
+        metrics: dict[str, float] = {"prompts": self.prompts}
+        for suffix, part in (("", self), *((f".{layout}", part) for layout, part in self.layouts.items())):
+            for policy, sizes in part.changes.items():
+                metrics |= flat_changes(sizes, f"{policy}.", suffix)
+        return metrics
 
 
-def flat_changes(sizes: Mapping[int, Mapping[str, Change]], before: str = "", behind: str = "") -> dict[str, float]:
-    """Figures of one policy, named ``<before>px<size>.<measure><behind>.<before|after|change>``."""
-    found: dict[str, float] = {}
+def flat_changes(sizes: Mapping[int, Mapping[str, Change]], prefix: str = "", suffix: str = "") -> dict[str, float]:
+    """Metrics of one policy, named ``<prefix>px<size>.<measure><suffix>.<before|after|change>``."""
+    metrics: dict[str, float] = {}
     for size, row in sizes.items():
         for name, change in row.items():
-            key = f"{before}px{size}.{name}{behind}"
-            found |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
-            found |= flat(f"{key}.change", change.change)
-    return found
+            key = f"{prefix}px{size}.{name}{suffix}"
+            metrics |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
+            metrics |= change.change.metrics(f"{key}.change")
+    return metrics
 
 
-def summarise(
+def compare_changes(
     table: pd.DataFrame,
     *,
     seeds: Sequence[int],
     steps: int,
     group: str = "prompt_id",
-    about: Sequence[str] = (),
+    columns: Sequence[str] = (),
     resamples: int = 2000,
     seed: int = 0,
 ) -> PairedChanges:
-    """Paired figures of a table that :func:`measure` made (or several, concatenated).
+    """Paired changes of a table of :func:`paco_core.benchmarks.generated.measure` (or several, concatenated).
 
     Args:
-        group: column of what is drawn for the intervals: rows that agree in it stand or fall together.
-        about: further columns that measure nothing.
+        group: column of what is drawn for the intervals.
+        columns: further columns that are no measures.
 
     Raises:
-        ValueError: when a picture before has no partner after, or the other way round.
+        ValueError: when an image before has no partner after, or the other way round.
     """
-    identity = list(dict.fromkeys(["policy", "size", "prompt_id", "seed", group, *about]))
+    identity = list(dict.fromkeys(["policy", "size", "prompt_id", "seed", group, *columns]))
     names = [column for column in table.columns if column not in (*identity, "when")]
     wide = table.pivot(index=identity, columns="when", values=names)
     if set(table["when"]) != {BEFORE, AFTER} or len(wide) * 2 != len(table):
         raise ValueError("every (policy, size, prompt, seed) needs one picture before and one after training")
     changes: dict[str, dict[int, dict[str, Change]]] = {}
     for cell, rows in wide.groupby(level=["policy", "size"], sort=True):
-        policy, size = str(cell[0]), int(str(cell[1]))
         draws: dict[str, Any] = {
             "groups": list(rows.index.get_level_values(group)),
             "resamples": resamples,
             "seed": seed,
         }
-        found = {}
+        row = {}
         for name in names:
             before, after = (rows[(name, when)].to_numpy(dtype="float64") for when in (BEFORE, AFTER))
             failed = np.isnan(before) | np.isnan(after)  # on either side: the means are over what both have
             before, after = (np.where(failed, np.nan, values) for values in (before, after))
-            found[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
-        changes.setdefault(policy, {})[size] = found
+            row[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
+        changes.setdefault(str(cell[0]), {})[int(str(cell[1]))] = row
     return PairedChanges(changes, table["prompt_id"].nunique(), tuple(seeds), steps)
 
 
-def with_layouts(whole: PairedChanges, table: pd.DataFrame, layouts: Mapping[str, str], **how: Any) -> PairedChanges:
-    """The same with the figures of each layout, where prompts have several.
+def with_layouts(changes: PairedChanges, table: pd.DataFrame, layouts: Mapping[str, str], **how: Any) -> PairedChanges:
+    """Add the changes of each layout, if prompts have several.
 
     Args:
-        table: what ``whole`` was summarised from.
+        table: that ``changes`` are of.
         layouts: of the prompts, by id.
-        how: arguments of :func:`summarise`.
+        how: arguments of :func:`compare_changes`.
     """
     names = list(dict.fromkeys(layouts.values()))
     if len(names) < 2:
-        return whole
-    given = table["prompt_id"].map(layouts)
-    return replace(whole, layouts={name: summarise(table[given == name], **how) for name in names})
+        return changes
+    column = table["prompt_id"].map(layouts)
+    return replace(changes, layouts={name: compare_changes(table[column == name], **how) for name in names})

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ConfigDict
 
-from paco_core.benchmarks.statistics import Estimate, macro_estimate
+from paco_core.benchmarks.edit_changes import VIESCORE_COLUMNS
+from paco_core.benchmarks.statistics import Estimate, estimate
 from paco_core.benchmarks.tables import ResultTable, interval
 from paco_core.benchmarks.viescore_prompts import Wording
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 JOURNAL = Path(".paco/gedit/journal.jsonl")  # outside the outs, which DVC deletes before a run
 BEST = 10
-COLUMNS = {"sc": "semantic consistency", "pq": "perceptual quality", "overall": "overall"}
 LANGUAGES = {"en": "English", "cn": "Chinese"}
 #: After the published words about an edit, where it has several references.
 FURTHER = (
@@ -54,71 +54,71 @@ class Rating(StrictModel):
 
 @dataclass(frozen=True)
 class VieScoreQuestion:
-    """One question about one edit: its number, and whether it is about the edit or about the picture alone."""
+    """One question about one edit: its number, and whether it is about the edit or about the image only."""
 
     number: int
     kind: str  # "sc" or "pq"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Columns of :data:`COLUMNS`, (N,) each with NaN where an answer is missing, and all answers."""
+class EditRatings:
+    """Columns of :data:`VIESCORE_COLUMNS`, (N,) each with NaN where an answer is missing, and all answers."""
 
     columns: Mapping[str, np.ndarray]
     answers: Sequence[dict[str, Any]]
     counts: Mapping[str, int]
 
 
-def estimate(painted: Sequence[Painted], words: Wording) -> str:
-    """How much would be asked, in words."""
-    texts = sum(len(words.about_edit(p.record.prompt)) + len(words.quality) for p in painted)
+def describe_queries(images: Sequence[Painted], words: Wording) -> str:
+    """How many queries :func:`rate_edits` sends, in words."""
+    texts = sum(len(words.about_edit(p.record.prompt)) + len(words.quality) for p in images)
     return (
-        f"VIEScore: {2 * len(painted)} questions with {3 * len(painted)} pictures and about "
+        f"VIEScore: {2 * len(images)} questions with {3 * len(images)} pictures and about "
         f"{texts // CHARACTERS_A_TOKEN} tokens of text"
     )
 
 
-def judge(
-    painted: Sequence[Painted],
+def rate_edits(
+    images: Sequence[Painted],
     reference: Reference,
     endpoint: ChatParams,
     words: Wording,
     root: Path,
     advance: Callable[[int], object] = lambda _count: None,
-) -> Judged:
-    """Ask two questions about each edit. Answers are kept below the project, so that a killed run asks nothing twice.
+) -> EditRatings:
+    """Ask two questions about each edit. A journal keeps the answers, so that a killed run asks nothing twice.
 
     Raises:
         ChatError: when the endpoint cannot be worked with, or did not serve all questions.
     """
-    asked = [VieScoreQuestion(number, kind) for number in range(len(painted)) for kind in ("sc", "pq")]
+    questions = [VieScoreQuestion(number, kind) for number in range(len(images)) for kind in ("sc", "pq")]
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
-        replies = ask_all(chat, asked, partial(_question, painted, reference, words), advance)
-    least = {kind: np.full(len(painted), np.nan) for kind in ("sc", "pq")}
+        replies = ask_all(chat, questions, partial(_question, images, reference, words), advance)
+    least = {kind: np.full(len(images), np.nan) for kind in ("sc", "pq")}
     answers = []
-    for ask, reply in zip(asked, replies, strict=True):
+    for question, reply in zip(questions, replies, strict=True):
         if reply.answer is not None:
-            least[ask.kind][ask.number] = min(reply.answer.score)
-        answers.append(_row(painted[ask.number], ask.kind, reply))
+            least[question.kind][question.number] = min(reply.answer.score)
+        answers.append(_row(images[question.number], question.kind, reply))
     columns = {**least, "overall": np.sqrt(least["sc"] * least["pq"])}
     counts = chat.counts.figures() | {f"rejected.{c}": n for c, n in sorted(chat.counts.rejected.items())}
-    return Judged(columns, answers, counts)
+    return EditRatings(columns, answers, counts)
 
 
 def _question(
-    painted: Sequence[Painted], reference: Reference, words: Wording, ask: VieScoreQuestion
+    images: Sequence[Painted], reference: Reference, words: Wording, question: VieScoreQuestion
 ) -> Question[Rating]:
-    edit = painted[ask.number]
-    name = f"{edit.policy}-{edit.size}-{edit.when}-{edit.record.idx}-{edit.seed}-{ask.kind}"
-    if ask.kind == "pq":
-        return Question(name, words.quality, Rating, images=[edit.image], fault=_fault)
+    edit = images[question.number]
+    name = f"{edit.policy}-{edit.size}-{edit.when}-{edit.record.idx}-{edit.seed}-{question.kind}"
+    if question.kind == "pq":
+        return Question(name, words.quality, Rating, images=[edit.image], fault=_validation_error)
     original, *further = reference(edit.record)
     text = words.about_edit(edit.record.prompt) + (FURTHER if further else "")
-    return Question(name, text, Rating, images=[original, edit.image, *further], fault=_fault)
+    return Question(name, text, Rating, images=[original, edit.image, *further], fault=_validation_error)
 
 
-def _fault(rating: Rating) -> Rejection | None:
+def _validation_error(rating: Rating) -> Rejection | None:
     if len(rating.score) != 2:
         return Rejection("wrong_form", f"score has {len(rating.score)} numbers, expected two")
     if not all(0 <= value <= BEST for value in rating.score):
@@ -137,51 +137,61 @@ def _row(edit: Painted, kind: str, reply: Reply[Rating]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def figures(table: pd.DataFrame, intersection: Collection[str], *, resamples: int, seed: int) -> list[dict[str, Any]]:
-    """One row a policy, size, state, language and subset: the macro means over task types, as GEdit-Bench takes them.
+def macro_means(
+    table: pd.DataFrame, intersection: Collection[str], *, resamples: int, seed: int
+) -> list[dict[str, Any]]:
+    """One row per policy, size, state, language and subset: the macro means over task types, as in GEdit-Bench.
 
     Args:
-        table: one row an edit, with ``policy``, ``size``, ``when``, ``prompt_id``, ``language``, ``task_type``,
-            ``picture`` and :data:`COLUMNS`.
-        intersection: ids of the prompts in the benchmark's subset.
+        table: one row per edit, with ``policy``, ``size``, ``when``, ``prompt_id``, ``language``, ``task_type``,
+            ``picture`` and :data:`VIESCORE_COLUMNS`.
+        intersection: ids of the prompts in the benchmark's subset (:func:`intersection_ids`).
     """
-    found = []
+    means_of_cells = []
     for cell, rows in table.groupby(["policy", "size", "when", "language"], sort=False):
         subsets = {"full": rows, "intersection": rows[rows["prompt_id"].isin(intersection)]}
         for subset, part in subsets.items():
             if part.empty:
                 continue
-            draws: dict[str, Any] = {"groups": list(part["picture"]), "resamples": resamples, "seed": seed}
-            means = {
-                name: macro_estimate(part[name].to_numpy(dtype="float64"), list(part["task_type"]), **draws)
-                for name in COLUMNS
+            draws: dict[str, Any] = {
+                "groups": list(part["picture"]),
+                "classes": list(part["task_type"]),
+                "resamples": resamples,
+                "seed": seed,
             }
+            means = {name: estimate(part[name].to_numpy(dtype="float64"), **draws) for name in VIESCORE_COLUMNS}
             about = dict(zip(("policy", "size", "when", "language"), map(str, cell), strict=True))
-            found.append({**about, "subset": subset, "edits": len(part), "figures": means})
-    return found
+            means_of_cells.append({**about, "subset": subset, "edits": len(part), "figures": means})
+    return means_of_cells
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], judge: str, words: Wording) -> ResultTable:
-    """The figures as a table."""
+def intersection_ids(images: Sequence[Painted]) -> set[str]:
+    """Ids of the prompts in the subset that all compared editors of GEdit-Bench answered."""
+    return {p.record.idx for p in images if (p.record.model_extra or {}).get("intersection")}
+
+
+def ratings_table(rows: Sequence[Mapping[str, Any]], model: str, words: Wording) -> ResultTable:
+    """The rows of :func:`macro_means` as a table."""
     cells = [
         [
             f"{row['policy']} at {row['size']} px, {row['when']} training",
             LANGUAGES.get(row["language"], row["language"]),
             row["subset"],
             str(row["edits"]),
-            *(interval(row["figures"][name]) for name in COLUMNS),
+            *(interval(row["figures"][name]) for name in VIESCORE_COLUMNS),
         ]
         for row in rows
     ]
     note = (
-        f"VIEScore, 0 to 10, by {judge}, asked in {words.name}: mean within each task type, then over task types, with "
+        f"VIEScore, 0 to 10, by {model}, asked in {words.name}: mean within each task type, then over task types, with "
         "95% bootstrap intervals over source pictures."
     )
-    return ResultTable("GEdit-Bench", ["method", "language", "subset", "edits", *COLUMNS.values()], cells, [note])
+    head = ["method", "language", "subset", "edits", *VIESCORE_COLUMNS.values()]
+    return ResultTable("GEdit-Bench", head, cells, [note])
 
 
 def jsonable_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The figures for ``results.json``."""
+    """The rows for ``results.json``."""
 
     def tree(value: Any) -> Any:
         return {name: e.as_dict() if isinstance(e, Estimate) else e for name, e in value.items()}

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.vistory.outputs import write_outputs
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import parse_ref, read_prompts
@@ -67,6 +66,8 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
 
 def _stories(root: Path, folder: Path) -> Answer:
     """The stories that ``t2is`` painted, in the layout that the evaluation of ViStoryBench reads."""
+    from paco_core.benchmarks.vistory import write_outputs  # it imports torch
+
     with atomic(folder) as part:
         part.mkdir()
         counts = write_outputs(root / paths.T2IS, part, datetime.now(UTC))

@@ -24,7 +24,7 @@ from paco_core.storybook.reasons import true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY
 
 if TYPE_CHECKING:
-    from paco_core.benchmarks.cases import Cases
+    from paco_core.benchmarks.generated import Cases
     from paco_core.config.params import Params
     from paco_core.reward_model.yes_probability import Score
 

@@ -198,7 +198,7 @@ def _viescore(found: Problems, params: Params, root: Path) -> None:
 
 
 def _t2is_bench(found: Problems, params: Params, root: Path) -> None:
-    from paco_core.benchmarks.t2is_bench.texts import read_criteria, read_panels, refuse_without_texts
+    from paco_core.benchmarks.t2is_bench.questions import read_criteria, read_panels, refuse_without_texts
 
     bench = params.t2is_bench
     if params.world != "storybook" and bench.alignment is not None:

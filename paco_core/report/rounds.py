@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from paco_core.benchmarks.paired_changes import Change, flat_changes, summarise
-from paco_core.benchmarks.results import flat
+from paco_core.benchmarks.paired_changes import Change, compare_changes, flat_changes
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.benchmarks.tables import TABLES, ResultTable, interval, number, read_tables, signed
 from paco_core.config.params_benchmarks import BEFORE as JUDGE_BEFORE
@@ -58,14 +57,14 @@ def changes(before: Path, after: Path, recipe: str, params: T2isParams) -> Chang
     paired = [
         both.merge(side[[*case, *names]]).assign(when=when) for side, when in zip(sides, (BEFORE, AFTER), strict=True)
     ]
-    found = summarise(
+    result = compare_changes(
         pd.concat(paired, ignore_index=True),
         seeds=params.seeds,
         steps=params.steps,
         resamples=params.bootstrap,
         seed=params.seed,
     )
-    return found.changes[recipe]
+    return result.changes[recipe]
 
 
 def exam(folder: Path) -> Mapping[str, Any] | None:
@@ -108,7 +107,8 @@ class RoundFigures:
         if self.exam is not None:
             found["judge.rankings"] = self.exam["instances"]
             for judge in (REWARD, JUDGE_BEFORE):
-                found |= flat(f"judge.{judge}.best_above_worst", _estimate(self.exam["best_above_worst"][judge]))
+                value = _estimate(self.exam["best_above_worst"][judge])
+                found |= value.metrics(f"judge.{judge}.best_above_worst")
         return found
 
     def _judges(self) -> ResultTable:

@@ -12,7 +12,7 @@ from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks import rankings as bench
     from paco_core.config.params import Params
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
@@ -79,36 +79,35 @@ def run(ctx: StageContext) -> None:
     if params.source is None and _none_held_out(ctx):
         return ctx.skip(paths.CONSISTENCY_RANK, "no ranking is held out, and consistency_rank.source is null")
 
-    from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.public_rankings import judge_from_file
+    from paco_core.benchmarks import rankings as bench
+    from paco_core.benchmarks.public_files import read_scores
     from paco_core.benchmarks.published import CONSISTENCY_RANK
-    from paco_core.benchmarks.ranking_tables import tables
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.params_benchmarks import BASE, CLIP_I, RANDOM, REWARD
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
     from paco_core.io.open_clip_model import OpenClip
 
-    instances, panels, rejected = _given(ctx)
+    rankings, panels, rejected = _held_out(ctx)
     models: dict[str, tuple[str, str | Path]] = {
         REWARD: (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         BASE: ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
-    judgements = _judged(ctx, models, instances, panels, template)
+    scores = _score(ctx, models, rankings, panels, template)
     if params.clip is not None:
         clip = OpenClip(ctx.model(params.clip), reward.device)
-        judgements[CLIP_I] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
+        scores[CLIP_I] = bench.score_embeddings("CLIP-I, cosine of two pictures", clip, rankings, panels)
     for label, file in params.scored_elsewhere.items():
-        judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances, rejected)
-    judgements[RANDOM] = bench.chance("Random order", instances)
-    rivals = [(REWARD, name) for name in judgements if name != REWARD]
-    result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
+        scores[label] = read_scores(label, ctx.read(Path(file)), rankings, rejected)
+    scores[RANDOM] = bench.random_order("Random order", rankings)
+    pairs = [(REWARD, name) for name in scores if name != REWARD]
+    result = bench.evaluate_rankings(rankings, scores, pairs, resamples=params.bootstrap, seed=params.seed)
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
     with ctx.writing(paths.CONSISTENCY_RANK) as out:
         out.mkdir()
         write_json(out / "results.json", {**result.as_dict(), "template": template, "published": published})
         result.table().to_parquet(out / "per_instance.parquet", index=False)
-        write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK, template))
+        write_tables(out, "ConsistencyRank", result.tables(CONSISTENCY_RANK, template))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
     rejected.print(ctx.say)
     ctx.report({**result.metrics(), "rejected": len(rejected)}, {"reward.": paths.REWARD_MERGED})
@@ -119,8 +118,7 @@ def _of_round(ctx: StageContext) -> None:
 
     Of these only what was drawn at random: what a judge chose to ask about is harder for it than what it meets.
     """
-    from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.ranking_tables import tables
+    from paco_core.benchmarks import rankings as bench
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
     from paco_core.data.annotation.asking import drawn_at_random
@@ -140,67 +138,65 @@ def _of_round(ctx: StageContext) -> None:
     if held_out.empty:
         reason = "no ranking that was drawn at random is held out; raise rounds.ask.count, or its random_share"
         return ctx.skip(paths.CONSISTENCY_RANK, reason)
-    instances = bench.choose(bench.instances_of(held_out, file), params.max_instances, params.seed)
+    rankings = bench.sample_rankings(bench.parse_rankings(held_out, file), params.max_instances, params.seed)
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     models: dict[str, tuple[str, str | Path]] = {
         REWARD: (f"The judge of round {ctx.round}", ctx.read(paths.REWARD_MERGED)),
         BEFORE: ("The judge before", ctx.read_before(paths.REWARD_MERGED)),
     }
-    judgements = _judged(ctx, models, instances, panels, template)
-    judgements[RANDOM] = bench.chance("Random order", instances)
+    scores = _score(ctx, models, rankings, panels, template)
+    scores[RANDOM] = bench.random_order("Random order", rankings)
     draws = {"resamples": params.bootstrap, "seed": params.seed}
-    result = bench.evaluate(instances, judgements, [(REWARD, BEFORE), (REWARD, RANDOM)], **draws)
-    best = {name: bench.best_above_worst(judgements[name], instances, **draws) for name in models}
+    result = bench.evaluate_rankings(rankings, scores, [(REWARD, BEFORE), (REWARD, RANDOM)], **draws)
+    best = {name: bench.best_above_worst(scores[name], rankings, **draws) for name in models}
     with ctx.writing(paths.CONSISTENCY_RANK) as out:
         out.mkdir()
-        found = plain({name: estimate.as_dict() for name, estimate in best.items()})
-        write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": found})
+        tree = plain({name: estimate.as_dict() for name, estimate in best.items()})
+        write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": tree})
         result.table().to_parquet(out / "per_instance.parquet", index=False)
-        write_tables(out, f"ConsistencyRank, round {ctx.round}", tables(result, [], template))
+        write_tables(out, f"ConsistencyRank, round {ctx.round}", result.tables([], template))
     ctx.tracker.artifact(ctx.root / ctx.place(paths.CONSISTENCY_RANK), "tables")
     shares = {f"{name}.best_above_worst": estimate.mean for name, estimate in best.items()}
     ctx.report({**result.metrics(), **shares}, {"reward.": paths.REWARD_MERGED})
 
 
-def _judged(
+def _score(
     ctx: StageContext,
     models: Mapping[str, tuple[str, str | Path]],
-    instances: Sequence[bench.HeldOutRanking],
+    rankings: Sequence[bench.HeldOutRanking],
     panels: bench.Panels,
     template: str,
-) -> dict[str, bench.Judgement]:
-    """What reward models, each a label and a folder, answer about the rankings, by their names."""
-    from paco_core.benchmarks import consistency_rank as bench
+) -> dict[str, bench.CandidateScores]:
+    """Scores by reward models, each a label and a folder, by their names."""
+    from paco_core.benchmarks.rankings import count_queries, score_rankings
     from paco_core.reward_model.scorer import Scorer
 
-    found = {}
-    with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
+    scores = {}
+    with ctx.progress(len(models) * count_queries(rankings), "pairs") as progress:
         for name, (label, model) in models.items():
             scorer = Scorer.configured(model, ctx.params.reward)
-            found[name] = bench.judge_pairs(
-                label, scorer, instances, panels, template=template, advance=progress.advance
-            )
-    return found
+            scores[name] = score_rankings(label, scorer, rankings, panels, template=template, advance=progress.advance)
+            del scorer  # before the next one is loaded
+    return scores
 
 
-def _given(ctx: StageContext) -> tuple[list[bench.HeldOutRanking], bench.Panels, Rejected]:
-    """The rankings, where their pictures are, and what is left out: the project's own, or a folder's, as published."""
-    from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.public_rankings import read_public
+def _held_out(ctx: StageContext) -> tuple[list[bench.HeldOutRanking], bench.Panels, Rejected]:
+    """The rankings, their images, and the rows that are left out: of the project, or of a folder as published."""
+    from paco_core.benchmarks.public_files import read_rank_bench
+    from paco_core.benchmarks.rankings import read_rankings
     from paco_core.data.records.panels import PanelStore
     from paco_core.io.rejected import Rejected
 
     params = ctx.params.consistency_rank
     if params.source is not None:
-        instances, found = read_public(ctx.read(Path(params.source)), params.max_instances, params.seed)
-        return instances, found, found.rejected
-    benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
-    instances = bench.read_instances(benchmark, params.max_instances, params.seed)
-    return instances, PanelStore.below(ctx.read(paths.GRIDS)), Rejected()
+        rankings, images = read_rank_bench(ctx.read(Path(params.source)), params.max_instances, params.seed)
+        return rankings, images, images.rejected
+    rankings = read_rankings(ctx.read(paths.PAIRS) / "benchmark.parquet", params.max_instances, params.seed)
+    return rankings, PanelStore.below(ctx.read(paths.GRIDS)), Rejected()
 
 
 def _none_held_out(ctx: StageContext) -> bool:
-    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks.rankings import COLUMNS
     from paco_core.io.files import read_table
 
-    return read_table(ctx.read(paths.PAIRS) / "benchmark.parquet", require=bench.COLUMNS).empty
+    return read_table(ctx.read(paths.PAIRS) / "benchmark.parquet", require=COLUMNS).empty

@@ -46,8 +46,8 @@ def run(ctx: StageContext) -> None:
     if reason := _skipped(ctx.params):
         return ctx.skip(paths.EDIT_REWARD, reason)
 
-    from paco_core.benchmarks import edit_reward as bench
-    from paco_core.benchmarks.edit_cases import drawn_cases, read_public
+    from paco_core.benchmarks import rankings as bench
+    from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench
     from paco_core.benchmarks.published import EDIT_REWARD
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.references import model_at
@@ -57,26 +57,27 @@ def run(ctx: StageContext) -> None:
     from paco_core.reward_model.scorer import Scorer
 
     if params.source is not None:
-        cases, rejected = read_public(ctx.read(Path(params.source)))
+        cases, rejected = read_edit_bench(ctx.read(Path(params.source)))
         rejected.print(ctx.say)
     else:
-        cases, rejected = drawn_cases(params.count, params.size, params.seed), Rejected()
+        cases, rejected = draw_edit_cases(params.count, params.size, params.seed), Rejected()
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
-    judgements = {}
-    with ctx.progress(len(models) * bench.count_questions(cases), "questions") as progress:
+    scores = {}
+    with ctx.progress(len(models) * bench.count_edit_queries(cases), "questions") as progress:
         for name, (label, model) in models.items():
             scorer = Scorer.configured(model, reward)
             scorer.any_case = params.wording == "published"
-            judgements[name] = bench.judge_pairs(label, scorer, cases, wording=params.wording, advance=progress.advance)
+            scores[name] = bench.score_edits(label, scorer, cases, wording=params.wording, advance=progress.advance)
+            del scorer  # before the next one is loaded
     if params.clip is not None:
         clip = OpenClip(ctx.model(params.clip), reward.device)
-        judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
-    judgements["random"] = bench.chance("Chance", cases)
-    rivals = [("reward", name) for name in judgements if name != "reward"]
-    result = bench.evaluate(cases, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
+        scores["clip_i"] = bench.score_edit_embeddings("CLIP-I, cosine of two pictures", clip, cases)
+    scores["random"] = bench.random_order("Chance", cases)
+    pairs = [("reward", name) for name in scores if name != "reward"]
+    result = bench.evaluate_edits(cases, scores, pairs, resamples=params.bootstrap, seed=params.seed)
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
     with ctx.writing(paths.EDIT_REWARD) as out:
         out.mkdir()

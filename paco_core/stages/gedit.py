@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paco_core.benchmarks import viescore
-    from paco_core.benchmarks.cases import Cases
+    from paco_core.benchmarks.generated import Cases
     from paco_core.config.params import Params
     from paco_core.config.params_benchmarks import VieScoreParams
     from paco_core.painting.painted import Painted
@@ -87,20 +87,20 @@ STAGE = Stage(
 
 def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
     """Every editing recipe, before and after training, on editing prompts that were held back."""
-    from paco_core.benchmarks import gedit
+    from paco_core.benchmarks.generated import measure, unseen_edits
     from paco_core.tasks.edits import EDITS
     from paco_core.tasks.table import recipes_of
 
     recipes = recipes_of(EDITS, ctx.params.policies)
-    cases = gedit.cases(ctx.read, ctx.params, set())
+    cases = unseen_edits(ctx.read, ctx.params, set())
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
-    with ctx.progress(cases.pictures(recipes), "pictures") as progress:
-        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance)
-    return cases, painted, gedit.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
+    with ctx.progress(cases.count_images(recipes), "pictures") as progress:
+        painted = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
+    return cases, painted, measure(painted, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
 
 
-def _judge(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[Painted]) -> viescore.Judged:
-    """What a judge behind an endpoint says of each edit."""
+def _rate(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[Painted]) -> viescore.EditRatings:
+    """VIEScore of each edit by a model behind an endpoint."""
     import numpy as np
 
     from paco_core.benchmarks import viescore
@@ -109,20 +109,21 @@ def _judge(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: lis
 
     assert cases.reference is not None, "cases of edits have reference pictures"
     words = wording(params.prompts, ctx.root)
-    ctx.say(f"{viescore.estimate(painted, words)}, to {params.endpoint.model}, asked in {words.name}")
+    ctx.say(f"{viescore.describe_queries(painted, words)}, to {params.endpoint.model}, asked in {words.name}")
     with ctx.progress(2 * len(painted), "questions", "gedit viescore") as progress:
-        judged = viescore.judge(painted, cases.reference, params.endpoint, words, ctx.root, progress.advance)
-    rejected = {name: int(count) for name, count in judged.counts.items() if name.startswith("rejected.")}
-    for name, values in judged.columns.items():
+        ratings = viescore.rate_edits(painted, cases.reference, params.endpoint, words, ctx.root, progress.advance)
+    rejected = {name: int(count) for name, count in ratings.counts.items() if name.startswith("rejected.")}
+    for name, values in ratings.columns.items():
         share, failed = ctx.params.serving.max_failed_share, int(np.isnan(values).sum())
         validate_failed_share(failed, len(values), share, f"VIEScore {name}", rejected)
-    return judged
+    return ratings
 
 
 def run(ctx: StageContext) -> None:
     import pandas as pd
 
-    from paco_core.benchmarks import gedit, viescore
+    from paco_core.benchmarks import viescore
+    from paco_core.benchmarks.edit_changes import compare_edits
     from paco_core.benchmarks.published import GEDIT
     from paco_core.benchmarks.tables import write_tables
     from paco_core.benchmarks.viescore_prompts import wording
@@ -136,38 +137,36 @@ def run(ctx: StageContext) -> None:
 
     params = ctx.params.gedit
     painted: list[Painted] = []
-    table, reference, judged = pd.DataFrame(), None, None
+    table, reference, ratings = pd.DataFrame(), None, None
     if recipes_of(EDITS, ctx.params.policies):
         cases, painted, table = _measure(ctx)
         reference = cases.reference
-        judged = None if params.viescore is None else _judge(ctx, params.viescore, cases, painted)
-        table = table if judged is None else table.assign(**judged.columns)
+        ratings = None if params.viescore is None else _rate(ctx, params.viescore, cases, painted)
+        table = table if ratings is None else table.assign(**ratings.columns)
     else:
         ctx.say("no recipe of policies.recipes edits pictures: there is nothing to measure")
-    result = gedit.summarise(
-        table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed
-    )
+    result = compare_edits(table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed)
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in GEDIT]
     with ctx.writing(paths.GEDIT) as out:
         out.mkdir()
-        tree, figures = {**result.as_dict(), "published": published}, None
-        if judged is not None and params.viescore is not None:
+        tree, rated = {**result.as_dict(), "published": published}, None
+        if ratings is not None and params.viescore is not None:
             draws = {"resamples": params.bootstrap, "seed": params.seed}
             words, model = wording(params.viescore.prompts, ctx.root), params.viescore.endpoint.model
-            rows = viescore.figures(table, gedit.intersection(painted), **draws)
-            figures = viescore.table_of(rows, model, words)
+            rows = viescore.macro_means(table, viescore.intersection_ids(painted), **draws)
+            rated = viescore.ratings_table(rows, model, words)
             tree["viescore"] = {"judge": model, "wording": words.name, "rows": viescore.jsonable_rows(rows)}
-            write_jsonl(out / "answers.jsonl", judged.answers)
+            write_jsonl(out / "answers.jsonl", ratings.answers)
         write_json(out / "results.json", plain(tree))
         table.to_parquet(out / "per_prompt.parquet", index=False)
-        write_tables(out, "GEdit-Bench", result.tables(GEDIT, figures))
+        write_tables(out, "GEdit-Bench", result.tables(GEDIT, rated))
         if painted:
             painting.save_samples(out / "samples", painted, table, SAMPLES, reference)
     for name, size in dict.fromkeys((p.policy, p.size) for p in painted):
         shown = [p for p in painted if (p.policy, p.size) == (name, size)]
         ctx.image(painting.side_by_side(shown, SHEET, reference), f"{name}_reference_before_after_{size}px")
     ctx.tracker.artifact(ctx.root / paths.GEDIT, "tables")
-    counts = {} if judged is None else {f"viescore.{name}": float(count) for name, count in judged.counts.items()}
+    counts = {} if ratings is None else {f"viescore.{name}": float(count) for name, count in ratings.counts.items()}
     recipes = recipes_of(EDITS, ctx.params.policies)
     cut = report(cuts_of(painted), ctx.say)
     ctx.report({**result.metrics(), **counts, **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})

@@ -87,7 +87,8 @@ def run(ctx: StageContext) -> None:
     if not recipes:
         return ctx.skip(paths.T2IS, "no recipe of policies.recipes paints sets")
 
-    from paco_core.benchmarks import paired_changes, t2is
+    from paco_core.benchmarks.generated import measure, unseen_sets
+    from paco_core.benchmarks.paired_changes import compare_changes, with_layouts
     from paco_core.benchmarks.t2is_bench.sets import write_painted
     from paco_core.grpo.prompt_split import trained_prompts
     from paco_core.io.files import write_json
@@ -96,11 +97,11 @@ def run(ctx: StageContext) -> None:
     from paco_core.policies.cuts import report
 
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
-    cases = t2is.cases(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
-    with ctx.progress(cases.pictures(recipes), "pictures") as progress:
+    cases = unseen_sets(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
+    with ctx.progress(cases.count_images(recipes), "pictures") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
-        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance)
-    table = t2is.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
+        painted = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
+    table = measure(painted, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
     paired, rows = [p for p in painted if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
     how: dict[str, Any] = {
         "seeds": params.seeds,
@@ -109,7 +110,7 @@ def run(ctx: StageContext) -> None:
         "seed": params.seed,
     }
     layouts = {p.record.idx: p.record.layout for p in paired}
-    result = paired_changes.with_layouts(paired_changes.summarise(rows, **how), rows, layouts, **how)
+    result = with_layouts(compare_changes(rows, **how), rows, layouts, **how)
     with ctx.writing(paths.T2IS) as out:
         out.mkdir()
         write_json(out / "results.json", result.as_dict())

@@ -11,8 +11,8 @@ from paco_core.runtime.preview import Table
 from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
+    from paco_core.benchmarks.t2is_bench.questions import Questions
     from paco_core.benchmarks.t2is_bench.sets import PaintedSet
-    from paco_core.benchmarks.t2is_bench.texts import Questions
     from paco_core.config.params import Params
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
@@ -97,11 +97,9 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
 
     from paco_core.benchmarks.published import T2IS_BENCH
-    from paco_core.benchmarks.results import flat
-    from paco_core.benchmarks.t2is_bench.measures import measured, parts
-    from paco_core.benchmarks.t2is_bench.summary import by_layout, figures
-    from paco_core.benchmarks.t2is_bench.tables import tables
-    from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
+    from paco_core.benchmarks.t2is_bench.evaluators import evaluate_sets, open_parts
+    from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
+    from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
     from paco_core.benchmarks.tables import write_tables
     from paco_core.io.answer import plain
     from paco_core.io.files import write_json
@@ -116,25 +114,25 @@ def run(ctx: StageContext) -> None:
     )
     sets = _sets(ctx, questions, rejected)
     rejected.print(ctx.say)
-    with parts(params, ctx.params.reward, questions, ctx.root) as asked:
-        counts = {name: [part.measure.count(s.record) for s in sets] for name, part in asked.items()}
-        for name, part in asked.items():
+    with open_parts(params, ctx.params.reward, questions, ctx.root) as parts:
+        counts = {name: [part.measure.count(s.record) for s in sets] for name, part in parts.items()}
+        for name, part in parts.items():
             ctx.say(f"{name}: {sum(counts[name])} questions about {len(sets)} sets to {part.judge}")
         with ctx.progress(sum(map(sum, counts.values())), "questions") as progress:
-            table = measured(sets, asked, progress.advance)
-        for name, part in asked.items():
+            table = evaluate_sets(sets, parts, progress.advance)
+        for name, part in parts.items():
             share, causes = ctx.params.serving.max_failed_share, part.measure.causes
             validate_failed_share(causes.total(), sum(counts[name]), share, f"queries about {name}", causes)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
-        found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
-        layouts = by_layout(table, {s.record.idx: s.record.layout for s in sets}, **draws)
-        failed = sum((part.measure.causes for part in asked.values()), Counter[str]())
+        estimates = {str(name): estimate_sets(rows, **draws) for name, rows in table.groupby("method", sort=False)}
+        layouts = estimate_layouts(table, {s.record.idx: s.record.layout for s in sets}, **draws)
+        failed = sum((part.measure.causes for part in parts.values()), Counter[str]())
         with ctx.writing(paths.T2IS_BENCH) as out:
             out.mkdir()
             result = {
                 "methods": {s.method: s.label for s in sets},
-                "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in found.items()},
-                "judges": {name: {"judge": part.judge, "wording": part.wording} for name, part in asked.items()},
+                "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in estimates.items()},
+                "judges": {name: {"judge": part.judge, "wording": part.wording} for name, part in parts.items()},
                 "failed": dict(failed),
                 "published": [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in T2IS_BENCH],
             }
@@ -145,14 +143,18 @@ def run(ctx: StageContext) -> None:
                 }
             write_json(out / "results.json", plain(result))
             table.to_parquet(out / "per_set.parquet", index=False)
-            labelled = {s.label: found[s.method] for s in sets}
             labels = {s.method: s.label for s in sets}
-            named = {layout: {labels[m]: row for m, row in methods.items()} for layout, methods in layouts.items()}
-            write_tables(out, "T2IS-Bench", tables(labelled, asked, T2IS_BENCH, named))
+            by_label = {s.label: estimates[s.method] for s in sets}
+            by_layout = {layout: {labels[m]: row for m, row in methods.items()} for layout, methods in layouts.items()}
+            write_tables(out, "T2IS-Bench", result_tables(by_label, parts, T2IS_BENCH, by_layout))
     ctx.tracker.artifact(ctx.root / paths.T2IS_BENCH, "tables")
-    flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
-    models = {f"{name}.": paths.POLICIES / name for name in {x.partition(".")[0] for x in found}}
-    ctx.report({"sets": len(sets), "failed": failed.total(), **rejected.figures(), **flattened}, models)
+    metrics: dict[str, float] = {"sets": len(sets), "failed": failed.total(), **rejected.figures()}
+    for method, row in estimates.items():
+        for name, value in row.items():
+            metrics |= value.metrics(f"{method}.{name}")
+    ctx.report(
+        metrics, {f"{name}.": paths.POLICIES / name for name in {method.partition(".")[0] for method in estimates}}
+    )
 
 
 def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[PaintedSet]:
@@ -160,7 +162,7 @@ def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[P
     from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere
 
     params, folder = ctx.params.t2is_bench, ctx.read(paths.T2IS)
-    records = questions.known(read_records(folder, params.prompts), rejected)
+    records = questions.usable_records(read_records(folder, params.prompts), rejected)
     sets = painted_sets(folder, records)
     for name, elsewhere in params.pictures.items():
         sets += sets_elsewhere(name, ctx.read(Path(elsewhere)), records, rejected)

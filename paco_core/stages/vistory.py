@@ -12,7 +12,7 @@ from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart
+    from paco_core.benchmarks.t2is_bench.evaluators import BenchmarkPart
     from paco_core.benchmarks.t2is_bench.sets import PaintedSet
     from paco_core.config.params import Params
     from paco_core.config.params_benchmarks import VistoryParams
@@ -100,10 +100,9 @@ def run(ctx: StageContext) -> None:
 
     from collections import Counter
 
-    from paco_core.benchmarks.results import flat
-    from paco_core.benchmarks.t2is_bench.measures import measured
+    from paco_core.benchmarks.t2is_bench.evaluators import evaluate_sets
     from paco_core.benchmarks.tables import write_tables
-    from paco_core.benchmarks.vistory.results import figures, tables
+    from paco_core.benchmarks.vistory import estimate_stories, result_tables
     from paco_core.io.answer import plain
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
@@ -112,35 +111,39 @@ def run(ctx: StageContext) -> None:
     rejected = Rejected()
     stories = _stories(ctx, rejected)
     rejected.print(ctx.say)
-    asked = dict(_parts(ctx))
-    counts = {name: sum(part.measure.count(one.record) for one in stories) for name, part in asked.items()}
+    parts = dict(_parts(ctx))
+    counts = {name: sum(part.measure.count(one.record) for one in stories) for name, part in parts.items()}
     questions = sum(counts.values())
     ctx.say(f"{questions} questions about {len(stories)} painted stories")
     with ctx.progress(questions, "questions") as progress:
-        table = measured(stories, asked, progress.advance)
-    for name, part in asked.items():
+        table = evaluate_sets(stories, parts, progress.advance)
+    for name, part in parts.items():
         share, causes = ctx.params.serving.max_failed_share, part.measure.causes
         validate_failed_share(causes.total(), counts[name], share, f"queries about {name}", causes)
     draws = {"resamples": params.bootstrap, "seed": params.seed}
-    found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
+    estimates = {str(name): estimate_stories(rows, **draws) for name, rows in table.groupby("method", sort=False)}
     labels = {one.method: one.label for one in stories}
-    failed = sum((part.measure.causes for part in asked.values()), Counter[str]())
+    failed = sum((part.measure.causes for part in parts.values()), Counter[str]())
     with ctx.writing(paths.VISTORY) as out:
         out.mkdir()
         result = {
             "methods": labels,
-            "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in found.items()},
-            "judges": {name: part.judge for name, part in asked.items()},
+            "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in estimates.items()},
+            "judges": {name: part.judge for name, part in parts.items()},
             "failed": dict(failed),
         }
         write_json(out / "results.json", plain(result))
         table.to_parquet(out / "per_story.parquet", index=False)
-        named, count = {labels[m]: row for m, row in found.items()}, table["prompt_id"].nunique()
-        write_tables(out, "ViStoryBench", tables(named, asked, count))
+        by_label = {labels[method]: row for method, row in estimates.items()}
+        write_tables(out, "ViStoryBench", result_tables(by_label, parts, table["prompt_id"].nunique()))
     ctx.tracker.artifact(ctx.root / paths.VISTORY, "tables")
-    flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
-    models = {f"{name}.": paths.POLICIES / name for name in {method.partition(".")[0] for method in found}}
-    ctx.report({"stories": len(stories), "failed": failed.total(), **rejected.figures(), **flattened}, models)
+    metrics: dict[str, float] = {"stories": len(stories), "failed": failed.total(), **rejected.figures()}
+    for method, row in estimates.items():
+        for name, value in row.items():
+            metrics |= value.metrics(f"{method}.{name}")
+    ctx.report(
+        metrics, {f"{name}.": paths.POLICIES / name for name in {method.partition(".")[0] for method in estimates}}
+    )
 
 
 def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:
@@ -149,7 +152,7 @@ def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:
     Raises:
         DataError: when none is.
     """
-    from paco_core.benchmarks.vistory.stories import painted_stories
+    from paco_core.benchmarks.vistory import painted_stories
     from paco_core.io.files import DataError
 
     found = painted_stories(ctx.read(paths.T2IS), rejected)
@@ -163,9 +166,8 @@ def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:
 
 def _parts(ctx: StageContext) -> Iterator[tuple[str, BenchmarkPart]]:
     """What the parameters ask for, by name."""
-    from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart, judge, judge_name
-    from paco_core.benchmarks.vistory.adherence import AdherenceToShots
-    from paco_core.benchmarks.vistory.similarity import SimilarityByClip
+    from paco_core.benchmarks.t2is_bench.evaluators import BenchmarkPart, load_scorer, scorer_name
+    from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip
     from paco_core.io.open_clip_model import OpenClip
 
     params, reward = ctx.params.vistory, ctx.params.reward
@@ -174,4 +176,4 @@ def _parts(ctx: StageContext) -> Iterator[tuple[str, BenchmarkPart]]:
         measure = SimilarityByClip(clip, ctx.read(Path(str(params.source))))
         yield "similarity", BenchmarkPart(measure, f"{params.clip}, whole panels", "")
     if (by := params.adherence) is not None:
-        yield "adherence", BenchmarkPart(AdherenceToShots(judge(by, reward, ctx.root)), judge_name(by), "")
+        yield "adherence", BenchmarkPart(AdherenceToShots(load_scorer(by, reward, ctx.root)), scorer_name(by), "")

@@ -293,9 +293,9 @@ def counted(found: dict[str, bytes]) -> str | None:
 
 
 def _edit_bench(root: Path) -> Any:
-    from paco_core.benchmarks.edit_cases import read_public
+    from paco_core.benchmarks.public_files import read_edit_bench
 
-    cases, _ = read_public(root / "edit_bench")
+    cases, _ = read_edit_bench(root / "edit_bench")
     return [(case.id, case.instruction, [image.tobytes() for image in case.pictures()]) for case in cases]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from PIL.Image import Image
 
-from paco_core.benchmarks import gedit
+from paco_core.benchmarks.edit_changes import compare_edits
 from paco_core.benchmarks.published import GEDIT
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord
@@ -50,7 +50,7 @@ def write_gedit(root: Path, sizes_of: Mapping[str, Sequence[int]]) -> list[EditR
                     told = {n: float(ends[when == AFTER] + noise.normal(0, 0.02)) for n, ends in ENDS.items()}
                     rows.append(identity | about | told)
     table = pd.DataFrame(rows)
-    result = gedit.summarise(table, seeds=[0], steps=4, resamples=50)
+    result = compare_edits(table, seeds=[0], steps=4, resamples=50)
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in GEDIT]
     (root / paths.GEDIT).mkdir(parents=True)
     write_json(root / paths.GEDIT / "results.json", {**result.as_dict(), "published": published})

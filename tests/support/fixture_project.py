@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from paco_core.benchmarks import consistency_rank, edit_reward, paired_changes
+from paco_core.benchmarks import rankings
+from paco_core.benchmarks.paired_changes import compare_changes
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.benchmarks.t2is_bench.sets import write_painted
 from paco_core.data.records.records import PromptRecord, panel_ref
@@ -144,26 +145,26 @@ def write_ranking(root: Path) -> None:
     rng = np.random.default_rng(3)
     panels, untied = ("a#0", "a#1", "a#2", "a#3"), (math.nan,) * 4
     instances = [
-        consistency_rank.HeldOutRanking(f"i{n}", f"p{n % 20}", "t", "r#0", panels, tuple(order), untied)
+        rankings.HeldOutRanking(f"i{n}", f"p{n % 20}", "t", "r#0", panels, tuple(order), untied)
         for n, order in enumerate(rng.permutation(4).tolist() for _ in range(120))
     ]
 
-    def judged(label: str, noise: float) -> consistency_rank.Judgement:
+    def judged(label: str, noise: float) -> rankings.CandidateScores:
         scores = []
         for instance in instances:
             truth = np.empty(4)
             truth[list(instance.ranking)] = [1.0, 0.66, 0.33, 0.0]
             scores.append(tuple(float(v) for v in truth + rng.normal(0, noise, 4)))
-        return consistency_rank.Judgement(label, scores)
+        return rankings.CandidateScores(label, scores)
 
     judgements = {
         "reward": judged("PaCo-Reward, trained here", 0.3),
         "base": judged("Its base, untrained", 1.2),
         "clip_i": judged("CLIP-I, cosine of two pictures", 0.8),
-        "random": consistency_rank.chance("Random order", instances),
+        "random": rankings.random_order("Random order", instances),
     }
     rivals = [("reward", name) for name in judgements if name != "reward"]
-    result = consistency_rank.evaluate(instances, judgements, rivals, resamples=200)
+    result = rankings.evaluate_rankings(instances, judgements, rivals, resamples=200)
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
     (root / paths.CONSISTENCY_RANK).mkdir(parents=True)
     write_json(root / paths.CONSISTENCY_RANK / "results.json", {**result.as_dict(), "published": published})
@@ -174,15 +175,15 @@ def write_edits(root: Path) -> None:
     rng, blank = np.random.default_rng(4), Image.new("RGB", (4, 4))
     pictures = (blank, blank, blank)
     cases = [
-        edit_reward.Case(f"{dimension} {n}", f"task{n % 4}", dimension, "edit it", f"g{n % 12}", lambda: pictures)
-        for dimension in edit_reward.DIMENSIONS
+        rankings.EditCase(f"{dimension} {n}", f"task{n % 4}", dimension, "edit it", f"g{n % 12}", lambda: pictures)
+        for dimension in rankings.DIMENSIONS
         for n in range(48)
     ]
 
-    def judged(label: str, gain: float, *, blind: bool = False) -> edit_reward.EditJudgement:
-        scores = [(float(gain + rng.normal()), float(rng.normal())) for _ in cases]
+    def judged(label: str, gain: float, *, blind: bool = False) -> rankings.CandidateScores:
+        scores: list[tuple[float, ...]] = [(float(gain + rng.normal()), float(rng.normal())) for _ in cases]
         seen = [not blind or case.dimension == "consistency" for case in cases]
-        return edit_reward.EditJudgement(
+        return rankings.CandidateScores(
             label, [pair if can else (math.nan, math.nan) for pair, can in zip(scores, seen, strict=True)]
         )
 
@@ -190,10 +191,10 @@ def write_edits(root: Path) -> None:
         "reward": judged("PaCo-Reward, trained here", 1.5),
         "base": judged("Its base, untrained", 0.3),
         "clip_i": judged("CLIP-I, cosine of two pictures", 1.0, blind=True),
-        "random": edit_reward.chance("Chance", cases),
+        "random": rankings.random_order("Chance", cases),
     }
     rivals = [("reward", name) for name in judgements if name != "reward"]
-    result = edit_reward.evaluate(cases, judgements, rivals, resamples=200)
+    result = rankings.evaluate_edits(cases, judgements, rivals, resamples=200)
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
     (root / paths.EDIT_REWARD).mkdir(parents=True)
     write_json(root / paths.EDIT_REWARD / "results.json", {**result.as_dict(), "published": published})
@@ -212,7 +213,7 @@ def write_t2is(root: Path, prompts: list[StorybookPrompt]) -> None:
                 means = {name: ends[when == AFTER] for name, ends in MEASURES.items()}
                 rows.append(identity | {n: float(m + noise.normal(0, 0.05)) for n, m in means.items()})
     table = pd.DataFrame(rows)
-    result = paired_changes.summarise(table, seeds=[0], steps=10, resamples=200)
+    result = compare_changes(table, seeds=[0], steps=10, resamples=200)
     folder = root / paths.T2IS
     folder.mkdir(parents=True)
     write_json(folder / "results.json", result.as_dict())

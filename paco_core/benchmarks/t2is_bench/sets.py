@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.t2is_bench.texts import case_of
+from paco_core.benchmarks.t2is_bench.questions import case_of
 from paco_core.data.records.records import PromptRecord, read_prompts, write_prompts
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
@@ -96,8 +96,8 @@ def sets_elsewhere(method: str, folder: Path, records: Iterable[PromptRecord], r
     """
     files: dict[str, list[tuple[int, Path]]] = {}
     for path in sorted(folder.iterdir()):
-        if found := ELSEWHERE.fullmatch(path.name):
-            files.setdefault(found["case"], []).append((int(found["index"]), path))
+        if match := ELSEWHERE.fullmatch(path.name):
+            files.setdefault(match["case"], []).append((int(match["index"]), path))
     sets = []
     for record in records:
         pictures = [path for _, path in sorted(files.get(case_of(record), []))]

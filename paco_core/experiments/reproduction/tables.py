@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paco_core.benchmarks import gedit
+from paco_core.benchmarks.edit_changes import EDIT_MEASURES, published_edits_table
 from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed
@@ -24,7 +24,7 @@ MEASURES = {
     "rewards and diversity": ("consistency", "clip_t", "panel_diversity"),
     "the reward and its two answers": ("editing", "edit_following", "edit_consistency"),
 }  # fmt: skip
-WORDS = {**gedit.MEASURES, "consistency": "judge's consistency", "clip_t": "CLIP-T", "editing": "editing reward"}
+WORDS = {**EDIT_MEASURES, "consistency": "judge's consistency", "clip_t": "CLIP-T", "editing": "editing reward"}
 
 
 def head(measure: str) -> str:
@@ -130,7 +130,7 @@ def published(summary: RecipeSummary) -> ResultTable:
     """The paper's rows, for comparison by eye."""
     found = published_rows(summary)
     if summary.task is EDITS:
-        return gedit.published_table(found)
+        return published_edits_table(found)
     names = {"aesthetics": 3, "following": 3, "consistency": 3, "hours": 1}
     rows = [[f"{r.model} (published)", *(number(r.figures[n], d) for n, d in names.items())] for r in found]
     note = f"{found[0].source}: FLUX.1-dev on T2IS-Bench, 8 x H100. Other models, data and judges than here."

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks import consistency_rank as bench
-from paco_core.benchmarks import gedit
-from paco_core.benchmarks.public_rankings import read_public
-from paco_core.benchmarks.unseen import measuring, unseen_cases
+from paco_core.benchmarks import rankings as bench
+from paco_core.benchmarks.edit_changes import EDIT_COLUMNS
+from paco_core.benchmarks.generated import measure, unseen_cases
+from paco_core.benchmarks.public_files import read_rank_bench
 from paco_core.data.records.panels import PanelStore
 from paco_core.grpo.prompt_split import trained_prompts
 from paco_core.io import paths
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-    from paco_core.benchmarks.cases import Cases
+    from paco_core.benchmarks.generated import Cases
     from paco_core.config.params import Params
     from paco_core.policies.cuts import Cut
     from paco_core.reward_model.yes_probability import PairScorer
@@ -55,14 +55,14 @@ def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: P
     policy = load_recipe(recipe, root, cache=cache_folder(root))
     policy.load_adapter(folder / "adapter")
     largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
-    painted = cases.painted_by(policy, name, largest, when=AFTER)
+    painted = cases.generate(policy, name, largest, when=AFTER)
 
     @cache  # the judge is one of the two where its term has no model
     def measured_by(model: Path) -> pd.DataFrame:
-        return measuring(root, params, model, cases)(painted)
+        return measure(painted, cases, root, params, model)
 
     table = measured_by(judge).assign(**by_both_judges(recipe, root, judge, measured_by))
-    table = table.drop(columns=["policy", "size", "when", *gedit.ABOUT], errors="ignore")
+    table = table.drop(columns=["policy", "size", "when", *EDIT_COLUMNS], errors="ignore")
     return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in painted], cuts_of(painted))
 
 
@@ -80,15 +80,15 @@ def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFram
     chosen = params.consistency_rank
     panels: bench.Panels
     if chosen.source is not None:
-        instances, panels = read_public(root / chosen.source, chosen.max_instances, chosen.seed)
+        rankings, panels = read_rank_bench(root / chosen.source, chosen.max_instances, chosen.seed)
     else:
         held_out = root / paths.PAIRS / "benchmark.parquet"
-        instances = bench.read_instances(held_out, chosen.max_instances, chosen.seed)
+        rankings = bench.read_rankings(held_out, chosen.max_instances, chosen.seed)
         panels = PanelStore.below(root / paths.GRIDS)
     template = chosen.template or params.reward.template
-    judged = bench.judge_pairs("reward", scorer, instances, panels, template=template)
-    bench.validate_judgement(judged, params.serving.max_failed_share)
-    table = bench.evaluate(instances, {"reward": judged}, [], resamples=10).table()
+    scores = bench.score_rankings("reward", scorer, rankings, panels, template=template)
+    bench.validate_scores(scores, params.serving.max_failed_share)
+    table = bench.evaluate_rankings(rankings, {"reward": scores}, [], resamples=10).table()
     return table.drop(columns=["method", "scores", "ranking"]).rename(columns={"instance_id": "unit"})
 
 

@@ -1,6 +1,6 @@
 """Is one version better than another? A paired bootstrap over prompts, and over the seeds within each prompt.
 
-Figures that are all 0 or 1 have the interval of paired shares instead (:mod:`paco_core.benchmarks.proportions`).
+Figures that are all 0 or 1 have the interval of paired shares instead (:mod:`paco_core.benchmarks.statistics`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paco_core.benchmarks.proportions import is_yes_no
-from paco_core.benchmarks.statistics import compare
+from paco_core.benchmarks.statistics import compare, is_yes_no
 from paco_core.grpo.metrics import FEWEST_GROUPS, LEVEL
 
 

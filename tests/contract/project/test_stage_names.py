@@ -29,7 +29,7 @@ DIFFERENT = {
     "examples/rounds.py": dict.fromkeys(
         ("diverse_prompts", "edit_prompts", "grids", "pairs", "policies", "prompts", "t2is"), SECTION
     ),
-    "paco_core/benchmarks/gedit.py": {"edits": COLUMN},
+    "paco_core/benchmarks/edit_changes.py": {"edits": COLUMN},
     "paco_core/benchmarks/viescore.py": {"edits": COLUMN},
     "paco_core/cli/parser.py": {"code": "a verb"},
     "paco_core/cli/arguments.py": {

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from paco_core import Judge
-from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks import rankings as bench
 from paco_core.cli import main
 from paco_core.config.params import load
 from paco_core.data.records.panels import PanelStore
@@ -95,9 +95,9 @@ def test_candidates_are_ranked_by_the_scores_of_the_benchmark(folder: Path) -> N
     fill(folder)
     fill_benchmark(folder)
     reward, panels = load(folder / "params.yaml").reward, PanelStore.below(folder / paths.GRIDS)
-    instances = bench.read_instances(folder / paths.PAIRS / "benchmark.parquet", 6, 0)
+    instances = bench.read_rankings(folder / paths.PAIRS / "benchmark.parquet", 6, 0)
     scorer = Scorer.configured(folder / paths.REWARD_MERGED, reward)
-    judgement = bench.judge_pairs("reward", scorer, instances, panels, template="theme")
+    judgement = bench.score_rankings("reward", scorer, instances, panels, template="theme")
     judge = Judge()
     for instance, expected in zip(instances, judgement.scores, strict=True):
         candidates = [panels.panel(name) for name in instance.candidates]

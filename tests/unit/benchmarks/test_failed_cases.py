@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from paco_core.benchmarks import consistency_rank, gedit, t2is
-from paco_core.benchmarks.paired_changes import summarise
-from paco_core.benchmarks.results import validate_measures
+from paco_core.benchmarks import generated, rankings
+from paco_core.benchmarks.edit_changes import compare_edits
+from paco_core.benchmarks.paired_changes import compare_changes
 from paco_core.benchmarks.tables import interval, signed
 from paco_core.config.params import load
 from paco_core.experiments.reproduction import summary
 from paco_core.io.files import DataError
 from paco_core.operations.promotion import decision
 from paco_core.painting.painted import AFTER, BEFORE, Painted
+from paco_core.tasks.sets import SETS
 from tests.support.grpo_toys import record
 
 NAN = float("nan")
@@ -38,7 +38,7 @@ def table(**more: Any) -> pd.DataFrame:
 
 
 def test_a_change_and_its_two_means_are_over_the_cases_that_both_have() -> None:
-    result = summarise(table(), seeds=[0], steps=4, resamples=50)
+    result = compare_changes(table(), seeds=[0], steps=4, resamples=50)
     found = result.changes["p"][64]["editing"]
     assert (found.before.mean, found.after.mean, found.change.mean) == pytest.approx((0.35, 0.45, 0.1))
     assert found.before.missing == found.after.missing == found.change.missing == 2
@@ -49,7 +49,7 @@ def test_a_change_and_its_two_means_are_over_the_cases_that_both_have() -> None:
 
 def test_means_by_task_type_are_over_the_edits_that_both_have() -> None:
     given = table(picture="a", task_type="colour", language="en").assign(picture=[f"p{n}" for n in range(8)] * 2)
-    result = gedit.summarise(given, seeds=[0], steps=4, resamples=50)
+    result = compare_edits(given, seeds=[0], steps=4, resamples=50)
     assert result.by_task[0]["editing"] == pytest.approx([0.35, 0.45])
 
 
@@ -57,10 +57,10 @@ def test_means_by_task_type_are_over_the_edits_that_both_have() -> None:
 def test_too_many_failed_images_of_one_mean_end_a_benchmark(share: float, accepted: bool) -> None:
     """2 of 8 images after training, which are 2 of 16 of all."""
     if accepted:
-        assert len(validate_measures(table(), ["editing"], share, {})) == 16
+        generated.validate_measures(table(), ["editing"], share, {})
         return
     with pytest.raises(DataError) as error:
-        validate_measures(table(), ["editing"], share, {"busy": 2})
+        generated.validate_measures(table(), ["editing"], share, {"busy": 2})
     assert all(
         text in str(error.value) for text in ("editing of p at 64 px", AFTER, "2 of 8", "max_failed_share", "busy")
     )
@@ -72,19 +72,19 @@ def test_measuring_sets_counts_failures(monkeypatch: pytest.MonkeyPatch, reposit
 
     monkeypatch.setattr(fails, "name", "consistency", raising=False)
     monkeypatch.setattr(fails, "causes", {"no answer": 1}, raising=False)
-    monkeypatch.setattr(t2is, "set_measures", lambda *_args: [fails])
+    monkeypatch.setattr(generated, "set_measures", lambda *_args: [fails])
     params = load(repository / "params.yaml").model_copy(update={"world": "published"})
     painted = [Painted("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
     monkeypatch.setattr(Painted, "panels", [])
     with pytest.raises(DataError, match="consistency: no answer"):
-        t2is.measuring(repository, params, repository, SimpleNamespace())(painted)  # type: ignore[arg-type]
+        generated.measure(painted, generated.Cases(SETS, [], [], 1), repository, params, repository)
 
 
 def test_a_judge_that_fails_on_too_many_rankings_is_refused() -> None:
-    judged = consistency_rank.Judgement("base", [(0.1, 0.2), (NAN, 0.3), (0.1, 0.2)], Counter({"no answer": 1}))
-    assert consistency_rank.validate_judgement(judged, 0.4) is judged
+    judged = rankings.CandidateScores("base", [(0.1, 0.2), (NAN, 0.3), (0.1, 0.2)], Counter({"no answer": 1}))
+    assert rankings.validate_scores(judged, 0.4) is judged
     with pytest.raises(DataError) as error:
-        consistency_rank.validate_judgement(judged, 0.3)
+        rankings.validate_scores(judged, 0.3)
     assert all(text in str(error.value) for text in ("base", "1 of 3", "no answer"))
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from paco_core.benchmarks import checks, gedit
-from paco_core.benchmarks.edit_answers import EditAnswers
+from paco_core.benchmarks import checks
+from paco_core.benchmarks.edit_changes import compare_edits
+from paco_core.benchmarks.generated import measure_edits
 from paco_core.benchmarks.published import GEDIT
 from paco_core.benchmarks.tables import write_tables
 from paco_core.config.params import PolicyLora
@@ -120,8 +121,8 @@ def test_figures_are_paired_and_counted_over_pictures(gold: EditGold, records: l
         for p in painted(records[:1])
         for r in twins
     ]  # fmt: skip
-    table = gedit.measure(pictures, reference, EditAnswers(Editing(Judge())), gold)
-    result = gedit.summarise(table, seeds=[0], steps=4, resamples=200)
+    table = measure_edits(pictures, reference, Editing(Judge()), gold)
+    result = compare_edits(table, seeds=[0], steps=4, resamples=200)
     change = result.changes.changes["kontext_edit"][48]["gold_editing"]
     assert change.before.mean < 0.1 and change.after.mean > 0.8 and change.change.low > 0.5
     assert (change.before.count, change.before.groups) == (40, 20), "both languages of a picture are one group"
@@ -136,8 +137,8 @@ def test_figures_are_paired_and_counted_over_pictures(gold: EditGold, records: l
 
 def test_an_answer_that_cannot_be_told_is_counted_and_left_out(records: list[EditRecord]) -> None:
     editing = Editing(Judge(fail=1))
-    table = gedit.measure(painted(records), reference, EditAnswers(editing))
-    result = gedit.summarise(table, seeds=[0], steps=4, resamples=50)
+    table = measure_edits(painted(records), reference, editing)
+    result = compare_edits(table, seeds=[0], steps=4, resamples=50)
     row = result.changes.changes["kontext_edit"][48]
     assert result.metrics()["failed"] == 1 and row["editing"].before.missing == 1
     assert "gold_editing" not in row and editing.causes == {"neither Yes nor No": 1}
@@ -148,8 +149,8 @@ def test_tables_say_what_was_measured_and_what_others_published(
     gold: EditGold, records: list[EditRecord], tmp_path: Path
 ) -> None:
     pictures = painted(records)
-    table = gedit.measure(pictures, reference, EditAnswers(Editing(Judge())), gold)
-    result = gedit.summarise(table, seeds=[0], steps=4, resamples=50)
+    table = measure_edits(pictures, reference, Editing(Judge()), gold)
+    result = compare_edits(table, seeds=[0], steps=4, resamples=50)
     write_tables(tmp_path, "GEdit-Bench", result.tables(GEDIT))
     text = (tmp_path / "results.md").read_text()
     assert "20 instructions about 20 pictures" in text and "kontext_edit: before and after" in text
@@ -173,7 +174,7 @@ def test_tables_say_what_was_measured_and_what_others_published(
 def test_without_an_editing_policy_there_are_no_figures() -> None:
     import pandas as pd
 
-    result = gedit.summarise(pd.DataFrame(), seeds=[0], steps=4)
+    result = compare_edits(pd.DataFrame(), seeds=[0], steps=4)
     assert result.as_dict()["policies"] == {} and result.metrics()["pictures"] == 0
     assert [table.title for table in result.tables(GEDIT)] == ["GEdit-Bench (published)"]
 

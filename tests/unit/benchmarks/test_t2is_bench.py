@@ -1,9 +1,10 @@
-"""T2IS-Bench: its questions, its averages, its files, predictors elsewhere, and sets painted elsewhere."""
+"""T2IS-Bench: queries and means by hand, public files, sets, endpoints, predictors in a separate environment."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -14,14 +15,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks.endpoint_judge import EndpointJudge
-from paco_core.benchmarks.t2is_bench.alignment import AlignmentWithTexts
-from paco_core.benchmarks.t2is_bench.consistency import ConsistencyByCriteria
+from paco_core.benchmarks.t2is_bench.evaluators import Aesthetics, AlignmentWithTexts, ConsistencyByCriteria
+from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
+from paco_core.benchmarks.t2is_bench.scorers import EndpointScorer, Predictor
 from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere, write_painted
-from paco_core.benchmarks.t2is_bench.summary import by_layout, figures
-from paco_core.benchmarks.t2is_bench.tables import tables
-from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
-from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams
+from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
+from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
+from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams, PredictorParams
 from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
@@ -37,6 +37,8 @@ from tests.support.fixture_project import records_of
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
 
 RECORDS = records_of(storybook_prompts(3, 0))
+
+
 CRITERIA = {"Identity": ["same animal", "same colour"], "Style": ["same style"]}
 
 
@@ -124,7 +126,7 @@ def test_the_average_weighs_the_three_parts() -> None:
         aesthetics=[0.5] * 8, entity=[0.8] * 8, attribute=[0.6] * 8, relation=[0.7] * 8,
         identity=[0.4, 0.6] * 4, style=[0.9] * 8, logic=[math.nan, 0.3] * 4,
     )  # fmt: skip
-    found = figures(table, resamples=200)
+    found = estimate_sets(table, resamples=200)
     assert found["alignment"].mean == pytest.approx(0.7)
     assert found["logic"].mean == pytest.approx(0.3) and found["logic"].missing == 4  # a set without it is left out
     assert found["consistency"].mean == pytest.approx((0.5 + 0.9 + 0.3) / 3)
@@ -136,31 +138,33 @@ def test_the_average_weighs_the_three_parts() -> None:
 
 def test_panels_weigh_alike_in_alignment_and_sets_in_consistency() -> None:
     table = sets(entity=[1.0, 0.0], identity=[1.0, 0.0]).assign(panels=[6, 2])
-    found = figures(table, resamples=50)
+    found = estimate_sets(table, resamples=50)
     assert found["entity"].mean == pytest.approx(0.75) and found["identity"].mean == pytest.approx(0.5)
     assert "average" not in found and "aesthetics" not in found
 
 
 def test_sets_of_several_layouts_have_rows_of_each() -> None:
     table = sets(identity=[0.2, 0.4, 0.9, 1.0]).assign(method=["before", "after"] * 2, prompt_id=["a", "a", "b", "b"])
-    found = by_layout(table, {"a": "2x2", "b": "1x3"}, resamples=50)
+    found = estimate_layouts(table, {"a": "2x2", "b": "1x3"}, resamples=50)
     means = {(layout, m): row["identity"].mean for layout, rows in found.items() for m, row in rows.items()}
     assert means == pytest.approx(
         {("2x2", "before"): 0.2, ("2x2", "after"): 0.4, ("1x3", "before"): 0.9, ("1x3", "after"): 1.0}
     )
-    assert by_layout(table, {"a": "2x2", "b": "2x2"}) == {}
-    whole = {m: figures(rows, resamples=50) for m, rows in table.groupby("method")}
-    *before, last = tables(whole, {}, [], found)
+    assert estimate_layouts(table, {"a": "2x2", "b": "2x2"}) == {}
+    whole = {m: estimate_sets(rows, resamples=50) for m, rows in table.groupby("method")}
+    *before, last = result_tables(whole, {}, [], found)
     assert last.title == "T2IS-Bench by layout" and last.detail and len(last.head) == len(last.rows[0])
     assert [row[:2] for row in last.rows] == [["before", "2x2"], ["after", "2x2"], ["before", "1x3"], ["after", "1x3"]]
-    assert tables(whole, {}, [], {}) == before
+    assert result_tables(whole, {}, [], {}) == before
 
 
 def test_intervals_are_over_prompts() -> None:
     """Four pictures of one prompt are one case: the interval is wider than over 24 free ones."""
     values = [0.2] * 12 + [0.8] * 12
-    together = figures(sets(identity=values).assign(prompt_id=[n // 4 for n in range(24)]), resamples=500)["identity"]
-    apart = figures(sets(identity=values), resamples=500)["identity"]
+    together = estimate_sets(sets(identity=values).assign(prompt_id=[n // 4 for n in range(24)]), resamples=500)[
+        "identity"
+    ]
+    apart = estimate_sets(sets(identity=values), resamples=500)["identity"]
     assert together.high - together.low > apart.high - apart.low and together.mean == apart.mean == pytest.approx(0.5)
 
 
@@ -214,10 +218,10 @@ def test_cases_that_are_damaged_or_missing_are_left_out(tmp_path: Path) -> None:
     cases[RECORDS[0].idx] = {"Style": "the same colours"}  # type: ignore[assignment]
     (tmp_path / "c.json").write_text(json.dumps(cases))
     questions = Questions(read_criteria(tmp_path / "c.json", rejected := Rejected()))
-    assert [r.idx for r in questions.known(RECORDS, rejected)] == [r.idx for r in RECORDS[1:-1]]
-    assert rejected.figures() == {"rejected.record": 1, "rejected.text": 2}
+    assert [r.idx for r in questions.usable_records(RECORDS, rejected)] == [r.idx for r in RECORDS[1:-1]]
+    assert rejected.estimate_sets() == {"rejected.record": 1, "rejected.text": 2}
     with pytest.raises(DataError, match="no painted set can be judged, e.g. "):
-        questions.known(RECORDS[:1], Rejected())
+        questions.usable_records(RECORDS[:1], Rejected())
 
 
 def test_without_files_the_criteria_of_a_record_are_asked() -> None:
@@ -251,7 +255,7 @@ def test_any_endpoint_with_log_probabilities_judges() -> None:
         return logprobs(Yes=math.log(0.6), No=math.log(0.2), yes=math.log(0.1))
 
     with ChatServer(answer) as server:
-        found = EndpointJudge(server.params()).score([PairQuery(*greys(1, 2), "q"), PictureQuery(greys(3)[0], "r")])
+        found = EndpointScorer(server.params()).score([PairQuery(*greys(1, 2), "q"), PictureQuery(greys(3)[0], "r")])
         first, second = (body["messages"][0]["content"] for body in server.bodies[:2])
     assert [score.value for score in found] == pytest.approx([7 / 9, 7 / 9])
     assert {len(first), len(second)} == {2, 3} and server.bodies[0]["top_logprobs"] == 20
@@ -259,7 +263,7 @@ def test_any_endpoint_with_log_probabilities_judges() -> None:
 
 def test_an_endpoint_without_log_probabilities_gives_no_score() -> None:
     with ChatServer(lambda _body, _number: Raw(body=b'{"choices": [{"message": {"content": "Yes"}}]}')) as server:
-        score = EndpointJudge(server.params()).score([PictureQuery(greys(3)[0], "r")])[0]
+        score = EndpointScorer(server.params()).score([PictureQuery(greys(3)[0], "r")])[0]
     assert score.failed and score.cause == "the answer lacks log-probabilities"
 
 
@@ -268,7 +272,7 @@ def test_an_endpoint_that_serves_nothing_ends_the_run() -> None:
         ChatServer(lambda _body, _number: Raw(status=503)) as server,
         pytest.raises(ChatError, match="8 questions in a row"),
     ):
-        EndpointJudge(server.params(retries=0)).score([PictureQuery(greys(3)[0], str(n)) for n in range(20)])
+        EndpointScorer(server.params(retries=0)).score([PictureQuery(greys(3)[0], str(n)) for n in range(20)])
 
 
 def painted(when: str, side: int = 8) -> list[Painted]:
@@ -329,3 +333,76 @@ def test_a_part_has_one_judge(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="name one of model, endpoint"):
         AlignmentParams.model_validate(given)
     assert JudgeParams(model="a/b").wording == "published"
+
+
+PACKAGES = {
+    "t2v_metrics": """
+class VQAScore:
+    def __init__(self, model, device):
+        print("loading", model, device)
+        self.model = model
+    def __call__(self, images, texts):
+        from PIL import Image
+        shade = Image.open(images[0]).getpixel((0, 0))[0]
+        return [[shade / 100 + len(text) / 1000 for text in texts]]
+""",
+    "aesthetic_predictor_v2_5": """
+import torch
+class Model:
+    def to(self, device): return self
+    def __call__(self, pixels):
+        class Found: logits = pixels.mean() * 10
+        return Found
+class Batch:
+    def __init__(self, pixels): self.pixel_values = pixels
+def convert_v2_5_from_siglip(low_cpu_mem_usage, encoder_model_name=None):
+    import numpy as np
+    def prepare(images, return_tensors):
+        return Batch(torch.tensor(np.asarray(images), dtype=torch.float32) / 255)
+    return Model(), prepare
+""",
+}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> str:
+    """An interpreter with stand-ins of both packages, as another environment has the real ones."""
+    for name, code in PACKAGES.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.slow
+def test_predictors_run_in_an_environment_of_their_own(environment: str) -> None:
+    given = PredictorParams(python=environment, device="cpu")
+    predictor = Predictor(vqascore, given, "t2v-metrics")
+    texts = [{"Entity": ["a", "bb"]}] * 4
+    measure = AlignmentWithTexts(predictor, Questions(panels={RECORDS[0].idx: texts}), "text")
+    found = measure.measure(RewardBatch(RECORDS[:1], [greys(10, 20, 30, 40)]))
+    assert found["entity"] == pytest.approx([0.25 + 0.0015])
+    predictor.close()
+    predictor = Predictor(aesthetics, given, "aesthetic-predictor-v2-5")
+    found = Aesthetics(predictor).measure(RewardBatch(RECORDS[:1], [greys(51, 51, 102, 102)]))
+    assert found["aesthetics"] == pytest.approx([0.3], abs=1e-3)
+    predictor.close()
+
+
+def test_a_score_out_of_bounds_is_none(environment: str) -> None:
+    predictor = Predictor(vqascore, PredictorParams(python=environment, device="cpu"), "t2v-metrics")
+    score = predictor.score([PictureQuery(greys(200)[0], "x")])[0]
+    predictor.close()
+    assert score.failed and "not in [0, 1]" in str(score.cause)
+
+
+def test_a_missing_environment_says_what_it_needs(tmp_path: Path) -> None:
+    nowhere = Predictor(vqascore, PredictorParams(python=str(tmp_path / "none"), device="cpu"), "t2v-metrics")
+    with pytest.raises(DataError, match="make an environment with t2v-metrics and name its python"):
+        nowhere.score([PictureQuery(greys(1)[0], "x")])
+    nowhere.close()
+    bare = Predictor(vqascore, PredictorParams(python=sys.executable, device="cpu"), "t2v-metrics")
+    with pytest.raises(DataError, match="No module named 't2v_metrics'"):
+        bare.score([PictureQuery(greys(1)[0], "x")])
+    bare.close()

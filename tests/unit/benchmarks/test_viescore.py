@@ -40,8 +40,10 @@ def is_quality(body: dict[str, Any]) -> bool:
     return "image editor. Rate" in text_of(body)
 
 
-def judge(root: Path, server: ChatServer, **changes: Any) -> viescore.Judged:
-    return viescore.judge(edits(), lambda _record: [REFERENCE], server.params(**changes), viescore_prompts.OURS, root)
+def judge(root: Path, server: ChatServer, **changes: Any) -> viescore.EditRatings:
+    return viescore.rate_edits(
+        edits(), lambda _record: [REFERENCE], server.params(**changes), viescore_prompts.OURS, root
+    )
 
 
 def rated(scores: Callable[[dict[str, Any]], list[float]]) -> Callable[[dict[str, Any], int], Raw]:
@@ -91,15 +93,15 @@ def table(**columns: list[Any]) -> pd.DataFrame:
 
 
 def test_task_types_weigh_alike_and_the_intersection_is_apart() -> None:
-    rows = viescore.figures(
+    rows = viescore.macro_means(
         table(task_type=["a", "a", "a", "b"], overall=[9.0, 9.0, 9.0, 1.0]), {"e0", "e3"}, resamples=50, seed=0
     )
     assert [(row["subset"], row["edits"]) for row in rows] == [("full", 4), ("intersection", 2)]
     assert rows[0]["figures"]["overall"].mean == 5.0 and rows[1]["figures"]["overall"].mean == 5.0
     languages = table(task_type=["a", "b"], overall=[4.0, 2.0], language=["en", "cn"])
-    both = viescore.figures(languages, set(), resamples=9, seed=0)
+    both = viescore.macro_means(languages, set(), resamples=9, seed=0)
     assert [(row["language"], row["figures"]["overall"].mean) for row in both] == [("en", 4.0), ("cn", 2.0)]
-    text = viescore.table_of(both, "a-judge", viescore_prompts.OURS).markdown()
+    text = viescore.ratings_table(both, "a-judge", viescore_prompts.OURS).markdown()
     assert "| p at 64 px, after training | Chinese | full | 1 |" in text
     assert "by a-judge, asked in our own words" in text
 

@@ -18,10 +18,7 @@ from PIL import Image
 
 from paco_core.benchmarks.checks import every_question_was_answered
 from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, write_painted
-from paco_core.benchmarks.vistory.adherence import AdherenceToShots
-from paco_core.benchmarks.vistory.outputs import write_outputs
-from paco_core.benchmarks.vistory.results import figures
-from paco_core.benchmarks.vistory.similarity import SimilarityByClip
+from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip, estimate_stories, write_outputs
 from paco_core.cli.exchange import export
 from paco_core.config.params import load
 from paco_core.data.records.records import PromptRecord, read_prompts
@@ -102,7 +99,7 @@ def test_what_a_story_cannot_compare_is_unknown_and_not_zero(tmp_path: Path) -> 
     known = {name for name, column in found.items() if not np.isnan(column).any()}
     assert known == {"style_self"}
     table = pd.DataFrame({"prompt_id": ["s"], **found})
-    assert set(figures(table, resamples=10)) == {"style_self"}
+    assert set(estimate_stories(table, resamples=10)) == {"style_self"}
 
 
 class Judge:
@@ -133,7 +130,7 @@ def test_each_panel_is_asked_about_its_own_shot() -> None:
     table = pd.DataFrame(
         {"prompt_id": ["s"], "setting": [0.5], "action": [0.2], "camera": [math.nan], "character": [0.3]}
     )
-    assert figures(table, resamples=10)["adherence"].mean == pytest.approx((0.5 + 0.2 + 0.3) / 3)
+    assert estimate_stories(table, resamples=10)["adherence"].mean == pytest.approx((0.5 + 0.2 + 0.3) / 3)
 
 
 def story_recipe() -> Any:
@@ -189,7 +186,7 @@ def test_the_stage_measures_painted_stories(project: Path) -> None:
 
 
 def test_a_judge_that_fails_too_often_ends_the_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paco_core.benchmarks.t2is_bench.measures.judge", lambda *_args: Judge({"": math.nan}))
+    monkeypatch.setattr("paco_core.benchmarks.t2is_bench.evaluators.load_scorer", lambda *_args: Judge({"": math.nan}))
     with pytest.raises(DataError) as error:
         vistory.run(context(project, clip=None, adherence={"model": str(ZOO / "qwen2_5_vl")}))
     assert all(text in str(error.value) for text in ("adherence", "max_failed_share", "no answer"))

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks.consistency_rank import HeldOutRanking
-from paco_core.benchmarks.public_rankings import judge_from_file
+from paco_core.benchmarks.public_files import read_scores
+from paco_core.benchmarks.rankings import HeldOutRanking
 from paco_core.config.params import AnnotationsParams, load
 from paco_core.data import checks
 from paco_core.data.annotation.imported import read_rankings
@@ -106,7 +106,7 @@ def test_scores_given_elsewhere_are_read_from_csv(tmp_path: Path) -> None:
     instances = [HeldOutRanking("i", "p", "a bear", "0017", ("1", "2"), (0, 1), (1.0, 0.0))]
     file = tmp_path / "s.csv"
     file.write_text("reference;candidate;score\n0017;1;0.75\n0017;2;0,5\n0017;2;\n17;2;1\n")
-    judged = judge_from_file("x", file, instances, rejected := Rejected())
+    judged = read_scores("x", file, instances, rejected := Rejected())
     assert judged.scores[0][0] == 0.75 and math.isnan(judged.scores[0][1])
     assert judged.causes == {"not in the file": 1}
     assert [cause for _, cause in rejected] == [
@@ -114,7 +114,7 @@ def test_scores_given_elsewhere_are_read_from_csv(tmp_path: Path) -> None:
     ]  # fmt: skip
     file.write_text("reference,candidate,score\n17,1,0.75\n")
     with pytest.raises(DataError, match="none of its 1 pairs is one of the rankings', e.g. 17 and 1"):
-        judge_from_file("x", file, instances, Rejected())
+        read_scores("x", file, instances, Rejected())
 
 
 def test_ids_of_records_may_be_integers(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks.edit_cases import read_public
+from paco_core.benchmarks.public_files import read_edit_bench
 from paco_core.benchmarks.t2is_bench.sets import sets_elsewhere
 from paco_core.cli import exchange
 from paco_core.config.params import PromptsParams
@@ -212,7 +212,7 @@ def edit_bench(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
     rows = [row("a"), row("b", instruction="把它变成蓝色"), *(damaged[name] for name in bad if name in damaged)]
     (root / "in").mkdir()
     pd.DataFrame(rows).to_parquet(root / "in/data.parquet")
-    cases, rejected = read_public(root / "in")
+    cases, rejected = read_edit_bench(root / "in")
     return len(cases), list(rejected)
 
 

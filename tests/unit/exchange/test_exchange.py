@@ -12,7 +12,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from paco_core.benchmarks.consistency_rank import read_instances
+from paco_core.benchmarks.rankings import read_rankings
 from paco_core.cli import commands as cli
 from paco_core.cli import exchange as command
 from paco_core.data.records.panels import PanelStore
@@ -134,8 +134,8 @@ def test_rank_bench_loads_comes_back_and_serves_as_benchmark(made: Path, tmp_pat
     seeds = {name.removesuffix(".png").partition("_")[2] for name in row["comp_images"]}
     assert len(seeds) == 1 and [name[0] for name in row["comp_images"]] == ["0", "1", "2", "3"]
     command.bring("rank_bench", tmp_path / "out", tmp_path / "back")
-    back, panels = read_instances(tmp_path / "back/benchmark.parquet"), PanelStore.below(tmp_path / "back")
-    original = read_instances(made / "data/pairs/benchmark.parquet")
+    back, panels = read_rankings(tmp_path / "back/benchmark.parquet"), PanelStore.below(tmp_path / "back")
+    original = read_rankings(made / "data/pairs/benchmark.parquet")
 
     def facts(instances: Any, of: PanelStore) -> list[Any]:
         pictures = ((i, [of.panel(ref).tobytes() for ref in (i.reference, *i.candidates)]) for i in instances)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paco_core.benchmarks import t2is
+from paco_core.benchmarks.generated import unseen_sets
 from paco_core.config.params import Params, parse
 from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.records import PromptRecord, write_prompts
@@ -50,7 +50,7 @@ def test_a_released_split_is_trained_and_tested_on_as_it_is(tmp_path: Path) -> N
     assert split.trained == train
     assert len(split.unseen) == 2 and all(one in test for one in split.unseen)
     assert SETS.foresee(recipe, Foreseen([], 0, []), lambda path: tmp_path / path) == split
-    cases = t2is.cases(lambda path: tmp_path / path, params, {one.idx for one in train})
+    cases = unseen_sets(lambda path: tmp_path / path, params, {one.idx for one in train})
     assert {one.idx for one in cases.records} <= {one.idx for one in test}
 
 

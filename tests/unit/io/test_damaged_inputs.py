@@ -16,7 +16,7 @@ from PIL import Image
 from dvc_project.errors import DvcProjectError
 from dvc_project.reading import read_data
 from paco_core.adapters.files import CONFIG, WEIGHTS
-from paco_core.benchmarks.edit_cases import read_public
+from paco_core.benchmarks.public_files import read_edit_bench
 from paco_core.config.params import LoraParams, ParamsError, read_text
 from paco_core.data.annotation import votes
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
@@ -163,7 +163,7 @@ def test_a_page_of_edit_reward_bench_that_is_damaged(tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     file.write_bytes(b"PAR1" + bytes(300) + file.read_bytes()[304:])
     with pytest.raises(DataError, match=r"x.parquet: not a readable Parquet file .*replace it with a complete copy"):
-        read_public(tmp_path)
+        read_edit_bench(tmp_path)
 
 
 def test_folders_in_the_place_of_files(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from paco_core.adapters.settings import Settings
-from paco_core.benchmarks.edit_cases import _case
+from paco_core.benchmarks.public_files import _parse_case
 from paco_core.benchmarks.viescore import Rating
 from paco_core.data.annotation.judge import Order, PairScore
 from paco_core.data.prompts.edit_prompts import EditRow
@@ -118,9 +118,9 @@ def test_rows_of_public_benchmarks_keep_their_types(tmp_path: Path) -> None:
         _usable({"instruction": "a", "Intersection_exist": "false", "input_image": {"bytes": b""}})
     entry = {"key": [True, "b"], "dimension": "overall", "instruction": "a", "task_type": "t"}
     with pytest.raises(DataError, match="key"):
-        _case(entry, lambda: ())  # type: ignore[arg-type, return-value]
+        _parse_case(entry, lambda: ())  # type: ignore[arg-type, return-value]
     with pytest.raises(DataError, match="task_type"):
-        _case({**entry, "key": ["a", "b"], "task_type": None}, lambda: ())  # type: ignore[arg-type, return-value]
+        _parse_case({**entry, "key": ["a", "b"], "task_type": None}, lambda: ())  # type: ignore[arg-type, return-value]
     (tmp_path / "prompts.jsonl").write_text('{"idx": "a", "theme": "t", "prompt": true}\n')
     rejected = Rejected()
     assert rank_bench._prompts(tmp_path / "prompts.jsonl", rejected) == {} and len(rejected) == 1

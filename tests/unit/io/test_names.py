@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from paco_core.benchmarks.edit_cases import read_public
+from paco_core.benchmarks.public_files import read_edit_bench
 from paco_core.cli import exchange as command
 from paco_core.config.params_edits import EditingParams
 from paco_core.data.pairs.editing import editing_pairs
@@ -270,7 +270,7 @@ def test_a_row_of_the_editing_benchmark_that_is_wrong_is_named(tmp_path: Path, c
     row = {"key": ["a", "b"], "instruction": "Make it red.", "input_image": stored(), "task_type": "t",
            "output_images": [stored(), stored()], "dimension": "overall"}  # fmt: skip
     pd.DataFrame([row, {**row, **changes}]).to_parquet(folder / "rows.parquet")
-    cases, rejected = read_public(folder)
+    cases, rejected = read_edit_bench(folder)
     ((place, _),) = rejected
     assert len(cases) == 1 and place.endswith("rows.parquet: row 1")
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from paco_core.benchmarks.t2is_bench.texts import read_criteria, refuse_without_texts
+from paco_core.benchmarks.t2is_bench.questions import read_criteria, refuse_without_texts
 from paco_core.benchmarks.unseen_prompts import only_test_file
 from paco_core.config.params import Params, ParamsError, parse
 from paco_core.data.annotation import answer_file

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paco_core.benchmarks import consistency_rank, edit_reward
+from paco_core.benchmarks import rankings
 from paco_core.data.records.records import PromptRecord
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.instructions import question, render
@@ -74,13 +74,13 @@ class Both:
 
 
 def by_ranking(template: str) -> Ask:
-    instance = consistency_rank.HeldOutRanking("i", "p", THEME, "first", ("second",) * 2, (0, 1), (math.nan,) * 2)
-    return lambda scorer: consistency_rank.judge_pairs("x", scorer, [instance], Both(), template=template)
+    instance = rankings.HeldOutRanking("i", "p", THEME, "first", ("second",) * 2, (0, 1), (math.nan,) * 2)
+    return lambda scorer: rankings.score_rankings("x", scorer, [instance], Both(), template=template)
 
 
 def by_edits(dimension: str) -> Ask:
-    case = edit_reward.Case("c", "t", dimension, EDIT, "g", lambda: (FIRST, SECOND, SECOND))
-    return lambda scorer: edit_reward.judge_pairs("x", scorer, [case])
+    case = rankings.EditCase("c", "t", dimension, EDIT, "g", lambda: (FIRST, SECOND, SECOND))
+    return lambda scorer: rankings.score_edits("x", scorer, [case])
 
 
 def by_command(theme: str | None) -> Ask:

@@ -1,7 +1,8 @@
-"""Where the cases of EditReward-Bench come from: the public data set, or the embedded world."""
+"""Cases of the ranking benchmarks: files in the layouts of the public data sets, scores of other tools, drawn edits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,24 +10,92 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import parquet
 
-from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
+from paco_core.benchmarks.rankings import (
+    DIMENSIONS,
+    CandidateScores,
+    EditCase,
+    HeldOutRanking,
+    parse_rankings,
+    sample_rankings,
+)
+from paco_core.exchange import rank_bench
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.tables import text
+from paco_core.io.tables import number, read_rows, text
 from paco_core.io.text import not_blank, validate_marks
 from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-COLUMNS = ("key", "instruction", "input_image", "output_images", "task_type", "dimension")
+    from paco_core.exchange.rank_bench import RankBench
+
+SCORE_KEYS = ("reference", "candidate", "score")
+#: Columns of EditReward-Bench.
+EDIT_COLUMNS = ("key", "instruction", "input_image", "output_images", "task_type", "dimension")
 
 
-def drawn_cases(count: int, size: int, seed: int) -> list[Case]:
+def read_rank_bench(folder: Path, limit: int | None = None, seed: int = 0) -> tuple[list[HeldOutRanking], RankBench]:
+    """The rankings of a folder in ConsistencyRank-Bench's layout, as :func:`sample_rankings` chooses, and its images.
+
+    Rankings that cannot be used are left out and counted (``rejected``).
+
+    Raises:
+        DataError: as :func:`paco_core.exchange.rank_bench.read`.
+    """
+    bench = rank_bench.read(folder)
+    return sample_rankings(parse_rankings(bench.table, folder), limit, seed), bench
+
+
+def read_scores(label: str, path: Path, rankings: Sequence[HeldOutRanking], rejected: Rejected) -> CandidateScores:
+    """Scores of another tool (DreamSim, a closed model): a table of reference, candidate, score.
+
+    A pair without a row is a failure and counted. A distance must be turned into a similarity first.
+
+    Args:
+        rejected: collects rows that lack a field, whose score is not a finite number, or whose pair has a score.
+
+    Raises:
+        DataError: when no row can be used, or none is about a pair of the rankings.
+    """
+    known: dict[tuple[str, str], float] = {}
+    for place, row in read_rows(path, rejected, SCORE_KEYS):
+        try:
+            pair, score = _parse_score(row)
+            if pair in known:
+                raise DataError(f"duplicate: {pair[0]} and {pair[1]} were scored on an earlier line")
+        except DataError as error:
+            rejected.add(place, str(error))
+            continue
+        known[pair] = score
+    if not known:
+        raise DataError(f"{path}: none of its rows can be used{rejected.example}")
+    pairs = [[(ranking.reference, candidate) for candidate in ranking.candidates] for ranking in rankings]
+    result = CandidateScores(label, [tuple(known.get(pair, math.nan) for pair in row) for row in pairs])
+    missing = sum(pair not in known for row in pairs for pair in row)
+    if missing == sum(map(len, pairs)):
+        example = " and ".join(next(iter(known)))
+        raise DataError(f"{path}: none of its {len(known)} pairs is one of the rankings', e.g. {example}")
+    if missing:
+        result.causes["not in the file"] = missing
+    return result
+
+
+def _parse_score(row: dict[str, Any]) -> tuple[tuple[str, str], float]:
+    try:
+        reference, candidate = (text(row.get(name), name) for name in ("reference", "candidate"))
+        if not reference or not candidate:
+            raise DataError(f"{'candidate' if reference else 'reference'} is empty, expected a string")
+        return (reference, candidate), number(row.get("score"), "score")
+    except DataError as error:
+        raise DataError(f"record: {error}") from None
+
+
+def draw_edit_cases(count: int, size: int, seed: int) -> list[EditCase]:
     """Cases of the embedded world, drawn at ``size`` x ``size`` pixels."""
 
-    def pictures(edit: EditComparison) -> Callable[[], tuple[Image, Image, Image]]:
+    def images(edit: EditComparison) -> Callable[[], tuple[Image, Image, Image]]:
         return lambda: (
             edit.picture(edit.before, size),
             edit.picture(edit.better, size),
@@ -34,17 +103,17 @@ def drawn_cases(count: int, size: int, seed: int) -> list[Case]:
         )
 
     return [
-        Case(e.id, e.task_type, e.dimension, e.instruction, digest([str(e.before), e.instruction]), pictures(e))
+        EditCase(e.id, e.task_type, e.dimension, e.instruction, digest([str(e.before), e.instruction]), images(e))
         for e in edit_comparisons(count, seed)
     ]
 
 
-def read_public(source: Path) -> tuple[list[Case], Rejected]:
-    """Cases of a folder in the layout of the public data set, and the rows that cannot be used: Parquet at any depth.
+def read_edit_bench(source: Path) -> tuple[list[EditCase], Rejected]:
+    """Cases of a folder in EditReward-Bench's layout, and the rows that cannot be used: Parquet at any depth.
 
     Columns: ``key`` (two), ``instruction``, ``input_image``, ``output_images`` (two, the better first),
-    ``task_type``, ``dimension``; pictures are stored as {bytes, path}. They are decoded once to see that they are
-    whole, and again when a case is asked.
+    ``task_type``, ``dimension``; images are stored as {bytes, path}. They are decoded once to see that they are
+    complete, and again when the case is scored.
 
     Raises:
         DataError: when there is no Parquet file, one is damaged or lacks a column, or no row can be used.
@@ -54,13 +123,13 @@ def read_public(source: Path) -> tuple[list[Case], Rejected]:
         raise DataError(f"{source}: no Parquet file there; expected the folder of EditReward-Bench")
     cases, seen, rejected = [], set[tuple[str, str]](), Rejected()
     for file in files:
-        reader = _Pictures(file)
+        reader = _EditImages(file)
         for row, entry in enumerate(reader.entries()):
             try:
-                case = _case(entry, reader.pictures(row))
+                case = _parse_case(entry, reader.loader(row))
                 if (case.id, case.dimension) in seen:
                     raise DataError(f"duplicate: {case.id} was compared by {case.dimension} in an earlier row")
-                case.pictures()
+                case.images()
             except DataError as error:
                 rejected.add(f"{file}: row {row}", str(error))
                 continue
@@ -72,7 +141,7 @@ def read_public(source: Path) -> tuple[list[Case], Rejected]:
     return cases, rejected
 
 
-def _case(entry: Mapping[str, Any], pictures: Callable[[], tuple[Image, Image, Image]]) -> Case:
+def _parse_case(entry: Mapping[str, Any], images: Callable[[], tuple[Image, Image, Image]]) -> EditCase:
     keys, dimension = entry["key"], entry["dimension"]
     if not isinstance(keys, list) or len(keys) != 2:
         raise DataError(f"record: key is {keys!r}, expected two")
@@ -87,31 +156,31 @@ def _case(entry: Mapping[str, Any], pictures: Callable[[], tuple[Image, Image, I
         raise DataError(f"record: {error}") from None
     except ValueError as error:
         raise DataError(f"record: instruction {error}") from None
-    return Case(
+    return EditCase(
         id=" > ".join(names),
         task_type=task_type,
         dimension=str(dimension),
         instruction=str(entry["instruction"]),
         group=digest(entry["instruction"]),
-        pictures=pictures,
+        images=images,
     )
 
 
-class _Pictures:
-    """Pictures of one Parquet file, one row group in memory at a time."""
+class _EditImages:
+    """Images of one Parquet file, one row group in memory at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._whole():
+        with self._explain_errors():
             self.file = parquet.ParquetFile(path)
         names = self.file.schema_arrow.names
-        if missing := [name for name in COLUMNS if name not in names]:
+        if missing := [name for name in EDIT_COLUMNS if name not in names]:
             raise DataError(f"{path}: column {', '.join(missing)} is missing; it has {', '.join(names)}")
         self._group = -1
         self._rows: Sequence[dict[str, Any]] = ()
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # pyarrow raises several types
@@ -121,14 +190,14 @@ class _Pictures:
             ) from None
 
     def entries(self) -> list[dict[str, Any]]:
-        """All rows without their pictures."""
-        columns = [name for name in COLUMNS if not name.endswith(("_image", "_images"))]
-        with self._whole():
+        """All rows without their images."""
+        columns = [name for name in EDIT_COLUMNS if not name.endswith(("_image", "_images"))]
+        with self._explain_errors():
             rows: list[dict[str, Any]] = self.file.read(columns=columns).to_pylist()
         return rows
 
-    def pictures(self, row: int) -> Callable[[], tuple[Image, Image, Image]]:
-        def read() -> tuple[Image, Image, Image]:
+    def loader(self, row: int) -> Callable[[], tuple[Image, Image, Image]]:
+        def load() -> tuple[Image, Image, Image]:
             entry = self._row(row)
             edited = entry["output_images"] if isinstance(entry["output_images"], list) else []
             if len(edited) != 2:
@@ -137,10 +206,10 @@ class _Pictures:
             source, better, worse = (self._decode(picture) for picture in stored)
             return source, better, worse
 
-        return read
+        return load
 
     def _decode(self, stored: object) -> Image:
-        """A picture from its bytes; where there are none, from the file of its name beside the table."""
+        """An image from its bytes, or from the file of its name next to the table."""
         picture = stored if isinstance(stored, dict) else {}
         data = picture.get("bytes")
         name = picture.get("path")
@@ -160,7 +229,7 @@ class _Pictures:
             if row < start + size:
                 if group != self._group:
                     columns = ["input_image", "output_images"]
-                    with self._whole():
+                    with self._explain_errors():
                         self._rows, self._group = self.file.read_row_group(group, columns=columns).to_pylist(), group
                 return self._rows[row - start]
             start += size

@@ -1,4 +1,4 @@
-"""A published predictor in an environment of its own, asked over a pipe."""
+"""Scorers outside this process: a model behind an OpenAI-compatible endpoint, a predictor in a separate environment."""
 
 from __future__ import annotations
 
@@ -10,25 +10,80 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
+from paco_core.data.llm.chat_connection import Endpoint, NoAnswer
+from paco_core.data.llm.chat_protocol import picture_part
 from paco_core.io.files import DataError
-from paco_core.reward_model.yes_probability import Query, Score
+from paco_core.reward_model.yes_probability import TOP, Query, Score, Unscorable, from_top_logprobs
 
 if TYPE_CHECKING:
+    from paco_core.config.params import ChatParams
     from paco_core.config.params_benchmarks import PredictorParams
 
 SCORES = TypeAdapter(list[float])
 TAIL = 1000  # characters of a worker's log in an error
 
 
+class _Token(BaseModel):
+    top_logprobs: list[dict[str, Any]]
+
+
+class _Logprobs(BaseModel):
+    content: list[_Token] | None = None
+
+
+class _Choice(BaseModel):
+    logprobs: _Logprobs | None = None
+
+
+class _Answer(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+
+
+class EndpointScorer:
+    """P(Yes) against P(No) among the 20 most probable first tokens, " Yes" and "yes" counted with "Yes".
+
+    Raises:
+        ChatError: when the environment variable that should hold the key is empty; while scoring, when the endpoint
+            refuses the key or the model, or serves nothing any more.
+    """
+
+    def __init__(self, params: ChatParams) -> None:
+        self.params, self._endpoint = params, Endpoint(params)
+
+    def score(self, queries: Sequence[Query]) -> list[Score]:
+        """One score a query, in order; NaN with a cause where none could be had."""
+        return self._endpoint.each(queries, self._score)
+
+    def _score(self, query: Query) -> Score:
+        parts = [*map(picture_part, query.pictures), {"type": "text", "text": query.instruction}]
+        body = {
+            "model": self.params.model,
+            "messages": [{"role": "user", "content": parts}],
+            "max_completion_tokens": 1,
+            "logprobs": True,
+            "top_logprobs": TOP,
+        }
+        try:
+            logprobs = self._endpoint.complete(body, _Answer).choices[0].logprobs
+        except NoAnswer as error:
+            return Score(math.nan, error.rejection.cause)
+        if logprobs is None or not logprobs.content:
+            return Score(math.nan, "the answer lacks log-probabilities")
+        try:
+            return Score(from_top_logprobs(logprobs.content[0].top_logprobs, variants=True))
+        except Unscorable as error:
+            return Score(math.nan, str(error))
+
+
 class Predictor:
     """Scores single pictures by ``worker``, a module of :mod:`.workers`; its process lives as long as this object.
 
     Args:
-        packages: what the environment of ``params.python`` must hold, for the message.
+        packages: what the environment of ``params.python`` must contain, for the message.
 
     Raises:
         DataError: when there is no such interpreter, or the worker ends or answers something else.
@@ -41,18 +96,18 @@ class Predictor:
 
     def score(self, queries: Sequence[Query]) -> list[Score]:
         """One score a query, in order; NaN with a cause where it is not in [0, 1]."""
-        found: list[Score] = []
-        for _, asked in groupby(queries, key=lambda query: id(query.pictures[0])):
-            group = list(asked)
+        scores: list[Score] = []
+        for _, part in groupby(queries, key=lambda query: id(query.pictures[0])):
+            group = list(part)
             path = Path(self._folder.name) / "picture.png"
             group[0].pictures[0].save(path)
-            for value in self._ask(path, [query.instruction for query in group]):
+            for value in self._predict(path, [query.instruction for query in group]):
                 usable = 0.0 <= value <= 1.0
-                found.append(Score(value) if usable else Score(math.nan, "the predictor's score is not in [0, 1]"))
-        return found
+                scores.append(Score(value) if usable else Score(math.nan, "the predictor's score is not in [0, 1]"))
+        return scores
 
-    def _ask(self, picture: Path, texts: list[str]) -> list[float]:
-        process = self._running()
+    def _predict(self, picture: Path, texts: list[str]) -> list[float]:
+        process = self._start()
         assert process.stdin is not None and process.stdout is not None
         try:
             print(json.dumps({"picture": str(picture), "texts": texts}), file=process.stdin, flush=True)
@@ -63,7 +118,7 @@ class Predictor:
         except (OSError, ValueError) as error:
             raise DataError(f"{self.params.python} {self.script.name}: {error}; {self._log()}") from None
 
-    def _running(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[str]:
         if self._process is None:
             command = [self.params.python, str(self.script), self.params.device, self.params.model or ""]
             try:

@@ -1,4 +1,4 @@
-"""The criteria and texts that T2IS-Bench judges a set by.
+"""Questions of T2IS-Bench about a set: its criteria, and the texts of its panels.
 
 Consistency: the criteria of a record, or those of ``prompt_consistency.json``. Alignment: what each panel should show,
 from ``prompt_alignment.json``. Both files are read as they are published: ``{case: {dimension: [{name: text}]}}`` and
@@ -26,11 +26,11 @@ DIMENSIONS = ("Identity", "Style", "Logic")
 ASPECTS = ("Entity", "Attribute", "Relation")
 
 T = TypeVar("T")
-Listed = Mapping[str, Sequence[str]]  # dimension or aspect -> its texts
+TextsByName = Mapping[str, Sequence[str]]  # dimension or aspect -> its texts
 
 
 class _Criteria(StrictModel):
-    """One case of ``prompt_consistency.json``; a dimension that is missing is not judged."""
+    """One case of ``prompt_consistency.json``; a dimension that is missing is not measured."""
 
     Identity: list[dict[str, Text]] = Field(default_factory=list)
     Style: list[dict[str, Text]] = Field(default_factory=list)
@@ -47,10 +47,10 @@ class _Aspects(StrictModel):
 
 @dataclass(frozen=True)
 class Texts:
-    """What a set is judged by; ``panels`` holds one entry a panel, and is None where nobody says what each shows."""
+    """Texts of a set; ``panels`` has one entry per panel, and is None if no file says what each shows."""
 
-    criteria: Listed
-    panels: Sequence[Listed] | None = None
+    criteria: TextsByName
+    panels: Sequence[TextsByName] | None = None
 
 
 @dataclass
@@ -63,8 +63,8 @@ class Questions:
         storybook: the world in which both are known from the prompt.
     """
 
-    criteria: Mapping[str, Listed] | None = None
-    panels: Mapping[str, Sequence[Listed]] = field(default_factory=dict)
+    criteria: Mapping[str, TextsByName] | None = None
+    panels: Mapping[str, Sequence[TextsByName]] = field(default_factory=dict)
     storybook: bool = False
 
     def of(self, record: PromptRecord) -> Texts:
@@ -74,46 +74,46 @@ class Questions:
             DataError: when a file has no such case, or another number of panels.
         """
         if self.storybook:
-            asked = parse_prompt(record.prompt)
-            return Texts(bench_texts.criteria(), [bench_texts.questions(panel) for panel in asked])
+            panels = parse_prompt(record.prompt)
+            return Texts(bench_texts.criteria(), [bench_texts.questions(panel) for panel in panels])
         return Texts(self._criteria_of(record), self._panels_of(record))
 
-    def known(self, records: Iterable[PromptRecord], rejected: Rejected) -> list[PromptRecord]:
-        """The records whose texts are known; the others go to ``rejected``.
+    def usable_records(self, records: Iterable[PromptRecord], rejected: Rejected) -> list[PromptRecord]:
+        """The records whose texts are known; records without texts go to ``rejected``.
 
         Raises:
             DataError: when none is known.
         """
-        found = []
+        usable = []
         for record in records:
             try:
                 self.of(record)
             except DataError as error:
                 rejected.add(f"record {record.idx}", str(error))
             else:
-                found.append(record)
-        if not found:
+                usable.append(record)
+        if not usable:
             raise DataError(f"t2is_bench: no painted set can be judged{rejected.example}")
-        return found
+        return usable
 
-    def _criteria_of(self, record: PromptRecord) -> Listed:
+    def _criteria_of(self, record: PromptRecord) -> TextsByName:
         if self.criteria is None:
-            given = record.criteria
-            return {name: [text for text in row.values() if text] for name, row in given.items() if name in DIMENSIONS}
+            rows = record.criteria
+            return {name: [text for text in row.values() if text] for name, row in rows.items() if name in DIMENSIONS}
         case = case_of(record)
         if case not in self.criteria:
             raise DataError(
-                f"text: t2is_bench.criteria has no case {case!r}, of record {record.idx}; {_some(self.criteria)}"
+                f"text: t2is_bench.criteria has no case {case!r}, of record {record.idx}; {_examples(self.criteria)}"
             )
         return self.criteria[case]
 
-    def _panels_of(self, record: PromptRecord) -> Sequence[Listed] | None:
+    def _panels_of(self, record: PromptRecord) -> Sequence[TextsByName] | None:
         if not self.panels:
             return None
         case, (rows, columns) = case_of(record), record.grid
         if case not in self.panels:
             raise DataError(
-                f"text: t2is_bench.texts has no case {case!r}, of record {record.idx}; {_some(self.panels)}"
+                f"text: t2is_bench.texts has no case {case!r}, of record {record.idx}; {_examples(self.panels)}"
             )
         if len(self.panels[case]) != rows * columns:
             raise DataError(
@@ -135,7 +135,7 @@ def case_of(record: PromptRecord) -> str:
     return str((record.model_extra or {}).get("original_idx") or record.idx)
 
 
-def read_criteria(path: Path, rejected: Rejected) -> dict[str, Listed]:
+def read_criteria(path: Path, rejected: Rejected) -> dict[str, TextsByName]:
     """``prompt_consistency.json``; cases that are not of its layout go to ``rejected``.
 
     Raises:
@@ -143,12 +143,12 @@ def read_criteria(path: Path, rejected: Rejected) -> dict[str, Listed]:
     """
     cases = _cases(path, TypeAdapter(_Criteria), rejected)
     return {
-        case: {name: [text for row in rows for text in row.values()] for name, rows in found if rows}
-        for case, found in cases.items()
+        case: {name: [text for row in rows for text in row.values()] for name, rows in criteria if rows}
+        for case, criteria in cases.items()
     }
 
 
-def read_panels(path: Path, rejected: Rejected) -> dict[str, list[Listed]]:
+def read_panels(path: Path, rejected: Rejected) -> dict[str, list[TextsByName]]:
     """``prompt_alignment.json``; cases that are not of its layout go to ``rejected``.
 
     Raises:
@@ -162,18 +162,18 @@ def read_panels(path: Path, rejected: Rejected) -> dict[str, list[Listed]]:
 
 
 def _cases(path: Path, form: TypeAdapter[Any], rejected: Rejected) -> dict[str, Any]:
-    given, found = read_json(path), {}
-    if not isinstance(given, dict):
+    tree, cases = read_json(path), {}
+    if not isinstance(tree, dict):
         raise DataError(f"{path}: expected the layout of T2IS-Bench, an object of cases")
-    for case, content in given.items():
+    for case, content in tree.items():
         try:
-            found[case] = form.validate_python(content)
+            cases[case] = form.validate_python(content)
         except ValidationError as error:
             rejected.add(f"{path}: case {case}", f"record: {first_fault(error)}; expected the layout of T2IS-Bench")
-    if not found:
-        raise DataError(f"{path}: none of its {len(given)} cases can be used{rejected.example}")
-    return found
+    if not cases:
+        raise DataError(f"{path}: none of its {len(tree)} cases can be used{rejected.example}")
+    return cases
 
 
-def _some(cases: Mapping[str, object]) -> str:
+def _examples(cases: Mapping[str, object]) -> str:
     return f"it has {len(cases)} cases, such as {', '.join(list(cases)[:3])}"

@@ -1,0 +1,236 @@
+"""Cases from the layouts of the public data sets, scores of other tools, drawn edits."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from paco_core.benchmarks import rankings as bench
+from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench, read_rank_bench, read_scores
+from paco_core.benchmarks.published import CONSISTENCY_RANK
+from paco_core.io.files import DataError, write_jsonl
+from paco_core.io.rejected import Rejected
+from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.storybook.edit_comparisons import TASKS, edit_comparisons
+from paco_core.storybook.world import VOCABULARY
+from tests.support import REPOSITORY
+from tests.support.doc_commands import blocks
+
+
+def public(root: Path, **changes: Any) -> Path:
+    rows = [
+        {
+            "folder": f"00{n}",
+            "ref_image": "0_0.png",
+            "comp_images": ["1_0.png", "1_1.png", "1_2.png", "1_3.png"],
+            "rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_1.png"],
+        }
+        for n in range(2)
+    ]
+    rows[1] |= changes
+    for n in range(2):
+        (root / "images" / f"00{n}").mkdir(parents=True, exist_ok=True)
+        for name in ("0_0.png", *rows[0]["comp_images"]):
+            Image.new("RGB", (4, 4), (10 * int(name[2]), n, 0)).save(root / "images" / f"00{n}" / name)
+    write_jsonl(root / "consistency_full_rank.jsonl", rows)
+    write_jsonl(root / "prompt_data.jsonl", [{"idx": f"00{n}", "theme": f"theme {n}", "prompt": "x"} for n in range(2)])
+    return root
+
+
+class Dark:
+    """Prefers dark second pictures; remembers how many pairs it was asked."""
+
+    asked = 0
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        self.asked += len(queries)
+        return [Score(1 - query.second.getpixel((0, 0))[0] / 100) for query in queries]  # type: ignore[index]
+
+
+def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
+    instances, panels = read_rank_bench(public(tmp_path))
+    instances = sorted(instances, key=lambda instance: instance.prompt_id)
+    assert [i.prompt_id for i in instances] == ["000", "001"] and instances[1].theme == "theme 1"
+    assert instances[0].ranking == (2, 0, 3, 1) and all(map(math.isnan, instances[0].scores))
+    judged = bench.score_rankings("x", Dark(), instances, panels, template="plain")
+    assert judged.scores[0] == pytest.approx((1.0, 0.9, 0.8, 0.7))
+    result = bench.evaluate_rankings(instances, {"x": judged}, [], resamples=20)
+    assert result.estimates["x"]["top1"].mean == 0.0
+    text = result.tables(CONSISTENCY_RANK, "marked")[0].markdown()
+    apart = result.tables(CONSISTENCY_RANK, "theme")
+    assert "published" not in str(apart[0].rows) and len(apart[1].rows) == len(CONSISTENCY_RANK)
+    assert "| PaCo-Reward-7B (published) | 0.449 | 0.557 | – | – | 0.250 | 0.288 | – |  |" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_3.png"]}, r":2: ranking: rank_images .* does not order"),
+        ({"folder": "009"}, r":2: prompt: prompt_data.jsonl has none with idx '009'"),
+        ({"ref_image": "9_9.png"}, r":2: .*9_9.png: no such picture"),
+        ({"ref_image": "../../secret.png"}, r":2: picture: '../../secret.png' is not a picture name"),
+        ({"comp_images": "1_0.png"}, r":2: record: comp_images and rank_images must be lists"),
+        ({"folder": "000"}, r":2: duplicate: the same reference and candidates"),
+    ],
+)
+def test_bad_rows_are_left_out_with_file_line_and_cause(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    instances, found = read_rank_bench(public(tmp_path, **changes))
+    assert [instance.prompt_id for instance in instances] == ["000"]
+    ((place, cause),) = found.rejected
+    assert re.search(message, f"{place}: {cause}")
+
+
+def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
+    instances, _ = read_rank_bench(public(tmp_path))
+    rows = [
+        {"reference": i.reference, "candidate": c, "score": -place}
+        for i in instances
+        for place, c in enumerate(i.candidates)
+    ]
+    write_jsonl(tmp_path / "dreamsim.jsonl", rows[:-1])
+    judged = read_scores("DreamSim", tmp_path / "dreamsim.jsonl", instances, rejected := Rejected())
+    assert judged.scores[0] == (0.0, -1.0, -2.0, -3.0) and math.isnan(judged.scores[1][3])
+    assert judged.causes == {"not in the file": 1}
+    assert not rejected
+    write_jsonl(tmp_path / "bad.jsonl", [rows[0], rows[0], {**rows[1], "score": "high"}, {"score": 1}])
+    with (tmp_path / "bad.jsonl").open("a") as file:
+        file.write(json.dumps(rows[2])[:20])
+    read_scores("x", tmp_path / "bad.jsonl", instances, rejected)
+    assert rejected.figures() == {"rejected.duplicate": 1, "rejected.line": 1, "rejected.record": 2}
+    write_jsonl(tmp_path / "bad.jsonl", [{**rows[0], "score": "high"}])
+    with pytest.raises(DataError, match=r"none of its rows .*bad.jsonl:1: record: score 'high' is not a finite number"):
+        read_scores("x", tmp_path / "bad.jsonl", instances, Rejected())
+
+
+def test_the_script_for_dreamsim_writes_a_table_of_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The how-to's script, with a model that returns the difference of the first pixels in place of DreamSim's."""
+    page = blocks(REPOSITORY, "docs/how-to/reward-model.md")
+    (script,) = (textwrap.dedent(block.script) for block in page if block.language == "python")
+
+    def preprocess(image: Image.Image) -> SimpleNamespace:
+        red = image.getpixel((0, 0))[0]  # type: ignore[index]
+        return SimpleNamespace(cuda=lambda: red)
+
+    def model(first: int, second: int) -> SimpleNamespace:
+        return SimpleNamespace(item=lambda: abs(first - second) / 100)
+
+    stub = SimpleNamespace(dreamsim=lambda **_options: (model, preprocess))
+    monkeypatch.setitem(sys.modules, "dreamsim", stub)  # type: ignore[arg-type]
+    folder = public(tmp_path / "data/external/rankings")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "dreamsim_scores.py", "exec"), {})
+    instances, _ = read_rank_bench(folder)
+    rejected = Rejected()
+    judged = read_scores("DreamSim", tmp_path / "data/external/dreamsim.jsonl", instances, rejected)
+    assert [list(scores) for scores in judged.scores] == [pytest.approx([1.0, 0.9, 0.8, 0.7])] * 2
+    assert not judged.causes and not rejected
+
+
+DIMENSIONS = ("prompt_following", "consistency", "overall")
+
+
+def grey(shade: int) -> Image.Image:
+    return Image.new("RGB", (4, 4), (shade,) * 3)
+
+
+def stored(image: Image.Image) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
+def edit_bench(folder: Path, **changes: Any) -> Path:
+    rows = [
+        {
+            "key": [f"{n}_a", f"{n}_b"],
+            "instruction": f"make it {n}",
+            "input_image": stored(grey(10)),
+            "output_images": [stored(Image.new("RGB", (8, 8), (90,) * 3)), stored(grey(20 + n))],
+            "task_type": "color_alter" if n % 2 else "extract",
+            "dimension": DIMENSIONS[n % 3],
+        }
+        for n in range(6)
+    ]
+    rows[4] |= changes
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_parquet(folder / "data" / "train-00000-of-00001.parquet", row_group_size=2)
+    return folder
+
+
+def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
+    cases, rejected = read_edit_bench(edit_bench(tmp_path))
+    assert not rejected
+    assert [c.dimension for c in cases] == [*DIMENSIONS, *DIMENSIONS] and len({c.group for c in cases}) == 6
+    for number in (5, 0, 3):
+        source, better, worse = cases[number].images()
+        shades = [image.getpixel((0, 0))[0] for image in (source, better, worse)]  # type: ignore[index]
+        assert shades == [10, 90, 20 + number]
+    queries: list[PairQuery] = []
+
+    class Noting:
+        def score(self, asked: Sequence[PairQuery]) -> list[Score]:
+            queries.extend(asked)
+            return [Score(0.5) for _ in asked]
+
+    bench.score_edits("x", Noting(), cases)
+    assert {query.second.size for query in queries} == {(4, 4)}, "edited pictures take the size of their source"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dimension": "beauty"}, r"row 4: record: dimension 'beauty' is not one of prompt_following"),
+        ({"key": ["one"]}, r"row 4: record: key is \['one'\], expected two"),
+        ({"instruction": " "}, r"row 4: record: instruction ' ' is blank, expected words"),
+        ({"output_images": [stored(grey(1))]}, "row 4: picture: 1 edited pictures, expected two"),
+        ({"input_image": {"bytes": b"none", "path": None}}, "row 4: picture: embedded: not a readable picture"),
+        ({"input_image": {"bytes": stored(grey(1))["bytes"][:40], "path": None}}, "row 4: picture: embedded: not a"),
+        ({"input_image": {"bytes": None, "path": "gone.png"}}, "row 4: picture: .*gone.png: no such picture"),
+        ({"key": ["1_a", "1_b"]}, "row 4: duplicate: 1_a > 1_b was compared by consistency in an earlier row"),
+    ],
+)
+def test_bad_cases_are_left_out_and_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    cases, rejected = read_edit_bench(edit_bench(tmp_path, **changes))
+    ((place, cause),) = rejected
+    assert len(cases) == 5 and re.search(message, f"{place}: {cause}")
+
+
+def test_a_benchmark_without_a_usable_row_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no Parquet file"):
+        read_edit_bench(tmp_path / "empty")
+    (tmp_path / "data").mkdir()
+    pd.DataFrame({"key": [1]}).to_parquet(tmp_path / "data" / "other.parquet")
+    with pytest.raises(DataError, match="column instruction, input_image"):
+        read_edit_bench(tmp_path)
+
+
+def test_the_embedded_world_draws_what_it_claims() -> None:
+    drawn = edit_comparisons(90, seed=3)
+    assert drawn == edit_comparisons(90, seed=3) != edit_comparisons(90, seed=4)
+    assert {e.task_type for e in drawn} == set(TASKS) and {e.dimension for e in drawn} == set(DIMENSIONS)
+    for edit in drawn:
+        trait = TASKS[edit.task_type]
+        changed = {t for t in VOCABULARY if getattr(edit.better, t) != getattr(edit.before, t)}
+        assert changed == {trait}, "the better picture changes what was asked for and nothing else"
+        assert edit.worse != edit.better
+        follows = getattr(edit.worse, trait) == getattr(edit.better, trait)
+        if edit.dimension != "overall":
+            assert follows == (edit.dimension == "consistency")
+        if follows:
+            others = {t for t in VOCABULARY if getattr(edit.worse, t) != getattr(edit.better, t)}
+            assert len(others) == 1 and others != {trait} and "size" not in others
+    assert len({e.instruction for e in drawn}) > 20
+    source, better, worse = draw_edit_cases(1, 32, 3)[0].images()
+    assert source.size == (32, 32) and source.tobytes() != better.tobytes() != worse.tobytes()

@@ -1,0 +1,267 @@
+"""ConsistencyRank and EditReward-Bench: equal pairs scored once, metrics by hand, tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from paco_core.benchmarks import rankings
+from paco_core.benchmarks.published import EDIT_REWARD
+from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
+from paco_core.benchmarks.rankings import HeldOutRanking
+from paco_core.benchmarks.statistics import compare, estimate
+from paco_core.benchmarks.tables import write_tables
+from paco_core.io.files import DataError
+from paco_core.reward_model.yes_probability import PairQuery, Score
+
+ORDERS = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)]
+DIMENSIONS = ("prompt_following", "consistency", "overall")
+
+
+def instance(number: int, prompt: str, reference: str, ranking: tuple[int, ...]) -> HeldOutRanking:
+    return HeldOutRanking(
+        f"i{number}", prompt, "a theme", reference, ("c#0", "c#1", "c#2", "c#3"), ranking, (math.nan,) * 4
+    )
+
+
+class Greys:
+    """Panels whose shade is their number."""
+
+    def panel(self, ref: str) -> Image.Image:
+        return Image.new("RGB", (4, 4), (10 * int(ref[-1]),) * 3)
+
+
+class Counting:
+    """Prefers dark second pictures; remembers what it was asked."""
+
+    def __init__(self, broken_shade: int | None = None) -> None:
+        self.asked: list[tuple[int, int, str]] = []
+        self.broken_shade = broken_shade
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        found = []
+        for query in queries:
+            first, second = (image.getpixel((0, 0))[0] for image in (query.first, query.second))
+            self.asked.append((first, second, query.instruction))
+            broken = second == self.broken_shade
+            found.append(Score(math.nan, "no answer") if broken else Score(1 - second / 100))
+        return found
+
+
+def test_the_best_above_the_worst_counts_ties_as_wrong_and_leaves_out_what_the_annotator_ties() -> None:
+    scored = [
+        dataclasses.replace(instance(n, f"p{n}", "r#9", (1, 0, 2, 3)), scores=scores)
+        for n, scores in enumerate([(1.0, 3.0, 0.0, 0.0), (1.0, 3.0, 0.0, 0.0), (1.0,) * 4, (1.0, 3.0, 0.0, 0.0)] * 3)
+    ]
+    given = [(0.0, 0.9, 0.0, 0.1), (0.0, 0.5, 0.0, 0.5), (0.0, 0.9, 0.0, 0.1), (math.nan,) * 4] * 3
+    found = rankings.best_above_worst(rankings.CandidateScores("x", given), scored)
+    assert (found.mean, found.count, found.missing, found.method) == (0.5, 6, 3, "wilson")
+
+
+def test_a_pair_is_asked_once_however_many_instances_share_it() -> None:
+    scorer = Counting()
+    instances = [instance(n, "p", "r#9", order) for n, order in enumerate(ORDERS)]
+    judged = rankings.score_rankings("x", scorer, instances, Greys(), template="theme")
+    assert len(scorer.asked) == len(set(scorer.asked)) == 4 == rankings.count_queries(instances)
+    assert judged.scores == [(1.0, 0.9, 0.8, 0.7)] * 3
+    assert all("a theme" in text for _, _, text in scorer.asked)
+
+
+def test_failed_scores_are_counted_and_never_zero() -> None:
+    instances = [instance(n, f"p{n}", "r#9", (0, 1, 2, 3)) for n in range(3)]
+    good = rankings.score_rankings("good", Counting(), instances, Greys(), template="plain")
+    bad = rankings.score_rankings("bad", Counting(20), instances, Greys(), template="plain")
+    assert bad.causes == {"no answer": 1} and math.isnan(bad.scores[0][2])
+    result = rankings.evaluate_rankings(instances, {"good": good, "bad": bad}, [("good", "bad")], resamples=50)
+    assert result.estimates["good"]["accuracy"].mean == 1.0
+    assert bad.num_failed() == 3 and math.isnan(result.estimates["bad"]["accuracy"].mean)
+    assert result.as_dict()["methods"]["bad"]["metrics"]["accuracy"]["mean"] is None
+    assert result.metrics()["bad.unscorable_share"] == 1.0
+
+
+def test_means_and_differences_by_hand() -> None:
+    instances = [instance(0, "p0", "r#9", (0, 1, 2, 3)), instance(1, "p1", "r#9", (3, 2, 1, 0))]
+    judged = {
+        "reward": rankings.CandidateScores("r", [(4.0, 3.0, 2.0, 1.0), (1.0, 2.0, 3.0, 4.0)]),
+        "base": rankings.CandidateScores("b", [(4.0, 3.0, 2.0, 1.0)] * 2),
+    }
+    result = rankings.evaluate_rankings(instances, judged, [("reward", "base")], resamples=50)
+    figures = result.metrics()
+    assert figures["reward.accuracy"] == 1.0 and figures["base.accuracy"] == 0.5
+    assert figures["reward_minus_base.accuracy"] == 0.5 and figures["reward_minus_base.tau"] == pytest.approx(1.0)
+    table = result.table()
+    assert len(table) == 4 and set(table["method"]) == {"reward", "base"}
+
+
+def test_chance_is_the_mean_over_all_orders() -> None:
+    untied, tied = instance(0, "p", "r#9", (0, 1, 2, 3)), instance(1, "q", "r#9", (2, 0, 1, 3))
+    tied = dataclasses.replace(tied, scores=(0.5, 0.5, 0.9, 0.1))
+    result = rankings.evaluate_rankings(
+        [untied, tied], {"random": rankings.random_order("r", [untied, tied])}, [], resamples=20
+    )
+    for position, found in enumerate((untied, tied)):
+        orders = [rank_metrics(scores, found.ranking, found.scores) for scores in permutations((1.0, 2.0, 3.0, 4.0))]
+        for metric in METRICS:
+            expected = math.fsum(getattr(order, metric) for order in orders) / len(orders)
+            assert getattr(result.per_ranking["random"][position], metric) == pytest.approx(expected, abs=1e-12)
+    assert result.estimates["random"]["accuracy"].mean == pytest.approx((1 / 4 + 3 / 8) / 2)
+    assert result.scores["random"].num_failed() == 0
+
+
+def benchmark_file(path: Path, **changes: object) -> Path:
+    rows = [
+        {"instance_id": f"i{n}", "prompt_id": f"p{n % 4}", "theme": "t", "reference": "r#0"}
+        | {"candidates": ["a#0", "a#1", "a#2", "a#3"], "ranking": [0, 1, 2, 3], "scores": [math.nan] * 4}
+        | changes
+        for n in range(20)
+    ]
+    pd.DataFrame(rows).to_parquet(path)
+    return path
+
+
+def test_held_out_rankings_are_read_and_sampled_repeatably(tmp_path: Path) -> None:
+    path = benchmark_file(tmp_path / "benchmark.parquet")
+    assert len(rankings.read_rankings(path)) == 20
+    some = rankings.read_rankings(path, 5, seed=1)
+    assert some == rankings.read_rankings(path, 5, seed=1) and len(some) == 5
+    assert some != rankings.read_rankings(path, 5, seed=2)
+
+
+def test_bad_rankings_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "data/pairs/benchmark.parquet"
+    path.parent.mkdir(parents=True)
+    with pytest.raises(DataError, match="dvc repro pairs"):
+        rankings.read_rankings(path)
+    with pytest.raises(DataError, match="instance i0: ranking"):
+        rankings.read_rankings(benchmark_file(path, ranking=[0, 1, 1, 3]))
+    pd.read_parquet(path).drop(columns="theme").to_parquet(path)
+    with pytest.raises(DataError, match="column 'theme'"):
+        rankings.read_rankings(path)
+    benchmark_file(path)
+    pd.read_parquet(path).iloc[:0].to_parquet(path)
+    with pytest.raises(DataError, match="benchmark_share"):
+        rankings.read_rankings(path)
+
+
+def grey(shade: int) -> Image.Image:
+    return Image.new("RGB", (4, 4), (shade,) * 3)
+
+
+def case(number: int, task: str, dimension: str, better: int, worse: int) -> rankings.EditCase:
+    pictures = (grey(0), grey(better), grey(worse))
+    return rankings.EditCase(str(number), task, dimension, f"do {number}", f"g{number}", lambda: pictures)
+
+
+class Shades:
+    """P(Yes) = shade / 100 when asked for following, 1 - shade / 100 for consistency; shade 77 fails."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        found = []
+        for query in queries:
+            self.asked.append(query.instruction)
+            shade = query.second.getpixel((0, 0))[0] / 100  # type: ignore[index]
+            value = shade if "accurately follow" in query.instruction else 1 - shade
+            found.append(Score(math.nan, "no answer") if shade == 0.77 else Score(value))
+        return found
+
+
+def test_each_dimension_asks_its_own_questions_and_overall_their_product() -> None:
+    cases = [case(n, "t", dimension, 64, 36) for n, dimension in enumerate(DIMENSIONS)]
+    scorer = Shades()
+    judged = rankings.score_edits("x", scorer, cases)
+    assert judged.scores[0] == pytest.approx((0.64, 0.36))
+    assert judged.scores[1] == pytest.approx((0.36, 0.64))
+    assert judged.scores[2] == pytest.approx((math.sqrt(0.64 * 0.36),) * 2)  # the product is the same
+    assert len(scorer.asked) == 8 == rankings.count_edit_queries(cases)
+    result = rankings.evaluate_edits(cases, {"x": judged}, [], resamples=20)
+    strict = {d: result.estimates["x"][d].mean for d in DIMENSIONS}
+    loose = {d: result.estimates["x"][f"{d}_geq"].mean for d in DIMENSIONS}
+    assert strict == {"prompt_following": 1.0, "consistency": 0.0, "overall": 0.0}
+    assert loose == {"prompt_following": 1.0, "consistency": 0.0, "overall": 1.0}
+
+
+def test_equal_questions_of_a_batch_are_asked_once() -> None:
+    scorer = Shades()
+    rankings.score_edits("x", scorer, [case(1, "t", "prompt_following", 60, 40)] * 3)
+    assert len(scorer.asked) == 2
+
+
+def test_the_mean_is_over_task_types_and_failures_are_counted() -> None:
+    right, wrong, failing = (60, 40), (40, 60), (77, 40)
+    rows = [("a", right), ("a", right), ("a", wrong), ("b", wrong), ("b", failing)]
+    cases = [case(n, task, "prompt_following", *shades) for n, (task, shades) in enumerate(rows)]
+    judged = rankings.score_edits("x", Shades(), cases)
+    result = rankings.evaluate_edits(
+        cases, {"x": judged, "y": rankings.random_order("y", cases)}, [("x", "y")], resamples=50
+    )
+    found = result.estimates["x"]["prompt_following"]
+    assert found.mean == pytest.approx((2 / 3 + 0) / 2) and found.missing == 1
+    assert judged.num_failed() == 1 and judged.causes == {"no answer": 1}
+    assert result.by_task("x")["a"]["prompt_following"] == pytest.approx(2 / 3)
+    assert math.isnan(result.estimates["x"]["overall"].mean)
+    assert result.metrics()["x.prompt_following_geq"] == found.mean
+    assert result.as_dict()["methods"]["x"]["accuracy"]["overall"]["strict"]["mean"] is None
+    assert len(result.table()) == 10
+
+
+def test_macro_means_and_their_intervals() -> None:
+    values = [1.0, 1.0, 1.0, 0.0]
+    classes = ["a", "a", "a", "b"]
+    assert estimate(values, classes=classes).mean == 0.5
+    rng = np.random.default_rng(0)
+    many = rng.random(400) < np.where(np.arange(400) % 4 == 0, 0.9, 0.5)
+    names = ["rare" if n % 4 == 0 else "common" for n in range(400)]
+    found = estimate(many, classes=names, resamples=4000)
+    share = {name: many[[n == name for n in names]].mean() for name in set(names)}
+    assert found.mean == pytest.approx((share["rare"] + share["common"]) / 2)
+    error = math.sqrt(share["rare"] * (1 - share["rare"]) / 100 + share["common"] * (1 - share["common"]) / 300) / 2
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.12)
+    same = compare(many, many, classes=names, resamples=50)
+    assert same.mean == 0.0 and same.low < 0 < same.high
+    assert compare(np.ones(400), np.zeros(400), classes=names, resamples=500).low > 0.9
+
+
+def test_tables_mark_what_was_published(tmp_path: Path) -> None:
+    cases = [case(n, "a" if n % 2 else "b", DIMENSIONS[n % 3], 60, 40) for n in range(12)]
+    judged = {
+        "reward": rankings.score_edits("ours <1>", Shades(), cases),
+        "random": rankings.random_order("Chance", cases),
+    }
+    result = rankings.evaluate_edits(cases, judged, [("reward", "random")], resamples=50)
+    write_tables(tmp_path, "EditReward-Bench", result.tables(EDIT_REWARD))
+    text, page = (tmp_path / "results.md").read_text(), (tmp_path / "results.html").read_text()
+    assert "| GPT-5 (published) | 0.777 | 0.669 | 0.755 |" in text
+    assert "| ours <1> | 1.000" in text and "ours &lt;1&gt;" in page and "<script" not in page
+    assert "| reward - random | " in text
+    ours, theirs = result.tables(EDIT_REWARD)[:2]
+    assert not any("published" in row[0] for row in ours.rows) and all("published" in row[0] for row in theirs.rows)
+    same = result.tables(EDIT_REWARD, "published")[0]
+    assert len(same.rows) == len(ours.rows) + len(theirs.rows)
+
+
+def test_the_published_wording_is_asked_to_the_letter() -> None:
+    seen: set[str] = set()
+
+    class Asked(Shades):
+        def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+            seen.update(query.instruction for query in queries)
+            return super().score(queries)
+
+    one = case(0, "a", "overall", 60, 40)
+    rankings.score_edits("x", Asked(), [one], wording="published")
+    head = f"<img1>: <image><img2>: <image>Given two images after an edit with instruction '{one.instruction}', "
+    assert seen == {
+        f"{head}do they maintain consistency in terms of style, logic and identity? Answer 'Yes' or 'No' only.",
+        f"{head}is the edit following the instruction well? Answer 'Yes' or 'No' only.",
+    }
