@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from paco_core.benchmarks import gedit
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.config.params import Params
 from paco_core.config.resolved import resolved_section
@@ -136,7 +135,7 @@ def _cases(result: Result, recipe: str, task: Task) -> pd.DataFrame:
     table = read_table(result.folder(task.results) / "per_prompt.parquet")
     table = table[(table["policy"] == recipe) & table["when"].isin((BEFORE, AFTER))]
     table = table.assign(group=table[task.group])  # edits of one image are drawn together
-    table = table.drop(columns=["policy", "prompt_id", "seed", *gedit.ABOUT], errors="ignore")
+    table = table.drop(columns=["policy", "prompt_id", "seed", "picture", "task_type", "language"], errors="ignore")
     return table.groupby(["when", "size", "group"]).mean(skipna=False)
 
 
