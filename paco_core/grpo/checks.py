@@ -104,17 +104,17 @@ def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckRep
     gaps = [row["update/ratio_gap"] for row in rows if "update/ratio_gap" in row]
     shares = [row["update/first_clip_fraction"] for row in rows if "update/first_clip_fraction" in row]
     largest, share, bound = max(gaps, default=math.nan), max(shares, default=0.0), max_ratio_gap(params)
-    found: dict[str, str | int | float] = {
+    metadata: dict[str, str | int | float] = {
         "largest_gap": largest,
         "largest_clip_share": share,
         "epochs": len(gaps),
     }
     description = f"largest |ratio - 1| before an update is {largest:.2g} over {len(gaps)} epochs, {bound:g} at most"
     if not largest <= bound:
-        return CheckReport(name, False, "ERROR", f"{description}; {RATIO_REMEDY}", found)
+        return CheckReport(name, False, "ERROR", f"{description}; {RATIO_REMEDY}", metadata)
     if warning := clipping_warning(share, params):
-        return CheckReport(name, False, "WARN", warning, found)
-    return CheckReport(name, True, "ERROR", description, found)
+        return CheckReport(name, False, "WARN", warning, metadata)
+    return CheckReport(name, True, "ERROR", description, metadata)
 
 
 def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
@@ -125,28 +125,28 @@ def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
     name, meter = "gain_is_shared", recipe.hack_meter
     if meter is None:
         return CheckReport(name, True, "ERROR", "no held-out judge watched: the recipe has no hack_meter")
-    found: dict[str, str | int | float] = {}
-    figures, alone = [], []
+    metadata: dict[str, str | int | float] = {}
+    sentences, unshared = [], []
     for side in recipe.eval_sizes:
         last = {key: _last(rows, f"eval/{side}/{key}") for key in DRIFT}
-        found |= {f"{key}_{side}px": value for key, value in last.items() if not math.isnan(value)}
+        metadata |= {f"{key}_{side}px": value for key, value in last.items() if not math.isnan(value)}
         gains = "; ".join(
             f"{words} {last[key]:+.3f} ({last[f'{key}_low']:+.3f} to {last[f'{key}_high']:+.3f})"
             for key, words in (
                 ("trained_gain", meter.trained), ("held_out_gain", f"held-out {meter.held_out}"), ("drift", "drift")
             )
         )  # fmt: skip
-        figures.append(f"at {side} px over {last['drift_prompts']:.0f} prompts {gains}")
+        sentences.append(f"at {side} px over {last['drift_prompts']:.0f} prompts {gains}")
         if gained_alone(last["trained_gain_low"], last["held_out_gain_low"], last["drift_low"]):
-            alone.append(f"{side} px")
+            unshared.append(f"{side} px")
         if math.isnan(last["drift_low"]):
             few = f"fewer than {FEWEST_GROUPS} prompts have scores by both judges, or all scores are equal"
-            alone.append(f"{side} px (not measured: {few})")
-    lasting = f"the held-out judge does not share the gain at {', '.join(alone)}" if alone else None
+            unshared.append(f"{side} px (not measured: {few})")
+    lasting = f"the held-out judge does not share the gain at {', '.join(unshared)}" if unshared else None
     apart = first_alarm(rows, meter)
-    description = f"in standard deviations {'. '.join(figures)}" + "".join(
+    description = f"in standard deviations {'. '.join(sentences)}" + "".join(
         f"; {reason}" for reason in (lasting, apart) if reason
     )
     if not math.isnan(agreed := _last(rows, AGREEMENT)):
-        found[AGREEMENT] = agreed
-    return CheckReport(name, not alone and apart is None, "ERROR", description, found)
+        metadata[AGREEMENT] = agreed
+    return CheckReport(name, not unshared and apart is None, "ERROR", description, metadata)

@@ -142,9 +142,9 @@ def by_layout(scores: Mapping[str, np.ndarray], layouts: Sequence[str]) -> dict[
     """
     if len(set(layouts)) < 2:
         return {}
-    given = np.array(layouts)
+    of_prompts = np.array(layouts)
     return {
-        f"{name}/{layout}": values[given == layout]
+        f"{name}/{layout}": values[of_prompts == layout]
         for name, values in scores.items()
         for layout in dict.fromkeys(layouts)
     }

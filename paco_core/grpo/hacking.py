@@ -35,8 +35,8 @@ def read_scores(path: Path) -> dict[str, np.ndarray]:
     Raises:
         DataError: when the file is missing or no JSON.
     """
-    kept: dict[str, list[list[float | None]]] = read_json(path)
-    return {name: np.array(rows, dtype=np.float64) for name, rows in kept.items()}
+    stored: dict[str, list[list[float | None]]] = read_json(path)
+    return {name: np.array(rows, dtype=np.float64) for name, rows in stored.items()}
 
 
 def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
@@ -48,8 +48,8 @@ def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
 def plain_scores(scores: Mapping[str, np.ndarray]) -> dict[str, list[list[float | None]]]:
     """Scores, (prompts, seeds) by name, as JSON stores them: None for NaN."""
     return {
-        name: [[None if math.isnan(one) else one for one in row] for row in found.tolist()]
-        for name, found in scores.items()
+        name: [[None if math.isnan(one) else one for one in row] for row in values.tolist()]
+        for name, values in scores.items()
     }
 
 
@@ -69,11 +69,11 @@ def drift(
     """
     pairs = ((trained, trained_start), (held_out, held_out_start))
     gains = [np.mean(now - before, axis=1) / deviation(before) for now, before in pairs]
-    both = np.where(np.isnan(gains).any(axis=0), np.nan, gains)
+    complete = np.where(np.isnan(gains).any(axis=0), np.nan, gains)
     figures: dict[str, float] = {}
-    for name, changes in zip(GAINS, (both[0], both[1], both[0] - both[1]), strict=True):
+    for name, changes in zip(GAINS, (complete[0], complete[1], complete[0] - complete[1]), strict=True):
         figures |= zip((name, f"{name}_low", f"{name}_high"), mean_with_interval(changes), strict=True)
-    return {**figures, DRIFT_PROMPTS: float((~np.isnan(both[0])).sum())}
+    return {**figures, DRIFT_PROMPTS: float((~np.isnan(complete[0])).sum())}
 
 
 def near_copies(
@@ -84,13 +84,13 @@ def near_copies(
     A difference is a root mean square one of pixels on the scale 0 to 1. Copies are the cheapest way to be consistent,
     and an edit that changes nothing the cheapest way to keep the rest. NaN where no picture has a pair.
     """
-    found: list[float] = []
+    differences: list[float] = []
     for picture, record in zip(pictures, records, strict=True):
         if reference is not None:
-            found.append(reference_distance(picture, reference(record)[0]))
+            differences.append(reference_distance(picture, reference(record)[0]))
         elif len(panels := cut(picture, record.layout)) > 1:
-            found.extend(pixel_distances(panels))
-    return float(np.mean(np.array(found) < bound)) if found else float("nan")
+            differences.extend(pixel_distances(panels))
+    return float(np.mean(np.array(differences) < bound)) if differences else float("nan")
 
 
 def hack_metrics(
@@ -119,11 +119,11 @@ def hack_metrics(
             near_copies(pictures, records, meter.near_copy, reference),
             float(np.mean([reference_distance(*two) for two in zip(pictures, before, strict=True)])),
         )
-        found = {
+        of_size = {
             **dict(zip(IMAGE_MEASURES, measures, strict=True)),
             **drift(now.scores[trained], baseline.scores[trained], now.scores[held_out], baseline.scores[held_out]),
         }
-        figures |= {f"{side}/{name}": value for name, value in found.items()}
+        figures |= {f"{side}/{name}": value for name, value in of_size.items()}
     return figures
 
 
@@ -147,11 +147,11 @@ def agreement(trained: np.ndarray, held_out: np.ndarray) -> float:
         trained, held_out: scores (P, G); a sample with a NaN from either is left out.
     """
     missing = np.isnan(trained) | np.isnan(held_out)
-    both = [normalise(np.where(missing, np.nan, scores)) for scores in (trained, held_out)]
-    known = np.maximum((~missing).sum(axis=1), 1)
-    found = np.nansum(both[0] * both[1], axis=1) / known
-    teaches = np.nansum(both[0] ** 2, axis=1) > 0
-    return float(found[teaches].mean()) if teaches.any() else float("nan")
+    first, second = (normalise(np.where(missing, np.nan, scores)) for scores in (trained, held_out))
+    counts = np.maximum((~missing).sum(axis=1), 1)
+    correlations = np.nansum(first * second, axis=1) / counts
+    teaches = np.nansum(first**2, axis=1) > 0
+    return float(correlations[teaches].mean()) if teaches.any() else float("nan")
 
 
 def disagreement(trained: np.ndarray, held_out: np.ndarray) -> np.ndarray:
@@ -172,13 +172,13 @@ def alarm(rows: Sequence[Mapping[str, float]], meter: HackMeter) -> str | None:
 
     The mean :func:`agreement` of the last ``patience`` epochs that measured it is below the meter's bound.
     """
-    found = [row[AGREEMENT] for row in rows if not np.isnan(row.get(AGREEMENT, np.nan))][-meter.patience :]
-    if len(found) < meter.patience or np.mean(found) >= meter.agreement:
+    agreements = [row[AGREEMENT] for row in rows if not np.isnan(row.get(AGREEMENT, np.nan))][-meter.patience :]
+    if len(agreements) < meter.patience or np.mean(agreements) >= meter.agreement:
         return None
     return (
         f"{meter.trained} and the held-out {meter.held_out} rank the samples of a prompt apart: their agreement was "
-        f"{np.mean(found):.2f} over the {meter.patience} epochs up to {rows[-1]['epoch']:.0f}, and {meter.agreement:g} "
-        "is asked for"
+        f"{np.mean(agreements):.2f} over the {meter.patience} epochs up to {rows[-1]['epoch']:.0f}, and "
+        f"{meter.agreement:g} is asked for"
     )
 
 
@@ -201,8 +201,9 @@ def stop_reason(
     rows: Sequence[Mapping[str, float]], weights: Mapping[str, float], rule: EarlyStop, meter: HackMeter | None = None
 ) -> str | None:
     """Why to stop after the last of ``rows`` (one a trained epoch), or None."""
-    heeded = meter if rule.hack_meter else None
-    return collapse_reason(rows, weights, rule) or (None if heeded is None else alarm(rows, heeded))
+    if reason := collapse_reason(rows, weights, rule):
+        return reason
+    return alarm(rows, meter) if rule.hack_meter and meter is not None else None
 
 
 def collapse_reason(rows: Sequence[Mapping[str, float]], weights: Mapping[str, float], rule: EarlyStop) -> str | None:
@@ -219,14 +220,14 @@ def collapse_reason(rows: Sequence[Mapping[str, float]], weights: Mapping[str, f
     reward = np.array([sum(w * row[f"reward/{name}"] for name, w in weights.items()) for row in trained])
     diversity = np.array([row[measure] for row in trained])
     first = slice(0, rule.patience)
-    start, spread = reward[first].mean(), diversity[first].mean()
+    start, variety = reward[first].mean(), diversity[first].mean()
     last = slice(len(trained) - rule.patience, None)
     risen = reward[last] > start + rule.reward_rise * abs(start)
-    narrowed = diversity[last] < rule.diversity_kept * spread
+    narrowed = diversity[last] < rule.diversity_kept * variety
     if not (risen & narrowed).all():
         return None
     return (
         f"collapse: over the last {rule.patience} epochs the weighted reward was at least {reward[last].min():.4g} "
         f"({start:.4g} at first) while {measure.replace('_', ' ')} was at most {diversity[last].max():.4g} "
-        f"({spread:.4g} at first)"
+        f"({variety:.4g} at first)"
     )

@@ -30,13 +30,13 @@ def mean_with_interval(changes: np.ndarray) -> tuple[float, float, float]:
 
     The interval is NaN for fewer than :data:`FEWEST_GROUPS` changes.
     """
-    known = changes[~np.isnan(changes)]
-    if not len(known):
+    values = changes[~np.isnan(changes)]
+    if not len(values):
         return float("nan"), float("nan"), float("nan")
-    middle = float(known.mean())
-    if len(known) < FEWEST_GROUPS:
+    middle = float(values.mean())
+    if len(values) < FEWEST_GROUPS:
         return middle, float("nan"), float("nan")
-    half = float(stdtrit(len(known) - 1, (1 + LEVEL) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
+    half = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(len(values)))
     return middle, middle - half, middle + half
 
 
@@ -45,10 +45,10 @@ def deviation(scores: np.ndarray) -> float:
 
     Scores that differ by no more than rounding count as equal: in units of their deviation any change would be huge.
     """
-    known = scores[~np.isnan(scores)]
-    if len(known) < 2 or np.ptp(known) <= 1e-9 * np.abs(known).max():
+    values = scores[~np.isnan(scores)]
+    if len(values) < 2 or np.ptp(values) <= 1e-9 * np.abs(values).max():
         return float("nan")
-    return float(known.std(ddof=1))
+    return float(values.std(ddof=1))
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ def reward_metrics(scores: Scores, combined: Aggregate, advantages: Advantages) 
 
 def reward_ratio(first: np.ndarray, second: np.ndarray) -> float:
     """Ratio of the means of two rewards (N,) over the images that have both; NaN where the second mean is zero."""
-    both = ~np.isnan(first + second)
-    below = mean(second[both])
-    return mean(first[both]) / below if below else math.nan
+    scored = ~np.isnan(first + second)
+    denominator = mean(second[scored])
+    return mean(first[scored]) / denominator if denominator else math.nan
 
 
 def evaluation_row(metrics: Row, scores: Mapping[str, np.ndarray], sizes: Sequence[int]) -> Row:

@@ -103,7 +103,7 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         f"from diffusers import {kind}",
         *(["from PIL import Image"] if edits or before else []),
     ]
-    asked = [
+    single = [
         f"prompt = {record.prompt!r}",
         *(_opened(record, f"{place}/samples/reference") if edits else []),
         policy.example(*how),
@@ -112,7 +112,7 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
-        *(_story(record, before, grid, policy.panel_example(*how)) if before else asked),
+        *(_story(record, before, grid, policy.panel_example(*how)) if before else single),
         'image.save("painted.png")',
     ]
     return "\n".join([*imports, "", *lines])

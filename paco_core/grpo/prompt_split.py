@@ -74,11 +74,12 @@ def given_split(trained: Sequence[PromptRecord], test: Sequence[PromptRecord], u
     """
     ids = {record.idx: record.idx for record in trained}
     owners = ids | {content: record.idx for record in trained for content in contents_of(record)}
-    both = [(record.idx, owners[key]) for record in test for key in (record.idx, *contents_of(record)) if key in owners]
-    if both:
+    keys = [(record.idx, key) for record in test for key in (record.idx, *contents_of(record))]
+    overlap = [(idx, owners[key]) for idx, key in keys if key in owners]
+    if overlap:
         raise DataError(
-            f"{len({idx for idx, _ in both})} prompts to test on have the id, text or theme of a prompt to train on, "
-            f"e.g. {both[0][0]} of {both[0][1]}; remove them from one of the files"
+            f"{len(dict(overlap))} prompts to test on have the id, text or theme of a prompt to train on, "
+            f"e.g. {overlap[0][0]} of {overlap[0][1]}; remove them from one of the files"
         )
     if unseen > len(test):
         raise DataError(

@@ -59,8 +59,8 @@ def train(
     model_at(root, recipe.model, f"policies.recipes.{name}.model")
     refuse_text_window(f"policies.recipes.{name}", recipe, root)
     sets, records = recipe.reward_sets.values(), [*split.trained, *split.unseen]
-    given = "panels" if split.reference is None else "reference"
-    whole_groups, *_ = [registry.check(rewards, given, records) for rewards in sets]
+    views = "panels" if split.reference is None else "reference"
+    whole_groups, *_ = [registry.check(rewards, views, records) for rewards in sets]
     registry.refuse_missing_judges(root, *sets)
     multiple = token_pixels(root / recipe.model)
     validate_recipe(recipe, split, whole_groups, launched_processes(), multiple)
@@ -130,8 +130,8 @@ def identity(params: Params, root: Path, name: str, code: str, judges: Mapping[s
         judges: what answers as each judge, :attr:`paco_core.serving.client.RewardClient.answers`.
     """
     gold = {"gold": model_content(root, str(params.annotations.model))} if params.world == "storybook" else {}
-    named = contents(root, params.policies.recipe(name))
-    return {"code": code, **named, **gold, **{f"judge {judge}": answers for judge, answers in judges.items()}}
+    files = contents(root, params.policies.recipe(name))
+    return {"code": code, **files, **gold, **{f"judge {judge}": answers for judge, answers in judges.items()}}
 
 
 def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: RunContext) -> Trainer:
@@ -145,9 +145,10 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
     _validate_parts(recipe, policy, split, context)
     choose_kernels(recipe.device, recipe.dtype)
     torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say
-    trained, seen = _prompts(recipe, policy, split, split.trained, [recipe.train_size])
-    unseen, watched = _prompts(recipe, policy, split, split.unseen, recipe.eval_sizes)
-    key = training_key(recipe, split.trained, split.unseen, [seen, watched], {**context.identity, **_preferred(split)})
+    trained, train_digests = _prompts(recipe, policy, split, split.trained, [recipe.train_size])
+    unseen, unseen_digests = _prompts(recipe, policy, split, split.unseen, recipe.eval_sizes)
+    references, content = [train_digests, unseen_digests], {**context.identity, **_preferred(split)}
+    key = training_key(recipe, split.trained, split.unseen, references, content)
     texts = partial(texts_of, predecessors=trained.predecessors)
     cut = report(of_records(policy.cut, [*split.trained, *split.unseen], texts), reports.say)
     policy.drop_encoders()
@@ -229,9 +230,9 @@ def _sizes(recipe: PolicyRecipe, policy: Policy, records: Sequence[PromptRecord]
 
 
 def _validate_parts(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: RunContext) -> None:
-    both = {record.idx for record in split.trained} & {record.idx for record in split.unseen}
-    if both:
-        raise DataError(f"prompts {sorted(both)[:3]} are in training and in evaluation")
+    shared = {record.idx for record in split.trained} & {record.idx for record in split.unseen}
+    if shared:
+        raise DataError(f"prompts {sorted(shared)[:3]} are in training and in evaluation")
     if not split.unseen:
         raise DataError("no unseen prompt to evaluate on")
     if (recipe.test_rewards is None) != (context.test_rewards is None):

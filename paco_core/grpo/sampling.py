@@ -291,7 +291,7 @@ class Sampler:
             trajectories[number] = parts
         scoring.flush()
         first = starts([grid.parts for grid in grids])
-        made = [
+        sample_buckets = [
             self._bucket(grid, part, samplings[grid.part_size], batches, first, trajectories)
             for grid in dict.fromkeys(grid for grid, _ in batches)
             for part in range(grid.parts)
@@ -309,7 +309,7 @@ class Sampler:
             sample_rows,
             [part_key(key, part, grid) for key, grid in zip(keys, grids, strict=True) for part in range(grid.parts)],
             np.full(first[-1], np.nan),
-            made,
+            sample_buckets,
             first=first,
         )
         return experience, lambda: scoring.result().scatter(list(sampled), len(rows), self.processes)
@@ -364,7 +364,7 @@ class Sampler:
     ) -> Bucket:
         """One part of the images of one grid, from all processes: an update may train any of them anywhere."""
         places = {number: batch for number, (of_batch, batch) in enumerate(batches) if of_batch == grid}
-        own = {number: trajectories[number][part] for number in places if number in trajectories}
+        by_number = {number: trajectories[number][part] for number in places if number in trajectories}
         one_process = self.processes.world_size == 1
         latent = () if one_process else self.policy.noise(sampling.size, [NoiseKey("shape", 0, 0)]).shape[1:]
 
@@ -372,7 +372,7 @@ class Sampler:
             """The rows of all batches in their order; a row has this shape."""
             if one_process:
                 return torch.cat(list(tensors))
-            parts, rows = dict(zip(own, tensors, strict=True)), list[torch.Tensor]()
+            parts, rows = dict(zip(by_number, tensors, strict=True)), list[torch.Tensor]()
             for number, batch in places.items():
                 empty = torch.zeros((len(batch), *shape), device=self.policy.device)
                 rows.append(parts[number].to(empty.dtype) if number in parts else empty)
@@ -382,9 +382,9 @@ class Sampler:
         shapes = {name: shape for name, shape in shapes.items() if name in sampling.keeps | {"before", "after"}}
         kept: dict[int, NoisyStep] = {}
         for position, step in enumerate(filter(sampling.is_trained, sampling.noise_steps)):
-            steps = [trajectory.kept[position] for trajectory in own.values()]
+            steps = [trajectory.kept[position] for trajectory in by_number.values()]
             tensors = {name: join([getattr(one, name) for one in steps], shape) for name, shape in shapes.items()}
             kept[step] = NoisyStep(step, **tensors)
-        clean = join([trajectory.latents for trajectory in own.values()]) if self.keeps_clean else None
+        clean = join([trajectory.latents for trajectory in by_number.values()]) if self.keeps_clean else None
         samples = np.array([first[place] + part for batch in places.values() for place in batch])
         return Bucket(sampling, samples, kept, clean)

@@ -146,7 +146,7 @@ def validate_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multip
 
 def buckets(sizes: Sequence[Shape]) -> dict[Shape, list[int]]:
     """Places of each size, or grid, in order of first appearance: one batch holds pictures of one."""
-    found: dict[Shape, list[int]] = {}
+    places_of: dict[Shape, list[int]] = {}
     for place, size in enumerate(sizes):
-        found.setdefault(size, []).append(place)
-    return found
+        places_of.setdefault(size, []).append(place)
+    return places_of

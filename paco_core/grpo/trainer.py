@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 SHEET_PICTURES = 16
 SHEET_COLUMNS = 8
-BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
+BEFORE = "samples-before"  # next to the checkpoints: a run that resumes does not sample them again
 BEFORE_SCORES = "scores-before.json"
 LAST_UPDATE = ("update/ratio_gap", "update/first_clip_fraction")
 
@@ -188,10 +188,10 @@ class Trainer:
         return self.context.reports
 
     def run(self, out: Path, checkpoints: Path) -> Outcome:
-        """Train into ``out`` (adapter/, training_log.csv, samples/), going on where a run of this key left off.
+        """Train into ``out`` (adapter/, training_log.csv, samples/); resume where a run of this key stopped.
 
         Args:
-            checkpoints: where those of this training and of others like it lie, a folder a key.
+            checkpoints: folder of the checkpoints of this training and of similar ones, one folder per key.
 
         Raises:
             DataError: when too many samples could not be scored.
@@ -203,21 +203,21 @@ class Trainer:
             return self._epochs(out, store)
 
     def _epochs(self, out: Path, store: Path) -> Outcome:
-        found = latest(store, self.key, self.recipe.epochs, ("stopped", "rows", "optimizer_steps"))
+        checkpoint = latest(store, self.key, self.recipe.epochs, ("stopped", "rows", "optimizer_steps"))
         rows: list[Row] = []
-        spent: Row = {}
+        seconds: Row = {}
         start, stopped = 0, None
-        if found is None or not (store / BEFORE).is_dir():
+        if checkpoint is None or not (store / BEFORE).is_dir():
             before = self._evaluate(0, None)
             rows.append({"epoch": 0.0, **self._report(before, 0)})
             if self.processes.main:
                 write_scores(store / BEFORE_SCORES, before.scores)
                 save_pictures(store / BEFORE, before, self.split.unseen, self.recipe.eval_seeds)
-        if found is not None:
-            start, stopped = found.done, found.notes["stopped"]
-            rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
-            spent = dict(found.notes["seconds"])
-            self.learner.restore(found.tensors, found.notes["optimizer_steps"])
+        if checkpoint is not None:
+            start, stopped = checkpoint.done, checkpoint.notes["stopped"]
+            rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in checkpoint.notes["rows"]]
+            seconds = dict(checkpoint.notes["seconds"])
+            self.learner.restore(checkpoint.tensors, checkpoint.notes["optimizer_steps"])
             self.reports.say(f"resumes after epoch {start} of {self.recipe.epochs}")
             if (
                 start
@@ -229,15 +229,15 @@ class Trainer:
         for epoch in range(start, self.recipe.epochs):
             if stopped:
                 break
-            stopped = self._one_epoch(epoch, rows, spent, store)
+            stopped = self._one_epoch(epoch, rows, seconds, store)
             done = epoch + 1
             if done % self.recipe.checkpoint_every == 0 or done == self.recipe.epochs or stopped:
-                self._save(store, done, {"rows": _plain(rows), "seconds": spent, "stopped": stopped})
+                self._save(store, done, {"rows": _plain(rows), "seconds": seconds, "stopped": stopped})
         if stopped:
             self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.recipe.epochs}: {stopped}")
-        return self._finish(out, store, rows, spent, start, stopped)
+        return self._finish(out, store, rows, seconds, start, stopped)
 
-    def _one_epoch(self, epoch: int, rows: list[Row], spent: Row, store: Path) -> str | None:
+    def _one_epoch(self, epoch: int, rows: list[Row], totals: Row, store: Path) -> str | None:
         """Train, evaluate where it is due, log; why to stop, or None."""
         rule, done = self.recipe.early_stop, epoch + 1
         try:
@@ -248,7 +248,7 @@ class Trainer:
             rows.append({"epoch": float(done)})
             return str(error)
         for name, value in seconds.items():
-            spent[name] = spent.get(name, 0.0) + value
+            totals[name] = totals.get(name, 0.0) + value
         changes: Row = {}
         if done % self.recipe.eval_every == 0 and done < self.recipe.epochs:
             changes = self._evaluate_midway(done, row, store)
@@ -269,17 +269,19 @@ class Trainer:
     def _save(self, store: Path, done: int, notes: dict[str, object]) -> None:
         tensors = self.learner.tensors()
         if self.processes.main:
-            kept = Checkpoint(self.key, done, tensors, {**notes, "optimizer_steps": self.learner.ema.steps})
-            save(store, kept, keep=self.recipe.keep_checkpoints)
+            checkpoint = Checkpoint(self.key, done, tensors, {**notes, "optimizer_steps": self.learner.ema.steps})
+            save(store, checkpoint, keep=self.recipe.keep_checkpoints)
 
-    def _finish(self, out: Path, store: Path, rows: list[Row], spent: Row, start: int, stopped: str | None) -> Outcome:
+    def _finish(
+        self, out: Path, store: Path, rows: list[Row], seconds: Row, start: int, stopped: str | None
+    ) -> Outcome:
         with self.learner.ema.applied(self.learner.parameters):
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last, store)
             rows[-1] |= self._report(after, last)
             start_scores = read_scores(store / BEFORE_SCORES) if self.processes.main else {}
             outcome = Outcome(
-                evaluated(rows[0]), dict(after.metrics), rows, start, stopped, self.cut, spent, after.changes,
+                evaluated(rows[0]), dict(after.metrics), rows, start, stopped, self.cut, seconds, after.changes,
                 gap_changes(start_scores, after.scores, self.recipe.eval_sizes), self._scores(start_scores, after),
             )  # fmt: skip
             if self.processes.main:
