@@ -196,7 +196,7 @@ def server(
     return served_name(served_fingerprint(model)), agree
 
 
-def sender(_folder: Path, *, store="sqlite:///a", password="a") -> object:
+def sender(folder: Path, *, store="sqlite:///a", password="a") -> object:
     return access_digest(store, {"AWS_SECRET_ACCESS_KEY": password})
 
 

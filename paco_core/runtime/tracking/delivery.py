@@ -14,7 +14,7 @@ from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
 from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Event, RunJournal, store_of
 from paco_core.runtime.tracking.models import Adapted
-from paco_core.runtime.tracking.store import short
+from paco_core.runtime.tracking.store import cause, short
 
 JOURNAL_TAG = "paco.journal"
 #: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
@@ -71,7 +71,7 @@ class Delivery:
     def note_outage(self, error: Exception) -> None:
         """Record that :meth:`step` got no answer."""
         self.done.failed += 1
-        self.done.outage = short(error)
+        self.done.outage = short(error) if isinstance(error, DataError) else cause(error)
         self.journal.mark(self.done)
 
     def _send(self, batch: list[tuple[Event, int]]) -> None:

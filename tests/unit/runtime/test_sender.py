@@ -131,7 +131,7 @@ def test_a_sender_tries_a_dead_server_once_for_what_was_left_and_exits(
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         assert tracker.run_id is None, "the store has refused, nobody waits for more"
     (line,) = said
-    assert "2 events of this run wait in" in line and "http://127.0.0.1:9 (MlflowException: " in line
+    assert "2 events of this run wait in" in line and "http://127.0.0.1:9 (ConnectionRefusedError: " in line
     assert senders[0].wait(60) == 0 and unsent(project) == 1 and not is_held(project / LOG)
     assert send_left_over(project).waiting == 2
 
