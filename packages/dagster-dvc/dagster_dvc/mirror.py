@@ -56,7 +56,7 @@ class Event:
 
 
 class Events:
-    """The last events of assets in an instance, each asked for once."""
+    """The last events of assets in an instance, each read once."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
@@ -64,7 +64,7 @@ class Events:
 
     def last(self, key: dg.AssetKey, partition: str | None = None) -> Event | None:
         if (key, partition) not in self._known:
-            self._known[key, partition] = self._fetch(key, partition)
+            self._known[key, partition] = next(iter(self._fetch(key, partition, limit=1)), None)
         return self._known[key, partition]
 
     def last_of(self, root: Path, key: dg.AssetKey, partition: str | None = None) -> Event | None:
@@ -73,37 +73,18 @@ class Events:
         tag = project_tag(root)
         if last is None or last.tags.get(PROJECT, tag) == tag:
             return last
-        events = self._fetch_many(key, partition, limit=EVENTS_READ)
+        events = self._fetch(key, partition, limit=EVENTS_READ)
         return next((event for event in events if event.tags.get(PROJECT, tag) == tag), None)
-
-    def before(self, key: dg.AssetKey, partition: str, storage_id: int) -> Event | None:
-        """The last event of a partition up to ``storage_id``."""
-        return self._fetch(key, partition, storage_id + 1)
 
     def forget(self, key: dg.AssetKey, partition: str | None) -> None:
         self._known.pop((key, partition), None)
 
-    def _fetch(self, key: dg.AssetKey, partition: str | None, before: int | None = None) -> Event | None:
-        return next(iter(self._fetch_many(key, partition, before)), None)
-
-    def _fetch_many(
-        self, key: dg.AssetKey, partition: str | None, before: int | None = None, limit: int = 1
-    ) -> list[Event]:
-        events = dg.AssetRecordsFilter(
-            asset_key=key, asset_partitions=[partition] if partition else None, before_storage_id=before
-        )
+    def _fetch(self, key: dg.AssetKey, partition: str | None, limit: int) -> list[Event]:
+        events = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition] if partition else None)
         records = self.instance.fetch_materializations(events, limit=limit).records
         return [
             Event(r.storage_id, dict((r.asset_materialization and r.asset_materialization.tags) or {})) for r in records
         ]
-
-
-@dataclass(frozen=True)
-class Mirrored:
-    """One reported event and why."""
-
-    stage: str
-    reason: str
 
 
 class Mirror:
@@ -124,8 +105,8 @@ class Mirror:
         self._groups = {translator.get_asset_key(group): group for group in project.groups.values()}
         self._known = frozenset(graph.get_all_asset_keys())
 
-    def tick(self) -> list[Mirrored]:
-        """Report what Dagster does not know yet, producers first."""
+    def tick(self) -> list[str]:
+        """Report what Dagster does not know yet, producers first; a line with the reason for each event."""
         reports = list(self._tick_tracked())
         for state in ProjectState(self.project).all():
             key = self.translator.get_asset_key(self.project.groups[state.stage.group])
@@ -133,10 +114,10 @@ class Mirror:
                 continue
             if reason := self._difference(key, state, state.entry):
                 self._report(key, state, state.entry, reason)
-                reports.append(Mirrored(state.stage.name, reason))
+                reports.append(f"{state.stage.name}: {reason}")
         return reports
 
-    def _tick_tracked(self) -> Iterator[Mirrored]:
+    def _tick_tracked(self) -> Iterator[str]:
         """Versions of what ``.dvc`` files track."""
         for tracked in self.project.tracked:
             key, version = self.translator.get_tracked_key(tracked), tracked.md5
@@ -155,9 +136,8 @@ class Mirror:
                 )
             )
             self._events.forget(key, None)
-            yield Mirrored(
-                tracked.path, "unknown to Dagster" if last is None else f"{tracked.file} has another version"
-            )
+            reason = "unknown to Dagster" if last is None else f"{tracked.file} has another version"
+            yield f"{tracked.path}: {reason}"
 
     def _difference(self, key: dg.AssetKey, state: StageState, entry: Entry) -> str | None:
         last = self._events.last_of(self.project.root, key, self.translator.partition_key(state.stage))

@@ -19,9 +19,8 @@ from dagster_dvc.gates import failed_gates
 from dagster_dvc.metrics import read_metrics
 from dagster_dvc.partitions import reproduce_each
 from dagster_dvc.pipes import open_stage_session, pipes_context_data
-from dagster_dvc.process import Completed, began, interrupt_with_parent, run_group
+from dagster_dvc.process import Completed, began, interrupt_with_parent, run_group, tidy_up
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
-from dagster_dvc.tidying import tidy_up
 from dagster_dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 from dvc_project.lockfile import Entry
 from dvc_project.locks import alone

@@ -20,10 +20,11 @@ def mirror_lock(
 ) -> list[str]:
     """Report what ``dvc.lock`` records and Dagster does not know, with the results of checks; a line for each."""
     translator = translator or DagsterDvcTranslator()
-    mirror = Mirror(project, instance, definitions.asset_graph, translator)
-    lines = [f"{m.stage}: {m.reason}" for m in mirror.tick()]
-    lines += update_in_sync(project, instance, definitions, translator)
-    return lines + list(evaluate_mirrored(project, instance, definitions, translator))
+    return [
+        *Mirror(project, instance, definitions.asset_graph, translator).tick(),
+        *update_in_sync(project, instance, definitions, translator),
+        *evaluate_mirrored(project, instance, definitions, translator),
+    ]
 
 
 def build_dvc_lock_sensor(

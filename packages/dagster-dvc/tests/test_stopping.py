@@ -14,8 +14,7 @@ import pytest
 
 import dvc_graphs as graphs
 from dagster_dvc import DvcProject
-from dagster_dvc.process import Completed, run_group
-from dagster_dvc.tidying import remove_half_written
+from dagster_dvc.process import Completed, remove_half_written, run_group
 from dvc_project.process_group import end_group
 from dvc_project.rwlock import release_dead_locks
 
