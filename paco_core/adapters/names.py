@@ -2,6 +2,7 @@
 
 A name is a prefix (of a tool, and of the part of the pipeline), a place (a layer, by the name of the library that
 trained it) and a tail (A, B, or the layer's alpha). Anything else in a file has no meaning here: the reader refuses it.
+diffusers' own converters are not used: they multiply alpha into A and B, and expect the number of blocks of FLUX.1-dev.
 """
 
 from __future__ import annotations

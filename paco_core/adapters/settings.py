@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import regex
 from peft import LoraConfig
 from peft.tuners.tuners_utils import check_target_module_exists
+from peft.utils.other import get_pattern_key
 from pydantic import Field, ValidationError
 
 from paco_core.io.files import DataError
@@ -31,29 +29,6 @@ SCALE = {"r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"}
 TARGETS = {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
 #: How A and B were drawn; other ways (PiSSA, OLoRA, CorDA, LoftQ ...) also change the weights below them.
 DRAWN = (True, False, None, "gaussian", "orthogonal")
-
-
-#: Processor seconds that the patterns of one adapter may take.
-MATCH_S = 5.0
-
-
-@lru_cache(maxsize=8192)
-def _expression(pattern: str) -> Any:
-    """A compiled pattern of a file, for the library ``regex``, whose matches have a time limit.
-
-    Raises:
-        ValueError: when it is no regular expression, or counts with braces, which may take all memory.
-    """
-    re.compile(pattern)  # `regex` knows more forms, such as recursion
-    if "{" in pattern:
-        raise ValueError(f"the pattern {pattern[:80]!r} has a brace; use *, + or ?, or name the layers")
-    return regex.compile(pattern)
-
-
-def _at_the_end(pattern: str) -> str:
-    """A pattern of whole parts at the end of a layer's name, as PEFT means it."""
-    return rf"(.*\.)?({pattern})"
-
 
 Rank = Annotated[int, Field(gt=0)]
 Modules = str | list[str] | set[str] | None
@@ -99,52 +74,22 @@ class Settings:
                 f"{file}: {shown}: only a plain LoRA can be read, and this changes what its weights mean; merge it "
                 "with PEFT, or train without it"
             )
-        settings = {name: given[name] for name in SCALE | TARGETS if given.get(name) is not None}
-        excluded = settings.pop("exclude_modules", None) or None
-        self._seconds = MATCH_S
         try:
             _PlainLora.model_validate(given)
         except ValidationError as error:
             raise DataError(f"{file}: not the settings of a LoRA ({first_fault(error)})") from None
         try:
-            self.config = LoraConfig(**settings)
-            if re.search(r"[^\w.]", "".join(self.config.layers_pattern or ())):
-                raise ValueError(f"layers_pattern {self.config.layers_pattern!r} has more than names")
-            if not isinstance(excluded, str | None):
-                excluded = _at_the_end("|".join(map(re.escape, excluded)))
-            self._excluded, self._targets = excluded, self.config.target_modules
-            whole = [each for each in (self._excluded, self._targets) if isinstance(each, str)]
-            for pattern in [*whole, *map(_at_the_end, self._patterns)]:
-                _expression(pattern)
-        except (TypeError, ValueError, re.error, regex.error) as error:
+            self.config = LoraConfig(**{name: given[name] for name in SCALE | TARGETS if given.get(name) is not None})
+            self._patterns = [*self.config.rank_pattern, *self.config.alpha_pattern]
+            for pattern in self._patterns:
+                re.compile(pattern)
+            self.targets("")
+        except (TypeError, ValueError, re.error) as error:
             raise DataError(f"{file}: not the settings of a LoRA ({error})") from None
-
-    @property
-    def _patterns(self) -> list[str]:
-        return [*self.config.rank_pattern, *self.config.alpha_pattern]
-
-    def _matches(self, pattern: str, layer: str) -> bool:
-        begun = time.process_time()
-        try:
-            return _expression(pattern).fullmatch(layer, timeout=max(self._seconds, 0.01)) is not None
-        except TimeoutError:
-            raise DataError(
-                f"{self.file}: its patterns take more than {MATCH_S:g} s, e.g. {pattern[:80]!r}; name the layers"
-            ) from None
-        finally:
-            self._seconds -= time.process_time() - begun
-
-    def _setting(self, patterns: Mapping[str, Any], layer: str, default: Any) -> Any:
-        """The value of the first pattern that matches a layer, as PEFT finds it."""
-        return next((value for name, value in patterns.items() if self._matches(_at_the_end(name), layer)), default)
 
     def targets(self, layer: str) -> bool:
         """Whether they put a LoRA on a layer of this name."""
-        if self._excluded is not None and self._matches(self._excluded, layer):
-            return False
-        if isinstance(self._targets, str):
-            return self._matches(self._targets, layer)
-        return bool(check_target_module_exists(self.config, layer))
+        return bool(self.config.target_modules and check_target_module_exists(self.config, layer))
 
     def alpha(self, layer: str, rank: int) -> float:
         """The plain alpha of a layer: its product B A is scaled by alpha / rank.
@@ -153,10 +98,10 @@ class Settings:
             DataError: when the settings give another rank than the tensors have.
         """
         config = self.config
-        stated = self._setting(config.rank_pattern, layer, config.r)
+        stated = config.rank_pattern.get(get_pattern_key(config.rank_pattern, layer), config.r)
         if stated != rank:
             raise DataError(f"{self.file}: {layer} has rank {stated} here, and its tensors have rank {rank}")
-        alpha = self._setting(config.alpha_pattern, layer, config.lora_alpha)
+        alpha = config.alpha_pattern.get(get_pattern_key(config.alpha_pattern, layer), config.lora_alpha)
         return alpha * math.sqrt(rank) if config.use_rslora else alpha
 
     def check(self, layers: Collection[str], known: Iterable[str]) -> None:
@@ -175,5 +120,5 @@ class Settings:
                 + (f", as are those of {len(lacking) - 1} other layers" if len(lacking) > 1 else "")
             )
         for pattern in self._patterns:
-            if not any(self._matches(_at_the_end(pattern), layer) for layer in layers):
+            if not any(get_pattern_key([pattern], layer) == pattern for layer in layers):
                 raise DataError(f"{self.file}: the pattern {pattern!r} matches none of its layers")

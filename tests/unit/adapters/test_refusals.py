@@ -101,8 +101,6 @@ def test_tensors_that_mean_nothing_here_are_named(
         policy.load_adapter(folder)
 
 
-ENDLESS = "(.|..)" * 25 + "(?!.|$)x?"  # 2^25 ways to read 25 to 50 letters, none of which matches
-
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "DoRA": ({"use_dora": True}, "use_dora: True"),
     "a bias": ({"bias": "all"}, "bias: 'all'"),
@@ -123,13 +121,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "another rank": ({"r": 8}, "has rank 8 here, and its tensors have rank 4"),
     "a rank by a pattern": ({"rank_pattern": {r".*\.to_q": 2}}, "has rank 2 here"),
     "a pattern of nothing": ({"alpha_pattern": {"layers.0": 2}}, "pattern 'layers.0' matches none"),
+    "layers that are none": ({"target_modules": "("}, "not the settings of a LoRA"),
     "a pattern that is none": ({"alpha_pattern": {"(": 2}}, "not the settings of a LoRA"),
-    "ranks without end": ({"rank_pattern": {ENDLESS: 2}}, "its patterns take more than"),
-    "alphas without end": ({"alpha_pattern": {ENDLESS: 2}}, "its patterns take more than"),
-    "layers without end": ({"target_modules": ENDLESS}, "its patterns take more than"),
-    "none, without end": ({"exclude_modules": ENDLESS}, "its patterns take more than"),
-    "numbers without end": ({"layers_to_transform": [0], "layers_pattern": ["(a|aa)+"]}, "has more than names"),
-    "a count without end": ({"rank_pattern": {"(?:a|b){1000000000}": 2}}, "has a brace"),
     "no rank": ({"r": 0}, "not the settings of a LoRA"),
     "an alpha that is none": ({"lora_alpha": "x"}, "not the settings of a LoRA"),
     "fewer layers": ({"target_modules": ["to_q"]}, "does not name .*to_k, whose tensors are there"),
@@ -140,9 +133,8 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("header", [False, True], ids=["adapter_config.json", "header"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_settings_that_change_what_weights_mean_are_named(
-    policy: Any, tensors: loras.Tensors, tmp_path: Path, setting: str, header: bool, monkeypatch: pytest.MonkeyPatch
+    policy: Any, tensors: loras.Tensors, tmp_path: Path, setting: str, header: bool
 ) -> None:
-    monkeypatch.setattr("paco_core.adapters.settings.MATCH_S", 0.1)
     change, says = SETTINGS[setting]
     given = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["to_q", "to_k"], **change}
     if header:
