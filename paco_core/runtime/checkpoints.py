@@ -24,7 +24,6 @@ from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
 
 FOLDER = Path(".paco") / "checkpoints"
-UNFINISHED = Path(".paco") / "unfinished"
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,6 @@ class CheckpointedRun:
     folder: Path
     size: int  # bytes
     modified: float  # seconds since the epoch
-
-
-def unfinished(root: Path, stage: str, identity: str) -> Path:
-    """Where a stage that trains nothing keeps the parts of its out until it is whole; those of other code go.
-
-    Args:
-        identity: digest of the stage's code and libraries; what else a part depends on is in the part's own key.
-    """
-    place = root / UNFINISHED / stage / identity
-    for other in place.parent.glob("*"):
-        if other != place:
-            shutil.rmtree(other, ignore_errors=True)
-    return place
 
 
 def stage_folder(root: Path, stage: str) -> Path:

@@ -120,11 +120,6 @@ class StageContext:
         """A temporary path that becomes the out ``path`` when the block succeeds."""
         return atomic(self.root / self.place(path), replace=True)
 
-    @property
-    def unfinished(self) -> Path:
-        """Where this stage keeps what it goes on with after a kill: outside its outs, for this code alone."""
-        return checkpoints.unfinished(self.root, self.label, self.code.digest)
-
     def progress(self, total: int, unit: str, label: str | None = None) -> Progress:
         return Progress(total, label or self.label, unit, self.say)
 

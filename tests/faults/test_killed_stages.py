@@ -78,7 +78,7 @@ def killed(ledger: Ledger, root: Path, stage: str, number: int) -> None:
 
 def start_afresh(root: Path, stage: str) -> None:
     """As a stage is started that never ran: DVC removes its outs, and nothing is left of earlier attempts."""
-    for path in (root / micro.out(stage), root / ".paco" / "grids", root / ".paco" / "checkpoints"):
+    for path in (root / micro.out(stage), root / ".paco" / "checkpoints"):
         shutil.rmtree(path, ignore_errors=True)
     (root / micro.metrics(stage)).unlink(missing_ok=True)
 

@@ -16,7 +16,6 @@ from PIL import Image
 from paco_core.config.params import ChatParams, RewardParams, load
 from paco_core.config.references import contents
 from paco_core.data.annotation.pictures_seen import digest_of
-from paco_core.data.grids.grids import Painting, grid_jobs
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
 from paco_core.grpo.recipe import training_key as policy_key
@@ -136,14 +135,6 @@ def named_models(
     return contents(folder, grpo_toys.recipe(model="model", start="start.safetensors", prompts=split, **sets))
 
 
-def grid(folder: Path, *, params=PARAMS.grids, weights="a", record=RECORDS[0], seed=1) -> object:
-    files(folder, model__x_bin=weights)
-    made = Painting.from_params(params.model_copy(update={"model": "model"}), folder)
-    return grid_jobs([record], [seed], made)[0].id, made.digest
-
-
-def unfinished(folder: Path, *, stage="grids@0", identity="code") -> object:
-    return checkpoints.unfinished(folder, stage, identity).relative_to(folder)
 
 
 def score(
@@ -235,10 +226,6 @@ CACHES = {
     "what a recipe names": Cache(
         named_models, dict.fromkeys(("model", "start", "rewarded", "tested", "prompts", "test_prompts"), "b")
     ),
-    "grid": Cache(
-        grid, {"params": of(PARAMS.grids, steps=99), "weights": "b", "record": OTHER_RECORD[0], "seed": 2}
-    ),
-    "unfinished work": Cache(unfinished, {"stage": "grids@1", "identity": "other code"}),
     "score of a scorer": Cache(
         scorers_score, {"model": "two", "prompt": "!", "theme": "dogs", "pictures": (BLUE, RED)}
     ),

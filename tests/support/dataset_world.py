@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from paco_core.config.params import PromptsParams
 from paco_core.data.annotation.votes import Annotation, to_table
 from paco_core.data.grids.divided import shard_of
-from paco_core.data.grids.grids import Finished, GridJob, Painting, grid_jobs, write_grids
+from paco_core.data.grids.grids import GridFiles, GridJob, Painting, grid_jobs, write_grids
 from paco_core.data.pairs.painted_edits import write_painted
 from paco_core.data.pairs.rankings import instances
 from paco_core.data.prompts.edit_prompts import drawn
@@ -32,7 +32,7 @@ def draw_grids(data: Path, prompts: list[PromptRecord], shards: int = 2) -> None
     """Prompts and grids below ``data``, as their stages leave them."""
     for name in ("prompts", "diverse_prompts"):
         write_prompts(data / name / "prompts.jsonl", prompts)
-    finished = Finished(data.parent / "work")
+    finished = GridFiles(data.parent / "work")
     for shard in range(shards):
         jobs = grid_jobs(shard_of(prompts, shard, list(range(shards))), SEEDS, RECIPE)
         for job in jobs:

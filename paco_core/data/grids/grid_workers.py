@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paco_core.data.grids.grids import Finished, Generator, GridJob, GridsPainted, Say, paint
+from paco_core.data.grids.grids import Generator, GridJob, Say, Store, paint
 from paco_core.data.grids.text_to_image import Request
 from paco_core.runtime import launchers
 
@@ -39,10 +39,11 @@ class GridPainter:
         self._generator.encode(requests)
 
     def __call__(self, jobs: Sequence[GridJob]) -> PaintedBatch:
-        kept, messages = PicturesInMemory(), list[str]()
-        done = paint(jobs, kept, lambda: _Encoded(self._generator), batch_size=self._batch_size, say=messages.append)
-        self._batch_size = done.batch_size  # memory that did not suffice once will not the next time
-        return PaintedBatch(dict(kept), done.batch_size, messages)
+        images, messages = PicturesInMemory(), list[str]()
+        load = partial(_Encoded, self._generator)
+        # Memory that did not suffice once will not the next time.
+        self._batch_size = paint(jobs, images, load, batch_size=self._batch_size, say=messages.append)
+        return PaintedBatch(dict(images), self._batch_size, messages)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class _Encoded:
 
 def paint_apart(
     jobs: Sequence[GridJob],
-    finished: Finished,
+    images: Store,
     load: Callable[[], Generator],
     *,
     batch_size: int,
@@ -71,26 +72,21 @@ def paint_apart(
     threads: int,
     say: Say,
     advance: Callable[[int], object] = lambda _count: None,
-) -> GridsPainted:
-    """:func:`paco_core.data.grids.grids.paint` by workers of the chosen launcher; pictures are kept as they come home.
+) -> int:
+    """:func:`paco_core.data.grids.grids.paint` by workers of the chosen launcher.
 
     Raises:
         DataError: when not even one picture fits into a worker's memory.
     """
-    pending = sorted(
-        (job for job in jobs if job.id not in finished), key=lambda job: (job.record.height, job.record.width)
-    )
-    result = GridsPainted(resumed=len(jobs) - len(pending), batch_size=batch_size)
-    if result.resumed:
-        say(f"{result.resumed} of {len(jobs)} pictures were painted by an earlier run")
-    batches = [pending[start : start + batch_size] for start in range(0, len(pending), batch_size)]
-    make = partial(GridPainter, load, [job.request for job in pending], batch_size)
+    by_size = sorted(jobs, key=lambda job: (job.record.height, job.record.width))
+    batches = [by_size[start : start + batch_size] for start in range(0, len(by_size), batch_size)]
+    make = partial(GridPainter, load, [job.request for job in by_size], batch_size)
+    smallest = batch_size
     for number, made in launchers.spread(batches, make, gpu=gpu, threads=threads):
         for line in made.messages:
             say(line)
         for grid_id, png in made.pictures.items():
-            finished.save(grid_id, png)
-        result.painted += len(batches[number])
-        result.batch_size = min(result.batch_size, made.batch_size)
+            images.save(grid_id, png)
+        smallest = min(smallest, made.batch_size)
         advance(len(batches[number]))
-    return result
+    return smallest

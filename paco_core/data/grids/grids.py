@@ -1,15 +1,12 @@
-"""One picture a prompt and seed, each holding all panels of the set: painted in shards, resumable.
+"""Grids: one image per prompt and seed, with all panels of the set, generated in shards.
 
-A picture depends on its prompt, seed, generator and settings, which its id digests; not on shard,
-order or what is painted beside it. Of the batch size it depends by rounding alone
-(:mod:`paco_core.data.grids.text_to_image`). Finished pictures are kept in a work folder outside the
-stage's outs (DVC deletes outs before a run), so that a killed shard goes on where it stopped.
+An image depends on its prompt, seed, generator and settings, which its id digests; not on shard, order or the other
+images of its batch. It depends on the batch size by rounding alone (:mod:`paco_core.data.grids.text_to_image`).
 """
 
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +29,10 @@ if TYPE_CHECKING:
     from paco_core.config.params import GridsParams
 
 Say = Callable[[str], None]
-PNG_END = b"IEND\xaeB`\x82"
 
 
 class Store(Protocol):
-    """Where finished pictures go (:class:`Finished`)."""
-
-    def __contains__(self, grid_id: object) -> bool: ...
+    """Where images go (:class:`GridFiles`)."""
 
     def save(self, grid_id: str, png: bytes) -> None: ...
 
@@ -58,8 +52,7 @@ class Painting:
     """All that decides how a prompt and seed become a picture, up to rounding, which batch size and device decide.
 
     Held: the generator by content (a hub's by commit), number format and settings; prompt, layout, size and seed are
-    part of a picture's id (:func:`grid_jobs`), code and libraries of the folder of unfinished pictures. The batch size
-    is left out so that a run that goes on with less memory keeps what is painted.
+    part of a picture's id (:func:`grid_jobs`).
     """
 
     model: str  # content digest of the generator, or its hub id
@@ -118,26 +111,21 @@ def grid_jobs(records: Sequence[PromptRecord], seeds: Sequence[int], recipe: Pai
     return jobs
 
 
-class Finished(Mapping[str, bytes]):
-    """Pictures painted so far, id -> PNG bytes, each a file that is whole or does not count."""
+class GridFiles(Mapping[str, bytes]):
+    """Images in a folder, id -> PNG bytes: those of a shard need not fit into memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def _path(self, grid_id: str) -> Path:
-        return self.folder / f"{grid_id}.png"
+    def __getitem__(self, grid_id: str) -> bytes:
+        try:
+            return (self.folder / f"{grid_id}.png").read_bytes()
+        except FileNotFoundError:
+            raise KeyError(grid_id) from None
 
     def __contains__(self, grid_id: object) -> bool:
-        path = self._path(str(grid_id))
-        if not path.is_file() or path.stat().st_size < len(PNG_END):
-            return False
-        with path.open("rb") as stream:  # after a power cut a file may be shorter than what was written
-            stream.seek(-len(PNG_END), os.SEEK_END)
-            return stream.read() == PNG_END
-
-    def __getitem__(self, grid_id: str) -> bytes:
-        return self._path(grid_id).read_bytes()
+        return (self.folder / f"{grid_id}.png").is_file()
 
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self.folder.glob("*.png")))
@@ -146,74 +134,55 @@ class Finished(Mapping[str, bytes]):
         return sum(1 for _ in self)
 
     def save(self, grid_id: str, png: bytes) -> None:
-        part = self.folder / f".{grid_id}.part"  # one job is painted by one shard, so one writer
-        part.write_bytes(png)
-        part.replace(self._path(grid_id))
-
-    def forget(self, grid_ids: Sequence[str]) -> None:
-        """Remove pictures that now lie in a shard, and what a killed run left of them."""
-        for grid_id in grid_ids:
-            self._path(grid_id).unlink(missing_ok=True)
-            (self.folder / f".{grid_id}.part").unlink(missing_ok=True)
-
-
-@dataclass
-class GridsPainted:
-    """How painting went."""
-
-    painted: int = 0
-    resumed: int = 0
-    batch_size: int = 0
+        (self.folder / f"{grid_id}.png").write_bytes(png)
 
 
 def paint(
     jobs: Sequence[GridJob],
-    finished: Store,
+    images: Store,
     load: Callable[[], Generator],
     *,
     batch_size: int,
     say: Say,
     advance: Callable[[int], object] = lambda _count: None,
-) -> GridsPainted:
-    """Paint the jobs that are not finished yet, in batches of equal size; the generator loads only if needed.
+) -> int:
+    """Generate the images of all jobs in batches of equal size; the generator loads only if there are any.
 
-    ``advance`` is called with how many pictures were painted. When memory does not suffice, the batch is halved,
-    which is said, and painting goes on.
+    ``advance`` is called with how many images were generated. If memory does not suffice, the batch is halved, which
+    is said.
+
+    Returns:
+        The batch size at the end.
 
     Raises:
-        DataError: when not even one picture fits into memory.
+        DataError: when not even one image fits into memory.
     """
-    pending = [job for job in jobs if job.id not in finished]
-    result = GridsPainted(resumed=len(jobs) - len(pending), batch_size=batch_size)
-    if result.resumed:
-        say(f"{result.resumed} of {len(jobs)} pictures were painted by an earlier run")
-    if not pending:
-        return result
+    if not jobs:
+        return batch_size
     generator = load()
-    if encoded := generator.encode([job.request for job in pending]):
+    if encoded := generator.encode([job.request for job in jobs]):
         say(f"{encoded} prompts encoded, each once; the text encoders are dropped")
     by_kind: dict[Hashable, list[GridJob]] = {}
-    for job in pending:
+    for job in jobs:
         by_kind.setdefault(generator.kind(job.request), []).append(job)
     for queue in by_kind.values():
         while queue:
-            batch = queue[: result.batch_size]
+            batch = queue[:batch_size]
             try:
-                images = generator.paint([job.request for job in batch], result.batch_size)
+                made = generator.paint([job.request for job in batch], batch_size)
             except (RuntimeError, MemoryError) as error:
-                result.batch_size = _halved(result.batch_size, batch[0], error, say)
+                batch_size = _halved(batch_size, batch[0], error, say)
                 continue
-            for job, image in zip(batch, images, strict=True):
+            for job, image in zip(batch, made, strict=True):
                 _check_size(job, image)
-                finished.save(job.id, encode_png(image))
+                images.save(job.id, encode_png(image))
             del queue[: len(batch)]
-            result.painted += len(batch)
             advance(len(batch))
-    return result
+    return batch_size
 
 
-def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> None:
-    """Write finished pictures as a shard, one in memory at a time; every job must be finished, and may be none."""
+def write_grids(folder: Path, jobs: Sequence[GridJob], images: GridFiles) -> None:
+    """Write the images of the jobs, which may be none, as a shard, one in memory at a time."""
     rows: list[dict[str, Any]] = [
         {
             "id": job.id,
@@ -222,11 +191,11 @@ def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> No
             "layout": job.record.layout,
             "height": job.record.height,
             "width": job.record.width,
-            "md5": md5_of(finished[job.id]),
+            "md5": md5_of(images[job.id]),
         }
         for job in jobs
     ]
-    write_shard(folder, rows, finished, columns=(*GRID_COLUMNS, "height", "width", "md5"))
+    write_shard(folder, rows, images, columns=(*GRID_COLUMNS, "height", "width", "md5"))
 
 
 def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:

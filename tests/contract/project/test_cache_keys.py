@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from paco_core.config.execution import how_fields
 from paco_core.config.params import PolicyRecipe, RewardParams
+from paco_core.data.grids.grids import Painting
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt
 from paco_core.serving.servers.endpoint import recipe
@@ -65,7 +66,7 @@ SECTIONS: dict[str, tuple[BaseModel, Callable[[Any, Path], object], set[str]]] =
     ),
     "grids": (  # sizes are those of a prompt's record, seeds of a picture; rounding is not counted
         given.PARAMS.grids,
-        lambda p, f: given.Painting.from_params(p, f).digest,
+        lambda p, f: Painting.from_params(p, f).digest,
         {"height", "width", "seeds", "batch_size", "device"},
     ),
     "chat": (  # how long to try, and where a name is served

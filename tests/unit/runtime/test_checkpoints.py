@@ -71,14 +71,6 @@ def test_an_experiment_shares_those_of_its_project(tmp_path: Path) -> None:
     assert checkpoints.stage_folder(checkout, "policies@a") == checkpoints.stage_folder(tmp_path, "policies@a")
 
 
-def test_parts_of_an_out_are_kept_for_the_code_that_made_them(tmp_path: Path) -> None:
-    first = checkpoints.unfinished(tmp_path, "grids@0", "one")
-    first.mkdir(parents=True)
-    assert checkpoints.unfinished(tmp_path, "grids@0", "one") == first and first.is_dir()
-    checkpoints.unfinished(tmp_path, "grids@0", "two")
-    assert not first.exists()
-
-
 def test_they_are_listed_and_dropped_by_stage(tmp_path: Path) -> None:
     keep(tmp_path, "policies@a", "0123456789abcdef", 1, 10)
     keep(tmp_path, "reward_lora", "fedcba9876543210", 3, 20)
