@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from paco_core.io import content
 from paco_core.policies import base
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import fingerprint, row_key
@@ -101,14 +100,7 @@ def test_the_precision_of_products_counts(model: Path, tmp_path: Path) -> None:
     assert kept == {row_key(["text", "a blue bear", TEXT_LENGTH], "", name) for name in ("highest", "high")}
 
 
-def test_large_weights_in_the_place_of_others_of_their_size_and_time_are_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(content, "LARGE_BYTES", 0)
-    monkeypatch.setattr(content, "SETTLED_S", -1.0)
-    for name in ("dvc.yaml", "params.yaml"):
-        (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path)
+def test_weights_in_the_place_of_others_of_their_size_and_time_are_others(tmp_path: Path) -> None:
     weights = tmp_path / "model/text_encoder/model.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_bytes(b"one")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from paco_core.config.params import ServingParams, load
-from paco_core.io import content
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.endpoint import RewardEndpoint, fingerprint
 from paco_core.serving.servers.registry import ServerRecord
@@ -18,14 +17,7 @@ def serving(repository: Path) -> ServingParams:
     return load(repository / "params.yaml").serving
 
 
-def test_a_large_folder_is_what_it_holds_not_what_the_lock_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(content, "LARGE_BYTES", 0)
-    monkeypatch.setattr(content, "SETTLED_S", -1.0)
-    for name in ("dvc.yaml", "params.yaml"):
-        (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_is_what_it_holds_not_what_the_lock_says(tmp_path: Path) -> None:
     model = tmp_path / "data/reward_merged"
     model.mkdir(parents=True)
     (model / "model.safetensors").write_bytes(b"one")
