@@ -116,7 +116,7 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--licence", default="other", help="license of the data set, for its card (default: other)")
     sub = bring = actions.add_parser("import", help="convert public data into a folder that paco can read")
     sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit", "vistory"), help="input format")
-    sub.add_argument("folder", type=Path, help="the public data; for GEdit-Bench also one Parquet file")
+    sub.add_argument("folder", type=Path, help="a folder of public data; for GEdit-Bench also one Parquet file")
     sub.add_argument("out", type=Path, help="a new folder, such as data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking instance")
     sub.add_argument("id", help="an id in the tables of pairs or rankings")
