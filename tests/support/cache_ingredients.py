@@ -24,7 +24,6 @@ from paco_core.policies.encodings import fingerprint, row_key
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.training_key import training_key as reward_key
 from paco_core.rewards.http_scorer import sample_key
-from paco_core.runtime import checkpoints
 from paco_core.runtime.code.source_cache import reading_key
 from paco_core.runtime.tracking.outbox import access_digest
 from paco_core.serving.cache import question_key
@@ -133,8 +132,6 @@ def named_models(
     files(folder, **texts, train_jsonl=prompts, test_jsonl=test_prompts)
     split = {"train": "train.jsonl", "test": "test.jsonl"}
     return contents(folder, grpo_toys.recipe(model="model", start="start.safetensors", prompts=split, **sets))
-
-
 
 
 def score(
