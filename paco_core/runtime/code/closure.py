@@ -44,8 +44,8 @@ PLUMBING = frozenset(
 PLUMBING_ROOMS = ("paco_core.cli.", "paco_core.config.", "paco_core.runtime.", "dvc_project.")
 #: Libraries of the plumbing kind: validation, protocols, processes and progress bars.
 NOT_COMPUTING = frozenset(
-    {"cv2", "dagster_pipes", "fastapi", "mlflow", "pathspec", "prometheus_client", "psutil", "pydantic", "ray",
-     "requests", "rich", "ruamel", "starlette", "tqdm", "uvicorn", "yaml"}
+    {"certifi", "cv2", "dagster_pipes", "fastapi", "httpx", "mlflow", "pathspec", "prometheus_client", "psutil",
+     "pydantic", "ray", "requests", "rich", "ruamel", "starlette", "tqdm", "uvicorn", "yaml"}
 )  # fmt: skip
 
 #: What a library computes with where our own code imports the library alone: a pipeline's text encoders, tokenizers and
