@@ -1,21 +1,42 @@
-"""Bytes that are to be published, looked through for secrets: the shapes of tokens, passwords, and this user's own."""
+"""Search for secrets in bytes that are to be published.
+
+A secret is a token by its shape (:mod:`.secret_shapes`, by which logs are redacted, too), what a detector of
+detect-secrets (Yelp) or :data:`ASSIGNED` matches, or the value of one of this user's own variables. detect-secrets has
+no rule for headers and `name: value`. No match is sent anywhere to be verified.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from paco_core.io.secret_shapes import assigned, tokens
+from paco_core.io.secret_shapes import tokens
 from paco_core.io.secrets import values_of
 
-CHUNK = 4 << 20  # bytes that are held at a time
-OVERLAP = 16 << 10  # bytes of the last chunk that are looked at again: a secret may lie across
-_TEXT = re.compile(rb"[\t\r\n -~]{12,}")  # pictures and numbers hold hardly any that is as long
+CHUNK = 4 << 20  # bytes that are searched at a time
+OVERLAP = 16 << 10  # bytes of the last chunk that are searched again: a secret may lie across
+#: Detectors that take a digest, an image in base64 or a word of a vocabulary for a secret, or a second per megabyte.
+SKIPPED = {
+    "ArtifactoryDetector", "Base64HighEntropyString", "CloudantDetector", "HexHighEntropyString", "IPPublicDetector",
+    "IbmCloudIamDetector", "IbmCosHmacDetector", "NpmDetector", "SoftlayerDetector",
+}  # fmt: skip
+_MIXED = r"(?=[^\s\"']*[a-z])(?=[^\s\"']*\d)"  # letters and digits, unlike the words of a sentence
+ASSIGNED = {
+    "a password": rf"(?:password|passwd|passphrase)[\"']?:\s?{_MIXED}[^\s\"'`<>${{}}()\[\]|*,;:]{{6}}"
+    r"|login\s{1,3}\S{1,80}\s{1,3}password\s{1,3}\S{4}",
+    "a key": rf"(?:signature|credential|token)[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?{_MIXED}[\w+/~-]{{16,}}(?![\w.(\[])"
+    r"|authorization[\"']?\s?[:=]\s?[\"']?(?:bearer|basic|token)\s{1,3}[\w+/.=~-]{8}",
+    "a token in a URL": r"://[\w.~%+-]{20,255}@[\w\[]",
+}
+_NAME = re.compile(r"pass|pwd|secret|contrase|key|token|signature|credential|authorization|://")
+_TEXT = re.compile(rb"[\t\r\n -~]{12,}")  # images and numbers contain hardly any text that is as long
 _WIDE = re.compile(rb"(?:[\t\r\n -~]\0{1,3}){12,}[\t\r\n -~]?")
+_ESCAPE = re.compile(rb"\\+(?:u00([0-7][0-9a-fA-F])|([bfnrt])|)")  # of JSON, also in JSON
 _LETTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-_ESCAPE = re.compile(rb"\\(?:u00([0-7][0-9a-fA-F])|([^u]))")  # of JSON
 
 
 def pieces_of(path: Path) -> Iterator[bytes]:
@@ -23,18 +44,6 @@ def pieces_of(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         while piece := stream.read(CHUNK):
             yield piece
-
-
-def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks of :data:`CHUNK` or more: each search reads the end of the last block again."""
-    block, size = list[bytes](), 0
-    for piece in pieces:
-        block.append(piece)
-        size += len(piece)
-        if size >= CHUNK:
-            yield b"".join(block)
-            block, size = [], 0
-    yield b"".join(block)
 
 
 class Search:
@@ -46,67 +55,60 @@ class Search:
     """
 
     def __init__(self, environ: Mapping[str, str], names: Collection[str] = ()) -> None:
+        from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+        from detect_secrets.plugins.keyword import FOLLOWED_BY_EQUAL_SIGNS_REGEX, KeywordDetector
+
+        detectors: Mapping[str, Any] = get_mapping_from_secret_type_to_class()
+        skipped = SKIPPED | {KeywordDetector.__name__}  # which takes long: it gets the lines with a telling name only
+        self._keywords = KeywordDetector()
+        self._detectors = [detector() for detector in detectors.values() if detector.__name__ not in skipped]
+        self._patterns = [(kind, re.compile(pattern, re.IGNORECASE | re.ASCII)) for kind, pattern in ASSIGNED.items()]
+        self._patterns.append(("a password or key", FOLLOWED_BY_EQUAL_SIGNS_REGEX))  # KeywordDetector wants quotes
         forms = [(name, form) for name, value in values_of(environ, names) for form in (value, quote(value, safe=""))]
-        self._own = [(f"the value of the variable {name}", form.encode()) for name, form in dict.fromkeys(forms)]
-        self._overlap = max([OVERLAP, *(4 * len(form) for _, form in self._own)])
+        self._variables = [(f"the value of the variable {name}", form) for name, form in dict.fromkeys(forms)]
 
-    def found(self, pieces: Iterable[bytes]) -> dict[str, int]:
-        """What kinds of secret a stream holds, and the line where the first of each is. No secret is repeated here.
+    def matches(self, pieces: Iterable[bytes]) -> dict[str, int]:
+        """The kinds of secrets in a stream, and the line where the first of each is; no secret itself.
 
-        A text is found in ASCII, UTF-8, UTF-16 and UTF-32, and behind the escapes of JSON and the quotes of CSV.
+        Texts are ASCII, UTF-8, UTF-16 or UTF-32, also behind the escapes of JSON and the quotes of CSV.
         """
-        found: dict[str, int] = {}
-        kept, line = b"", 1
-        for piece in _blocks(pieces):
-            window = kept + piece
-            # What the cut left of a word is no start of one.
-            body = window.lstrip(_LETTERS) if kept else window
-            first = line + window.count(b"\n", 0, len(window) - len(body))
-            for kind, at in self._places(body):
-                found.setdefault(kind, first + body.count(b"\n", 0, at))
-            kept = window[-self._overlap :]
-            line += window.count(b"\n", 0, len(window) - len(kept))
-        return found
+        kinds: dict[str, int] = {}
+        for line, block in _blocks(pieces):
+            text = b"\0".join(_TEXT.findall(block))
+            for variant in dict.fromkeys([text, _narrow(block), _unescaped(text)]):
+                for kind, at in self._places(variant.decode("ascii")):
+                    kinds.setdefault(kind, line + variant.count(b"\n", 0, at))
+        return kinds
 
-    def _places(self, body: bytes) -> Iterator[tuple[str, int]]:
-        runs = list(_TEXT.finditer(body))
-        text = b"\0".join(run.group() for run in runs)
-        yield from ((kind, at) for kind, value in self._own if (at := body.find(value)) >= 0)
-        yield from ((kind, _place(runs, at)) for kind, at in _shapes(text))
-        for plain in {_narrow(body) if b"\0" in body else text, *_unquoted(text)} - {text}:
-            yield from ((kind, 0) for kind, value in self._own if value in plain)
-            yield from ((kind, 0) for kind, _ in _shapes(plain))
+    def _places(self, text: str) -> Iterator[tuple[str, int]]:
+        yield from ((kind, at) for kind, value in self._variables if (at := text.find(value)) >= 0)
+        yield from ((shape.kind, at) for shape, at, _end in tokens(text))
+        named = "\n".join(line for line in text.split("\n") if _NAME.search(line.lower()))
+        matches = [(kind, match[0]) for kind, pattern in self._patterns if (match := pattern.search(named))]
+        matches += [("a password or key", match) for match in self._keywords.analyze_string(named)]
+        matches += [(f"a {rule.secret_type}", match) for rule in self._detectors for match in rule.analyze_string(text)]
+        yield from ((kind, max(0, text.find(match))) for kind, match in matches)
 
 
-def _shapes(text: bytes) -> Iterator[tuple[str, int]]:
-    """What in a text has the shape of a secret, and where."""
-    words = text.decode("ascii")
-    yield from ((shape.kind, at) for shape, at, _end in (*tokens(words), *assigned(words.lower())))
+def _blocks(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """A stream in blocks of :data:`CHUNK` or more, each behind the end of the last one, with the line of its start."""
+    line, end, block = 1, b"", bytearray()
+    for piece in chain(pieces, [b""]):
+        block += piece
+        if len(block) - len(end) >= CHUNK or not piece:
+            yield line, bytes(block)
+            end = bytes(block[-OVERLAP:]).lstrip(_LETTERS)  # the rest of a word that was cut is no start of one
+            line += block.count(b"\n", 0, len(block) - len(end))
+            block = bytearray(end)
 
 
-def _place(runs: Sequence[re.Match[bytes]], at: int) -> int:
-    """Where in the bytes a place of their joined texts is."""
-    for run in runs:
-        if at <= len(run.group()):
-            return run.start() + at
-        at -= len(run.group()) + 1
-    raise ValueError(at)
-
-
-def _narrow(body: bytes) -> bytes:
-    """Texts in UTF-16 and UTF-32 as ASCII, also without a letter before or behind that is none of theirs."""
-    texts = [match[0].replace(b"\0", b"") for match in _WIDE.finditer(body)]
+def _narrow(block: bytes) -> bytes:
+    """Texts in UTF-16 and UTF-32 as ASCII, also without a letter before or behind that does not belong to them."""
+    texts = [match.replace(b"\0", b"") for match in _WIDE.findall(block)]
     return b"\0".join(part for text in texts for part in (text, text[1:], text[:-1]))
 
 
-def _unquoted(text: bytes) -> Iterator[bytes]:
-    """A text without the escapes of JSON and the doubled quotes of CSV, one in the other up to three times."""
-    for _ in range(3):
-        yield (text := _ESCAPE.sub(_unescaped, text))
-        yield (text := text.replace(b'""', b'"'))
-
-
-def _unescaped(escape: re.Match[bytes]) -> bytes:
-    if escape[1]:
-        return bytes([int(escape[1], 16)])
-    return b" " if escape[2] in b"bfnrt" else escape[2]
+def _unescaped(text: bytes) -> bytes:
+    """A text without the escapes of JSON and the doubled quotes of CSV."""
+    plain = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]) if match[1] else b" " if match[2] else b"", text)
+    return plain.replace(b'""', b'"')

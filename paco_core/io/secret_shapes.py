@@ -1,4 +1,4 @@
-"""What secrets look like: tokens by the shape that their issuer gave them, private keys, and assigned passwords.
+"""Shapes of secrets: tokens with the prefix of their issuer, and private keys.
 
 Issuers mark their tokens with a prefix so that scanners can find them. Each shape here begins with such a literal; what
 follows is looked at only where the literal stands, which is several times as fast as expressions over the whole text.
@@ -51,47 +51,11 @@ TOKENS = (
     _shape("a private key", "PuTTY-User-Key-File- AGE-SECRET-KEY-1", "[0-9A-Z]", alone=False),
     _shape("a private key", "LS0tLS1CRUdJTi", "[A-Za-z0-9+/]{20,60}(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)"),
 )
-_IS = r"""["']?\s{0,3}(?::=|=>|[:=])\s{0,3}["']?"""
-#: A password is any word after an equals sign or in quotes; without them, as in a sentence or a vocabulary, it has
-#: letters and digits.
-_WORD = r"""[^\s"'`<>${}()\[\]|*,;:]"""
-_MIXED = rf"(?={_WORD}*[a-z])(?={_WORD}*\d)"
-_PASSWORD = (
-    rf"""[\w-]{{0,40}}["']?\s?"""
-    rf"""(?:(?::=|=>|=)\s?["']?{_WORD}{{6}}|:\s?["']{_WORD}{{6}}|:\s?{_MIXED}{_WORD}{{6}})"""
-)
-#: A key has letters and digits; words, other names and calls of functions seldom have as many.
-_RANDOM = r"(?=[^\s\"']*[a-z])(?=[^\s\"']*\d(?:[^\s\"']*\d|[^\s\"']{16}))[a-z0-9+/_=~-]{16,}(?![\w.(\[])"
-_KEY = rf"(?:_?id|_?key|_?token)?{_IS}{_RANDOM}"
-#: What is assigned to a name that holds a secret, as in a shell, Python, JSON, YAML, a query of a URL, or a netrc.
-#: These are compared with a text in lower case.
-ASSIGNED = (
-    _shape("a password", "password passwd passphrase", _PASSWORD, alone=False),
-    _shape("a password", "_pass _pwd", rf"{_IS}{_MIXED}{_WORD}{{6}}", alone=False),
-    _shape("a password", "login", r"\s{1,3}\S{1,80}\s{1,3}password\s{1,3}\S{4}"),
-    _shape("a key", "api_key apikey api-key access_key accesskey access-key account_key auth_key", _KEY, alone=False),
-    _shape("a key", "private_key encryption_key signing_key master_key secret token", _KEY, alone=False),
-    _shape("a key", "signature credential sig=", rf"[\w-]{{0,20}}=?{_RANDOM}", alone=False),
-    _shape("a key", "authorization", r"""["']?\s?[:=]\s?["']?(?:bearer|basic|token)\s{1,3}[\w+/.=~-]{8}"""),
-    _shape("a key", '"auth" "_auth"', r"""\s?:\s?"[a-z0-9+/]{16}""", alone=False),
-    _shape("a key", '"username"', r"""\s?:\s?"[^"]{1,80}"\s?,\s{0,9}"key"\s?:""", alone=False),
-    _shape("a password in a URL", "://", r"[\w.~%!$&'()*+,;=-]{0,80}:[^\s/@:\"'<>|\\^`]{3,200}@[\w\[]", alone=False),
-    _shape("a token in a URL", "://", r"[\w.~%+-]{20,255}@[\w\[]", alone=False),
-)
 
 
 def tokens(text: str) -> Iterator[tuple[Shape, int, int]]:
     """Each place of a text that has the shape of a token or a private key: where it starts and where its head ends."""
-    return _places(TOKENS, text)
-
-
-def assigned(lower: str) -> Iterator[tuple[Shape, int, int]]:
-    """Each place of a text in lower case where a password or key is assigned to a name, or stands in a URL."""
-    return _places(ASSIGNED, lower)
-
-
-def _places(shapes: tuple[Shape, ...], text: str) -> Iterator[tuple[Shape, int, int]]:
-    for shape in shapes:
+    for shape in TOKENS:
         for start in shape.starts:
             at = text.find(start)
             while at >= 0:

@@ -125,7 +125,7 @@ def _files(folder: Path) -> tuple[list[Path], list[str]]:
 
 def _against(path: Path, shown: str, kind: Kind, search: Search) -> Iterator[str]:
     """What speaks against a file."""
-    if not shown.isprintable() or search.found([shown.encode(errors="replace")]):
+    if not shown.isprintable() or search.matches([shown.encode(errors="replace")]):
         yield "its name has control characters, or what looks like a secret; rename it"
     try:
         if is_pickled(path):
@@ -142,7 +142,7 @@ def _against(path: Path, shown: str, kind: Kind, search: Search) -> Iterator[str
             return
         secrets = dict[str, int]()
         for stream in sort.read(path):
-            secrets = search.found(stream) | secrets
+            secrets = search.matches(stream) | secrets
         yield from (f"holds what looks like {what} (line {line}); remove it" for what, line in secrets.items())
     except DataError as error:
         yield f"{str(error).removeprefix(f'{path}: ')}; a file is what its name says, or it is not published"
