@@ -167,8 +167,8 @@ def test_a_damaged_journal_does_not_block_the_others(project: Path, capfd: pytes
         assert tracker.run_id
     assert runs(project)["x"].info.status == "FINISHED"
     assert all(journal.home.is_dir() for journal in damaged)
-    problems = capfd.readouterr().err.count("not an event")
-    assert 2 <= problems <= 4, "of each at the sender's start and the stage's, not in every round"
+    count = capfd.readouterr().err.count("not an event")
+    assert 2 <= count <= 4, "of each at the sender's start and the stage's, not in every round"
     problems = sorted(send_left_over(project).problems)
     assert len(problems) == 2
     for journal, problem in zip(sorted(damaged, key=lambda journal: journal.home), problems, strict=True):
