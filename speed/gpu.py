@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -22,9 +23,13 @@ from typing import Any
 
 import torch
 
+from paco_core.config import profiles
 from paco_core.io.atomic import atomic
-from paco_core.planning.reached import H100_FLOPS
+from paco_core.io.files import read_json, write_json
+from paco_core.planning.gpu_speed import RECORD, GpuSpeed
+from paco_core.policies.families import family_of
 from speed import gpu_reward
+from speed.gpu_policies import H100_FLOPS
 from speed.reward_common import ROOT, in_own_process
 from speed.reward_training import VARIANTS
 
@@ -132,6 +137,28 @@ def write(page: Path, figures: str) -> None:
         part.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}", encoding="utf-8")
 
 
+def speeds(rows: Rows, gpu: str) -> list[GpuSpeed]:
+    """Passes per second of each model and size, from the rows of :func:`policies`."""
+    recipes, images = profiles.read(ROOT, "paper").policies.recipes, dict[tuple[str, int], dict[str, float]]()
+    for row in rows:
+        images.setdefault((row["policy"], row["side"]), {})[row["phase"]] = row.get("images/s", 0.0)
+    found = []
+    for (name, side), phases in images.items():
+        if {"rollout", "trained pass"} <= phases.keys():  # else it ran out of memory
+            recipe = recipes[name]
+            passes = family_of(recipe.family).passes_a_step(recipe.guidance)
+            sampled, trained = phases["rollout"] * recipe.sampling_steps * passes, phases["trained pass"] * passes
+            found.append(GpuSpeed(gpu, date.today().isoformat(), recipe.model, side, sampled, trained))
+    return found
+
+
+def write_speeds(record: Path, new: Sequence[GpuSpeed]) -> None:
+    """Put the speeds of a GPU in place of its earlier ones; `paco plan` reads them."""
+    gpus = {speed.gpu for speed in new}
+    rows = [row for row in read_json(record) if row["gpu"] not in gpus]
+    write_json(record, rows + [asdict(speed) for speed in new])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="small weights; prints, and writes no page")
@@ -154,14 +181,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Reward model, training": lambda: reward(args.tiny, args.device),
         "Reward model, merging and serving": lambda: serving(args.tiny, args.device, args.engine),
     }
-    lines = []
+    lines, rows = [], dict[str, Rows]()
     for title, part in parts.items():
         print(f"{title} ...", file=sys.stderr, flush=True)
-        lines += [f"### {title}", "", *table(part()), ""]
+        rows[title] = part()
+        lines += [f"### {title}", "", *table(rows[title]), ""]
     figures = "\n".join([machine(args.device) + f"; {time.monotonic() - begun:.0f} s in all.", "", *lines]).rstrip()
     print(figures)
     if not args.tiny:
         write(args.page, figures)
+        write_speeds(RECORD, speeds(rows["Policies"], torch.cuda.get_device_name(args.device)))
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.grpo.evaluation import Evaluator
 from paco_core.grpo.recipe import assemble
 from paco_core.grpo.trainer import Outcome, RunContext
-from paco_core.planning.device_memory import device_memory
-from paco_core.planning.footprint import Architecture, architecture
+from paco_core.planning.memory import training_memory
+from paco_core.planning.model_configs import ModelConfig, model_config
+from paco_core.planning.random_models import build_policy, random_prompt
 from paco_core.policies.encoded import Encoded
 from paco_core.policies.pipeline_policy import PipelinePolicy
 from speed.gpu_policies import at_side
 from speed.gpu_trainer import REWARDS, Darkness, split
-from speed.policy_models import bare, encoded
 
 #: What makes an epoch short. The ratio gap is measured here and stops nothing.
 SHORT: dict[str, Any] = {
@@ -82,19 +82,19 @@ def free_gb(device: str) -> float | None:
 
 
 def drawn(
-    policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, prompts: Sequence[str], *_: Any, **__: Any
+    policy: PipelinePolicy, recipe: PolicyRecipe, config: ModelConfig, prompts: Sequence[str], *_: Any, **__: Any
 ) -> Encoded:
     """What :meth:`Policy.encode` gives, at random: text encoders of full size would not be used for anything else."""
-    rows = [encoded(policy, recipe, found, (recipe.train_size,) * 2).rows[0] for _ in prompts]
+    rows = [random_prompt(policy, recipe, config, (recipe.train_size,) * 2).rows[0] for _ in prompts]
     return Encoded(rows, policy.device)
 
 
-def epoch(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) -> tuple[Outcome, Clock]:
+def epoch(recipe: PolicyRecipe, config: ModelConfig, device: str) -> tuple[Outcome, Clock]:
     """Train one epoch, and the seconds of its parts."""
-    policy, clock = bare(recipe, found, device, root), Clock(device)
+    policy, clock = build_policy(recipe, config, device), Clock(device)
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(policy, "encode", partial(drawn, policy, recipe, found)),
+        patch.object(policy, "encode", partial(drawn, policy, recipe, config)),
         clock.timed(type(policy), "decode"),
         clock.timed(Evaluator, "evaluate"),
     ):
@@ -108,12 +108,13 @@ def measure(name: str, profile: str, device: str, root: Path) -> dict[str, Any]:
     """The row of one policy; one that does not fit, or fails, is a row with the reason."""
     params = profiles.read(root, profile)
     given = params.policies.recipes[name]
-    if (found := architecture(root, given.model)) is None:
-        raise SystemExit(f"{given.model}: neither a folder nor a model whose sizes are known")
+    if (config := model_config(root, given.model)) is None:
+        raise SystemExit(f"{given.model}: neither a folder nor a model that paco knows")
     side = given.train_size
-    planned = device_memory(at_side(params, name, side), name, root)
+    planned = training_memory(at_side(params, name, side), name, root)
     assert planned is not None
-    plan = max(planned.phases["training"], planned.phases[f"evaluation at {side} px"])  # no text encoder is loaded
+    phases = planned.phases_gb  # minus that of encoding: no text encoder is loaded
+    plan = max(phases["training"], phases[f"evaluation at {side} px"])
     recipe = PolicyRecipe.model_validate({**given.model_dump(), **SHORT, "device": device, "eval_sizes": [side]})
     row: dict[str, Any] = {"model": given.model, "side": side, "plan GB": plan}
     free = free_gb(device)
@@ -121,7 +122,7 @@ def measure(name: str, profile: str, device: str, root: Path) -> dict[str, Any]:
         return row | {"error": f"skipped: {plan:.1f} GB by the plan, {free:.1f} GB are free on this GPU"}
     begun = time.monotonic()
     try:
-        outcome, clock = epoch(recipe, found, device, root)
+        outcome, clock = epoch(recipe, config, device)
     except Exception as error:
         return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}
     decoded, figures = sum(clock.seconds["decode"]), outcome.rows[-1]

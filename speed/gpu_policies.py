@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from paco_core.config import profiles
 from paco_core.config.params import Params
@@ -24,15 +25,14 @@ from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.rollout import Sampling, Trajectory, rollout
 from paco_core.io.numbers import whole
-from paco_core.planning.device_memory import device_memory
-from paco_core.planning.footprint import Architecture, architecture
-from paco_core.planning.reached import H100_FLOPS
+from paco_core.planning.memory import training_memory
+from paco_core.planning.model_configs import ModelConfig, model_config
+from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
 from paco_core.policies.base import NoiseKey
-from paco_core.policies.families import family_of
 from paco_core.policies.pipeline_policy import PipelinePolicy
 from paco_core.training.precision import choose_kernels
-from speed.policy_models import build, encoded
 
+H100_FLOPS = 989e12  # dense bfloat16, from its data sheet; an H200 computes as fast
 MEASURED_STEPS = 3  # of a rollout, of which one has noise; the others of a real one take as long
 
 
@@ -65,15 +65,15 @@ class Gauge:
 
 
 def measure(
-    policy: PipelinePolicy, learner: Learner, found: Architecture, params: Params, name: str, root: Path
+    policy: PipelinePolicy, learner: Learner, config: ModelConfig, params: Params, name: str, root: Path
 ) -> Iterator[dict[str, Any]]:
     """Rows of one picture size: rollout, trained pass, decoding, evaluation."""
     recipe = params.policies.recipes[name]
     side, gauge = recipe.train_size, Gauge(policy.device)
     size = (side, side)
-    planned = device_memory(params, name, root)
+    planned = training_memory(params, name, root)
     assert planned is not None
-    prompt = encoded(policy, recipe, found, size)
+    prompt = random_prompt(policy, recipe, config, size)
     whole = Sampling.for_policy(policy, size, recipe.sampling_steps, recipe.guidance, noise_steps=[1], noise_level=0.7)
     sampling = replace(whole, steps=whole.steps[:MEASURED_STEPS])
 
@@ -93,13 +93,15 @@ def measure(
         learner.updates.step()
         learner.ema.update(learner.parameters)
 
-    flops = found.pass_flops(*found.tokens(recipe, side)) * family_of(recipe.family).passes_a_step(recipe.guidance)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:  # of one image, with guidance
+        policy.velocity(done.latents[:1], step.sigma, prompt.take([0]), recipe.guidance, size)
+    flops = counter.get_total_flops()
     sampling_batch, batch, few = recipe.rollout_batch, recipe.train_batch, recipe.eval_batch or recipe.rollout_batch
 
     seconds, peak = gauge.measure(lambda: sampled(sampling_batch))
     speed = sampling_batch * MEASURED_STEPS / seconds  # passes of a picture a second
     where = {"policy": name, "side": side}
-    plan = planned.phases["training"]
+    plan = planned.phases_gb["training"]
     figures = {"images/s": speed / recipe.sampling_steps, "MFU": speed * flops / H100_FLOPS}
     yield where | {"phase": "rollout", "batch": sampling_batch, **figures, "peak GB": peak, "plan GB": plan}
 
@@ -114,7 +116,7 @@ def measure(
     yield where | {"phase": "decoding", "batch": batch, **figures, "peak GB": peak, "plan GB": plan}
 
     _, peak = gauge.measure(lambda: policy.decode(sampled(few).latents, size), repeats=1)
-    plan = planned.phases[f"evaluation at {side} px"]
+    plan = planned.phases_gb[f"evaluation at {side} px"]
     yield where | {"phase": "evaluation", "batch": few, "peak GB": peak, "plan GB": plan}
 
 
@@ -122,15 +124,15 @@ def rows_of(name: str, profile: str, sides: Sequence[int], device: str, root: Pa
     """All rows of a policy; a size that does not fit says so and leaves the others as they are."""
     params = profiles.read(root, profile)
     recipe = params.policies.recipes[name]
-    found = architecture(root, recipe.model)
-    if found is None:
-        raise SystemExit(f"{recipe.model}: neither a folder nor a model whose sizes are known")
+    config = model_config(root, recipe.model)
+    if config is None:
+        raise SystemExit(f"{recipe.model}: neither a folder nor a model that paco knows")
     choose_kernels(device, recipe.dtype)
-    policy = build(recipe, found, device, root)
+    policy = add_trained_adapter(build_policy(recipe, config, device), recipe)
     learner, rows = Learner(policy, recipe), []
     for side in sides:
         try:
-            rows += measure(policy, learner, found, at_side(params, name, side), name, root)
+            rows += measure(policy, learner, config, at_side(params, name, side), name, root)
         except torch.OutOfMemoryError:
             rows.append({"policy": name, "side": side, "phase": "out of memory"})
     return rows

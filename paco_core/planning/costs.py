@@ -12,9 +12,9 @@ from paco_core.grpo.sizes import PUBLIC_TOKEN, token_pixels
 from paco_core.io.paths import in_round
 from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
-from paco_core.planning.device_memory import device_memory, painting_gb
 from paco_core.planning.foreseen import paintable, trained_on, usable
-from paco_core.planning.squares import beside, pixels_a_pass
+from paco_core.planning.memory import benchmark_gb, training_memory
+from paco_core.planning.passes import pixels_per_pass, references_per_part
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import edits, family_of
@@ -79,18 +79,20 @@ def training_cost(params: Params, name: str, root: Path, foreseen: Foreseen | No
     foreseen = foreseen or usable(params, root)
     records = trained_on(foreseen, recipe, root)
     done = Workload.from_params(params, name, records)
-    held = device_memory(params, name, root, foreseen) if recipe.device.startswith("cuda") else None
+    memory = training_memory(params, name, root, foreseen)
     evaluations = done.evaluations * done.evaluation_images
     patch = _patch(root, recipe)
-    epochs = training_seconds(done, size_factor(pixels_a_pass(recipe, records, recipe.train_size, patch)))
+    epochs = training_seconds(done, size_factor(pixels_per_pass(recipe, records, recipe.train_size, patch)))
     watched, pictures = paintable(foreseen, recipe, root)[1], done.evaluations * recipe.eval_prompts
     each = pictures * len(recipe.eval_seeds) * _painting_seconds(recipe, watched, recipe.eval_steps, patch)
     takes = seconds(params, epochs + each)
-    models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
+    held = memory.together_gb if memory else 0.0
+    if not recipe.device.startswith("cuda"):
+        held += BASE_GB + model_gb(root, params.reward.base)
     return Cost(
         f"{done.epochs} epochs, {done.images} samples, {done.scored_pairs}, "
         f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
-        held.together_gb if held else BASE_GB + models,
+        held,
         takes,
         recipe.device,
         "" if takes is not None or edits(recipe) else "published: 6.0 h on 8 x H100",
@@ -111,7 +113,7 @@ def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") ->
             takes += alone * _painting_seconds(each, [], numbers.steps, patch)
     return Cost(
         f"{at_most}{round(pictures)} pictures",
-        BASE_GB + painting_gb(params, task, foreseen, root),
+        BASE_GB + benchmark_gb(params, task, foreseen, root),
         seconds(params, takes),
         params.policies.device,
     )
@@ -123,7 +125,7 @@ def _patch(root: Path, recipe: PolicyRecipe) -> int:
 
 def _painting_seconds(recipe: PolicyRecipe, records: Sequence[PromptRecord], steps: int, patch: int) -> float:
     """Seconds of one picture at each evaluation size with the small models, on average."""
-    parts = beside(recipe, records)
+    parts = references_per_part(recipe, records)
     passes = family_of(recipe.family).passes_a_step(recipe.guidance) * steps * sum(map(len, parts)) / len(parts)
-    sizes = sum(size_factor(pixels_a_pass(recipe, records, side, patch)) for side in recipe.eval_sizes)
+    sizes = sum(size_factor(pixels_per_pass(recipe, records, side, patch)) for side in recipe.eval_sizes)
     return passes * sizes * CPU_SECONDS["rollout_step"]

@@ -10,7 +10,7 @@ from paco_core.io import gpus
 from paco_core.io.files import DataError
 from paco_core.io.gpus import Machine
 from paco_core.io.nvidia_smi import Gpu
-from paco_core.planning.device_memory import server_gb
+from paco_core.planning.memory import server_gb
 from paco_core.runtime.placement import machine_of, server_gpus
 from paco_core.runtime.stage import Cost, Stage
 

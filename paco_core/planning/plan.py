@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from dvc_project.project import stages_of
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.grpo.prompt_split import validate_even_batches, validate_whole_groups
-from paco_core.grpo.sizes import grids_of, validate_sizes
+from paco_core.grpo.sizes import PUBLIC_TOKEN, grids_of, token_pixels, validate_sizes
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
-from paco_core.planning.device_memory import device_memory, server_gb
-from paco_core.planning.footprint import architecture, footprint
-from paco_core.planning.foreseen import foresee, paintable, trained_on, usable
+from paco_core.planning.foreseen import foresee, trained_on, usable
+from paco_core.planning.gpu_speed import measured_speeds
+from paco_core.planning.memory import server_gb, training_memory
+from paco_core.planning.model_configs import model_config
+from paco_core.planning.passes import part_sizes, references_per_part
 from paco_core.planning.problems import Problems
-from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
-from paco_core.planning.squares import beside, resized
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import predecessors_of, refuse_other_pipeline, refuse_text_window
 from paco_core.rewards import registry
@@ -53,11 +52,11 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
             found.attempt(f"{key}.{name}", validate_whole_groups, groupwise, recipe, processes)
         found.attempt(f"{key}.{name}", registry.refuse_missing_judges, root, rewards)
     found.attempt(key, check_optimizer, recipe.optimizer)
-    shape = found.attempt(key, architecture, root, recipe.model)
+    found.attempt(key, model_config, root, recipe.model)
     if split is not None:
         # Which prompts are kept nobody knows yet, and benchmarks paint the others.
         may_be = found.attempt(key, task.paintable, recipe, foreseen, lambda path: root / path) or ([], [])
-        others, patch = [*may_be[0], *may_be[1]], shape.patch if shape else 16
+        others, patch = [*may_be[0], *may_be[1]], token_pixels(root / recipe.model) or PUBLIC_TOKEN
         if params.world == "storybook":
             found.attempt(key, task.validate_truth, [*records, *others])
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
@@ -85,60 +84,57 @@ def _resources(
     params: Params, policy: str, root: Path, done: Workload, processes: int
 ) -> tuple[list[str], dict[str, Any]]:
     """Memory and cost of one recipe; estimates, as lines and by name."""
-    recipe = params.policies.recipes[policy]
-    found = architecture(root, recipe.model)
-    if found is None:
-        return ["memory               unknown: the model is neither here nor built in"], {}
-    sampled = done.rollout_passes + done.untrained_passes
-    passes = sampled, done.trained_passes
-    foreseen = usable(params, root)
-    records = trained_on(foreseen, recipe, root)
-    may_train, may_paint = paintable(foreseen, recipe, root)
-    largest = resized(recipe, may_train, may_paint, found.patch)
-    need = footprint(found, largest, passes, beside(recipe, may_train))
-    work = footprint(found, resized(recipe, records, [], found.patch, mean), passes, beside(recipe, records))
-    lines = [
-        f"memory               about {need.memory_gb:.2g} GB per process: weights {need.weights_gb:.2g}, "
-        f"adapter, average and optimiser {need.adapter_gb:.2g}, "
-        f"activations {need.activations_gb:.2g}, kept latents {need.kept_gb:.2g} "
-        "(estimate; text encoders are dropped before)"
-    ]
-    spent = ("flops_an_epoch", "seconds_an_epoch", "roofline_seconds_an_epoch")
-    estimates = {**plain(need), "memory_gb": need.memory_gb, **{name: getattr(work, name) for name in spent}}
-    if recipe.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
-        phases = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.phases.items())
-        judges = registry.judges_of(*recipe.reward_sets.values()) if params.serving.device.startswith("cuda") else []
-        server = {
-            "the reward's server" if judge is None else f"the server of {judge}": server_gb(params, root, judge=judge)
-            for judge in judges
-        }
-        around = ", ".join(f"{name} {gb:.0f} GB" for name, gb in {**held.beside, **server}.items()) or "nothing"
-        total = held.together_gb + sum(server.values())
-        estimates |= {"phases_gb": held.phases, "beside_gb": {**held.beside, **server}, "together_gb": total}
-        lines += [
-            f"phases               {phases} (estimates)",
-            f"beside it            {around}; on one GPU about {total:.0f} GB in all",
-            f"GPUs                 {_cards(held.together_gb, sum(server.values()))} (a tenth left free)",
-        ]
-    total = done.epochs * work.flops_an_epoch
-    estimates["flop"] = total
+    lines, estimates = _memory(params, policy, root)
     cost = training_cost(params, policy, root)
     if cost.seconds is not None:
-        lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP")
+        lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores")
         return lines, {**estimates, "seconds": cost.seconds}
-    seconds = {f"measured on {MEASURED_ON}": work.seconds_an_epoch, "by roofline": work.roofline_seconds_an_epoch}
-    shares = ", ".join(
-        f"{done.epochs * each / 3600:.2g} GPU hours at {work.flops_an_epoch / each / H100_FLOPS:.0%} {how}"
-        for how, each in seconds.items()
-    )
-    hours, best = (done.epochs * each / 3600 for each in seconds.values())
-    each = f"; {hours / processes:.2g} h on {processes}" if processes > 1 else ""
-    lines += [
-        f"cost                 about {total / 1e15:.3g} PFLOP in passes of an H100's {H100_FLOPS / 1e12:.0f} TFLOP/s: "
-        f"{hours:.2g} GPU hours{each} (decoding, scoring and evaluation come on top)",
-        f"share of the peak    {shares}",
+    recipe = params.policies.recipes[policy]
+    records = trained_on(usable(params, root), recipe, root)
+    sizes = part_sizes(recipe, records, recipe.train_size, token_pixels(root / recipe.model) or PUBLIC_TOKEN)
+    references = [count for parts in references_per_part(recipe, records) for count in parts]
+    sampled = done.epochs * (done.rollout_passes + done.untrained_passes)
+    hours = dict[str, float]()
+    for speed in measured_speeds(recipe, sizes, references):
+        hours[speed.gpu] = speed.seconds(sampled, done.epochs * done.trained_passes) / 3600
+        each = f"; {hours[speed.gpu] / processes:.2g} h on {processes}" if processes > 1 else ""
+        lines.append(
+            f"cost                 about {hours[speed.gpu]:.2g} GPU hours of passes{each}, as measured on {speed.gpu}, "
+            f"{speed.date} (decoding, scoring and evaluation come on top)"
+        )
+    if not hours:
+        lines.append(f"cost                 time not measured at {recipe.train_size} px with this model")
+    return lines, {**estimates, "gpu_hours": hours}
+
+
+def _memory(params: Params, policy: str, root: Path) -> tuple[list[str], dict[str, Any]]:
+    """Memory of one recipe, as lines and by name."""
+    recipe, memory = params.policies.recipes[policy], training_memory(params, policy, root)
+    if memory is None:
+        return [f"memory               unknown: {recipe.model} is neither a folder nor a model that paco knows"], {}
+    phases = ", ".join(f"{name} {gb:.2g} GB" for name, gb in memory.phases_gb.items())
+    lines = [
+        f"memory               about {memory.peak_gb:.2g} GB per process: weights {memory.weights_gb:.2g}, "
+        f"adapter, average and optimizer {memory.adapter_gb:.2g}, latents of an epoch {memory.latents_gb:.2g}, "
+        f"largest pass {max(memory.passes_gb.values()):.2g}",
+        f"phases               {phases} (on tensors without contents)",
     ]
-    return lines, {**estimates, "gpu_hours": hours, "gpu_hours_by_roofline": best}
+    estimates = {**plain(memory), "phases_gb": memory.phases_gb, "memory_gb": memory.peak_gb}
+    if not recipe.device.startswith("cuda"):
+        return lines, estimates
+    judges = registry.judges_of(*recipe.reward_sets.values()) if params.serving.device.startswith("cuda") else []
+    servers = {
+        "the reward's server" if judge is None else f"the server of {judge}": server_gb(params, root, judge=judge)
+        for judge in judges
+    }
+    beside = {**memory.reward_models_gb, **servers}
+    total = memory.together_gb + sum(servers.values())
+    around = ", ".join(f"{name} {gb:.0f} GB" for name, gb in beside.items()) or "nothing"
+    lines += [
+        f"beside it            {around}; on one GPU about {total:.0f} GB in all",
+        f"GPUs                 {_cards(memory.together_gb, sum(servers.values()))} (a tenth left free)",
+    ]
+    return lines, {**estimates, "beside_gb": beside, "together_gb": total}
 
 
 def _cards(policy: float, server: float) -> str:

@@ -24,6 +24,8 @@ HUB_GB = {
     "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
 }
 
+#: Bytes of a weight in fewer bits: the bits, and the scales of blocks of 64 (nf4) or of rows (fp8).
+STORED_BYTES = {"nf4": 0.5 + 4 / 64, "fp8": 1.0}
 #: Weights in the layers of their language models, which `serving.quantization` keeps in fewer bits.
 LAYERS = dict.fromkeys(("Qwen/Qwen2.5-VL-7B-Instruct", "X-GenGroup/PaCo-Reward-7B"), 6.525e9)
 

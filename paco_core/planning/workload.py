@@ -11,7 +11,7 @@ from paco_core.config.params import Params, PolicyRecipe, RewardSet
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.named_references import asked_about
 from paco_core.data.records.prompt_text import parse_layout
-from paco_core.planning.squares import beside
+from paco_core.planning.passes import references_per_part
 from paco_core.policies.families import edits as family_edits
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
@@ -84,7 +84,7 @@ class Workload:
         common = first + 1 if recipe.shared_noise else 0
         shares = recipe.shared_noise and not recipe.forward and first in (recipe.train_steps or [first])
         apart, together = trained - shares, int(shares)
-        painted = beside(recipe, records)
+        painted = references_per_part(recipe, records)
         panels = sum(map(len, painted)) / len(painted)
         later = round(images * (panels - 1))  # panels that see others, which no two samples share
         an_update = images // recipe.updates_per_epoch

@@ -68,7 +68,9 @@ def test_plans(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"about {found['estimates']['memory_gb']:.2g} GB per process" in text
     assert f"about {found['estimates']['seconds'] / 60:.1f} min" in text
     text, found = both(capsys, "plan", "flux_t2is", "--profile", "paper")
-    assert f"{found['estimates']['gpu_hours']:.2g} GPU hours" in text
+    assert all(
+        f"{hours:.2g} GPU hours" in text and gpu in text for gpu, hours in found["estimates"]["gpu_hours"].items()
+    )
     assert f"in one GPU about {found['estimates']['together_gb']:.0f} GB" in text.replace("on one", "in one")
 
 

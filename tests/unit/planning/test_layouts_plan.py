@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,17 @@ from paco_core.config.params import Params, parse
 from paco_core.config.params_policies import PromptFiles
 from paco_core.io.files import DataError
 from paco_core.planning import costs
-from paco_core.planning.device_memory import device_memory, painting_gb
-from paco_core.planning.footprint import KNOWN
-from paco_core.planning.foreseen import foresee
+from paco_core.planning.foreseen import foresee, trained_on, usable
+from paco_core.planning.memory import benchmark_gb, training_memory, training_passes
+from paco_core.planning.passes import references_per_part
 from paco_core.planning.plan import plan
+from paco_core.planning.workload import Workload
 from paco_core.tasks.sets import SETS
 from tests.support.dataset_world import records
 
 POLICY = "flux_t2is"  # by its stage's name: profiles/klein_48gb.yaml trains klein
+SMALL = {"model": "data/zoo/flux2_klein", "max_sequence_length": 45, "train_size": 128, "eval_sizes": [256]}
+KLEIN = "black-forest-labs/FLUX.2-klein-base-4B"
 
 
 def prompts(folder: Path, part: str, *layouts: str) -> str:
@@ -44,90 +46,107 @@ def prompts(folder: Path, part: str, *layouts: str) -> str:
 
 
 def klein(repository: Path, folder: Path, train: str, test: str, **changes: Any) -> Params:
-    """FLUX.2 [klein] on one GPU of 48 GB, trained and evaluated on prompts of other layouts."""
+    """The small FLUX.2 [klein] as if on a GPU, trained and evaluated on prompts of other layouts."""
     params = profiles.read(repository, "klein_48gb")
     files = PromptFiles(train=prompts(folder, "train", *train.split()), test=prompts(folder, "test", *test.split()))
-    rule = params.policies.recipes[POLICY].model_copy(update={"prompts": files, "eval_prompts": 8, **changes})
+    rule = params.policies.recipes[POLICY].model_copy(update={"prompts": files, "eval_prompts": 8, **SMALL, **changes})
     params.policies.recipes[POLICY] = rule
     return params
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("train", "test", "changes"),
-    [
-        ("2x2", "1x2 3x3", {"eval_batch": 8}),
-        ("2x2 3x3", "2x2", {"train_batch": 4, "rollout_batch": 16}),
-        ("1x2", "2x3", {"panels": "one_by_one", "eval_batch": 16}),
-        ("3x3", "2x2", {"panels": "one_by_one", "train_batch": 8, "rollout_batch": 16}),
-    ],
-)
-def test_memory_is_near_what_the_largest_layout_allocates(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, train: str, test: str, changes: dict[str, Any]
-) -> None:
-    """Of the real sizes, on fake tensors; a story's last panel has four pictures beside it."""
-    monkeypatch.syspath_prepend(str(repository))
-    params = klein(repository, tmp_path, train, test, **changes)
-    rows = importlib.import_module("speed.memory").compare(params, repository, [POLICY])
-    assert [row["phase"] for row in rows] == ["training", "evaluation at 1024 px"]
-    for row in rows:
-        assert row["plan_gb"] == pytest.approx(row["peak_gb"], rel=0.15)
-
-
-@pytest.mark.slow
-def test_memory_is_near_what_an_edit_of_four_pictures_allocates(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.syspath_prepend(str(repository))
-    params = editing(repository, tmp_path, 4)
-    rows = importlib.import_module("speed.memory").compare(params, repository, [POLICY])
-    for row in rows:
-        assert row["plan_gb"] == pytest.approx(row["peak_gb"], rel=0.15)
-
-
-def editing(repository: Path, folder: Path, references: int) -> Params:
-    """The same model as an editor of your own pictures, so many a prompt."""
-    tree, lines = profiles.resolve(repository, "klein_48gb"), []
-    for row in range(4):
-        names = [f"{row}-{number}.png" for number in range(references)]
-        for number, name in enumerate(names):
-            Image.new("RGB", (512, 512), (50 * number, 50 * row, 0)).save(folder / name)
-        lines.append({"key": f"e{row}", "input_image": names, "instruction": "Make it red."})
-    file = folder / "edits.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tree["edit_prompts"] |= {"source": "file", "file": str(file), "count": None, "unseen": 2}
-    tree["policies"]["recipes"][POLICY] |= {
-        "task": "edits", "eval_prompts": 1, "prompts_per_epoch": 2, "train_batch": 4, "rollout_batch": 8,
-        "rewards": {"terms": {"editing": {"weight": 1}}, "aggregator": "weighted_sum", "advantage_std": "group"},
-    }  # fmt: skip
-    return parse(tree)
 
 
 def test_evaluations_hold_the_layouts_that_they_paint(repository: Path, tmp_path: Path) -> None:
     """Prompts to test on may be of larger ones than those to train on, or the other way round."""
     found = {}
     for train, test in (("2x2", "2x2"), ("2x2", "3x3"), ("3x3", "2x2")):
-        held = device_memory(klein(repository, tmp_path, train, test, eval_batch=8), POLICY, repository)
-        assert held is not None
-        found[train, test] = held.phases["training"], held.phases["evaluation at 1024 px"]
+        memory = training_memory(klein(repository, tmp_path, train, test, eval_batch=8), POLICY, repository)
+        assert memory is not None
+        found[train, test] = memory.phases_gb["training"], memory.phases_gb["evaluation at 256 px"]
     small, wide, trained = found.values()
     assert wide[0] == small[0] < trained[0] and trained[1] == small[1] < wide[1]
 
 
-def painted_gb(params: Params, repository: Path) -> float:
-    return painting_gb(params, SETS, foresee(params, repository), repository)
-
-
 def test_a_benchmark_holds_the_largest_picture_that_it_paints(repository: Path, tmp_path: Path) -> None:
-    """A batch has as many tokens whatever the layout, until one picture has more than a batch may have."""
-    large = {"eval_sizes": [1024]}
-    few, many = (painted_gb(klein(repository, tmp_path, "2x2", t, **large), repository) for t in ("2x2", "3x3"))
-    found = KNOWN["black-forest-labs/FLUX.2-klein-base-4B"]
-    assert many - few == pytest.approx(found.decoding_gb(1536, 1, 2) - found.decoding_gb(1024, 1, 2), rel=0.01)
-    story = klein(repository, tmp_path, "2x2", "2x2", **large, panels="one_by_one")
-    panels = painted_gb(story, repository)
-    apart = story.model_copy(update={"t2is": story.t2is.model_copy(update={"separately": True})})
-    assert painted_gb(apart, repository) == pytest.approx(few) and few > panels
+    def painted(test: str, *, separately: bool = False, **changes: Any) -> float:
+        params = klein(repository, tmp_path, "2x2", test, eval_sizes=[1024], **changes)
+        t2is = params.t2is.model_copy(update={"separately": separately})
+        return benchmark_gb(params.model_copy(update={"t2is": t2is}), SETS, foresee(params, repository), repository)
+
+    story = {"panels": "one_by_one"}
+    assert painted("2x2", **story) < painted("2x2") < painted("3x3")
+    assert painted("2x2", **story, separately=True) == painted("2x2"), "each panel is also an image of the whole size"
+
+
+def test_references_are_those_of_the_prompt_with_most(repository: Path, tmp_path: Path) -> None:
+    tree, lines = profiles.resolve(repository, "klein_48gb"), []
+    for row in range(4):
+        names = [f"{row}-{number}.png" for number in range(1 + row)]
+        for number, name in enumerate(names):
+            Image.new("RGB", (512, 512), (50 * number, 50 * row, 0)).save(tmp_path / name)
+        lines.append({"key": f"e{row}", "input_image": names, "instruction": "Make it red."})
+    file = tmp_path / "edits.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tree["edit_prompts"] |= {"source": "file", "file": str(file), "count": None, "unseen": 2}
+    tree["policies"]["recipes"][POLICY] |= {
+        "task": "edits", "eval_prompts": 1, "prompts_per_epoch": 2, "train_batch": 4, "rollout_batch": 8,
+        "rewards": {"terms": {"editing": {"weight": 1}}, "aggregator": "weighted_sum", "advantage_std": "group"},
+    }  # fmt: skip
+    params = parse(tree)
+    recipe, foreseen = params.policies.recipes[POLICY], usable(params, repository)
+    passes = training_passes(recipe, foreseen, repository)
+    most = [max(one.references for one in phase) for phase in passes.values()]
+    assert max(most) == 4 == max(len(edit.references) for edit in foreseen.edits)
+
+
+def painter(repository: Path, task: str | None = None, **changes: Any) -> Params:
+    """The paper's numbers for klein, as a painter or an editor."""
+    tree = profiles.resolve(repository, "paper")
+    recipes = tree["policies"]["recipes"]
+    like = recipes["kontext_edit" if task == "edits" else "flux_t2is"]
+    recipes["klein"] = {**like, "family": "flux2_klein", "task": task, "model": KLEIN, "guidance": 4.0, **changes}
+    return parse(tree)
+
+
+def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
+    """Of 2x2 sets: four times the samples, whose passes have up to three panels beside their own."""
+    at_once, one_by_one = painter(repository), painter(repository, panels="one_by_one")
+    rule = one_by_one.policies.recipes["klein"]
+    records_of_rule = trained_on(usable(one_by_one, repository), rule, repository)
+    assert {record.layout for record in records_of_rule} == {"2x2"}
+    assert references_per_part(rule, records_of_rule)[0] == [0, 1, 2, 3]
+    whole, panels = (Workload.from_params(params, "klein", records_of_rule) for params in (at_once, one_by_one))
+    assert (panels.rollout_passes, panels.trained_passes) == (4 * whole.rollout_passes, 4 * whole.trained_passes)
+    assert panels.micro_batches == 4 * whole.micro_batches and panels.images_an_epoch == whole.images_an_epoch
+    training = training_passes(rule, usable(one_by_one, repository), repository)["training"]
+    assert [(one.size, one.references) for one in training] == [((256, 256), 3)] * 2
+    small = painter(repository, panels="one_by_one", model="data/zoo/flux2_klein")
+    text = plan(small, "klein", repository)
+    assert "stories              4 panels each, one by one, 4 of those before it beside each at most" in text
+
+
+def test_guidance_above_one_takes_two_passes(repository: Path) -> None:
+    guided, once = painter(repository), painter(repository, guidance=1.0)
+    passes = [Workload.from_params(params, "klein").rollout_passes for params in (guided, once)]
+    assert passes[0] == 2 * passes[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("flux_t2is", {"task": "edits"}, "task: FluxPipeline paints from text alone"),
+        ("flux_t2is", {"panels": "one_by_one"}, "flux_t2is: panels: one_by_one.*the family flux takes no reference"),
+        ("kontext_edit", {"panels": "one_by_one"}, "kontext_edit: panels: one_by_one.*flux_kontext only edits"),
+        ("klein", {"panels": "one_by_one", "predecessors": 9}, "klein: predecessors=9: .* takes 4 reference pictures"),
+        ("klein", {"panels": "one_by_one", "train_size": 64}, "klein: record .*panels of 32 x 32 px.*of 64 px"),
+        ("kontext_edit", {"train_size": 392}, "392 x 392 does not divide into 16 px tokens and 1x1 .* is 384 x 384"),
+    ],
+)
+def test_what_a_family_cannot_do_is_found_before_a_run(
+    repository: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    params = painter(repository)
+    params.policies.recipes[name] = params.policies.recipes[name].model_copy(update=changes)
+    with pytest.raises(DataError, match=message):
+        plan(params, name, repository)
 
 
 def test_seconds_grow_with_what_is_painted(repository: Path, tmp_path: Path) -> None:

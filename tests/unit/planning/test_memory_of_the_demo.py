@@ -12,7 +12,6 @@ import pytest
 
 from paco_core.config import profiles
 from paco_core.planning.costs import stage_costs
-from paco_core.planning.footprint import KNOWN, architecture
 from paco_core.runtime.stage import BASE_GB, LIGHT_GB, Stage
 from paco_core.stages import declared
 
@@ -51,9 +50,3 @@ def test_a_stage_that_loads_the_recogniser_or_gives_no_estimate_keeps_that_of_to
     assert {costs[name].memory_gb for name in ("annotations", "cot_labels", "own")} == {BASE_GB}
     costs = stage_costs(declared(repository), profiles.read(repository, "paper"), repository)
     assert {costs[name].memory_gb for name in ("annotations", "cot_labels", "pairs", "report")} == {LIGHT_GB}
-
-
-def test_a_small_decoder_takes_as_much_less_as_it_is_narrower(repository: Path) -> None:
-    small, public = architecture(repository, "data/zoo/qwen_image_edit"), KNOWN["Qwen/Qwen-Image-Edit"]
-    assert small is not None
-    assert small.decoding_gb(128, 64, 4) == pytest.approx(public.decoding_gb(128, 64, 4) * 12 / 96)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from paco_core.config import profiles
 from paco_core.config.execution import put
-from paco_core.config.params import Params, parse
+from paco_core.config.params import parse
 from paco_core.io import gpus
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
@@ -83,21 +81,3 @@ def test_a_machine_can_be_described_from_afar(told: Callable[..., Told]) -> None
     assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
     remarks, problems = told("one_gpu")
     assert remarks[1].startswith("devices.memory_gb: set it to see") and problems == []
-
-
-@pytest.fixture
-def memory(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(repository))
-    return importlib.import_module("speed.memory")
-
-
-@pytest.mark.parametrize("recipe", ["flux_t2is", "kontext_edit", "qwen_edit"])
-def test_the_formula_is_within_a_tenth_of_what_would_be_allocated(
-    memory: ModuleType, repository: Path, recipe: str
-) -> None:
-    """Of the real sizes, on fake tensors: 32 to 78 GB."""
-    params: Params = profiles.read(repository, "paper")
-    rows = memory.compare(params, repository, [recipe])
-    assert [row["phase"] for row in rows] == ["training", "evaluation at 1024 px"]
-    for row in rows:
-        assert row["peak_gb"] > 30 and row["plan_gb"] == pytest.approx(row["peak_gb"], rel=0.1)

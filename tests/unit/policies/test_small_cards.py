@@ -10,10 +10,9 @@ import torch
 
 from paco_core.config import profiles
 from paco_core.config.changes import changed
-from paco_core.config.params import Params, ParamsError, PolicyLora, load
+from paco_core.config.params import ParamsError, PolicyLora, load
 from paco_core.io.files import DataError
-from paco_core.planning.device_memory import device_memory, server_gb
-from paco_core.planning.footprint import KNOWN, footprint
+from paco_core.planning.memory import server_gb, training_memory
 from paco_core.planning.plan import plan
 from paco_core.policies import base, quantised
 from tests.support.tiny import tiny_flux
@@ -69,26 +68,6 @@ def test_an_adapter_fits_layers_whose_weights_are_packed(tmp_path: Path) -> None
     assert other.adapter("default").keys() == trained.adapter("default").keys()
 
 
-@pytest.fixture
-def paper(repository: Path) -> Params:
-    return profiles.read(repository, "paper")
-
-
-@pytest.mark.parametrize(
-    ("kept", "batch", "peak_gb"),
-    [(None, 1, 29.7), (None, 4, 32.2), ("fp8", 1, 17.9), ("fp8", 4, 20.4), ("nf4", 1, 12.2), ("nf4", 4, 14.7)],
-)
-def test_the_plan_of_fewer_bits_is_that_of_fake_tensors(
-    paper: Params, kept: str | None, batch: int, peak_gb: float
-) -> None:
-    """Peaks of FLUX.1-dev at 512 px with its adapter and moments, on fake tensors; the kept latents are apart."""
-    recipe = paper.policies.recipes["flux_t2is"].model_copy(
-        update={"base": kept, "train_batch": batch, "rollout_batch": 1}
-    )
-    need = footprint(KNOWN[recipe.model], recipe, (0, 0))
-    assert need.memory_gb - need.kept_gb == pytest.approx(peak_gb, rel=0.15)
-
-
 @pytest.mark.parametrize(("profile", "gpu"), [("klein", 24), ("klein_48gb", 48)])
 def test_klein_fits_one_gpu_with_its_judge(repository: Path, profile: str, gpu: int) -> None:
     text = str(plan(profiles.read(repository, profile), "flux_t2is", repository))
@@ -109,10 +88,10 @@ def test_fewer_bits_of_the_judge_are_needed_for_klein_on_24_gb(repository: Path)
 def test_a_profile_fits_its_gpu(repository: Path, profile: str, gpu: float, shared: bool) -> None:
     """With a tenth left free."""
     params = profiles.read(repository, profile)
-    found = device_memory(params, "flux_t2is", repository)
+    found = training_memory(params, "flux_t2is", repository)
     assert found is not None
     server = server_gb(params, repository)
     assert found.together_gb + (server if shared else 0) < 0.9 * gpu and server < 0.9 * gpu
     whole = profiles.read(repository, "one_gpu")
-    large = device_memory(whole, "flux_t2is", repository)
+    large = training_memory(whole, "flux_t2is", repository)
     assert large is not None and large.together_gb + (server if shared else 0) > gpu, "it is needed"

@@ -1,0 +1,86 @@
+"""Model configurations: what a model is built from, of a folder or of a public model that is not downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paco_core.io.files import DataError, read_json
+
+FLUX: dict[str, Any] = {
+    "_class_name": "FluxTransformer2DModel", "in_channels": 64, "num_layers": 19, "num_single_layers": 38,
+    "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 4096, "pooled_projection_dim": 768,
+    "guidance_embeds": True, "axes_dims_rope": [16, 56, 56],
+}  # fmt: skip
+FLUX_VAE: dict[str, Any] = {
+    "_class_name": "AutoencoderKL", "latent_channels": 16, "block_out_channels": [128, 256, 512, 512],
+    "layers_per_block": 2, "down_block_types": ["DownEncoderBlock2D"] * 4, "up_block_types": ["UpDecoderBlock2D"] * 4,
+    "use_quant_conv": False, "use_post_quant_conv": False, "scaling_factor": 0.3611, "shift_factor": 0.1159,
+}  # fmt: skip
+FLUX2: dict[str, Any] = {
+    "_class_name": "Flux2Transformer2DModel", "in_channels": 128, "attention_head_dim": 128, "guidance_embeds": False,
+}  # fmt: skip
+KLEIN_4B = FLUX2 | {"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680}
+KLEIN_9B = FLUX2 | {"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288}
+QWEN: dict[str, Any] = {
+    "_class_name": "QwenImageTransformer2DModel", "in_channels": 64, "out_channels": 16, "num_layers": 60,
+    "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 3584, "guidance_embeds": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Configurations of a pipeline's transformer and VAE, as diffusers writes them to ``config.json``.
+
+    ``text_patch`` = pixels a side of what a vision-language text encoder makes one token of; None where the text
+    encoder reads words only.
+    """
+
+    transformer: Mapping[str, Any]
+    vae: Mapping[str, Any]
+    text_patch: int | None = None
+
+
+_FLUX, _FLUX2_VAE = ModelConfig(FLUX, FLUX_VAE), {"_class_name": "AutoencoderKLFlux2"}
+_KLEIN_4B, _KLEIN_9B = ModelConfig(KLEIN_4B, _FLUX2_VAE), ModelConfig(KLEIN_9B, _FLUX2_VAE)
+_QWEN = ModelConfig(QWEN, {"_class_name": "AutoencoderKLQwenImage"}, text_patch=28)
+PUBLIC = {
+    "black-forest-labs/FLUX.1-dev": _FLUX,
+    "black-forest-labs/FLUX.1-Kontext-dev": _FLUX,
+    "black-forest-labs/FLUX.2-klein-base-4B": _KLEIN_4B,
+    "black-forest-labs/FLUX.2-klein-4B": _KLEIN_4B,
+    "black-forest-labs/FLUX.2-klein-base-9B": _KLEIN_9B,
+    "black-forest-labs/FLUX.2-klein-9B": _KLEIN_9B,
+    "Qwen/Qwen-Image": _QWEN,
+    "Qwen/Qwen-Image-2512": _QWEN,
+    "Qwen/Qwen-Image-Edit": _QWEN,
+    "Qwen/Qwen-Image-Edit-2509": _QWEN,
+    "Qwen/Qwen-Image-Edit-2511": ModelConfig(QWEN | {"zero_cond_t": True}, _QWEN.vae, _QWEN.text_patch),
+}
+
+
+def model_config(root: Path, model: str) -> ModelConfig | None:
+    """Configurations of a model folder below ``root``, or of a public model; None for another name.
+
+    Raises:
+        DataError: when a folder's transformer or VAE has no readable ``config.json``.
+    """
+    folder = root / model
+    if not folder.is_dir():
+        return PUBLIC.get(model)
+    return ModelConfig(_read(folder, "transformer"), _read(folder, "vae"), _text_patch(folder))
+
+
+def _read(folder: Path, part: str) -> dict[str, Any]:
+    config: dict[str, Any] = read_json(folder / part / "config.json")
+    if not isinstance(config.get("_class_name"), str):
+        raise DataError(f"{folder}: {part}/config.json has no _class_name; expected a class of diffusers")
+    return config
+
+
+def _text_patch(folder: Path) -> int | None:
+    file = folder / "text_encoder" / "config.json"
+    vision = read_json(file).get("vision_config") if file.is_file() else None
+    return vision["patch_size"] * vision["spatial_merge_size"] if vision else None

@@ -1,0 +1,88 @@
+"""Passes that decide how much memory a training needs: those over its largest images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paco_core.config.params import PolicyRecipe
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.sizes import grids_of
+from paco_core.policies.base import Size
+from paco_core.policies.families import edits, predecessors_of
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass over a batch: ``train`` = forward and backward; ``sample`` = without gradient, then decoding.
+
+    ``size`` = height and width in pixels of an image, or of a story's panel; ``references`` = reference images of each.
+    """
+
+    kind: Literal["train", "sample"]
+    size: Size
+    references: int
+    batch: int
+
+    def __str__(self) -> str:
+        references = f" with {self.references} references" if self.references else ""
+        return f"{self.kind} {self.batch} of {self.size[0]}x{self.size[1]}{references}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Memory of one image generator with its adapter, in GB.
+
+    ``transformer_gb`` and ``vae_gb`` = weights; ``spared_gb`` = what ``base`` spares of them; ``adapter_weights`` =
+    number of trained weights; ``passes`` = peak of each pass, minus weights, adapter and its gradient.
+    """
+
+    transformer_gb: float
+    vae_gb: float
+    spared_gb: float
+    adapter_weights: int
+    passes: Mapping[str, float]
+
+    @property
+    def weights_gb(self) -> float:
+        """Weights of transformer and VAE as they are stored."""
+        return self.transformer_gb + self.vae_gb - self.spared_gb
+
+
+def references_per_part(recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> list[list[int]]:
+    """Number of reference images of each part of each record's image: a story's panels, else one part.
+
+    Of unknown prompts those of an edit of one image, or of a story whose last panel has as many as the recipe allows.
+    """
+    before = predecessors_of(recipe)
+    if before:
+        return [[min(n, before) for n in range(math.prod(r.grid))] for r in records] or [list(range(before + 1))]
+    one = int(edits(recipe))
+    return [[len(r.references) if isinstance(r, EditRecord) else one] for r in records] or [[one]]
+
+
+def part_sizes(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, multiple: int) -> list[Size]:
+    """Height and width of what a pass generates of each record: its image, or a story's panel.
+
+    Args:
+        side: scale of a training or an evaluation (:func:`paco_core.grpo.sizes.picture_size`); without records, the
+            image is a square of this side.
+        multiple: pixels that the model's sides are multiples of.
+    """
+    return [page.part_size for page in grids_of(recipe, records, side, multiple)] or [(side, side)]
+
+
+def largest_image(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, multiple: int) -> tuple[Size, int]:
+    """Size of the largest part, and the largest number of reference images."""
+    references = max(count for parts in references_per_part(recipe, records) for count in parts)
+    return max(part_sizes(recipe, records, side, multiple), key=math.prod), references
+
+
+def pixels_per_pass(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, multiple: int) -> float:
+    """Pixels that a pass sees on average: of the part that it generates, and as many of each reference image."""
+    sizes, parts = part_sizes(recipe, records, side, multiple), references_per_part(recipe, records)
+    seen = [math.prod(size) * (1 + count) for size, counts in zip(sizes, parts, strict=True) for count in counts]
+    return sum(seen) / len(seen)

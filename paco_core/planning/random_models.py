@@ -1,0 +1,105 @@
+"""Image generators of random weights, built from configurations.
+
+Time and memory do not depend on the values of the weights, so nothing has to be downloaded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import diffusers
+import torch
+
+from paco_core.config.params import PolicyRecipe
+from paco_core.io.files import DataError
+from paco_core.io.precision import weights_format
+from paco_core.planning.model_configs import ModelConfig
+from paco_core.policies.base import Size, sized
+from paco_core.policies.encoded import Encoded, shapes_of
+from paco_core.policies.families import family_of
+from paco_core.policies.pipeline_policy import PipelinePolicy
+
+
+def build_policy(recipe: PolicyRecipe, config: ModelConfig, device: str) -> PipelinePolicy:
+    """A policy as it is loaded for a training, without adapter and text encoders.
+
+    Args:
+        device: where the weights are drawn; "meta" = they have shapes and no contents.
+
+    Raises:
+        DataError: when diffusers cannot build a part from its configuration.
+    """
+    family = family_of(recipe.family)
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(weights_format(recipe.dtype))
+    try:
+        torch.manual_seed(0)
+        with torch.device(device):
+            parts = {name: _build(recipe.model, name, getattr(config, name)) for name in ("transformer", "vae")}
+    finally:
+        torch.set_default_dtype(dtype)
+    parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    pipeline = getattr(diffusers, family.pipeline)
+    arguments = inspect.signature(pipeline.__init__).parameters.values()
+    missing = [one.name for one in arguments if one.name != "self" and one.default is inspect.Parameter.empty]
+    policy: PipelinePolicy = family.load_class()(
+        pipeline(**{**dict.fromkeys(missing), **parts}),
+        device,
+        task=recipe.task,
+        reference_size=recipe.reference_size,
+    )
+    policy.dtype = recipe.dtype
+    return policy
+
+
+def _build(model: str, part: str, config: dict[str, object]) -> torch.nn.Module:
+    name = str(config["_class_name"])
+    try:
+        module: torch.nn.Module = getattr(diffusers, name).from_config(config)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{model}: diffusers {diffusers.__version__} builds no {part} {name}: {error}") from error
+    return module
+
+
+def add_trained_adapter(policy: PipelinePolicy, recipe: PolicyRecipe) -> PipelinePolicy:
+    """The policy with the adapter that the recipe trains, ready for a pass with gradient."""
+    policy.add_adapter(recipe.lora, 0)
+    if recipe.gradient_checkpointing:
+        policy.enable_gradient_checkpointing()
+    policy.transformer.train()  # diffusers checkpoints in training only
+    return policy
+
+
+def random_prompt(
+    policy: PipelinePolicy, recipe: PolicyRecipe, config: ModelConfig, size: Size, references: int | None = None
+) -> Encoded:
+    """One encoded prompt of the longest length, of random values.
+
+    Args:
+        size: height and width in pixels of the image that is generated.
+        references: number of reference images; None = one of an edit.
+    """
+    transformer, dtype = policy.transformer.config, policy.transformer.dtype
+    count = int(policy.edits) if references is None else references
+    words = recipe.max_sequence_length + count * _tokens_seen(policy, config, size)
+    text = torch.randn(words, transformer.joint_attention_dim).to(dtype)
+    if "pooled_projection_dim" in transformer:
+        row = {"text": text, "pooled": torch.randn(transformer.pooled_projection_dim).to(dtype)}
+    elif not policy.known.references[0]:  # the text encoder does not see the images
+        row = {"text": text, "negative": text.clone()}
+    else:
+        row = {sized("text", size): text, sized("negative", size): text.clone()}
+    if count:
+        rows, columns = policy.grid(policy.reference_of(size))
+        row[sized("reference", size)] = torch.randn(count * rows * columns, transformer.in_channels).to(dtype)
+        row[shapes_of(sized("reference", size))] = torch.tensor([[rows, columns]] * count)
+    return Encoded([row], policy.device)
+
+
+def _tokens_seen(policy: PipelinePolicy, config: ModelConfig, size: Size) -> int:
+    """Tokens that a vision-language text encoder makes of one reference image."""
+    if config.text_patch is None:
+        return 0
+    side = policy.known.condition_size or math.sqrt(math.prod(policy.reference_of(size)))
+    return round(side / config.text_patch) ** 2

@@ -1,0 +1,207 @@
+"""Memory by measurement: what is stored and shipped, what is measured again, and what a GPU had at its peak."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paco_core.config import profiles
+from paco_core.config.params import PolicyRecipe
+from paco_core.io.files import DataError, read_json, write_json
+from paco_core.planning import memory
+from paco_core.planning.allocations import Allocated, measure
+from paco_core.planning.gpu_speed import RECORD, measured_speeds
+from paco_core.planning.model_configs import model_config
+from paco_core.planning.passes import Measured, Pass
+from paco_core.policies import base
+from tests.support.tiny import tiny_flux
+
+SMALL = [Pass("train", (64, 64), 0, 2), Pass("sample", (64, 64), 0, 4)]
+
+
+@pytest.fixture
+def recipe(repository: Path) -> PolicyRecipe:
+    """The demo's, of a smaller FLUX."""
+    return profiles.read(repository, "storybook").policies.recipes["flux_t2is"].model_copy(update={"model": "flux"})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    tiny_flux(tmp_path / "flux")
+    return tmp_path
+
+
+def look_up(root: Path, recipe: PolicyRecipe, passes: list[Pass]) -> Measured:
+    config = model_config(root, recipe.model)
+    assert config is not None
+    return memory.measured_memory(root, recipe, config, passes)
+
+
+def test_a_tensor_counts_while_it_is_alive() -> None:
+    with torch.device("meta"), Allocated() as allocated:
+        first = torch.empty(1000)
+        view = first[:10]
+        second = first + 1
+        assert allocated.now == allocated.peak == 8000
+        del first, second
+        assert (allocated.now, allocated.peak) == (4000, 8000), "the view keeps its tensor"
+        del view
+        assert allocated.now == 0
+
+
+def test_weights_and_adapter_are_those_of_the_model(root: Path, recipe: PolicyRecipe) -> None:
+    measured = look_up(root, recipe, SMALL)
+    policy: Any = base.load("flux", str(root / "flux"), "cpu", "float32")
+    for part, gb in ((policy.transformer, measured.transformer_gb), (policy.vae, measured.vae_gb)):
+        assert sum(t.nbytes for t in (*part.parameters(), *part.buffers())) == pytest.approx(1e9 * gb)
+    policy.add_adapter(recipe.lora, 0)
+    assert measured.adapter_weights == sum(weight.numel() for weight in policy.trainable().values())
+
+
+def test_what_is_stored_is_not_measured_again(
+    root: Path, recipe: PolicyRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = look_up(root, recipe, SMALL[:1])
+    assert first.passes.keys() == {str(SMALL[0])} and (root / memory.CACHE).is_file()
+    both = look_up(root, recipe, SMALL)
+    assert both.passes == {**first.passes, str(SMALL[1]): both.passes[str(SMALL[1])]}
+    monkeypatch.setitem(sys.modules, "paco_core.planning.allocations", None)  # an import of it fails
+    assert look_up(root, recipe, SMALL) == both
+    (root / memory.CACHE).write_text('{"broken": 1}')
+    with pytest.raises(ImportError):
+        look_up(root, recipe, SMALL)
+
+
+def test_a_larger_batch_or_image_takes_more_and_checkpointing_less(root: Path, recipe: PolicyRecipe) -> None:
+    larger = [Pass("train", (64, 64), 0, 4), Pass("sample", (128, 64), 0, 4)]
+    passes = look_up(root, recipe, [*SMALL, *larger]).passes
+    assert all(passes[str(one)] > 1.5 * passes[str(small)] for small, one in zip(SMALL, larger, strict=True))
+    whole = recipe.model_copy(update={"gradient_checkpointing": not recipe.gradient_checkpointing})
+    less, more = sorted((look_up(root, whole, SMALL).passes[str(SMALL[0])], passes[str(SMALL[0])]))
+    assert less < more
+
+
+def test_the_key_contains_all_that_a_measurement_reads(root: Path, recipe: PolicyRecipe) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.names = set[str]()
+
+        def __getattr__(self, name: str) -> Any:
+            self.names.add(name)
+            return getattr(recipe, name)
+
+    reads, keys, config = Recorder(), Recorder(), model_config(root, "flux")
+    assert config is not None
+    measure(reads, config, SMALL)  # type: ignore[arg-type]
+    memory.memory_key(keys, config)  # type: ignore[arg-type]
+    assert reads.names - keys.names <= {"model"}, "its name is for errors: the key contains its configuration"
+
+
+def test_another_configuration_version_or_recipe_is_another_key(
+    root: Path, recipe: PolicyRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(**changes: Any) -> str:
+        config = model_config(root, "flux")
+        assert config is not None
+        return memory.memory_key(recipe.model_copy(update=changes), config)
+
+    first = key()
+    assert first == key(learning_rate=1.0, train_batch=1, epochs=1), "passes have their own names"
+    changes: list[dict[str, Any]] = [{"dtype": "bfloat16"}, {"device": "cuda"}, {"max_sequence_length": 7}]
+    assert len({first, *(key(**change) for change in changes)}) == 4
+    file = root / "flux/transformer/config.json"
+    write_json(file, read_json(file) | {"_name_or_path": "elsewhere"})
+    assert key() == first, "it says where the weights came from"
+    write_json(file, read_json(file) | {"num_layers": 7})
+    assert key() != first
+    monkeypatch.setattr(memory, "version", lambda _name: "0.0")
+    assert key() not in (first, key(dtype="bfloat16"))
+
+
+def test_a_configuration_that_cannot_be_built_names_its_model(root: Path, recipe: PolicyRecipe) -> None:
+    file = root / "flux/transformer/config.json"
+    write_json(file, read_json(file) | {"_class_name": "NoTransformer"})
+    with pytest.raises(DataError, match="flux: diffusers .* builds no transformer NoTransformer"):
+        look_up(root, recipe, SMALL)
+    file.write_text("{}")
+    with pytest.raises(DataError, match="transformer/config.json has no _class_name"):
+        model_config(root, "flux")
+    assert model_config(root, "somebody/unknown") is None
+
+
+@pytest.fixture
+def speed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(repository))
+    return importlib.import_module("speed.memory")
+
+
+def test_the_shipped_measurements_are_those_of_the_profiles(repository: Path, speed: Any) -> None:
+    """After a change of a profile, a model of the zoo or a library: `python -m speed.memory`."""
+    shipped, needed = memory._read(memory.SHIPPED), dict[str, set[str]]()
+    for name, recipe, passes in speed.passes_of_profiles(repository):
+        config = model_config(repository, recipe.model)
+        assert config is not None
+        key = memory.memory_key(recipe, config)
+        assert key in shipped, name
+        needed.setdefault(key, set()).update(map(str, passes))
+        assert needed[key] <= shipped[key].passes.keys(), name
+    assert needed == {key: set(measured.passes) for key, measured in shipped.items()}
+
+
+def test_the_smallest_shipped_measurement_is_measured_again(repository: Path, speed: Any) -> None:
+    shipped, found = memory._read(memory.SHIPPED), speed.passes_of_profiles(repository)
+    recipe, passes = next((recipe, passes) for name, recipe, passes in found if name == "storybook flux_t2is")
+    config = model_config(repository, recipe.model)
+    assert config is not None
+    stored, again = shipped[memory.memory_key(recipe, config)], measure(recipe, config, passes[:2])
+    assert again.adapter_weights == stored.adapter_weights and again.weights_gb == pytest.approx(stored.weights_gb)
+    for one in passes[:2]:
+        assert again.passes[str(one)] == pytest.approx(stored.passes[str(one)], rel=0.01)
+
+
+def rows_of_the_page(gpu: Any) -> list[dict[str, str]]:
+    """The rows of docs/reference/gpu.md that `make gpu` wrote."""
+    figures = gpu.PAGE.read_text().partition(gpu.BEGIN)[2].partition(gpu.END)[0]
+    lines = figures.partition("### Policies")[2].partition("### Reward")[0].strip().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+@pytest.mark.usefixtures("speed")
+def test_no_training_took_more_memory_on_a_gpu_than_its_plan(repository: Path) -> None:
+    """With the tenth that is left free; an evaluation is within 5%."""
+    paper, gpu = profiles.read(repository, "paper"), importlib.import_module("speed.gpu")
+    at_side = importlib.import_module("speed.gpu_policies").at_side
+    rows = rows_of_the_page(gpu)
+    assert len(rows) == 16
+    for row in rows:
+        planned = memory.training_memory(at_side(paper, row["policy"], int(row["side"])), row["policy"], repository)
+        assert planned is not None
+        evaluation, peak = row["phase"] == "evaluation", float(row["peak GB"])
+        gb = planned.phases_gb[f"evaluation at {row['side']} px" if evaluation else "training"]
+        assert peak <= gb / 0.95, row
+        assert not evaluation or gb <= 1.05 * peak, row
+
+
+@pytest.mark.usefixtures("speed")
+def test_the_recorded_speeds_are_those_of_the_page(tmp_path: Path, repository: Path) -> None:
+    gpu = importlib.import_module("speed.gpu")
+    cells = [row for row in rows_of_the_page(gpu) if row["phase"] != "evaluation"]
+    rows = [{**row, "side": int(row["side"]), "images/s": float(row["images/s"])} for row in cells]
+    recorded, new = read_json(RECORD), gpu.speeds(rows, "NVIDIA H200")
+    assert [(one.model, one.side) for one in new] == [(row["model"], row["side"]) for row in recorded]
+    for one, row in zip(new, recorded, strict=True):
+        assert (one.sampled, one.trained) == pytest.approx((row["sampled"], row["trained"]), rel=0.01)
+    record = tmp_path / "speeds.json"
+    write_json(record, [{**recorded[0], "gpu": "another"}, *recorded])
+    gpu.write_speeds(record, new[:1])
+    assert [row["gpu"] for row in read_json(record)] == ["another", "NVIDIA H200"]
+    recipe = profiles.read(repository, "paper").policies.recipes["flux_t2is"]
+    (speed,) = measured_speeds(recipe, [(512, 512)], [0])
+    assert speed.seconds(157, 79) == pytest.approx(30)
+    assert not measured_speeds(recipe, [(512, 512), (512, 1024)], [0]) + measured_speeds(recipe, [(512, 512)], [1])
