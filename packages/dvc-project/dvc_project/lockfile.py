@@ -26,7 +26,6 @@ from dvc_project.reading import read_data
 from dvc_project.repository import tmp_folder
 
 LOCK_FILE = "dvc.lock"
-RESTORE = f"restore it with `git checkout -- {LOCK_FILE}`, or move it away: `dvc repro` restores from its run cache"
 _POLL_SECONDS, _SETTLED_SECONDS = 0.05, 2.0
 
 
@@ -124,9 +123,9 @@ class Lock:
         except MergeConflictError:
             raise
         except DvcProjectError as error:  # cut off by a killed DVC, for example
-            raise DvcProjectError(f"{error}; {RESTORE}") from None
+            raise _unusable(str(error)) from None
         if wrong := fault(tree):
-            raise DvcProjectError(f"{path}: not in DVC's format; {RESTORE} (DVC: validation failed: {wrong})")
+            raise _unusable(f"{path}: not in DVC's format (DVC: validation failed: {wrong})")
         known = {str(name): entry for name, entry in (tree.get("stages") or {}).items()}
         wanted = dict.fromkeys(known, str) if places is None else places
         entries = {name: Entry.from_tree(name, known[name], place) for name, place in wanted.items() if name in known}
@@ -151,6 +150,13 @@ class Lock:
         """The recorded md5 of an out."""
         entry = self.maker(path)
         return entry.outs.get(path) if entry else None
+
+
+def _unusable(problem: str) -> DvcProjectError:
+    return DvcProjectError(
+        f"{problem}; restore it with `git checkout -- {LOCK_FILE}`, or move it away: `dvc repro` then restores what its "
+        "run cache has"
+    )
 
 
 def whole_text(file: Path) -> str:

@@ -164,10 +164,16 @@ def _run_plain(root: Path) -> int:
         forget_group(dvc)
 
 
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number from 1 to 1000")
+    return int(text)
+
+
 def main() -> None:
     """``python -m dvc_project.repro [--jobs 2]``, in the folder of ``dvc.yaml``."""
     parser = argparse.ArgumentParser(description="dvc repro with several stages at a time")
-    parser.add_argument("--jobs", type=int, default=2, help="the number of stages that run at a time (default: 2)")
+    parser.add_argument("--jobs", type=_jobs, default=2, help="the number of stages that run at a time (default: 2)")
     jobs = parser.parse_args().jobs
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a background job of a shell starts with it ignored
     try:
