@@ -154,8 +154,8 @@ class Lock:
 
 def _unusable(problem: str) -> DvcProjectError:
     return DvcProjectError(
-        f"{problem}; restore it with `git checkout -- {LOCK_FILE}`, or move it away: `dvc repro` then restores what its "
-        "run cache has"
+        f"{problem}; restore it with `git checkout -- {LOCK_FILE}`, or move it away: `dvc repro` then restores what "
+        "its run cache has"
     )
 
 
