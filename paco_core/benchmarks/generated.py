@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -245,7 +245,7 @@ def measure_edits(
     )
 
 
-def _identity(images: Sequence[Painted]) -> dict[str, list[object]]:
+def _identity(images: Sequence[Painted]) -> dict[str, Any]:
     return {
         "policy": [p.policy for p in images],
         "size": [p.size for p in images],

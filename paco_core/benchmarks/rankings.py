@@ -89,7 +89,7 @@ class HeldOutRanking:
 class EditCase:
     """A ranking of two edits of one image; ``images`` loads (source, better, worse)."""
 
-    candidates: ClassVar = ("better", "worse")
+    candidates: ClassVar[tuple[str, str]] = ("better", "worse")
 
     id: str
     task_type: str
@@ -195,7 +195,7 @@ def score_rankings(
 
     result, known = CandidateScores(label, []), dict[tuple[str, str, str], float]()
     for part in chunks(sorted({key(ranking, ref) for ranking in rankings for ref in ranking.candidates}), BATCH):
-        queries = {key: PairQuery(panels.panel(key[0]), panels.panel(key[1]), key[2]) for key in part}
+        queries = {pair: PairQuery(panels.panel(pair[0]), panels.panel(pair[1]), pair[2]) for pair in part}
         known |= _score_once(scorer, queries, result.causes)
         advance(len(part))
     result.scores = [tuple(known[key(ranking, ref)] for ref in ranking.candidates) for ranking in rankings]

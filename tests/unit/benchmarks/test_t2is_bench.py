@@ -219,7 +219,7 @@ def test_cases_that_are_damaged_or_missing_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(json.dumps(cases))
     questions = Questions(read_criteria(tmp_path / "c.json", rejected := Rejected()))
     assert [r.idx for r in questions.usable_records(RECORDS, rejected)] == [r.idx for r in RECORDS[1:-1]]
-    assert rejected.estimate_sets() == {"rejected.record": 1, "rejected.text": 2}
+    assert rejected.figures() == {"rejected.record": 1, "rejected.text": 2}
     with pytest.raises(DataError, match="no painted set can be judged, e.g. "):
         questions.usable_records(RECORDS[:1], Rejected())
 
