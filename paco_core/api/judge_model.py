@@ -119,7 +119,7 @@ class RemoteModel:
             ServingError: when no server answers there, or it has several models and none is named.
         """
         from paco_core.serving.client import served_models
-        from paco_core.serving.errors import ServingError
+        from paco_core.serving.protocol import ServingError
 
         if name is None:
             names = served_models(address)
@@ -144,7 +144,7 @@ class RemoteModel:
             ServingError: when no server answers, or it serves another model.
         """
         from paco_core.serving.client import RewardClient
-        from paco_core.serving.errors import ServingError
+        from paco_core.serving.protocol import ServingError
 
         client = RewardClient(self.address, self.name)
         try:

@@ -31,8 +31,7 @@ from paco_core.io.text import spell_surrogates
 from paco_core.io.validation import first_fault
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
-from paco_core.serving.errors import ServingError
-from paco_core.serving.protocol import API_KEY, ServedModel, ServedModels
+from paco_core.serving.protocol import API_KEY, ServedModel, ServedModels, ServingError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -61,7 +60,7 @@ class Counts:
 
 
 @dataclass
-class _Round:
+class _Call:
     """One call of :meth:`RewardClient.score`: ends early once the server cannot answer any question."""
 
     fatal: Exception | None = None
@@ -211,12 +210,12 @@ class RewardClient:
     def _ask_all(self, questions: Mapping[bytes, PairQuery], pictures: _Pictures) -> dict[bytes, Score]:
         if not questions:
             return {}
-        this = _Round()
+        call = _Call()
         ids = f', "logprob_token_ids": [{self._token_ids[0]}, {self._token_ids[1]}]' if self._token_ids else ""
         top = 0 if self._token_ids else TOP_LOGPROBS
         asked = f'"max_tokens": 1, "logprobs": true, "top_logprobs": {top}{ids}'
         bodies = [self._body(query, pictures, asked) for query in questions.values()]
-        answers = list(self._pool.map(lambda body: self._ask(body, this), bodies))
+        answers = list(self._pool.map(lambda body: self._ask(body, call), bodies))
         scores = {key: score for key, score in zip(questions, answers, strict=True) if score is not None}
         good = {key: score.value for key, score in scores.items() if not score.failed}
         causes = Counter(str(score.cause) for score in scores.values() if score.failed)
@@ -225,8 +224,8 @@ class RewardClient:
             self.counts.failures += causes
         if self._cache is not None and good:
             self._cache.put(good)
-        if this.fatal is not None:
-            raise this.fatal
+        if call.fatal is not None:
+            raise call.fatal
         return scores
 
     def _body(self, query: PairQuery, pictures: _Pictures, asked: str) -> bytes:
@@ -238,9 +237,9 @@ class RewardClient:
             f'"content": [{parts[0]}, {parts[1]}, {text}]}}]}}'
         ).encode()
 
-    def _ask(self, body: bytes, this: _Round) -> Score | None:
-        """One question; None when the round was given up before it was asked."""
-        if this.fatal is not None:
+    def _ask(self, body: bytes, call: _Call) -> Score | None:
+        """One question; None when the call failed before."""
+        if call.fatal is not None:
             return None
         try:
             answer = self._http.call("POST", CHAT, body)
@@ -252,9 +251,9 @@ class RewardClient:
         except RequestFailed as error:
             score = Score(math.nan, error.cause)
             if error.status in (401, 403, 404) or error.kind == "refused":
-                this.fatal = ServingError(f"{self.url}: {error.cause} (asked for {self.model!r})")
+                call.fatal = ServingError(f"{self.url}: {error.cause} (asked for {self.model!r})")
         except ServingError as error:
-            this.fatal = error
+            call.fatal = error
             return None
         return score
 

@@ -6,12 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from paco_core.io.files import DataError
 from paco_core.io.text import validate_marks
 from paco_core.io.validation import faults
 
 API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_TEXT = 16_384  # characters of a question
+MAX_PIXELS = 16_777_216  # 4096 x 4096, of an image
 NEW_TOKENS, MAX_NEW_TOKENS = 128, 512  # of an answer, unless the request says otherwise
+
+
+class ServingError(DataError):
+    """A server cannot be started, reached or trusted; the text says which, why, and what to do."""
 
 
 class RequestError(Exception):

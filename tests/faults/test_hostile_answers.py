@@ -18,7 +18,7 @@ from paco_core.io.files import DataError
 from paco_core.io.http_client import Patience
 from paco_core.reward_model.yes_probability import NO, YES, Score
 from paco_core.serving.client import RewardClient
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 from tests.faults import hostile
 from tests.faults.verdicts import Ledger
 from tests.support.loopback import Loopback, Quiet

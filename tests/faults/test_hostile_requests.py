@@ -19,9 +19,8 @@ from PIL import Image
 from paco_core.io.files import write_json
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.scorer import Scorer
-from paco_core.serving.engines.answering import Answerer
+from paco_core.serving.engines.answers import Answerer, counter
 from paco_core.serving.engines.transformers_app import ModelServer, build_app
-from paco_core.serving.engines.usage import counter
 from paco_core.serving.protocol import ChatRequest
 from paco_core.serving.servers.gateway import Gateway, routes
 from paco_core.serving.servers.gateway import build_app as build_gateway

@@ -18,9 +18,8 @@ from PIL import Image, ImageStat
 
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.engines import Launch
-from paco_core.serving.engines.answering import Ask, ModelAnswer, TokenLogprob
+from paco_core.serving.engines.answers import Ask, ModelAnswer, TokenLogprob, Usage
 from paco_core.serving.engines.transformers_app import ModelServer, build_app
-from paco_core.serving.engines.usage import Usage
 from tests.support import children
 from tests.support.loopback import Loopback, Quiet
 

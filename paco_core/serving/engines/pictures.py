@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paco_core.io.decoding import EncodedPicture, TooLarge, Undecodable, read_head
-from paco_core.serving.budget import WAIT_S, Budget
-from paco_core.serving.protocol import RequestError
+from paco_core.serving.http_server import WAIT_S, Budget
+from paco_core.serving.protocol import MAX_PIXELS, RequestError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_PIXELS = 16_777_216  # 4096 x 4096
 DECODED_PIXELS = 4 * MAX_PIXELS  # of all decoded pictures: 256 MiB, for Pillow has four bytes for a pixel
 #: Pictures so small, in so short a URL, take less time than a thread takes to begin: well under a millisecond.
 SMALL_PIXELS, SHORT_URL = 1 << 16, 32 << 10
@@ -111,16 +110,16 @@ class DecodedPictures:
         Raises:
             RequestError: 400, see :func:`payload` and :func:`decode`; 503 when there is no room.
         """
-        borrowed = await self._borrow(urls)
+        borrowed = await self._acquire(urls)
         try:
             if decoding := {held.picture for held in borrowed if not held.picture.done()}:
                 await asyncio.wait(decoding)  # for each of them, also where one is broken: they are in memory
             yield [held.picture.result() for held in borrowed]
         finally:
             for held in borrowed:
-                self._return(held)
+                self._release(held)
 
-    async def _borrow(self, urls: Sequence[str]) -> list[_Held]:
+    async def _acquire(self, urls: Sequence[str]) -> list[_Held]:
         keys = [hashlib.blake2b(url.encode(), digest_size=16).digest() for url in urls]
         if all(key in self._held for key in keys):
             self.known += len(keys)
@@ -134,7 +133,7 @@ class DecodedPictures:
         def missing() -> int:
             return sum(many for key, many in pixels.items() if key not in self._held or not self._held[key].users)
 
-        self._room.give(await self._room.take(missing))  # each picture counts by itself as soon as it is used
+        self._room.release(await self._room.acquire(missing))  # each picture counts by itself as soon as it is used
         return [self._use(self._found(file) or self._decode(file)) for file in files]
 
     def _found(self, file: _File) -> _Held | None:
@@ -144,7 +143,7 @@ class DecodedPictures:
 
     def _decode(self, file: _File) -> _Held:
         while self._idle and self.pixels + file.encoded.pixels > self._room.limit:
-            self._forget(self._idle.popitem(last=False)[1])
+            self._evict(self._idle.popitem(last=False)[1])
         self.pixels += file.encoded.pixels
         held = self._held[file.key] = _Held(file.key, file.encoded.pixels, _decoding(file))
         self.decoded += 1
@@ -157,17 +156,17 @@ class DecodedPictures:
         held.users += 1
         return held
 
-    def _return(self, held: _Held) -> None:
+    def _release(self, held: _Held) -> None:
         held.users -= 1
         if held.users:
             return
-        self._room.give(held.pixels)
+        self._room.release(held.pixels)
         if not held.picture.done() or held.picture.cancelled() or held.picture.exception() is not None:
-            self._forget(held)
+            self._evict(held)
         else:
             self._idle[held.key] = held
 
-    def _forget(self, held: _Held) -> None:
+    def _evict(self, held: _Held) -> None:
         del self._held[held.key]
         self.pixels -= held.pixels
 

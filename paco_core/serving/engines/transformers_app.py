@@ -12,11 +12,15 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -29,19 +33,47 @@ from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.quantised import LIBRARIES
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
-from paco_core.serving.engines.answering import Ask, ModelAnswer
-from paco_core.serving.engines.batching import Batcher
-from paco_core.serving.engines.metrics import ServerMetrics
+from paco_core.serving.engines.answers import Ask, Batcher, Count, ModelAnswer, Usage, counter
 from paco_core.serving.engines.pictures import DecodedPictures
-from paco_core.serving.engines.usage import Count, Usage, counter
-from paco_core.serving.guard import SameSite, authorise, bodies, body_of
+from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, bodies, body_of, refuse
 from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
-from paco_core.serving.replies import ERRORS, as_json, refuse
 
 if TYPE_CHECKING:
     from paco_core.reward_model.network import Network
 
+LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 log = logging.getLogger("paco.serving")
+
+
+@dataclass(frozen=True)
+class Tally(Collector):
+    """A counter that something else keeps, read when it is asked for."""
+
+    name: str
+    text: str
+    read: Callable[[], int]
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(self.name, self.text, value=self.read())
+
+
+class ServerMetrics:
+    """Counters of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter("paco_requests", "Requests by HTTP status", ["status"], registry=self._registry)
+        self.refused = Counter("paco_refused", "Refused requests by cause", ["cause"], registry=self._registry)
+        self.latency = Histogram("paco_request_seconds", "Time to answer", buckets=LATENCIES, registry=self._registry)
+        self.batch = Histogram("paco_batch_size", "Requests a forward pass", buckets=BATCHES, registry=self._registry)
+
+    def tally(self, name: str, text: str, read: Callable[[], int]) -> None:
+        """Also report what ``read`` returns, as the counter ``name``."""
+        self._registry.register(Tally(name, text, read))
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
 
 
 class ModelServer:
@@ -222,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _serve(args: argparse.Namespace) -> None:
     began = time.monotonic()
     from paco_core.io.connections import serve
-    from paco_core.serving.engines.answering import Answerer
+    from paco_core.serving.engines.answers import Answerer
 
     folder = Path(args.model)
     with uncollected(), without("sklearn"):

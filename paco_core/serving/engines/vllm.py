@@ -8,8 +8,7 @@ from pathlib import Path
 
 from paco_core.config.params import ServingParams
 from paco_core.io.files import DataError, read_json
-from paco_core.serving.engines.pictures import MAX_PIXELS
-from paco_core.serving.protocol import API_KEY
+from paco_core.serving.protocol import API_KEY, MAX_PIXELS
 
 #: vLLM fetches images from any site unless it gets a list of sites. This name never resolves (RFC 6761). Without
 #: `--allowed-local-media-path`, vLLM reads no file.

@@ -28,7 +28,7 @@ from paco_core.runtime.placement import announce_servers
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import launch, launch_gateway, vllm
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 from paco_core.serving.servers.process import tail
 from paco_core.serving.servers.registry import GATEWAY, Registry, ServerRecord, ServerSettings
 

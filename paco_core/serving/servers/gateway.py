@@ -33,9 +33,8 @@ from starlette.routing import Route
 from paco_core.io.connections import serve
 from paco_core.io.numbers import decimal, whole
 from paco_core.serving.engines.pictures import head, payload
-from paco_core.serving.guard import SameSite, authorise, bodies, body_of
+from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, bodies, body_of
 from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
-from paco_core.serving.replies import ERRORS, as_json
 from paco_core.serving.servers.registry import GATEWAY, Registry
 
 PROBE_S = 5.0  # a server's time to say how it is

@@ -12,7 +12,7 @@ from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 
 if TYPE_CHECKING:
     from PIL import Image

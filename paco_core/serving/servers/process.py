@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paco_core.io.file_locks import hold
 from paco_core.serving.engines import Launch
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 
 LISTEN = "0A"  # a state in /proc/net/tcp
 TAIL_BYTES = 3000  # of a server's log, in the message of a failed start

@@ -23,8 +23,7 @@ from paco_core.io.gpus import for_server
 from paco_core.io.project import owner_root
 from paco_core.io.same_site import is_loopback
 from paco_core.serving.engines import Launch
-from paco_core.serving.errors import ServingError
-from paco_core.serving.protocol import API_KEY
+from paco_core.serving.protocol import API_KEY, ServingError
 from paco_core.serving.servers.process import bind, spawn_supervisor
 
 FOLDER = Path(".paco") / "serving"

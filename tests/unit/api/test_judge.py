@@ -31,7 +31,7 @@ from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 from tests.support import reward_tiny, tiny_vlm
 from tests.support.reward_project import fill, fill_benchmark
 from tests.support.serving_fakes import FakeModel, Scripted, panel, reply, served, true_score

@@ -20,7 +20,7 @@ from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.client import RewardClient
-from paco_core.serving.engines.answering import Answerer
+from paco_core.serving.engines.answers import Answerer
 from tests.support import reward_tiny, tiny_vlm
 from tests.support.serving_fakes import NAME, served
 

@@ -26,7 +26,7 @@ from paco_core.reward_model.yes_probability import (
     from_top_logits,
     from_top_logprobs,
 )
-from paco_core.serving.engines.answering import Answerer, Ask, ModelAnswer
+from paco_core.serving.engines.answers import Answerer, Ask, ModelAnswer
 from tests.support import reward_tiny, tiny_vlm
 
 

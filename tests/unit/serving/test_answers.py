@@ -18,8 +18,8 @@ from paco_core.reward_model.yes_probability import Score, Unscorable, from_top_l
 from paco_core.serving import cache
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
-from paco_core.serving.errors import ServingError
-from paco_core.serving.replies import as_json
+from paco_core.serving.http_server import as_json
+from paco_core.serving.protocol import ServingError
 from tests.support.loopback import Quiet
 from tests.support.serving_fakes import NAME, Scripted, Step, completion, queries, reply
 

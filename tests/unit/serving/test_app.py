@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from paco_core.io.shards import encode_png
-from paco_core.serving import guard
+from paco_core.serving import http_server
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers import gateway
 from tests.support.pictures import bomb
@@ -129,7 +129,7 @@ def test_a_field_that_would_be_ignored_is_refused_by_its_name(
 
 
 def test_a_huge_body_is_refused_without_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_BODY", 100_000)
+    monkeypatch.setattr(http_server, "MAX_BODY", 100_000)
     with served(FakeModel()) as (url, state):
         assert post(url, b" " * 150_000)[0] == 413
         assert post(url, iter([b" " * 60_000] * 3))[0] == 413  # chunked

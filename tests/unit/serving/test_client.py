@@ -16,7 +16,7 @@ from paco_core.io.http_client import MAX_PAUSE_S, Patience
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import pictures
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 from tests.support.serving_fakes import (
     NAME,
     FakeModel,

@@ -19,7 +19,7 @@ from paco_core.config.params import ServingParams, load
 from paco_core.io.file_locks import is_held
 from paco_core.io.files import DataError
 from paco_core.serving.engines import launch, vllm
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.endpoint import RewardEndpoint, fingerprint, served_name
 from paco_core.serving.servers.registry import Registry

@@ -28,7 +28,7 @@ from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import transformers_app
 from paco_core.serving.engines.vllm import PYTHON
-from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServingError
 from paco_core.serving.servers.checks import check_served
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from tests.support.carriers import carriers, drawing

@@ -14,7 +14,7 @@ import pytest
 
 from paco_core.config.params import load
 from paco_core.io.http_client import Patience
-from paco_core.serving import guard
+from paco_core.serving import http_server
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.gateway import Gateway, build_app, routes
@@ -158,7 +158,7 @@ def test_a_slow_server_is_a_time_out() -> None:
 
 
 def test_the_key_and_the_size_are_checked_before_anything_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "MAX_BODY", 100_000)
+    monkeypatch.setattr(http_server, "MAX_BODY", 100_000)
     answer = reply(200, completion(0.75, FIRST))
     with Scripted([answer], name=FIRST) as server, before(server, api_key="secret") as url:
         body = request([GOOD, GOOD], model=FIRST)

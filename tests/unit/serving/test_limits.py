@@ -20,13 +20,12 @@ from PIL import Image
 from paco_core.io.http_client import Patience
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.serving import guard
-from paco_core.serving.budget import Budget
+from paco_core.serving import http_server
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import pictures
-from paco_core.serving.engines.answering import Ask, ModelAnswer
-from paco_core.serving.engines.batching import Batcher
+from paco_core.serving.engines.answers import Ask, Batcher, ModelAnswer
 from paco_core.serving.engines.pictures import DecodedPictures
+from paco_core.serving.http_server import Budget
 from tests.support.serving_fakes import NAME, FakeModel, Scripted, completion, panel, queries, reply, served
 from tests.support.waiting import until
 from tests.unit.serving.test_app import GOOD, JSON, request, url_of
@@ -189,7 +188,7 @@ def test_a_picture_is_decoded_once_for_all_who_send_it_together() -> None:
 def test_bodies_that_exceed_what_a_server_holds_wait_outside() -> None:
     model = Held()
     with served(model, max_batch=1) as (url, state), ThreadPoolExecutor(1) as pool:
-        state.bodies = Budget(guard.LEAST_BODY, "bytes of requests", wait_s=0.2)
+        state.bodies = Budget(http_server.LEAST_BODY, "bytes of requests", wait_s=0.2)
         first = pool.submit(send, url, request([GOOD, GOOD]))
         until(lambda: bool(model.batches))
         status, again, answer = send(url, request([GOOD, GOOD]))

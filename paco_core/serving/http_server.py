@@ -1,30 +1,90 @@
-"""What every server of ours asks of a request before it looks at it: its origin, the right key, a bounded size.
+"""HTTP of the servers of this project: origin, API key and size of a request, and answers as JSON.
 
-Nothing but a browser can be made to send a request that its user did not mean, so the first check is against pages of
-other sites. A page can reach a server on this machine under a name of its own (DNS rebinding): then ``Host`` is not
-ours. It can send a form or a text without being asked for leave: then ``Origin`` is another one, and the body is not
-declared as JSON.
+A browser can be made to send a request that its user did not mean, so the first check is against pages of other sites.
+A page can reach a server on this machine under a name of its own (DNS rebinding): then ``Host`` is another one than the
+server's. It can send a form or a text without permission: then ``Origin`` is another one, and the body is not declared
+as JSON.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from paco_core.io.same_site import hostname, is_loopback, is_own_page
-from paco_core.serving.budget import Budget
 from paco_core.serving.protocol import RequestError
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BODY = 24 << 20  # bytes: two pictures of a few megapixels, as base64
 MAX_BODIES = 128 << 20  # bytes of all requests that a server holds at a time; further ones are left in the network
 LEAST_BODY = 128 << 10  # that a request counts at least: one of few bytes costs something, too
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (addresses of sockets that listen everywhere; nothing is bound here)
+WAIT_S = 30.0  # that a request waits for its share
+RETRY_AFTER_S = 2
+
+
+class Budget:
+    """A semaphore over bytes or pixels, which answers 503 after ``wait_s``; first come, first served.
+
+    Args:
+        limit: how much there is, and the most that one share may be.
+        what: of what, for the refusal ("bytes of requests").
+    """
+
+    def __init__(self, limit: int, what: str, wait_s: float = WAIT_S) -> None:
+        self.limit, self.used, self._what, self._wait_s = limit, 0, what, wait_s
+        self._turn, self._freed = asyncio.Lock(), asyncio.Event()
+
+    async def acquire(self, amount: Callable[[], int]) -> int:
+        """Wait for a share, which what :meth:`release` returns; how much it is.
+
+        Args:
+            amount: asked again whenever something has become free, for it may depend on what others did meanwhile.
+
+        Raises:
+            RequestError: 503 with ``Retry-After``, when it is not there within ``wait_s``.
+        """
+        if not self._turn.locked() and self.used + (share := amount()) <= self.limit:  # nobody waits: no timer
+            self.used += share
+            return share
+        try:
+            async with asyncio.timeout(self._wait_s), self._turn:
+                while self.used + (share := amount()) > self.limit:
+                    self._freed.clear()
+                    await self._freed.wait()
+                self.used += share
+                return share
+        except TimeoutError:
+            message = f"the server is busy: {self.used} of {self.limit} {self._what} are in use; try again"
+            raise RequestError(503, message, "busy", retry_after_s=RETRY_AFTER_S) from None
+
+    def release(self, share: int) -> None:
+        """Return what :meth:`acquire` gave."""
+        self.used -= share
+        self._freed.set()
+
+    @asynccontextmanager
+    async def share(self, amount: int) -> AsyncIterator[None]:
+        """Hold a share for as long as the block runs.
+
+        Raises:
+            RequestError: see :meth:`acquire`.
+        """
+        share = await self.acquire(lambda: amount)
+        try:
+            yield
+        finally:
+            self.release(share)
 
 
 def bodies() -> Budget:
@@ -52,8 +112,6 @@ class SameSite:
         try:
             self._check(scope)
         except RequestError as error:
-            from paco_core.serving.replies import refuse
-
             self._refused(error)
             await refuse(error)(scope, receive, send)
         else:
@@ -107,8 +165,6 @@ async def body_of(request: Request, room: Budget) -> AsyncIterator[bytes]:
 
 
 async def _read(request: Request) -> bytes:
-    from starlette.requests import ClientDisconnect
-
     chunks, size = [], 0
     try:
         async for chunk in request.stream():
@@ -123,3 +179,34 @@ async def _read(request: Request) -> bytes:
 
 def _too_large() -> RequestError:
     return RequestError(413, f"request body exceeds {MAX_BODY} bytes", "body_too_large")
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    """A JSON answer.
+
+    Raises:
+        ValueError: for a number that JSON does not know (NaN, Infinity).
+    """
+    return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")
+
+
+def refuse(error: RequestError) -> Response:
+    """A refusal in OpenAI's shape, with ``Retry-After`` where trying again may help."""
+    answer = as_json(error.body(), error.status)
+    if error.retry_after_s is not None:
+        answer.headers["Retry-After"] = str(error.retry_after_s)
+    return answer
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refuse(RequestError(error.status_code, str(error.detail)))
+
+
+async def _refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return refuse(error)
+
+
+#: For an application: refusals, and what Starlette refuses by itself, are answered in OpenAI's shape.
+ERRORS = {HTTPException: _http_error, RequestError: _refusal}
