@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paco_core.config.registered import names_of
 from paco_core.io.files import DataError
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 
 
 def check_names(members: Sequence[str]) -> None:

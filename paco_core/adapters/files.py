@@ -12,8 +12,8 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 
 from paco_core.io.files import DataError, read_json
-from paco_core.io.hub import from_hub
-from paco_core.io.weights import read_tensors
+from paco_core.models.hub import from_hub
+from paco_core.models.weights import read_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # PEFT's
 METADATA = "lora_adapter_metadata"  # the key of diffusers' own settings in a file's header

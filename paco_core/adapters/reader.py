@@ -19,7 +19,7 @@ from paco_core.adapters import names
 from paco_core.adapters.files import METADATA, Stored, stored
 from paco_core.adapters.settings import Settings
 from paco_core.io.files import DataError
-from paco_core.io.weights import reading
+from paco_core.models.weights import reading
 
 
 @dataclass(frozen=True)

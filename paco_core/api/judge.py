@@ -19,10 +19,10 @@ import numpy as np
 from paco_core.api.judge_model import Dtype, PairModel, judge_model
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
-from paco_core.io.parent_process import validate_process
 from paco_core.io.pictures import Picture, picture_of, pictures_of
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.runtime.parent_process import validate_process
 from paco_core.serving.client import RewardClient
 
 if TYPE_CHECKING:

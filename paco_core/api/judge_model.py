@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.config.references import model_at
 from paco_core.io import paths
-from paco_core.io.content import content_of
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.project import found_root, working_folder
+from paco_core.models.content import content_of
 from paco_core.runtime.placement import one_gpu
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.files import DataError
-from paco_core.io.parent_process import validate_process
 from paco_core.io.pictures import Picture, pictures_of
 from paco_core.io.project import project_root
 from paco_core.operations import asked, paint, painters
 from paco_core.painting.painted import Painted
 from paco_core.policies.encodings import cache_folder
+from paco_core.runtime.parent_process import validate_process
 from paco_core.runtime.placement import one_gpu
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS

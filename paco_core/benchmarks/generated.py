@@ -18,11 +18,11 @@ import pandas as pd
 from paco_core.benchmarks.edit_changes import EDIT_MEASURES
 from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts
 from paco_core.config.measures import PANEL_DIVERSITY
+from paco_core.data.image_measures import panel_diversity
 from paco_core.data.records.edit_records import EditRecord, connected, of_part, read_edit_prompts
 from paco_core.data.records.prompt_content import untrained
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.picture_measures import panel_diversity
 from paco_core.painting.paint import before_and_after, paint_sizes
 from paco_core.painting.painted import Painted
 from paco_core.painting.separate_panels import paint_separately

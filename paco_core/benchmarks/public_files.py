@@ -18,11 +18,11 @@ from paco_core.benchmarks.rankings import (
     parse_rankings,
     sample_rankings,
 )
+from paco_core.data.tables import number, read_rows, text
 from paco_core.exchange import rank_bench
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.tables import number, read_rows, text
 from paco_core.io.text import not_blank, validate_marks
 from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from dvc_project.repository import settings
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
-from paco_core.io import gpus
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
-from paco_core.io.nvidia_smi import Gpu
 from paco_core.io.secrets import bare, redacted
 from paco_core.planning.preflight import memory_gb
+from paco_core.runtime import gpus
 from paco_core.runtime.git import git_output
+from paco_core.runtime.nvidia_smi import Gpu
 from paco_core.runtime.tracking import tracking_uri
 from paco_core.serving.engines.vllm import PYTHON
 from paco_core.serving.servers import endpoint

@@ -15,10 +15,10 @@ from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, read_json, read_table, write_text
-from paco_core.io.model_licence import licence_of
 from paco_core.io.secrets import redacted
 from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
+from paco_core.models.licence import licence_of
 
 if TYPE_CHECKING:
     import pandas as pd

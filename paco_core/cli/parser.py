@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any, NoReturn
 
-from paco_core.io.nearest import nearest
+from paco_core.io.messages import nearest
 
 UNKNOWN = re.compile(r"invalid choice: '(?P<value>[^']*)' \(choose from (?P<choices>.*)\)$", re.DOTALL)
 #: The verbs by what they are for, in the order of the help and of the reference page.

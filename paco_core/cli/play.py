@@ -8,7 +8,8 @@ import webbrowser
 from pathlib import Path
 
 from paco_core.config.params import PARAMS_FILE, load
-from paco_core.io import connections, local_page
+from paco_core.data import local_page
+from paco_core.io import local_server
 from paco_core.operations.play.app import create_app
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Jobs
@@ -33,7 +34,7 @@ def play(root: Path, port: int, *, browser: bool) -> None:
         print(f"paco play: {address}\nCtrl-C stops.", flush=True)
         if browser and _has_display():
             webbrowser.open(address)
-        connections.serve(create_app(studio, jobs), listener)
+        local_server.serve(create_app(studio, jobs), listener)
     finally:
         listener.close()
         ended = jobs.close(PATIENCE_S)

@@ -15,9 +15,10 @@ from paco_core.api.judge import Judge
 from paco_core.api.judge_model import judge_model
 from paco_core.cli.score import ScoreOptions, pictures_in
 from paco_core.config.params import PARAMS_FILE, load
+from paco_core.data import tables
 from paco_core.data.llm.journal import Journal
 from paco_core.data.records.records import parse_ref
-from paco_core.io import paths, tables
+from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, digest
 from paco_core.io.pictures import read_image

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paco_core.io import figures_text, paths
+from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_json
 from paco_core.io.text_table import text_table
+from paco_core.runtime import metrics_text
 
 NEXT = """
 look at
@@ -32,7 +33,7 @@ def tour(root: Path) -> Answer:
     if not file.is_file():
         raise DataError(f"{file}: no such file; run `make demo` or `dvc repro`, whose last stage writes it")
     figures = read_json(file)
-    texts = figures_text.as_text(figures)
+    texts = metrics_text.as_text(figures)
     lines = ["the run's figures", *text_table(list(texts.items()), indent="  ")]
     report = (root / paths.REPORT / "index.html").resolve().as_uri()
     return Answer("\n".join(lines) + "\n" + NEXT.format(report=report), {"figures": figures, "report": report})

@@ -50,7 +50,7 @@ from paco_core.config.params_rewards import HttpScorer, RewardSet, RewardTerm, R
 from paco_core.config.params_rounds import RoundsParams
 from paco_core.config.params_training import PolicyTraining
 from paco_core.io.files import DataError
-from paco_core.io.nearest import nearest
+from paco_core.io.messages import nearest
 from paco_core.io.validation import message
 
 __all__ = [

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from paco_core.config.layouts import LAYOUT, refuse_layout
 from paco_core.config.params_base import DISTINCT, ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
 from paco_core.config.params_edits import EditingParams
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
-from paco_core.io.layouts import LAYOUT, refuse_layout
 
 Layout = Annotated[str, Field(pattern=LAYOUT)]
 ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset import` or name another")]

@@ -33,7 +33,7 @@ from paco_core.config.params_training import PolicyTraining
 from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
 from paco_core.config.registered import registered
 from paco_core.io.files import DataError, checked_name
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 
 Dynamics = Annotated[str, registered("grpo/dynamics.py", "DYNAMICS", "ode")]
 

@@ -12,7 +12,7 @@ from paco_core.config.params_base import AboveZero, ChatParams, Device, Natural,
 from paco_core.config.params_losses import HackMeter
 from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.io.text import validate_marks
 
 REMOVED_AGGREGATORS = {"win_rate": "removed in 0.3; rank also ignores how much scores differ, within each group"}

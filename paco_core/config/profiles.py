@@ -19,7 +19,7 @@ from ruamel.yaml.comments import CommentedMap
 from paco_core.config import params
 from paco_core.config.params import ParamsError
 from paco_core.io.atomic import atomic
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 
 BASE = "storybook"
 ASIDE = Path(".paco") / "params"

@@ -18,7 +18,7 @@ from paco_core.config.params_training import PolicyTraining
 from paco_core.io.answer import Answer, plain
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 
 PAGE = Path("docs") / "reference" / "parameters.md"
 SCHEMA = Path("docs") / "reference" / "params.schema.json"

@@ -14,9 +14,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel
 
-from paco_core.io.content import content_of
 from paco_core.io.files import DataError, inside, read_jsonl
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
+from paco_core.models.content import content_of
 
 
 @dataclass(frozen=True)

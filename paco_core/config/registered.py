@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from paco_core.io.nearest import nearest
+from paco_core.io.messages import nearest
 
 LIBRARY = Path(__file__).parents[1]
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function, of the user's own

@@ -14,10 +14,10 @@ import numpy as np
 from paco_core.data.annotation.votes import orders
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord, parse_ref
+from paco_core.data.tables import numbers, read_rows, text
 from paco_core.io.files import DataError
 from paco_core.io.pictures import image_size, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.tables import numbers, read_rows, text
 
 if TYPE_CHECKING:
     import pandas as pd

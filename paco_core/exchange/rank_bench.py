@@ -22,11 +22,11 @@ from paco_core.data.pairs.leakage import Held
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.prompt_content import text_contents
 from paco_core.data.records.records import PromptRecord, parse_ref
+from paco_core.data.tables import text
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io.files import DataError, UniqueIds, checked_name, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.pictures import image_size, picture_digest, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.tables import text
 from paco_core.io.text import validate_marks
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.data.pairs.answers import normalised, opening
 from paco_core.data.records.records import parse_ref
+from paco_core.data.tables import read_rows
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.exchange.questions import PairQuestion, parse_question
 from paco_core.exchange.turns import IMAGE, PICTURES, DialogueRound, Form, rounds
 from paco_core.io.files import DataError, checked_name, inside, read_json, write_json, write_jsonl
 from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
-from paco_core.io.tables import read_rows
 from paco_core.io.text import validate_marks
 
 if TYPE_CHECKING:

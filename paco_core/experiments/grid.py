@@ -24,8 +24,8 @@ from paco_core.io import paths
 from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError, checked_name, digest
 from paco_core.io.targets import checked
-from paco_core.io.versions import folder_of_version
 from paco_core.runtime.git import git_output
+from paco_core.runtime.versions import folder_of_version
 
 LOCK_FILE = "dvc.lock"
 

@@ -13,8 +13,8 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.evaluation import reference_files
 from paco_core.grpo.sampling import panel_texts
 from paco_core.grpo.sizes import ImageGrid, grids_of
-from paco_core.io.model_licence import base_front
-from paco_core.io.precision import weights_format
+from paco_core.models.licence import base_front
+from paco_core.models.precision import weights_format
 from paco_core.policies.base import Policy
 from paco_core.policies.families import family_of, predecessors_of
 

@@ -25,8 +25,8 @@ from paco_core.grpo.sizes import grids_of, token_pixels, validate_sizes
 from paco_core.grpo.trainer import Outcome, RunContext, Trainer
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest
-from paco_core.io.model_licence import licence_front
 from paco_core.io.pictures import picture_digests, reference_digests
+from paco_core.models.licence import licence_front
 from paco_core.policies.base import Policy, Size, load_recipe
 from paco_core.policies.compiled import check_compile, compile_blocks
 from paco_core.policies.cuts import of_records, report

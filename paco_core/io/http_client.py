@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from paco_core.io.files import DataError
-from paco_core.io.same_site import is_loopback
+from paco_core.io.local_server import is_loopback
 from paco_core.io.secrets import add_secret, one_line
 
 if TYPE_CHECKING:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import pwd
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -114,3 +115,17 @@ def _name(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return f"user {user}"
+
+
+def nearest(value: str, names: Collection[str]) -> str | None:
+    """The name that was probably meant; None where none is near."""
+    return next(iter(difflib.get_close_matches(value, names, n=1, cutoff=0.5)), None)
+
+
+def meant(value: str, names: Collection[str]) -> str:
+    """``did you mean 'NAME'?`` and a space, for an error that goes on with the names.
+
+    Nothing where none is near, or ``value`` is one of them.
+    """
+    near = nearest(value, names)
+    return f"did you mean {near!r}? " if near and near != value else ""

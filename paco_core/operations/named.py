@@ -9,7 +9,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, write_text
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.io.targets import checked
 from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.operations.promotion.champions import ALIASES, Champions, adapter_of
 from paco_core.tasks.table import recipes_of
 

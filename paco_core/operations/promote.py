@@ -19,7 +19,6 @@ from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
-from paco_core.io.versions import folder_of_version, md5_of_folder
 from paco_core.operations.named import check_name
 from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import (
@@ -40,6 +39,7 @@ from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.provenance.chain import of_path
 from paco_core.runtime.provenance.runs import RunFinder
 from paco_core.runtime.tracking import Tracker, open_run
+from paco_core.runtime.versions import folder_of_version, md5_of_folder
 from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """What a published folder may hold: per kind of folder, the sorts of files, and what each is read as.
 
 A file is what its name says, or it is refused: a pickle, an archive or a text under the name of a picture included. All
-its bytes are searched for secrets, and the texts that are packed in them (:mod:`paco_core.io.packed_text`). Of weights
-that is the header, metadata included: they are checked to be nothing else but numbers.
+its bytes are searched for secrets, and the texts that are packed in them (:mod:`paco_core.operations.packed_text`). Of
+weights that is the header, metadata included: they are checked to be nothing else but numbers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Literal
 from safetensors import SafetensorError, safe_open
 
 from paco_core.io.files import DataError, read_json
-from paco_core.io.packed_text import packed_texts
 from paco_core.io.pictures import image_size
 from paco_core.io.secret_search import pieces_of
+from paco_core.operations.packed_text import packed_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,6 @@ from paco_core.io.atomic import atomic
 from paco_core.io.check_report import CheckReport
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, read_table
-from paco_core.io.versions import folder_of_version
 from paco_core.operations import cases
 from paco_core.operations.promotion import measuring
 from paco_core.operations.promotion.champions import CHAMPION, REWARD, Champions, bytes_of, out_of, recorded_md5
@@ -35,6 +34,7 @@ from paco_core.policies.cuts import Cut, report
 from paco_core.rewards.base import validate_failed_share
 from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.tracking import Tracker, open_run
+from paco_core.runtime.versions import folder_of_version
 from paco_core.serving.servers.endpoint import RewardEndpoint
 
 FOLDER = Path(".paco") / "reevaluation"

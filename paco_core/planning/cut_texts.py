@@ -1,7 +1,7 @@
 """Texts that a model will cut, known before anything runs.
 
 Only tokenizers in folders of the project are read, and only prompts that exist already. A stage reports what a model
-has cut (:func:`paco_core.io.tokens.report_texts`).
+has cut (:func:`paco_core.models.tokens.report_texts`).
 """
 
 from __future__ import annotations

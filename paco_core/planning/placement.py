@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paco_core.config.params import Params
-from paco_core.io import gpus
 from paco_core.io.files import DataError
-from paco_core.io.gpus import Machine
-from paco_core.io.nvidia_smi import Gpu
 from paco_core.planning.memory import server_gb
+from paco_core.runtime import gpus
+from paco_core.runtime.gpus import Machine
+from paco_core.runtime.nvidia_smi import Gpu
 from paco_core.runtime.placement import machine_of, server_gpus
 from paco_core.runtime.stage import Cost, Stage
 

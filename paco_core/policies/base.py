@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Union
 
 from paco_core.config.references import model_at
+from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError
-from paco_core.io.seeds import seed_of
 from paco_core.policies.families import Family, Task, family_of, refuse_text_window
 from paco_core.runtime.code.stage_code import library_digest
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from paco_core.adapters.names import Vocabulary
-from paco_core.io.tokens import note_texts, token_counts
+from paco_core.models.tokens import note_texts, token_counts
 from paco_core.policies.base import References, Size
 from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded

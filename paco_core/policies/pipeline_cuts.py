@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import diffusers
 from transformers import AutoTokenizer
 
-from paco_core.io.hub import from_hub
-from paco_core.io.tokens import note_texts, token_counts
+from paco_core.models.hub import from_hub
+from paco_core.models.tokens import note_texts, token_counts
 from paco_core.policies.cuts import Cut, cut_in_dialogue, cut_in_template, cut_of
 from paco_core.policies.windows import main_tokenizer
 

@@ -21,14 +21,13 @@ from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from paco_core.adapters.attach import attach, detach, to_save, without
 from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_without
 from paco_core.adapters.reader import AdaptedModel, read
-from paco_core.io.device_memory import give_back
 from paco_core.io.files import DataError, settle_safetensors
-from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.pictures import rgb
-from paco_core.io.precision import painting, validate_pixels, weights_format
-from paco_core.io.tokens import validate_prompts
-from paco_core.io.weights import load_part, load_pipeline, reading
+from paco_core.models.hub import from_hub
+from paco_core.models.precision import give_back, painting, validate_pixels, weights_format
+from paco_core.models.tokens import validate_prompts
+from paco_core.models.weights import load_part, load_pipeline, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, refuse_tokens, sized
 from paco_core.policies.cuts import Cut

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from paco_core.io import paths
 from paco_core.io.shards import encode_png
-from paco_core.io.skipped import skipped
+from paco_core.runtime.stage import skipped
 
 if TYPE_CHECKING:
     from PIL.Image import Image

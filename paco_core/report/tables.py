@@ -12,8 +12,8 @@ from dvc_project.lockfile import Lock
 from paco_core.benchmarks.tables import ResultTable, read_tables, write_page
 from paco_core.io import paths
 from paco_core.io.files import write_text
-from paco_core.io.skipped import skipped
 from paco_core.runtime.provenance.records import recorded_runs
+from paco_core.runtime.stage import skipped
 
 if TYPE_CHECKING:
     from paco_core.runtime.provenance.chain import Run

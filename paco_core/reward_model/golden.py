@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from paco_core.io import tables
+from paco_core.data import tables
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.io.pictures import read_image
 from paco_core.io.shards import encode_png

@@ -10,7 +10,7 @@ import string
 from typing import Any
 
 from paco_core.io.files import DataError
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.io.text import validate_marks
 
 _COMPARE = (

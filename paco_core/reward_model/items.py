@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from paco_core.io.files import DataError
-from paco_core.io.tokens import validate_tokens
+from paco_core.models.tokens import validate_tokens
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.loss import BatchAnswers, LossKind, answer_loss
 from paco_core.reward_model.network import Network, Prompt, TokenRow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from paco_core.io.model_licence import base_front
+from paco_core.models.licence import base_front
 from paco_core.reward_model.examples import EDIT_TEMPLATES
 from paco_core.reward_model.golden import FOLDER
 from paco_core.reward_model.instructions import TEMPLATES

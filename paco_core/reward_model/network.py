@@ -24,10 +24,10 @@ from transformers.utils import logging as transformers_logging
 from paco_core.io.decoding import MAX_RATIO, MAX_SIDE
 from paco_core.io.files import DataError, read_json
 from paco_core.io.imports import uncollected
-from paco_core.io.model_size import refuse_many_layers
 from paco_core.io.pictures import picture_digests
-from paco_core.io.tokens import validate_tokens
-from paco_core.io.weights import load_model, reading
+from paco_core.models.size import refuse_many_layers
+from paco_core.models.tokens import validate_tokens
+from paco_core.models.weights import load_model, reading
 from paco_core.reward_model import quantised
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat

@@ -12,7 +12,7 @@ from huggingface_hub import snapshot_download
 from paco_core.adapters.files import CONFIG, WEIGHTS, stored
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError, write_json
-from paco_core.io.hub import from_hub
+from paco_core.models.hub import from_hub
 from paco_core.reward_model import lora
 from paco_core.reward_model.evaluation import RewardEvaluation, evaluate
 from paco_core.reward_model.examples import Example

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paco_core.io.files import DataError
-from paco_core.io.weights import reading
+from paco_core.models.weights import reading
 from paco_core.reward_model.bits import answers, batches_keep_bits
 from paco_core.reward_model.network import Network, TokenRow
 from paco_core.reward_model.passes import Passes

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paco_core.config.resolved import resolved_section
-from paco_core.io.content import content_of
 from paco_core.io.files import digest
 from paco_core.io.pictures import picture_digests
+from paco_core.models.content import content_of
 
 if TYPE_CHECKING:
     from pathlib import Path

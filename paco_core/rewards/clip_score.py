@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.io.open_clip_model import OpenClip
+from paco_core.models.open_clip import OpenClip
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paco_core.data.records.records import split_panels
-from paco_core.io.open_clip_model import OpenClip
+from paco_core.models.open_clip import OpenClip
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoProcessor, CLIPModel
 
 from paco_core.io.files import DataError
-from paco_core.io.tokens import note_texts, token_counts, validate_tokens
-from paco_core.io.weights import load_model, reading
+from paco_core.models.tokens import note_texts, token_counts, validate_tokens
+from paco_core.models.weights import load_model, reading
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_model
 

@@ -13,7 +13,7 @@ from paco_core.io.files import DataError
 from paco_core.rewards.needs import need_model
 
 if TYPE_CHECKING:
-    from paco_core.io.open_clip_model import OpenClip
+    from paco_core.models.open_clip import OpenClip
     from paco_core.reward_model.yes_probability import PairScorer
 
 
@@ -44,7 +44,7 @@ class Sources:
 
     def clip(self, name: str, term: RewardTerm) -> OpenClip:
         """The term's CLIP, loaded once for all rewards that name it on the same device."""
-        from paco_core.io.open_clip_model import OpenClip
+        from paco_core.models.open_clip import OpenClip
 
         key = self.path(need_model(name, term)), term.device
         if key not in self.clips:

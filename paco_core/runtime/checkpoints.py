@@ -19,7 +19,7 @@ from pathlib import Path
 
 from paco_core.io.file_locks import locked, try_hold
 from paco_core.io.files import DataError, file_stats
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
 

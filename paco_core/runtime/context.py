@@ -20,21 +20,20 @@ from dvc_project.lockfile import Inputs, Lock
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.config.references import is_folder
-from paco_core.io import figures_text, files, paths
+from paco_core.io import files, paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.io.secrets import redacted
-from paco_core.io.skipped import write_skipped
-from paco_core.io.tokens import forget_texts, report_texts
-from paco_core.runtime import checkpoints
+from paco_core.models.tokens import forget_texts, report_texts
+from paco_core.runtime import checkpoints, metrics_text
 from paco_core.runtime.code.inputs import StageInputs
 from paco_core.runtime.code.stage_code import StageCode
 from paco_core.runtime.process import prepare
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.runtime.rounds import params_of, placed
-from paco_core.runtime.stage import Stage
+from paco_core.runtime.stage import Stage, write_skipped
 from paco_core.runtime.tracking import Tracker, dagster_url, git_state, open_run
 from paco_core.runtime.tracking.journal import NOTE_TAG
 from paco_core.runtime.tracking.views import saved_view
@@ -163,7 +162,7 @@ class StageContext:
             left = {k: v for k, v in left.items() if k not in of_model}
             self.tracker.metrics(of_model, measures=self._maker(self.place(path)))
         self.tracker.metrics(left)
-        self.say(f"{self.label}: {figures_text.line(metrics, file.as_posix())}")
+        self.say(f"{self.label}: {metrics_text.line(metrics, file.as_posix())}")
 
     def _maker(self, path: Path) -> str | None:
         """The MLflow run that made an out of another stage; "" for this one, None where it is not known."""

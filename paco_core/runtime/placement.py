@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.io import gpus
-from paco_core.io.nvidia_smi import Gpu, Listing
-from paco_core.runtime import launchers
+from paco_core.runtime import gpus, launchers
+from paco_core.runtime.nvidia_smi import Gpu, Listing
 
 
 def server_gpus(params: Params) -> int:
@@ -24,7 +23,7 @@ def machine_of(params: Params, listing: Listing | None = None) -> gpus.Machine:
     """The GPUs that are visible here (``listing``; None = asked now), divided between stages and reward servers.
 
     Raises:
-        DataError: as :func:`paco_core.io.gpus.divide`.
+        DataError: as :func:`paco_core.runtime.gpus.divide`.
     """
     return gpus.divide(gpus.visible(listing), params.devices.gpus, params.devices.servers, server_gpus(params))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paco_core.config.params import Params
     from paco_core.io.check_report import CheckReport
     from paco_core.runtime.preview import Preview
-
+from paco_core.io.files import read_json, write_json
 
 BASE_GB = 1.2  # Python with torch, diffusers and transformers
 LIGHT_GB, LIGHT_S = 0.3, 2.0  # a stage without torch: those of the demo take 0.05 to 0.18 GB
@@ -123,3 +123,22 @@ class Stage:
     checks: Sequence[Check] = ()
     compared: bool = False
     tables: bool = False
+
+
+FILE = "skipped.json"
+
+
+def write_skipped(folder: Path, reason: str) -> None:
+    """Write into the out ``folder`` why the stage did nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, {"reason": reason})
+
+
+def skipped(folder: Path) -> str | None:
+    """Why the stage that made ``folder`` did nothing; None where it did something, or has not run.
+
+    Raises:
+        DataError: when the file is damaged.
+    """
+    path = folder / FILE
+    return str(read_json(path)["reason"]) if path.is_file() else None

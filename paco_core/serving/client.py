@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
+from paco_core.io.local_server import is_loopback
 from paco_core.io.pictures import picture_digest
-from paco_core.io.same_site import is_loopback
 from paco_core.io.text import spell_surrogates
 from paco_core.io.validation import first_fault
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders

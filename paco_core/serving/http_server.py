@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from paco_core.io.same_site import hostname, is_loopback, is_own_page
+from paco_core.io.local_server import hostname, is_loopback, is_own_page
 from paco_core.serving.protocol import RequestError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 
 if TYPE_CHECKING:
     from paco_core.runtime.launch import StageFile

@@ -86,7 +86,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.config.params_benchmarks import BASE, CLIP_I, RANDOM, REWARD
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
-    from paco_core.io.open_clip_model import OpenClip
+    from paco_core.models.open_clip import OpenClip
 
     rankings, panels, rejected = _held_out(ctx)
     models: dict[str, tuple[str, str | Path]] = {

@@ -52,8 +52,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
-    from paco_core.io.open_clip_model import OpenClip
     from paco_core.io.rejected import Rejected
+    from paco_core.models.open_clip import OpenClip
     from paco_core.reward_model.scorer import Scorer
 
     if params.source is not None:

@@ -113,7 +113,7 @@ def _examples(read: Callable[[Path], Path], params: RewardParams, *parts: str) -
 def _train(ctx: StageContext, examples: list[Example], validation: list[Example]) -> None:
     from paco_core.config.references import model_at
     from paco_core.io.files import write_text
-    from paco_core.io.model_licence import licence_front
+    from paco_core.models.licence import licence_front
     from paco_core.reward_model.model_card import adapter_card
     from paco_core.reward_model.training import train
     from paco_core.runtime import checkpoints

@@ -65,7 +65,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.config.references import model_at
     from paco_core.data.records.panels import PanelStore
     from paco_core.io.files import write_text
-    from paco_core.io.model_licence import licence_front
+    from paco_core.models.licence import licence_front
     from paco_core.reward_model import mlflow_model
     from paco_core.reward_model.examples import read_examples
     from paco_core.reward_model.golden import choose_golden, write_golden

@@ -88,7 +88,7 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.io.skipped import skipped
+    from paco_core.runtime.stage import skipped
 
     params = ctx.params.t2is_bench
     if reason := skipped(ctx.read(paths.T2IS)):

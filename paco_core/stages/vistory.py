@@ -90,7 +90,7 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.io.skipped import skipped
+    from paco_core.runtime.stage import skipped
 
     params = ctx.params.vistory
     if reason := skipped(ctx.read(paths.T2IS)):
@@ -168,7 +168,7 @@ def _parts(ctx: StageContext) -> Iterator[tuple[str, BenchmarkPart]]:
     """What the parameters ask for, by name."""
     from paco_core.benchmarks.t2is_bench.evaluators import BenchmarkPart, load_scorer, scorer_name
     from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip
-    from paco_core.io.open_clip_model import OpenClip
+    from paco_core.models.open_clip import OpenClip
 
     params, reward = ctx.params.vistory, ctx.params.reward
     if params.clip is not None:

@@ -21,8 +21,8 @@ from torch import nn
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import read_json
 from paco_core.io.imports import uncollected
-from paco_core.io.model_size import refuse_larger
-from paco_core.io.weights import numbers_below, read_tensors, reading
+from paco_core.models.size import refuse_larger
+from paco_core.models.weights import numbers_below, read_tensors, reading
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from paco_core.io import local_page
+from paco_core.data import local_page
 from paco_core.io.shards import encode_png
 from tests.support.chromium import chromium
 

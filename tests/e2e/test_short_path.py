@@ -16,9 +16,9 @@ import pytest
 from paco_core.config import profiles
 from paco_core.data.prompts.prompts import imported, make_prompts
 from paco_core.data.records.records import write_prompts
-from paco_core.io.skipped import skipped
 from paco_core.planning.preflight import check_project
 from paco_core.reward_model.golden import read_golden
+from paco_core.runtime.stage import skipped
 from paco_core.stages import declared
 from tests.e2e.conftest import run_dvc
 from tests.support import REPOSITORY

@@ -18,7 +18,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from safetensors.numpy import save
 
-from paco_core.io import packed_text, secret_search
+from paco_core.io import secret_search
+from paco_core.operations import packed_text
 from paco_core.operations.publish import upload_of
 from tests.faults.verdicts import Ledger
 

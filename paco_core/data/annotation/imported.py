@@ -9,9 +9,9 @@ from typing import Any
 
 from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, orders
+from paco_core.data.tables import numbers, read_rows, text
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from paco_core.io.tables import numbers, read_rows, text
 
 KEYS = ("instance_id", "annotator", "ranking")
 

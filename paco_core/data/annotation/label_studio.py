@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 from paco_core.data.annotation.assignment import places
 from paco_core.data.annotation.votes import Annotation, Votes, orders, unscored
+from paco_core.data.tables import numbers, text
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, digest, read_json, write_json, write_text
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
-from paco_core.io.tables import numbers, text
 
 if TYPE_CHECKING:
     import pandas as pd

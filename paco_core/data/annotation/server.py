@@ -17,9 +17,9 @@ from starlette.responses import FileResponse, Response
 
 from paco_core.data.annotation.queue import AnnotationQueue, Last, NotAssigned, UnknownInstance
 from paco_core.data.annotation.store import Annotator, NotStored, StaleAnswer
-from paco_core.io import connections
+from paco_core.data.local_page import HOST, application, get, listen, post
+from paco_core.io import local_server
 from paco_core.io.files import DataError
-from paco_core.io.local_page import HOST, application, get, listen, post
 from paco_core.io.validation import StrictModel
 
 PAGE = Path(__file__).parent / "page"
@@ -119,4 +119,4 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
 
 def serve(queue: AnnotationQueue, listener: socket.socket, at_end: Callable[[], object] = lambda: None) -> None:
     """Serve until Ctrl-C or SIGTERM, then call ``at_end``."""
-    connections.serve(create_app(queue, at_end), listener)
+    local_server.serve(create_app(queue, at_end), listener)

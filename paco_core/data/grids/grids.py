@@ -18,10 +18,10 @@ from paco_core.config.references import model_content
 from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.grids.text_to_image import Request
 from paco_core.data.records.records import PromptRecord
-from paco_core.io.content import content_of
+from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError, digest, md5_of
-from paco_core.io.seeds import seed_of
 from paco_core.io.shards import GRID_COLUMNS, encode_png, write_shard
+from paco_core.models.content import content_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image

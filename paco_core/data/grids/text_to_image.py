@@ -24,11 +24,11 @@ from paco_core.adapters.attach import attach
 from paco_core.adapters.reader import AdaptedModel, read
 from paco_core.data.prompts.prompt_embeddings import CachedPromptEncoder
 from paco_core.io.files import DataError
-from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
-from paco_core.io.precision import painting, validate_pixels, weights_format
-from paco_core.io.tokens import validate_prompts
-from paco_core.io.weights import load_pipeline
+from paco_core.models.hub import from_hub
+from paco_core.models.precision import painting, validate_pixels, weights_format
+from paco_core.models.tokens import validate_prompts
+from paco_core.models.weights import load_pipeline
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -20,9 +20,9 @@ from paco_core.data.pairs.answers import NO, YES, fault
 from paco_core.data.pairs.leakage import picture_md5s
 from paco_core.data.pairs.pairs import COLUMNS, QUESTION, Pair
 from paco_core.data.records.records import parse_ref
+from paco_core.data.tables import text
 from paco_core.io.files import DataError, checked_name, read_table
 from paco_core.io.shards import GRID_COLUMNS, INDEX, TAR, ShardReader
-from paco_core.io.tables import text
 from paco_core.io.text import not_blank, validate_marks
 
 PICTURES, SHARD = "pictures", "imported"

@@ -13,11 +13,11 @@ from transformers import AutoModel, AutoTokenizer
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
-from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
-from paco_core.io.open_clip_model import OpenClip
-from paco_core.io.tokens import token_counts, validate_tokens
-from paco_core.io.weights import load_model, reading, refuse_not_finite
+from paco_core.models.hub import from_hub
+from paco_core.models.open_clip import OpenClip
+from paco_core.models.tokens import token_counts, validate_tokens
+from paco_core.models.weights import load_model, reading, refuse_not_finite
 
 BATCH = 256
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from paco_core.config.layouts import no_layout
 from paco_core.io.files import DataError
-from paco_core.io.layouts import no_layout
 
 _NAMED = r"\[[A-Z]+(?:-[A-Z]+)?\]"
 _NUMBERED = "PANEL-([0-9]{1,3})"

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from paco_core.config.layouts import LAYOUT, refuse_layout
 from paco_core.data.records import prompt_text
+from paco_core.data.tables import text
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, UniqueIds, checked_name, read_jsonl, write_jsonl
-from paco_core.io.layouts import LAYOUT, refuse_layout
 from paco_core.io.rejected import Rejected
-from paco_core.io.tables import text
 from paco_core.io.text import not_blank, validate_marks
 from paco_core.io.validation import StrictModel, first_fault
 

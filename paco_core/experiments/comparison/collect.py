@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.experiments.comparison.samples import EVALUATION, TABLES, Samples, read_samples
 from paco_core.io.files import DataError
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.io.pictures import read_image
 from paco_core.io.project import EXPERIMENT_TAG
 from paco_core.runtime.provenance.chain import STAGE_TAG

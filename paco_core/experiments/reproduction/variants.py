@@ -8,7 +8,7 @@ from typing import Any
 from paco_core.config.params import Params
 from paco_core.experiments.grid import Cell, Variant
 from paco_core.io.files import DataError
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.tasks.table import task_of
 
 SETS = "flux_t2is"

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from paco_core.data.local_page import application, get, post
 from paco_core.io.files import DataError
-from paco_core.io.local_page import application, get, post
 from paco_core.io.validation import StrictModel
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gone

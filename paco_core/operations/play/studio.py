@@ -235,7 +235,7 @@ def _refuse(waiting: str) -> None:
 def _version(folder: Path) -> tuple[object, ...]:
     """Names the bytes of a model's folder, which a training may replace while the page is open.
 
-    Holds: of each file name, inode, size and both times (as :mod:`paco_core.io.content`); nothing of a hub's model,
+    Holds: of each file name, inode, size and both times (as :mod:`paco_core.models.content`); nothing of a hub's model,
     which is loaded once.
     """
     return (

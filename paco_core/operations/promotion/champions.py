@@ -16,11 +16,11 @@ from paco_core.io.answer import Answer
 from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError
 from paco_core.io.project import owner_root
-from paco_core.io.versions import copy_of_version, folder_of_version, md5_of_folder
 from paco_core.runtime.provenance.chain import Provenance
 from paco_core.runtime.tracking import Adapted, connect, models, tracking_uri
 from paco_core.runtime.tracking.database import has_models, sqlite_file
 from paco_core.runtime.tracking.models import registered_name
+from paco_core.runtime.versions import copy_of_version, folder_of_version, md5_of_folder
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 ALIASES = (CHAMPION, CHALLENGER)
@@ -146,7 +146,8 @@ class Champions:
 
         Args:
             md5: DVC's md5 of the version.
-            folder: a folder with these bytes that no run changes (:func:`paco_core.io.versions.folder_of_version`).
+            folder: a folder with these bytes that no run changes
+                (:func:`paco_core.runtime.versions.folder_of_version`).
             decided: the run that decides about it.
             trained: the run that made it.
             adapted: what an adapter belongs to; None for the reward.
@@ -300,7 +301,7 @@ def _loading(name: str, adapted: Adapted | None) -> str:
 
 
 def bytes_of(root: Path, version: Version) -> Path:
-    """The folder of a registered version, as :func:`paco_core.io.versions.folder_of_version` gives it.
+    """The folder of a registered version, as :func:`paco_core.runtime.versions.folder_of_version` gives it.
 
     Raises:
         DataError: when nothing contains its bytes; the text names the version.

@@ -18,8 +18,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from paco_core.io.files import DataError
-from paco_core.io.parent_process import die_with_parent
-from paco_core.io.same_site import is_loopback
+from paco_core.io.local_server import is_loopback
+from paco_core.runtime.parent_process import die_with_parent
 
 if TYPE_CHECKING:
     from torch.distributed import Store

@@ -9,7 +9,7 @@ from typing import Any
 
 from dvc_project.lockfile import Entry, Inputs, Lock
 from paco_core.io.files import DataError
-from paco_core.io.nearest import meant
+from paco_core.io.messages import meant
 from paco_core.runtime.code.stage_code import StageCode, is_code, recorded
 
 FORMAT = 2

@@ -17,7 +17,7 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.utils.uri import validate_path_is_safe
 
 from paco_core.io.project import owner_root, project_root
-from paco_core.io.versions import folder_of_version
+from paco_core.runtime.versions import folder_of_version
 
 LINKED_BYTES = 1_000_000  # MLflow refuses to read a small file, such as MLmodel, by a link that leaves its folder
 

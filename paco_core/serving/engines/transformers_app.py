@@ -253,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _serve(args: argparse.Namespace) -> None:
     began = time.monotonic()
-    from paco_core.io.connections import serve
+    from paco_core.io.local_server import serve
     from paco_core.serving.engines.answers import Answerer
 
     folder = Path(args.model)

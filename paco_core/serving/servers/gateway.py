@@ -30,7 +30,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from paco_core.io.connections import serve
+from paco_core.io.local_server import serve
 from paco_core.io.numbers import decimal, whole
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, bodies, body_of

@@ -19,9 +19,9 @@ from typing import IO
 
 from paco_core.io.file_locks import hold, is_held, locked
 from paco_core.io.files import DataError, read_json, write_json
-from paco_core.io.gpus import for_server
+from paco_core.io.local_server import is_loopback
 from paco_core.io.project import owner_root
-from paco_core.io.same_site import is_loopback
+from paco_core.runtime.gpus import for_server
 from paco_core.serving.engines import Launch
 from paco_core.serving.protocol import API_KEY, ServingError
 from paco_core.serving.servers.process import bind, spawn_supervisor

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from paco_core.io.file_locks import locked, remove_unless_held
-from paco_core.io.parent_process import die_with_parent
+from paco_core.runtime.parent_process import die_with_parent
 
 WATCH_S = 0.25
 GRACE_S = 5.0

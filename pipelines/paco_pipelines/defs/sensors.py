@@ -70,7 +70,7 @@ def answered_rounds(job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
         from paco_core.config.params import PARAMS_FILE, load
         from paco_core.data.annotation.answer_file import FILE
         from paco_core.data.of_round import ready
-        from paco_core.io.content import content_of
+        from paco_core.models.content import content_of
 
         rounds = ready(ROOT, load(ROOT / PARAMS_FILE))
         if not rounds:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dvc_project.project import Stage
 from paco_core.io import paths
-from paco_core.io.skipped import skipped
+from paco_core.runtime.stage import skipped
 from paco_core.stages import declaration
 from paco_pipelines.previews.tables import metadata_value
 

@@ -17,7 +17,7 @@ from dagster_webserver.cli import (
 )
 from dagster_webserver.version import __version__
 
-from paco_core.io import connections
+from paco_core.io import local_server
 from paco_core.io.numbers import PORTS, whole
 from paco_pipelines.webserver.app import guarded_app
 
@@ -37,7 +37,7 @@ def serve(workspace: str, host: str, port: int, allowed: Sequence[str], prefix: 
         with WorkspaceProcessContext(instance, target, version=__version__, read_only=read_only) as context:
             app = guarded_app(context, allowed, prefix)
             with _listening(host, port) as bound:
-                connections.serve(app, bound, websockets=True, grace_s=GRACE_SECONDS)
+                local_server.serve(app, bound, websockets=True, grace_s=GRACE_SECONDS)
 
 
 def _listening(host: str, port: int) -> socket.socket:

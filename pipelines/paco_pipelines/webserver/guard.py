@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from paco_core.io.same_site import hostname, is_own_page
+from paco_core.io.local_server import hostname, is_own_page
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # no other machine can be lead here under these names
 _SAFE = {"GET", "HEAD", "OPTIONS"}

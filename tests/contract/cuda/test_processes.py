@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paco_core.io import nvidia_smi
-from paco_core.io.gpus import Gpu
+from paco_core.runtime import nvidia_smi
+from paco_core.runtime.gpus import Gpu
 from tests.support import pretended_cuda
 from tests.support.grpo_toys import figures, recipe, record, trainer
 from tests.support.ranks import FSDP2, together

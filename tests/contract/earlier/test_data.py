@@ -16,9 +16,9 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.checks import collapse, read_log
-from paco_core.io.versions import folder_of_version
 from paco_core.runtime.provenance.chain import of_path
 from paco_core.runtime.provenance.records import recorded_runs
+from paco_core.runtime.versions import folder_of_version
 
 WRITTEN = Path(__file__).parent / "written"
 

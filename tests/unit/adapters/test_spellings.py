@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.io.weights import read_tensors
+from paco_core.models.weights import read_tensors
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from tests.support import loras

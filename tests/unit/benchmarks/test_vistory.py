@@ -25,8 +25,8 @@ from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.exchange.vistory import import_vistory
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_json
-from paco_core.io.open_clip_model import OpenClip
 from paco_core.io.pictures import read_image
+from paco_core.models.open_clip import OpenClip
 from paco_core.painting.paint import paint_sizes
 from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.policies import base

@@ -14,10 +14,11 @@ from paco_core.cli import commands as cli
 from paco_core.cli.tour import tour
 from paco_core.config import profiles
 from paco_core.config.params import ParamsError
-from paco_core.io import figures_text, paths
+from paco_core.io import paths
 from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.operations.publish import upload_of
 from paco_core.planning import preflight
+from paco_core.runtime import metrics_text
 from paco_core.stages import declared
 from tests.support.dataset_world import records
 
@@ -129,17 +130,17 @@ def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
 
 def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
     few = {"pairs": 3, "margin.worst": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
-    assert figures_text.line(few, "m.json") == "pairs 3, margin.worst 1.526e-05, tau nan, loss.before 2"
+    assert metrics_text.line(few, "m.json") == "pairs 3, margin.worst 1.526e-05, tau nan, loss.before 2"
     ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_missing": 2}
     many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
-    line = figures_text.line(many, "m.json")
+    line = metrics_text.line(many, "m.json")
     assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing), 1 0.5 -> 0.25 ")
     assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing); 2 more in m.json")
     nan = float("nan")
-    assert figures_text.as_text(
+    assert metrics_text.as_text(
         {f"0.{end}": v for end, v in {**ends, "change_low": nan, "change_high": nan}.items()}
     ) == {"0": "0.5 -> 0.25 (-0.250, 2 missing)"}, "of a single prompt"
-    assert figures_text.as_text({"0.before": nan, "0.after": 0.5, "0.change": nan}) == {"0": "nan -> 0.5"}
+    assert metrics_text.as_text({"0.before": nan, "0.after": 0.5, "0.change": nan}) == {"0": "nan -> 0.5"}
 
 
 def test_the_check_prices_every_stage(project: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paco_core.cli import play as command
-from paco_core.io import connections
+from paco_core.io import local_server
 from paco_core.operations.play.jobs import Job, Jobs
 
 
@@ -29,7 +29,7 @@ def served(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object] = lambda: 
         act()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(connections, "serve", serve)
+    monkeypatch.setattr(local_server, "serve", serve)
 
 
 @pytest.mark.parametrize(("display", "asked", "count"), [(":0", True, 1), (":0", False, 0), ("", True, 0)])

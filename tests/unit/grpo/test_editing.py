@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from paco_core.config.params import EarlyStop
+from paco_core.data.image_measures import reference_distance
 from paco_core.data.prompts.edit_prompts import EditRecord, drawn
 from paco_core.grpo import checks
 from paco_core.grpo.hacking import collapse_reason
@@ -20,7 +21,6 @@ from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.scoring import Scoring
 from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.io.files import DataError
-from paco_core.io.picture_measures import reference_distance
 from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys

@@ -14,6 +14,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.config.params import EarlyStop, HackMeter
+from paco_core.data.image_measures import grid_score
 from paco_core.grpo import checks
 from paco_core.grpo.hacking import (
     _largest_grid_score,
@@ -26,7 +27,6 @@ from paco_core.grpo.hacking import (
     near_copies,
 )
 from paco_core.grpo.trainer import Reports, Trainer
-from paco_core.io.picture_measures import grid_score
 from paco_core.rewards.base import RewardBatch
 from paco_core.training.optimizers import NotFinite
 from tests.support import grpo_toys

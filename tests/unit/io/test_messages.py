@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from paco_core.io.files import DataError
 from paco_core.io.messages import of_system, sentence
-from paco_core.io.model_licence import licence_of
+from paco_core.models.licence import licence_of
 from paco_core.operations.asked import edit_record, set_record
 
 

@@ -12,12 +12,12 @@ import pytest
 from dvc_project.cache import Cache
 from dvc_project.lockfile import Lock
 from paco_core.io.files import DataError
-from paco_core.io.versions import RESTORED, folder_of_version
 from paco_core.operations import promote as command
 from paco_core.operations.named import fetch
 from paco_core.operations.promotion.champions import ADAPTER_TAG, CHAMPION, Champions, bytes_of
 from paco_core.operations.reevaluation import subject
 from paco_core.runtime.tracking.models import registered_name
+from paco_core.runtime.versions import RESTORED, folder_of_version
 from paco_core.serving.servers.endpoint import fingerprint
 from tests.support import provenance_world as world
 from tests.support.promotion_stand import NAME, POLICY, Stand, made_stand

@@ -10,7 +10,7 @@ import yaml
 from transformers import AutoTokenizer
 
 from paco_core.config.params import Params, parse
-from paco_core.io.tokens import note_texts, report_texts, token_counts
+from paco_core.models.tokens import note_texts, report_texts, token_counts
 from paco_core.planning.cut_texts import cut_texts
 from paco_core.planning.foreseen import usable
 from paco_core.policies.cuts import cut_in_dialogue

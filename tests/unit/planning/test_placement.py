@@ -11,9 +11,9 @@ import pytest
 from paco_core.config import profiles
 from paco_core.config.execution import put
 from paco_core.config.params import parse
-from paco_core.io import gpus
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
+from paco_core.runtime import gpus
 from paco_core.stages import declared
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ from paco_core.adapters import files
 from paco_core.config.params import LoraParams
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.io import precision
 from paco_core.io.files import DataError
+from paco_core.models import precision
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.flux import FluxPolicy

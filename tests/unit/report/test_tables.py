@@ -10,8 +10,8 @@ from paco_core.benchmarks.tables import ResultTable, read_tables, write_tables
 from paco_core.cli import main
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.skipped import write_skipped
 from paco_core.report import tables
+from paco_core.runtime.stage import write_skipped
 
 BENCHMARKS = ("consistency_rank", "gedit")
 MEASURED = ResultTable(

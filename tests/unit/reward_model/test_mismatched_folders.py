@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paco_core.io.files import DataError
-from paco_core.io.weights import load_open_clip
+from paco_core.models.weights import load_open_clip
 from paco_core.policies import base
 from paco_core.reward_model.network import Network
 from tests.support import tiny_vlm

@@ -11,7 +11,7 @@ import pytest
 from paco_core.config.params import RewardTerm
 from paco_core.data.records.records import split_panels
 from paco_core.io.files import DataError
-from paco_core.io.open_clip_model import OpenClip
+from paco_core.models.open_clip import OpenClip
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.sources import Sources

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from paco_core.io.open_clip_model import OpenClip
+from paco_core.models.open_clip import OpenClip
 
 SCORING = ("io", "rewards", "benchmarks", "reward_model")
 

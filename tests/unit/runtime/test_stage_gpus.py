@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from paco_core.io import gpus
 from paco_core.io.file_locks import is_held
 from paco_core.io.files import DataError
-from paco_core.runtime import launch, placement
+from paco_core.runtime import gpus, launch, placement
 from paco_core.runtime.launchers import accelerated
 from paco_core.serving.engines import Launch
 from paco_core.serving.servers.registry import Registry, ServerSettings

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.io import gpus, nvidia_smi
 from paco_core.io.files import DataError
-from paco_core.io.gpus import Machine
-from paco_core.io.nvidia_smi import Gpu, Listing
+from paco_core.runtime import gpus, nvidia_smi
+from paco_core.runtime.gpus import Machine
+from paco_core.runtime.nvidia_smi import Gpu, Listing
 
 CARDS = [Gpu(str(n), f"GPU-{n}", 80.0) for n in range(4)]
 HOLD = """
 import sys, time
-from paco_core.io import gpus, nvidia_smi
+from paco_core.runtime import gpus
+from paco_core.runtime import nvidia_smi
 held = gpus.take([nvidia_smi.Gpu(n, f"GPU-{n}") for n in sys.argv[2].split(",")], int(sys.argv[1]), "stage b", print)
 print("has", __import__("os").environ["CUDA_VISIBLE_DEVICES"], flush=True)
 time.sleep(60)

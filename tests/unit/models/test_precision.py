@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paco_core.io import precision
-from paco_core.io.precision import computes_bfloat16, painting, weights_format
+from paco_core.models import precision
+from paco_core.models.precision import computes_bfloat16, painting, weights_format
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from safetensors import SafetensorError, safe_open
 
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.hub import explained, from_hub
 from paco_core.io.messages import sentence
-from paco_core.io.model_size import numbers_in, refuse_larger
+from paco_core.models.hub import explained, from_hub
+from paco_core.models.size import numbers_in, refuse_larger
 
 READING = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError)
 WITHOUT_WEIGHTS = {"load_weights": False, "pretrained_image": False, "pretrained_text": False, "device": "meta"}
@@ -42,7 +42,7 @@ def reading(source: str | Path) -> Iterator[None]:
 
     Raises:
         DataError: naming the source, whatever its files make the libraries raise, with what makes it anew; of a hub,
-            see :func:`paco_core.io.hub.explained`.
+            see :func:`paco_core.models.hub.explained`.
     """
     try:
         yield

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from paco_core.io import tables
+from paco_core.data import tables
+from paco_core.data.separated import guarded, read_separated, unguarded
 from paco_core.io.files import DataError, read_json, read_jsonl
 from paco_core.io.rejected import Rejected
-from paco_core.io.separated import guarded, read_separated, unguarded
 
 WORDS = [
     "None",

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from paco_core.io.imports import uncollected
-from paco_core.io.tokens import note_texts, token_counts, validate_tokens
-from paco_core.io.weights import load_open_clip
+from paco_core.models.tokens import note_texts, token_counts, validate_tokens
+from paco_core.models.weights import load_open_clip
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from paco_core.config import profiles
 from paco_core.io.files import DataError
-from paco_core.io.hub import explained, from_hub
+from paco_core.models.hub import explained, from_hub
 from paco_core.reward_model import lora
 from paco_core.reward_model.network import Network
 from tests.support import tiny_vlm

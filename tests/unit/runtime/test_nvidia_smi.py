@@ -11,10 +11,9 @@ import pytest
 
 from paco_core.cli import doctor
 from paco_core.config.params import load
-from paco_core.io import nvidia_smi
-from paco_core.io.nvidia_smi import Gpu, Listing
 from paco_core.planning import placement as planning
-from paco_core.runtime import placement
+from paco_core.runtime import nvidia_smi, placement
+from paco_core.runtime.nvidia_smi import Gpu, Listing
 from paco_core.runtime.stage import Cost, Stage
 
 Tool = Callable[..., Path]

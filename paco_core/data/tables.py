@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from paco_core.data.separated import SEPARATORS, Cell, Separated, read_separated
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, read_json, read_jsonl
 from paco_core.io.rejected import Rejected
-from paco_core.io.separated import SEPARATORS, Cell, Separated, read_separated
 from paco_core.io.text import BOM, decoded
 
 LINES = (".jsonl", ".ndjson")

@@ -1,14 +1,37 @@
-"""Whether a request was sent to a server by one of its names, and by a page of its own.
+"""Uvicorn with the settings of all our servers.
 
-A page of the web that is open in a browser on this machine can send requests to a server here. By a name of its own
-that it has led to this machine (DNS rebinding) it could read the answers: then ``Host`` is no name of the server.
-Without being asked for leave it can send a form or a text: then ``Origin`` is another one than ``Host``.
+A client that sends slowly can keep a connection open: put a proxy in front of a server before you expose it.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import socket
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
+
+import uvicorn
+
+IDLE_S = 75.0  # between two requests
+
+
+def serve(app: Any, bound: socket.socket, *, websockets: bool = False, grace_s: int = 2) -> None:
+    """Serve an ASGI application on a listening socket until Ctrl-C or SIGTERM.
+
+    Args:
+        websockets: whether a request may turn its connection into one, which has no limit of time.
+        grace_s: seconds in which requests under way may end.
+    """
+    config = uvicorn.Config(
+        app,
+        ws="auto" if websockets else "none",
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=int(IDLE_S),
+        timeout_graceful_shutdown=grace_s,
+    )
+    uvicorn.Server(config).run(sockets=[bound])
+
 
 _PORTS = {"http": 80, "https": 443}
 

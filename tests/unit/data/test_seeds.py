@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paco_core.data.grids.grids import noise_seed
-from paco_core.io.seeds import seed_of
+from paco_core.data.seeds import seed_of
 from paco_core.policies.base import NoiseKey
 
 

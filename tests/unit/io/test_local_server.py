@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paco_core.io.same_site import hostname, is_own_page
+from paco_core.io.local_server import hostname, is_own_page
 
 
 @pytest.mark.parametrize(

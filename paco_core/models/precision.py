@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,3 +62,10 @@ def validate_pixels(pixels: torch.Tensor, model: str) -> None:
             f"{model}: {broken} of {len(pixels)} generated images contain NaN or infinity: its weights or those of "
             "its adapter are too large for its number format; use another adapter, or dtype float32"
         )
+
+
+def give_back(device: str) -> None:
+    """Give what freed tensors took back to the GPU, where other processes and larger tensors find it in one piece."""
+    if device.startswith("cuda"):
+        gc.collect()  # models refer to themselves
+        torch.cuda.empty_cache()

@@ -17,7 +17,7 @@ def content_of(model: Path | str) -> str:
         DataError: when the folder is empty.
     """
     if isinstance(model, str):
-        from paco_core.io.hub import revision
+        from paco_core.models.hub import revision
 
         commit = revision(model)
         return f"{model}@{commit}" if commit else model

@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from paco_core.io.files import DataError
-from paco_core.io.same_site import is_own_page
+from paco_core.io.local_server import is_own_page
 from paco_core.io.validation import faults
 
 HOST = "127.0.0.1"

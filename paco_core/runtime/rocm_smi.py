@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 
-from paco_core.io.nvidia_smi import Gpu, Listing, answer, why
+from paco_core.runtime.nvidia_smi import Gpu, Listing, answer, why
 
 AMD = "AMD-"  # begins the names of AMD's cards
 _QUERY = ("--showuniqueid", "--showmeminfo", "vram", "--json")

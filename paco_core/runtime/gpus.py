@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paco_core.io import nvidia_smi, rocm_smi
 from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held, try_hold
 from paco_core.io.files import DataError
-from paco_core.io.nvidia_smi import Gpu, Listing
+from paco_core.runtime import nvidia_smi, rocm_smi
+from paco_core.runtime.nvidia_smi import Gpu, Listing
 
 VISIBLE, STAGES, SERVERS = "CUDA_VISIBLE_DEVICES", "PACO_STAGE_GPUS", "PACO_SERVER_GPUS"
 HIP = "HIP_VISIBLE_DEVICES"  # ROCm reads it before CUDA_VISIBLE_DEVICES

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from paco_core.config.params import GridsParams
 from paco_core.data.grids.text_to_image import TextToImage
 from paco_core.io.files import DataError
-from paco_core.io.weights import load_model, load_open_clip, read_tensors, refuse_not_finite
+from paco_core.models.weights import load_model, load_open_clip, read_tensors, refuse_not_finite
 from paco_core.policies import base
 from paco_core.reward_model.network import Network
 from paco_core.storybook.recogniser import Recogniser

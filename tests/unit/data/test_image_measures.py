@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paco_core.io.picture_measures import grid_score, panel_diversity, pixel_distances, reference_distance
+from paco_core.data.image_measures import grid_score, panel_diversity, pixel_distances, reference_distance
 
 
 def grey(value: int, side: int = 8) -> Image.Image:

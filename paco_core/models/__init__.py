@@ -1,0 +1,1 @@
+"""Files of models: where they are, how large, what licence, which precision."""
