@@ -20,21 +20,17 @@ from paco_core.planning.foreseen import usable
 from paco_core.planning.model_configs import model_config
 from paco_core.planning.passes import Measured, Pass
 from paco_core.tasks.table import task_of
-from speed.gpu import POLICIES
-from speed.gpu_policies import at_side
 
 
 def passes_of_profiles(root: Path) -> Iterator[tuple[str, PolicyRecipe, list[Pass]]]:
-    """Name, recipe and passes of each recipe of each profile, and of those that `make gpu` measures."""
-    paper = profiles.read(root, "paper")
-    at_sides = [(name, at_side(paper, name, side)) for name, sides in POLICIES.items() for side in sides]
-    all_params = {name: profiles.read(root, name) for name in profiles.available(root)}
-    cases = [(profile, name, params) for profile, params in all_params.items() for name in params.policies.recipes]
-    for profile, name, params in [*cases, *(("gpu", name, params) for name, params in at_sides)]:
-        recipe, foreseen = params.policies.recipes[name], usable(params, root)
-        phases = memory.training_passes(recipe, foreseen, root).values()
-        benchmark = [] if profile == "gpu" else memory.benchmark_passes(recipe, task_of(recipe), params, foreseen, root)
-        yield f"{profile} {name}", recipe, [*(one for passes in phases for one in passes), *benchmark]
+    """Name, recipe and passes of each recipe of each profile."""
+    for profile in profiles.available(root):
+        params = profiles.read(root, profile)
+        foreseen = usable(params, root)
+        for name, recipe in params.policies.recipes.items():
+            phases = memory.training_passes(recipe, foreseen, root).values()
+            benchmark = memory.benchmark_passes(recipe, task_of(recipe), params, foreseen, root)
+            yield f"{profile} {name}", recipe, [*(one for passes in phases for one in passes), *benchmark]
 
 
 def main() -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 from dvc_project.project import DvcProject
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.sizes import PUBLIC_TOKEN, token_pixels
 from paco_core.io.paths import in_round
 from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
 from paco_core.planning.foreseen import paintable, trained_on, usable
 from paco_core.planning.memory import benchmark_gb, training_memory
-from paco_core.planning.passes import pixels_per_pass, references_per_part
+from paco_core.planning.passes import pixels_per_pass, references_per_part, side_multiple
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import edits, family_of
@@ -81,13 +80,13 @@ def training_cost(params: Params, name: str, root: Path, foreseen: Foreseen | No
     done = Workload.from_params(params, name, records)
     memory = training_memory(params, name, root, foreseen)
     evaluations = done.evaluations * done.evaluation_images
-    patch = _patch(root, recipe)
+    patch = side_multiple(root, recipe)
     epochs = training_seconds(done, size_factor(pixels_per_pass(recipe, records, recipe.train_size, patch)))
     watched, pictures = paintable(foreseen, recipe, root)[1], done.evaluations * recipe.eval_prompts
     each = pictures * len(recipe.eval_seeds) * _painting_seconds(recipe, watched, recipe.eval_steps, patch)
     takes = seconds(params, epochs + each)
     held = memory.together_gb if memory else 0.0
-    if not recipe.device.startswith("cuda"):
+    if memory is None or not recipe.device.startswith("cuda"):
         held += BASE_GB + model_gb(root, params.reward.base)
     return Cost(
         f"{done.epochs} epochs, {done.images} samples, {done.scored_pairs}, "
@@ -104,7 +103,7 @@ def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") ->
     numbers, pictures, takes = task.numbers(params), 0.0, 0.0
     cases, foreseen = numbers.prompts * len(numbers.seeds), usable(params, root)
     for recipe in recipes_of(task, params.policies).values():
-        records, patch = paintable(foreseen, recipe, root)[1], _patch(root, recipe)
+        records, patch = paintable(foreseen, recipe, root)[1], side_multiple(root, recipe)
         pictures += 2 * cases * len(recipe.eval_sizes)
         takes += 2 * cases * _painting_seconds(recipe, records, numbers.steps, patch)
         if task.panels_alone(params):
@@ -117,10 +116,6 @@ def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") ->
         seconds(params, takes),
         params.policies.device,
     )
-
-
-def _patch(root: Path, recipe: PolicyRecipe) -> int:
-    return token_pixels(root / recipe.model) or PUBLIC_TOKEN
 
 
 def _painting_seconds(recipe: PolicyRecipe, records: Sequence[PromptRecord], steps: int, patch: int) -> float:

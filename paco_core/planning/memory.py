@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.grpo.sizes import PUBLIC_TOKEN, token_pixels
 from paco_core.io.files import DataError, digest, read_json, write_json
 from paco_core.io.messages import kept_if_possible, say_once
 from paco_core.io.project import owner_root
 from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.foreseen import paintable, usable
 from paco_core.planning.model_configs import ModelConfig, model_config
-from paco_core.planning.passes import Measured, Pass, largest_image, references_per_part
+from paco_core.planning.passes import Measured, Pass, largest_image, references_per_part, side_multiple
 from paco_core.planning.weights import STORED_BYTES, language_layers, model_gb
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
@@ -73,7 +72,7 @@ class TrainingMemory:
 def training_passes(recipe: PolicyRecipe, foreseen: Foreseen, root: Path) -> dict[str, list[Pass]]:
     """The largest passes of each phase of a training, by the name of the phase."""
     trained, evaluated = paintable(foreseen, recipe, root)
-    multiple, side = _multiple(root, recipe), max(recipe.eval_sizes)
+    multiple, side = side_multiple(root, recipe), max(recipe.eval_sizes)
     size, references = largest_image(recipe, trained, recipe.train_size, multiple)
     batch = recipe.eval_batch or recipe.rollout_batch
     return {
@@ -102,7 +101,7 @@ def training_memory(params: Params, policy: str, root: Path, foreseen: Foreseen 
     latents = 1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2)
     parts = references_per_part(recipe, paintable(foreseen, recipe, root)[0])
     images = recipe.pictures_an_epoch * sum(map(len, parts)) / len(parts)
-    tokens = math.prod(phases["training"][0].size) / _multiple(root, recipe) ** 2
+    tokens = math.prod(phases["training"][0].size) / side_multiple(root, recipe) ** 2
     return TrainingMemory(
         weights_gb=measured.weights_gb,
         adapter_gb=measured.adapter_weights * _bytes_per_adapter_weight(recipe) / 1e9,
@@ -123,14 +122,10 @@ def _bytes_per_adapter_weight(recipe: PolicyRecipe) -> int:
     return 4 + 4 + 4 + 8 + moments + 4 * (recipe.loss in ("nft", "dpo"))
 
 
-def _multiple(root: Path, recipe: PolicyRecipe) -> int:
-    return token_pixels(root / recipe.model) or PUBLIC_TOKEN
-
-
 def benchmark_passes(recipe: PolicyRecipe, task: Task, params: Params, foreseen: Foreseen, root: Path) -> list[Pass]:
     """The largest passes of a benchmark that generates images by a recipe."""
     side, words = max(recipe.eval_sizes), recipe.max_sequence_length
-    images = [largest_image(recipe, paintable(foreseen, recipe, root)[1], side, _multiple(root, recipe))]
+    images = [largest_image(recipe, paintable(foreseen, recipe, root)[1], side, side_multiple(root, recipe))]
     if task.panels_alone(params):
         images.append(((side, side), 0))
     return [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.sizes import grids_of
+from paco_core.grpo.sizes import PUBLIC_TOKEN, grids_of, token_pixels
 from paco_core.policies.base import Size
 from paco_core.policies.families import edits, predecessors_of
 
@@ -50,6 +51,11 @@ class Measured:
     def weights_gb(self) -> float:
         """Weights of transformer and VAE as they are stored."""
         return self.transformer_gb + self.vae_gb - self.spared_gb
+
+
+def side_multiple(root: Path, recipe: PolicyRecipe) -> int:
+    """Pixels that the sides of a recipe's images are multiples of: the height and width of a token."""
+    return token_pixels(root / recipe.model) or PUBLIC_TOKEN
 
 
 def references_per_part(recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> list[list[int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dvc_project.project import stages_of
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.grpo.prompt_split import validate_even_batches, validate_whole_groups
-from paco_core.grpo.sizes import PUBLIC_TOKEN, grids_of, token_pixels, validate_sizes
+from paco_core.grpo.sizes import grids_of, validate_sizes
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
@@ -16,7 +16,7 @@ from paco_core.planning.foreseen import foresee, trained_on, usable
 from paco_core.planning.gpu_speed import measured_speeds
 from paco_core.planning.memory import server_gb, training_memory
 from paco_core.planning.model_configs import model_config
-from paco_core.planning.passes import part_sizes, references_per_part
+from paco_core.planning.passes import part_sizes, references_per_part, side_multiple
 from paco_core.planning.problems import Problems
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import predecessors_of, refuse_other_pipeline, refuse_text_window
@@ -56,7 +56,7 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     if split is not None:
         # Which prompts are kept nobody knows yet, and benchmarks paint the others.
         may_be = found.attempt(key, task.paintable, recipe, foreseen, lambda path: root / path) or ([], [])
-        others, patch = [*may_be[0], *may_be[1]], token_pixels(root / recipe.model) or PUBLIC_TOKEN
+        others, patch = [*may_be[0], *may_be[1]], side_multiple(root, recipe)
         if params.world == "storybook":
             found.attempt(key, task.validate_truth, [*records, *others])
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
@@ -91,7 +91,7 @@ def _resources(
         return lines, {**estimates, "seconds": cost.seconds}
     recipe = params.policies.recipes[policy]
     records = trained_on(usable(params, root), recipe, root)
-    sizes = part_sizes(recipe, records, recipe.train_size, token_pixels(root / recipe.model) or PUBLIC_TOKEN)
+    sizes = part_sizes(recipe, records, recipe.train_size, side_multiple(root, recipe))
     references = [count for parts in references_per_part(recipe, records) for count in parts]
     sampled = done.epochs * (done.rollout_passes + done.untrained_passes)
     hours = dict[str, float]()

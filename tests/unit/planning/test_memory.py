@@ -140,17 +140,15 @@ def speed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("speed.memory")
 
 
-def test_the_shipped_measurements_are_those_of_the_profiles(repository: Path, speed: Any) -> None:
+def test_no_shipped_measurement_is_stale(repository: Path, speed: Any) -> None:
     """After a change of a profile, a model of the zoo or a library: `python -m speed.memory`."""
-    shipped, needed = memory._read(memory.SHIPPED), dict[str, set[str]]()
-    for name, recipe, passes in speed.passes_of_profiles(repository):
+    needed = dict[str, set[str]]()
+    for _, recipe, passes in speed.passes_of_profiles(repository):
         config = model_config(repository, recipe.model)
         assert config is not None
-        key = memory.memory_key(recipe, config)
-        assert key in shipped, name
-        needed.setdefault(key, set()).update(map(str, passes))
-        assert needed[key] <= shipped[key].passes.keys(), name
-    assert needed == {key: set(measured.passes) for key, measured in shipped.items()}
+        needed.setdefault(memory.memory_key(recipe, config), set()).update(map(str, passes))
+    for key, measured in memory._read(memory.SHIPPED).items():
+        assert measured.passes.keys() <= needed.get(key, set()), "no profile needs it: run `python -m speed.memory`"
 
 
 def test_the_smallest_shipped_measurement_is_measured_again(repository: Path, speed: Any) -> None:
@@ -173,19 +171,15 @@ def rows_of_the_page(gpu: Any) -> list[dict[str, str]]:
 
 
 @pytest.mark.usefixtures("speed")
-def test_no_training_took_more_memory_on_a_gpu_than_its_plan(repository: Path) -> None:
-    """With the tenth that is left free; an evaluation is within 5%."""
-    paper, gpu = profiles.read(repository, "paper"), importlib.import_module("speed.gpu")
-    at_side = importlib.import_module("speed.gpu_policies").at_side
-    rows = rows_of_the_page(gpu)
-    assert len(rows) == 16
-    for row in rows:
-        planned = memory.training_memory(at_side(paper, row["policy"], int(row["side"])), row["policy"], repository)
-        assert planned is not None
-        evaluation, peak = row["phase"] == "evaluation", float(row["peak GB"])
-        gb = planned.phases_gb[f"evaluation at {row['side']} px" if evaluation else "training"]
-        assert peak <= gb / 0.95, row
-        assert not evaluation or gb <= 1.05 * peak, row
+def test_a_gpu_took_as_much_memory_as_its_plan(repository: Path) -> None:
+    """FLUX.1-dev in the profile *paper*: no more than the plan with the tenth that is left free."""
+    planned = memory.training_memory(profiles.read(repository, "paper"), "flux_t2is", repository)
+    assert planned is not None
+    rows = [row for row in rows_of_the_page(importlib.import_module("speed.gpu")) if row["policy"] == "flux_t2is"]
+    training = [float(row["peak GB"]) for row in rows if row["side"] == "512" and row["phase"] != "evaluation"]
+    (evaluation,) = (float(row["peak GB"]) for row in rows if (row["side"], row["phase"]) == ("1024", "evaluation"))
+    for phase, peak in (("training", max(training)), ("evaluation at 1024 px", evaluation)):
+        assert planned.phases_gb[phase] == pytest.approx(peak, rel=0.05)
 
 
 @pytest.mark.usefixtures("speed")
