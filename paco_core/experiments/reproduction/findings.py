@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate
-from paco_core.benchmarks.tables import signed
+from paco_core.benchmarks.tables import number, signed
 from paco_core.experiments.reproduction.summary import RecipeSummary, VariantRow
 from paco_core.experiments.reproduction.tables import spread, times
 from paco_core.tasks.sets import SETS
@@ -87,7 +87,7 @@ def _difference(claim: str, over: Estimate | None, words: str, *, equal_holds: b
 
 def _less_time(full: VariantRow, large: VariantRow) -> Finding:
     low, high = (float(np.mean(row.figures("seconds"))) for row in (full, large))
-    text = f"{low:.0f} s and {high:.0f} s per training: {times(high, low)} x"
+    text = f"{number(low, 0)} s and {number(high, 0)} s per training: {times(high, low)} x"
     claim = "The low training size saves time (paper: 6.0 h for 12.0 h, 2 x)"
     return Finding(claim, _verdict(high > low, high <= low), text)  # inconclusive if a time is not known
 

@@ -173,28 +173,28 @@ class _Runs:
             say(f"no seconds in the report: {error}")
             self._store = None
 
-    def seconds(self, experiment: str, stage: str) -> dict[str, Any]:
-        """The ``run`` of a stage in an experiment, and its seconds, summed over epochs."""
+    def seconds(self, experiment: str, stage: str, epochs: int) -> dict[str, Any]:
+        """The ``run`` of a stage in an experiment, and its seconds, summed over epochs; None if it lacks some of them.
+
+        A training that resumed has the seconds of its last process alone. DVC's run cache restores outs without a run.
+        """
         try:
-            runs = self._store.find(f"{experiment}:{stage}") if self._store else []
-        except DataError:  # DVC's run cache had the stage's outs: it did not run in this experiment
-            runs = []
-        if not runs:
+            run = self._store.find(f"{experiment}:{stage}")[0] if self._store else None
+        except DataError:
+            run = None
+        if run is None:
             return {"run": None, "seconds": None, "processor_seconds": None}
-        sums = {
-            part: sum(value for _, value in runs[0].curves.get(key, [(0, runs[0].metrics.get(key, 0.0))]))
+        ended = datetime.fromtimestamp(run.started / 1000 + (run.seconds or 0), UTC)
+        known = {"run": run.run_id, "ended": f"{ended:%Y-%m-%dT%H:%M:%SZ}"}
+        values = {
+            part: [value for _, value in run.curves.get(key, ())] or [run.metrics[key]]
             for part in (*SECONDS, "processor")
-            for key in (f"seconds/{part}",)
+            if (key := f"seconds/{part}") in run.metrics
         }
-        of = {part: sums[part] for part in SECONDS}
-        ended = datetime.fromtimestamp(runs[0].started / 1000 + (runs[0].seconds or 0), UTC)
-        return {
-            "run": runs[0].run_id,
-            "seconds": sum(of.values()),
-            "seconds_of": of,
-            "processor_seconds": sums["processor"],
-            "ended": f"{ended:%Y-%m-%dT%H:%M:%SZ}",
-        }
+        if len(values.get("optimise", ())) < epochs:
+            return {**known, "seconds": None, "processor_seconds": None}
+        of = {part: sum(values.get(part, ())) for part in SECONDS}
+        return {**known, "seconds": sum(of.values()), "seconds_of": of, "processor_seconds": sum(values["processor"])}
 
 
 def _training(result: Result, recipe: str, runs: _Runs) -> dict[str, Any]:
@@ -214,5 +214,5 @@ def _training(result: Result, recipe: str, runs: _Runs) -> dict[str, Any]:
         "epochs": len(log),
         "stopped": bool(result.metrics(paths.POLICIES.name, recipe)["stopped_early"]),
         **{name: float(log[key][-LAST_EPOCHS:].mean()) if key in log else None for name, key in figures.items()},
-        **runs.seconds(result.experiment, f"{paths.POLICIES.name}@{recipe}"),
+        **runs.seconds(result.experiment, f"{paths.POLICIES.name}@{recipe}", len(log)),
     }

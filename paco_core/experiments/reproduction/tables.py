@@ -109,7 +109,8 @@ def _trainings(summary: RecipeSummary) -> ResultTable:
         "Seconds of all epochs: sampling, waiting for scores, optimising; evaluations are not counted. Seeds are "
         "trained in turns, one of each variant, so that a busy machine does not slow only some. Processor seconds are "
         "those of the trainer without the reward server: they hardly depend on the load of the machine. If two "
-        "commands trained side by side, compare processor seconds. A dash: MLflow has no run of the training.",
+        "commands trained side by side, compare processor seconds. A dash: MLflow lacks the seconds "
+        "of some epochs, for example of a training that resumed.",
         "Of the training's samples, mean of the last five epochs: reward ratio (consistency / CLIP-T), panel diversity "
         "and clip fraction, as far as the recipe has them. In brackets the range over seeds.",
     ]

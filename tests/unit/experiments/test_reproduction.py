@@ -36,7 +36,7 @@ SECONDS = {"full": 10.0, "no_decoupling": 25.0, "no_log_tame": 11.0, "kontext": 
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow has the seconds of each training."""
 
-    def seconds(_runs: object, experiment: str, _stage: str) -> dict[str, Any]:
+    def seconds(_runs: object, experiment: str, _stage: str, _epochs: int) -> dict[str, Any]:
         taken = SECONDS[experiment.split("-")[1]]
         return {"run": "r", "seconds": taken, "processor_seconds": 2.0, "ended": "today"}
 
