@@ -118,7 +118,7 @@ def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
     assert panels.micro_batches == 4 * whole.micro_batches and panels.images_an_epoch == whole.images_an_epoch
     training = training_passes(rule, usable(one_by_one, repository), repository)["training"]
     assert [(one.size, one.references) for one in training] == [((256, 256), 3)] * 2
-    small = painter(repository, panels="one_by_one", model="data/zoo/flux2_klein")
+    small = painter(repository, panels="one_by_one", model="data/zoo/flux2_klein", max_sequence_length=45)
     text = plan(small, "klein", repository)
     assert "stories              4 panels each, one by one, 4 of those before it beside each at most" in text
 
