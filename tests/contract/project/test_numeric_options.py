@@ -19,9 +19,8 @@ BEYOND = (str(10**30), str(-(10**30)), "nan", "inf", "-inf")
 
 def programs(repository: Path) -> list[Path]:
     """The files that make a parser and can be run."""
-    found = [
-        path for room in ROOMS for path in sorted((repository / room).rglob("*.py")) if "__main__" in path.read_text()
-    ]
+    files = (path for room in ROOMS for path in sorted((repository / room).rglob("*.py")) if "tests" not in path.parts)
+    found = [path for path in files if "__main__" in path.read_text()]
     return [path for path in found if makes_parser(path)] + [repository / "paco_core/__main__.py"]
 
 

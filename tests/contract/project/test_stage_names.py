@@ -19,7 +19,8 @@ from tests.support import REPOSITORY
 NAMES = set(yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"])
 WORDS = {"annotations", "code", "edits", "grids", "pairs", "policies", "prompts", "rankings", "report"}
 ROOMS = ("paco_core", "pipelines", "packages", "speed", "tools", "examples", "zoo")
-HOMES = ("paco_core/stages/", "paco_core/io/paths.py", "tools/docs/")  # the last draws the pictures of docs/
+#: tools/docs/ draws the pictures of docs/; the tests of a package are tests.
+HOMES = ("paco_core/stages/", "paco_core/io/paths.py", "tools/docs/", "packages/dagster-dvc/tests/")
 COLUMN, UNIT, PART = "a column of a table", "what is counted", "a subset of a public data set"
 SECTION, TASK = "a section of params.yaml", "a task"
 #: What a person reads, a sentence with "run `dvc repro rankings`", is no text that a program looks up.
