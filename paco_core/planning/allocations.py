@@ -21,7 +21,6 @@ from paco_core.planning.passes import Measured, Pass
 from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
 from paco_core.planning.weights import STORED_BYTES
 from paco_core.policies.adapters import rounded
-from paco_core.policies.pipeline_policy import PipelinePolicy
 
 if TYPE_CHECKING:
     from paco_core.policies.base import Policy
@@ -101,7 +100,7 @@ def _tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-def _peak(allocated: Allocated, policy: PipelinePolicy, recipe: PolicyRecipe, config: ModelConfig, one: Pass) -> int:
+def _peak(allocated: Allocated, policy: Any, recipe: PolicyRecipe, config: ModelConfig, one: Pass) -> int:
     """Bytes that a pass allocates at its peak."""
     before, size, train = allocated.now, one.size, one.kind == "train"
     condition = random_prompt(policy, recipe, config, size, one.references).take([0] * one.batch)
