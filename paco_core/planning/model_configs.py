@@ -62,13 +62,13 @@ PUBLIC = {
 
 
 def model_config(root: Path, model: str) -> ModelConfig | None:
-    """Configurations of a model folder below ``root``, or of a public model; None for another name.
+    """Configurations of a model folder below ``root``, or of a public model; None where there are none.
 
     Raises:
-        DataError: when a folder's transformer or VAE has no readable ``config.json``.
+        DataError: when the ``config.json`` of a folder's transformer or VAE cannot be read.
     """
     folder = root / model
-    if not folder.is_dir():
+    if not all((folder / part / "config.json").is_file() for part in ("transformer", "vae")):
         return PUBLIC.get(model)
     return ModelConfig(_read(folder, "transformer"), _read(folder, "vae"), _text_patch(folder))
 
