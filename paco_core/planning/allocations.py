@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,9 +21,6 @@ from paco_core.planning.passes import Measured, Pass
 from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
 from paco_core.planning.weights import STORED_BYTES
 from paco_core.policies.adapters import rounded
-
-if TYPE_CHECKING:
-    from paco_core.policies.base import Policy
 
 
 class Allocated(TorchDispatchMode):
@@ -109,7 +106,7 @@ def _peak(allocated: Allocated, policy: Any, recipe: PolicyRecipe, config: Model
     latents = torch.empty(one.batch, rows * columns, policy.transformer.config.in_channels, device=policy.device)
     rounds = recipe.device.startswith("cuda") and recipe.dtype == "bfloat16" and not train
     with torch.set_grad_enabled(train), rounded(policy.transformer) if rounds else nullcontext():
-        velocity = cast("Policy", policy).velocity(latents, 0.9, condition, recipe.guidance, size)
+        velocity = policy.velocity(latents, 0.9, condition, recipe.guidance, size)
         if train:
             velocity.square().mean().backward()
         else:

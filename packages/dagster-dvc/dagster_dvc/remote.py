@@ -17,13 +17,21 @@ from dvc_project.process_group import interrupt_on
 from dvc_project.project import DvcProject
 
 STOPPED = 128 + signal.SIGTERM
+DAY_S = 86_400
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= DAY_S:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number from 0 to {DAY_S}")
+    return number
 
 
 def main(argv: list[str]) -> int:
     """The exit status of DVC, 143 after SIGTERM; also written to ``--status``, whole or not at all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stage", required=True)
-    parser.add_argument("--grace", type=float, default=8.0, help="seconds that a stopped stage has to end in order")
+    parser.add_argument("--grace", type=_seconds, default=8.0, help="seconds that a stopped stage has to end in order")
     parser.add_argument("--status", type=Path, help="file for the exit status")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
