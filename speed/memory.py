@@ -18,7 +18,7 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.planning import memory
 from paco_core.planning.foreseen import usable
 from paco_core.planning.model_configs import model_config
-from paco_core.planning.passes import Measured, Pass
+from paco_core.planning.passes import Pass, PassMemory
 from paco_core.tasks.table import task_of
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     argparse.ArgumentParser(
         prog="python -m speed.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
-    root, rows = Path.cwd(), dict[str, Measured]()
+    root, rows = Path.cwd(), dict[str, PassMemory]()
     for name, recipe, passes in passes_of_profiles(root):
         config = model_config(root, recipe.model)
         assert config is not None

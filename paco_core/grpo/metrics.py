@@ -133,6 +133,9 @@ def gaps(metrics: Row, scores: Mapping[str, np.ndarray], sizes: Sequence[int]) -
     """The difference between the first evaluation size (usually the size of the training) and the last.
 
     If images have scores, the difference is over the prompts that have all of them at both sizes.
+
+    Args:
+        scores: (prompts, seeds) by ``<size>/<metric>``.
     """
     return {
         name: _gap(scores[first], scores[last]) if first in scores else metrics[last] - metrics[first]

@@ -1,6 +1,10 @@
-"""Uvicorn with the settings of all our servers.
+"""Local servers: Uvicorn with one set of limits, and who may send a request to it.
 
 A client that sends slowly can keep a connection open: put a proxy in front of a server before you expose it.
+
+A page of the web that is open in a browser on this machine can send requests to a server here. If the page's own host
+name leads to this machine (DNS rebinding), it could read the answers: then ``Host`` is no name of the server. A page
+can also send a form or a text without permission: then ``Origin`` is not ``Host``.
 """
 
 from __future__ import annotations
@@ -9,8 +13,6 @@ import ipaddress
 import socket
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
-
-import uvicorn
 
 IDLE_S = 75.0  # between two requests
 
@@ -22,6 +24,8 @@ def serve(app: Any, bound: socket.socket, *, websockets: bool = False, grace_s: 
         websockets: whether a request may turn its connection into one, which has no limit of time.
         grace_s: seconds in which requests under way may end.
     """
+    import uvicorn  # late: what scores does without it
+
     config = uvicorn.Config(
         app,
         ws="auto" if websockets else "none",

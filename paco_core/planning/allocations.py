@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.planning.model_configs import ModelConfig
-from paco_core.planning.passes import Measured, Pass
+from paco_core.planning.passes import Pass, PassMemory
 from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
 from paco_core.planning.weights import STORED_BYTES
 from paco_core.policies.adapters import rounded
@@ -39,7 +39,7 @@ class Allocated(TorchDispatchMode):
         return out
 
     def count(self, tensor: torch.Tensor) -> None:
-        """Count the storage of a tensor, each once."""
+        """Count the storage of a tensor of any shape, each once."""
         storage: Any = tensor.untyped_storage()
         if storage._cdata not in self._sizes:
             self._sizes[storage._cdata] = storage.nbytes()
@@ -73,7 +73,7 @@ _META = torch.library.Library("aten", "IMPL")
 _META.impl("scaled_dot_product_attention", _fused_attention, "AutogradMeta")
 
 
-def measure(recipe: PolicyRecipe, config: ModelConfig, passes: Sequence[Pass]) -> Measured:
+def measure(recipe: PolicyRecipe, config: ModelConfig, passes: Sequence[Pass]) -> PassMemory:
     """Build the recipe's image generator and run passes of it."""
     policy = add_trained_adapter(build_policy(recipe, config, "meta"), recipe)
     with Allocated() as allocated:
@@ -84,7 +84,7 @@ def measure(recipe: PolicyRecipe, config: ModelConfig, passes: Sequence[Pass]) -
             weight.grad = torch.empty_like(weight)
         peaks = {str(one): _peak(allocated, policy, recipe, config, one) / 1e9 for one in passes}
     weights = sum(weight.numel() for weight in adapter)
-    return Measured(
+    return PassMemory(
         transformer_gb=(sum(tensor.nbytes for tensor in _tensors(policy.transformer)) - 4 * weights) / 1e9,
         vae_gb=sum(tensor.nbytes for tensor in _tensors(policy.vae)) / 1e9,
         spared_gb=_spared(policy.transformer, recipe.base) / 1e9,

@@ -21,7 +21,7 @@ from paco_core.io.project import owner_root
 from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.foreseen import paintable, usable
 from paco_core.planning.model_configs import ModelConfig, model_config
-from paco_core.planning.passes import Measured, Pass, largest_image, references_per_part, side_multiple
+from paco_core.planning.passes import Pass, PassMemory, largest_image, references_per_part, side_multiple
 from paco_core.planning.weights import STORED_BYTES, language_layers, model_gb
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
@@ -166,7 +166,7 @@ def server_gb(params: Params, root: Path, memory_gb: float | None = None, judge:
     return max(needed, params.serving.gpu_share * memory_gb)
 
 
-def measured_memory(root: Path, recipe: PolicyRecipe, config: ModelConfig, passes: Sequence[Pass]) -> Measured:
+def measured_memory(root: Path, recipe: PolicyRecipe, config: ModelConfig, passes: Sequence[Pass]) -> PassMemory:
     """Memory of a recipe's image generator and of passes of it: as stored, or measured now and stored.
 
     Raises:
@@ -206,26 +206,26 @@ def memory_key(recipe: PolicyRecipe, config: ModelConfig) -> str:
     )
 
 
-def _merged(one: Measured | None, other: Measured | None) -> Measured | None:
+def _merged(one: PassMemory | None, other: PassMemory | None) -> PassMemory | None:
     if one is None or other is None:
         return one or other
     return replace(one, passes={**one.passes, **other.passes})
 
 
 @cache
-def _shipped() -> dict[str, Measured]:
+def _shipped() -> dict[str, PassMemory]:
     return _read(SHIPPED)
 
 
-def _read(path: Path) -> dict[str, Measured]:
+def _read(path: Path) -> dict[str, PassMemory]:
     """Measurements by key; none where the file is missing or was written by another version."""
     try:
         tree: dict[str, Any] = read_json(path) if path.is_file() else {}
-        return {key: Measured(**{**row, "passes": dict(row["passes"])}) for key, row in tree.items()}
+        return {key: PassMemory(**{**row, "passes": dict(row["passes"])}) for key, row in tree.items()}
     except (AttributeError, DataError, KeyError, TypeError):
         return {}
 
 
-def write_measured(path: Path, rows: Mapping[str, Measured]) -> None:
+def write_measured(path: Path, rows: Mapping[str, PassMemory]) -> None:
     """Write measurements by key."""
     write_json(path, {key: asdict(row) for key, row in sorted(rows.items())})

@@ -34,7 +34,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PassMemory:
     """Memory of one image generator with its adapter, in GB.
 
     ``transformer_gb`` and ``vae_gb`` = weights; ``spared_gb`` = what ``base`` spares of them; ``adapter_weights`` =

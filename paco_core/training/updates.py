@@ -73,7 +73,7 @@ class Updates:
         return norm
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """State of the optimizer by ``parameter|key``; see :func:`moments_of`."""
+        """State of the optimizer by ``parameter|key``, shaped like the parameters; see :func:`moments_of`."""
         return moments_of(self.optimizer, self.parameters)
 
     def restore(self, moments: dict[str, torch.Tensor]) -> None:

@@ -50,7 +50,7 @@ BATCH = 16  # sets whose images are in memory
 Place = tuple[int, int, int]  # row, column, part (a criterion or a panel)
 
 
-class Evaluator(Protocol):
+class SetEvaluator(Protocol):
     """Scores sets query by query; ``causes`` counts failures."""
 
     columns: tuple[str, ...]
@@ -201,7 +201,7 @@ def mean_of_means(places: Sequence[Place], values: Sequence[float], shape: tuple
 class BenchmarkPart:
     """One part of a benchmark: how it is measured, by which model, in which words."""
 
-    measure: Evaluator
+    measure: SetEvaluator
     judge: str
     wording: str
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dvc_project import repro
 from dvc_project.project import DvcProject
 from paco_core.cli.commands import main
-from paco_core.cli.init import _files
 from paco_core.cli.status import status
 from paco_core.config import profiles
 from paco_core.config.execution import REMOVED, earlier_places
@@ -68,19 +64,6 @@ def test_earlier_parameters_are_refused_with_the_remedy(
     assert updated == Path.cwd()
 
 
-def test_earlier_parameters_are_refused_where_stages_run_side_by_side(
-    updated: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["repro"])
-    with pytest.raises(
-        SystemExit, match=r"repro: params\.yaml: threads is execution\.threads now(.|\n)*paco params --migrate"
-    ):
-        repro.main()
-    (updated / "params.yaml").unlink()
-    with pytest.raises(SystemExit, match=r"repro: .*is not defined in params\.yaml"):
-        repro.main()
-
-
 def test_a_removed_parameter_is_refused_with_advice_and_deleted(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,13 +109,6 @@ def test_a_section_that_the_graph_names_is_missed_by_name(updated: Path, capsys:
     printed = capsys.readouterr().err
     assert "params.yaml: has no rounds.items, rounds.recipe, rounds.ask, which dvc.yaml names" in printed
     assert "`paco params --migrate` adds" in printed
-
-
-def test_an_update_copies_all_that_a_new_project_has_but_its_parameters(repository: Path) -> None:
-    page = (repository / "docs/how-to/install.md").read_text()
-    (copied,) = re.findall(r"^cp -r \.\./fresh/\{(.*)\} \.$", page, re.MULTILINE)
-    laid_out = {Path(name).parts[0] for name in _files()}
-    assert {*copied.split(","), "params.yaml", "README.md"} == laid_out
 
 
 def test_an_earlier_graph_is_refused_before_anything_runs(updated: Path) -> None:

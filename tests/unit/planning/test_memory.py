@@ -17,7 +17,7 @@ from paco_core.planning import memory
 from paco_core.planning.allocations import Allocated, measure
 from paco_core.planning.gpu_speed import RECORD, measured_speeds
 from paco_core.planning.model_configs import model_config
-from paco_core.planning.passes import Measured, Pass
+from paco_core.planning.passes import Pass, PassMemory
 from paco_core.policies import base
 from tests.support.tiny import tiny_flux
 
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def look_up(root: Path, recipe: PolicyRecipe, passes: list[Pass]) -> Measured:
+def look_up(root: Path, recipe: PolicyRecipe, passes: list[Pass]) -> PassMemory:
     config = model_config(root, recipe.model)
     assert config is not None
     return memory.measured_memory(root, recipe, config, passes)
