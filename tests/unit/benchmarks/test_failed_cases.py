@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,9 @@ def test_a_decision_shows_the_means_that_its_difference_is_of() -> None:
 
 def test_a_group_with_a_failed_case_has_no_mean_in_a_reproduction(tmp_path: Path) -> None:
     """Else the group's mean after training would be over other seeds than that before."""
-    rows = [(64, "a", "p0", 0, 0.2), (64, "a", "p0", 1, NAN), (64, "b", "p1", 0, 0.4), (64, "b", "p1", 1, 0.6)]
-    pd.DataFrame(rows, columns=["size", "group", "prompt_id", "seed", "x"]).to_parquet(tmp_path / "table.parquet")
-    found = summary._by_group(tmp_path)[64, "x"]
-    assert math.isnan(found[0]) and found[1] == 0.5
+    rows = [("after", "p0", 0, 0.2), ("after", "p0", 1, NAN), ("after", "p1", 0, 0.4), ("after", "p1", 1, 0.6)]
+    table = pd.DataFrame(rows, columns=["when", "prompt_id", "seed", "x"]).assign(policy="flux", size=64)
+    table.to_parquet(tmp_path / "per_prompt.parquet")
+    result, task = SimpleNamespace(folder=lambda _path: tmp_path), SimpleNamespace(results=Path(), group="prompt_id")
+    means = summary._cases(result, "flux", task)["x"]  # type: ignore[arg-type]
+    assert math.isnan(means["after", 64, "p0"]) and means["after", 64, "p1"] == 0.5
