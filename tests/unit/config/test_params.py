@@ -259,7 +259,7 @@ def test_a_removed_key_is_refused_with_what_to_do_instead_and_deleted(project: P
     tree = yaml.safe_load((project / "params.yaml").read_text())
     tree["consistency_rank"]["dreamsim"] = "data/external/dreamsim"
     (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
-    advice = r"params.yaml: consistency_rank.dreamsim is not a parameter any more: consistency_rank.scored_elsewhere"
+    advice = r"params.yaml: consistency_rank.dreamsim no longer exists: consistency_rank.scored_elsewhere"
     with pytest.raises(ParamsError, match=advice):
         params.load(project / "params.yaml")
     said = migrate(project)
