@@ -14,6 +14,7 @@ from PIL import Image
 from paco_core.config.params import PolicyLora
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.subfigures import cut
 from paco_core.grpo.model_card import model_card
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sampling import EncodedPrompts, compose, panel_texts, sample_images
@@ -72,19 +73,21 @@ def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[
 def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it(model: Path) -> None:
     record = story(1, "2x2")
     images, parts = painted(load(model), record, 2)
+    panels = [cut(image, "2x2") for image in images]
     assert len(parts) == 4 and images[0].size == (2 * SIDE, 2 * SIDE)
     pipeline, policy = load(model).pipeline, load(model)
     for number, text in enumerate(panel_texts(record)):
         keys = [NoiseKey(f"story-{number}", key.image, key.seed) for key in KEYS]
         for place, noise in enumerate(policy.noise((SIDE, SIDE), keys)):
-            given = [part.pictures[place] for part in parts[max(0, number - 2) : number]]
+            references = panels[place][max(0, number - 2) : number]
             latents = noise.T.reshape(1, -1, SIDE // 16, SIDE // 16)
             plain = pipeline(
-                image=given or None, prompt=text, height=SIDE, width=SIDE, num_inference_steps=3, guidance_scale=4.0,
+                image=references or None, prompt=text, height=SIDE, width=SIDE, num_inference_steps=3,
+                guidance_scale=4.0,
                 latents=latents, max_sequence_length=WINDOW,
             ).images[0]  # fmt: skip
-            assert np.abs(arrays([plain]) - arrays([parts[number].pictures[place]])).max() <= 1
-    assert (arrays(images)[0] == arrays([compose([part.pictures[0] for part in parts], (2, 2))])[0]).all()
+            assert np.abs(arrays([plain]) - arrays([panels[place][number]])).max() <= 1
+    assert (arrays(images)[0] == arrays([compose(panels[0], (2, 2))])[0]).all()
 
 
 @pytest.mark.slow
@@ -92,9 +95,8 @@ def test_a_panel_depends_on_those_before_it_as_far_as_predecessors_reach(model: 
     record, policy = story(1), load(model)
     by_one, by_two = (painted(policy, record, count)[1] for count in (1, 2))
     for number, equal in enumerate([True, True, False]):
-        same = (arrays(by_one[number].pictures) == arrays(by_two[number].pictures)).all()
-        assert bool(same) is equal
-    assert [len(part.trajectory.latents[0]) for part in by_two] == [16] * 3
+        assert torch.equal(by_one[number].latents, by_two[number].latents) is equal
+    assert [len(part.latents[0]) for part in by_two] == [16] * 3
 
 
 def test_references_stand_behind_those_that_a_prompt_has(model: Path) -> None:
