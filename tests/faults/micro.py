@@ -79,7 +79,7 @@ def prepare(root: Path, repository: Path, store: Path) -> Path:
         shutil.copy(repository / name, root / name)
     shutil.copytree(repository / "profiles", root / "profiles")
     (root / DATA).mkdir()
-    for name in ("paco_core", "launch", "data/zoo"):
+    for name in ("paco_core", "data/zoo"):
         (root / name).symlink_to(repository / name)
     (root / "data/people").mkdir()
     shutil.copy(store, root / "mlflow.db")

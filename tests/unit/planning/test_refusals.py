@@ -63,7 +63,6 @@ def project(tmp_path: Path) -> Path:
             place = tmp_path / file.relative_to(REPOSITORY)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, place)
-    shutil.copytree(REPOSITORY / "launch", tmp_path / "launch")
     return tmp_path
 
 
