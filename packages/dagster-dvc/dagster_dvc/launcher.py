@@ -14,8 +14,8 @@ import psutil
 # Private: what `check_run_worker_health` has to return. No public module exports it; the launchers of Dagster's own
 # libraries (dagster-k8s, dagster-docker) import it from here, too.
 from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
 
-GRPC_INFO_TAG = "dagster/grpc_info"  # of runs that Dagster's default launcher started
 HOST_TAG = "dvc/host"  # the machine of a run's process, see dagster_dvc.executor
 
 
