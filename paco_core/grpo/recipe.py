@@ -141,7 +141,7 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
         DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit.
         ValueError: when the parts do not belong together.
     """
-    split, processes, reports = _at_image_sizes(recipe, split), context.processes, context.reports
+    split, processes, reports = _at_image_sizes(recipe, split), context.processes or Processes(), context.reports
     _validate_parts(recipe, policy, split, context)
     choose_kernels(recipe.device, recipe.dtype)
     torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say

@@ -93,6 +93,8 @@ class RunContext:
         final: where ``out`` will be at the end, relative to the root, for the paths on the model card.
         checkpoints: folder of the checkpoints of this training and of similar ones, one folder per key.
         read: returns the path of an input, after a check that it exists.
+        processes: those that train together; None = they meet when the training is assembled, for a process can meet
+            the others once only.
     """
 
     rewards: Mapping[str, RewardFunction] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class RunContext:
     checkpoints: Path = Path()
     read: Callable[[Path], Path] = lambda path: path
     reports: Reports = field(default_factory=Reports)
-    processes: Processes = field(default_factory=Processes)
+    processes: Processes | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from paco_core.policies.base import NoiseKey, Size, sized
 from paco_core.policies.cuts import Cut
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.rewards.base import RewardBatch
+from paco_core.training.processes import launched_processes
 
 TOKEN = 16  # pixels
 #: What a pass without gradient is counted as, by its adapter.
@@ -279,7 +280,7 @@ def trainer(**changes: Any) -> Trainer:
     )
     multiple = part("multiple", policy.multiple)
     context = RunContext(**{"rewards": {"brightness": Brightness()}, "identity": {"model": "toy"}, **changes})
-    validate_recipe(rule, split, groupwise(context.rewards), context.processes.world_size, multiple)
+    validate_recipe(rule, split, groupwise(context.rewards), launched_processes(), multiple)
     return assemble(rule, policy, split, context)
 
 
