@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dvc_project import errors
+from dvc_project.md5s import file_md5
 from dvc_project.yaml import parse_yaml
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
@@ -313,8 +314,11 @@ def file_stats(folder: Path) -> dict[Path, os.stat_result]:
     return {path: stats[path] for path in sorted(stats) if stat.S_ISREG(stats[path].st_mode)}
 
 
-def folder_digest(folder: Path) -> str:
-    """MD5 over names and contents of all files below a folder, in sorted order.
+def folder_digest(folder: Path, md5: Callable[[Path], str] = file_md5) -> str:
+    """MD5 over the names and MD5s of all files below a folder, in sorted order.
+
+    Args:
+        md5: gives the MD5 of a file.
 
     Raises:
         DataError: when the folder does not exist or is empty.
@@ -322,13 +326,7 @@ def folder_digest(folder: Path) -> str:
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     if not files:
         raise DataError(f"{folder}: no such folder, or it is empty")
-    md5 = hashlib.md5(usedforsecurity=False)
-    for path in files:
-        md5.update(path.relative_to(folder).as_posix().encode())
-        with path.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                md5.update(chunk)
-    return md5.hexdigest()
+    return md5_of("".join(f"{path.relative_to(folder).as_posix()}\0{md5(path)}\n" for path in files).encode())
 
 
 def settle_safetensors(path: Path) -> None:

@@ -15,11 +15,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from dvc_project.md5s import file_md5
 from paco_core.io.atomic import atomic
 from paco_core.io.files import digest
 from paco_core.io.messages import kept_if_possible
 from paco_core.io.project import owner_root
+from paco_core.models.content import file_md5s
 
 Tensors = dict[str, torch.Tensor]
 FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
@@ -40,7 +40,8 @@ def fingerprint(model: Path, dtype: str, device: str) -> str:
     Which GPU computes, and with how many threads, moves an encoding by rounding and is left out.
     """
     files = [(path.relative_to(model), path) for path in sorted(model.rglob("*")) if path.is_file()]
-    contents = [(name.as_posix(), file_md5(path)) for name, path in files if name.parts[0] not in NOT_ENCODING]
+    with file_md5s() as md5:
+        contents = [(name.as_posix(), md5(path)) for name, path in files if name.parts[0] not in NOT_ENCODING]
     return digest([contents, dtype, device.partition(":")[0]], 32)
 
 

@@ -2,12 +2,67 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
+from dvc_project import md5s
 from paco_core.config.references import model_content
+from paco_core.io.files import folder_digest
+from paco_core.models.content import content_of
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are read in a project with a model, in which every file counts as settled."""
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / name).touch()
+    (tmp_path / ".dvc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(md5s, "_SETTLED_NS", -1)
+    paths: list[str] = []
+
+    def counted(path: str) -> str:
+        paths.append(path)
+        return file_md5(path)
+
+    file_md5 = md5s.file_md5
+    monkeypatch.setattr(md5s, "file_md5", counted)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/weights").write_bytes(b"one")
+    return paths
+
+
+def test_weights_are_read_once_until_they_are_touched(reads: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    known = content_of(folder)
+    assert content_of(folder) == known == folder_digest(folder) and len(reads) == 1
+    md5s._of_file.cache_clear()  # as in another process
+    assert content_of(folder) == known and len(reads) == 1
+    state = (folder / "weights").stat()
+    (folder / "weights").write_bytes(b"two")
+    os.utime(folder / "weights", ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert content_of(folder) == folder_digest(folder) != known and len(reads) == 2
+    (folder / "more").touch()
+    assert content_of(folder) == folder_digest(folder) and len(reads) == 3
+
+
+def test_a_file_in_the_place_of_another_one_is_read(reads: list[str], tmp_path: Path) -> None:
+    known = content_of(tmp_path / "model/weights")
+    state = (tmp_path / "model/weights").stat()
+    (tmp_path / "other").write_bytes(b"two")
+    os.utime(tmp_path / "other", ns=(state.st_atime_ns, state.st_mtime_ns))
+    (tmp_path / "other").replace(tmp_path / "model/weights")
+    assert content_of(tmp_path / "model/weights") != known and len(reads) == 2
+
+
+def test_outside_a_project_nothing_is_stored(reads: list[str], tmp_path: Path) -> None:
+    (tmp_path / "dvc.yaml").unlink()
+    for _ in range(2):
+        content_of(tmp_path / "model")
+    assert len(reads) == 2 and not any((tmp_path / ".dvc").iterdir())
 
 
 def test_a_file_counts_by_content_and_a_hubs_model_by_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
