@@ -280,7 +280,8 @@ def trainer(**changes: Any) -> Trainer:
     )
     multiple = part("multiple", policy.multiple)
     context = RunContext(**{"rewards": {"brightness": Brightness()}, "identity": {"model": "toy"}, **changes})
-    validate_recipe(rule, split, groupwise(context.rewards), launched_processes(), multiple)
+    world_size = context.processes.world_size if context.processes else launched_processes()
+    validate_recipe(rule, split, groupwise(context.rewards), world_size, multiple)
     return assemble(rule, policy, split, context)
 
 
