@@ -1,4 +1,4 @@
-"""Four ways to spend the same epochs and the same answers: the arms of docs/reference/benchmarks.md, "Rounds".
+"""Four ways to spend the same epochs and rankings: the arms of "Do rounds beat one reward model?" in docs/results.
 
     python -m examples.rounds --seeds 0 1 2
 

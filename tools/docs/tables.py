@@ -37,7 +37,7 @@ TABLES = {
         "What resolution decoupling and log-tame do, on T2IS-Bench",
         {"aesthetics": "aesthetics", "following": "following", "consistency": "consistency", "hours": "hours"},
         "The policy of FLUX.1-dev; hours on 8 x H100. The same ablations at small scale, over three seeds: "
-        "[reproduced ablations](reproduced-ablations.md).",
+        "[ablations](../results/2026-11-22-ablations.md).",
     ),
     "T2IS_BENCH": (
         "T2IS-Bench: sets of pictures",
