@@ -1,4 +1,4 @@
-"""The table of all faults, as docs/reference/reliability.md shows it."""
+"""The table of all faults, which `make faults` writes."""
 
 from __future__ import annotations
 

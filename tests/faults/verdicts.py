@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-#: ``held``: the project kept its promise. The others are the four ways to break it; docs/reference/reliability.md
-#: defines them.
+#: ``held``: the guarantee of docs/reference/reliability.md was kept. ``lost``: something acknowledged is gone. ``doubled``:
+#: something is counted, written, requested or tracked twice. ``wrong``: a run succeeds with other outputs than an
+#: undisturbed run, or accepts bad data. ``unclear``: a traceback, an error without file or key, a crash, or a hang.
 Outcome = Literal["held", "lost", "doubled", "wrong", "unclear"]
 BROKEN: tuple[Outcome, ...] = ("lost", "doubled", "wrong", "unclear")
 RAW = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation fault")
