@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-#: ``held``: the guarantee of docs/reference/reliability.md was kept. ``lost``: something acknowledged is gone. ``doubled``:
-#: something is counted, written, requested or tracked twice. ``wrong``: a run succeeds with other outputs than an
-#: undisturbed run, or accepts bad data. ``unclear``: a traceback, an error without file or key, a crash, or a hang.
+#: ``held``: a guarantee of docs/reference/reliability.md was kept. ``lost``: something acknowledged is gone.
+#: ``doubled``: something is counted, written, requested or tracked twice. ``wrong``: a run succeeds with other outputs
+#: than an undisturbed run, or accepts bad data. ``unclear``: a traceback, an error without file or key, or a hang.
 Outcome = Literal["held", "lost", "doubled", "wrong", "unclear"]
 BROKEN: tuple[Outcome, ...] = ("lost", "doubled", "wrong", "unclear")
 RAW = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation fault")
