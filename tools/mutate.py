@@ -107,12 +107,12 @@ def _below(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def tests_of(module: str) -> list[str]:
-    """The unit tests that import a module; first those that are named like it or like a neighbour."""
+    """The unit tests of the package that import a module, first the one that is named like it; if there are none, all."""
     package, name = module.replace("/", ".").rpartition(".")[::2]
     imports = re.compile(rf"from paco_core\.{package}\.{name} import|from paco_core\.{package} import .*\b{name}\b")
     paths = [path for path in sorted((ROOT / "tests/unit").rglob("test_*.py")) if imports.search(path.read_text())]
-    paths.sort(key=lambda path: (name not in path.stem, path.parent.name != package.partition(".")[0]))
-    return [str(path.relative_to(ROOT)) for path in paths]
+    near = [path for path in paths if path.parent.name == package.partition(".")[0]]
+    return [str(path.relative_to(ROOT)) for path in sorted(near or paths, key=lambda path: name not in path.stem)]
 
 
 def passes(tree: Path, tests: list[str], limit_s: float | None = None) -> bool:
