@@ -107,7 +107,7 @@ def _below(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def tests_of(module: str) -> list[str]:
-    """The unit tests of the package that import a module, first the one that is named like it; if there are none, all."""
+    """The unit tests that import a module, those of its own package if there are any; first the one named like it."""
     package, name = module.replace("/", ".").rpartition(".")[::2]
     imports = re.compile(rf"from paco_core\.{package}\.{name} import|from paco_core\.{package} import .*\b{name}\b")
     paths = [path for path in sorted((ROOT / "tests/unit").rglob("test_*.py")) if imports.search(path.read_text())]
