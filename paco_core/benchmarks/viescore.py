@@ -21,9 +21,8 @@ from paco_core.benchmarks.statistics import Estimate, estimate
 from paco_core.benchmarks.tables import ResultTable, interval
 from paco_core.benchmarks.viescore_prompts import Wording
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
-from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.llm.openai_chat import Chat, ask_all
 from paco_core.io.validation import StrictModel
 from paco_core.painting.painted import Painted
 

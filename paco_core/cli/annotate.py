@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.agreement import agreement
-from paco_core.data.annotation.people import from_answers
+from paco_core.data.annotation.people import from_answers, present
+from paco_core.data.annotation.rankings import COLUMNS
+from paco_core.data.annotation.rounds import annotation_source, task_of_round
 from paco_core.data.annotation.store import AnswerStore
-from paco_core.data.of_round import annotation_source, task_of_round
-from paco_core.data.pairs.rankings import COLUMNS
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_table
@@ -117,11 +117,10 @@ def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> Anno
     store.recruit(people)
     if options.round is not None:
         task = task_of_round(root, load(root / PARAMS_FILE), options.round)
-        return AnnotationQueue(store, task.instances, task.panels, overlap, versions=task.panels.versions())
+        return AnnotationQueue(store, task.instances, task.panels, overlap)
     count = store.setting("instances", options.instances)
     instances = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS)
-    panels = PanelStore.below(root / paths.GRIDS)
-    return AnnotationQueue(store, instances, panels, overlap, count, panels.versions())
+    return AnnotationQueue(store, instances, PanelStore.below(root / paths.GRIDS), overlap, count)
 
 
 def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
@@ -142,7 +141,7 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     Raises:
         DataError: when the folder exists, or there are no rankings to annotate.
     """
-    from paco_core.data.annotation import assignment, label_studio, pictures_seen
+    from paco_core.data.annotation import assignment, label_studio
     from paco_core.data.records.panels import PanelStore
 
     checked(folder, "new folder")
@@ -151,7 +150,7 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     if answer_file.exists(root, root / load(root / PARAMS_FILE).annotations.store):
         with _store(root) as store:
             sizes = dict(zip(table["instance_id"], map(len, table["candidates"]), strict=True))
-            votes = from_answers(store.latest(), sizes, pictures_seen.present(table, panels.panel)).rankings
+            votes = from_answers(store.latest(), sizes, present(table, panels.panel)).rankings
             table = table[table["instance_id"].isin(assignment.sample(sizes, store.setting("instances", None)))]
     where = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
     count = label_studio.export(folder, table, panels, votes, where)

@@ -58,9 +58,9 @@ def run(ctx: StageContext) -> None:
 
     from paco_core.data.annotation.agreement import agreement
     from paco_core.data.annotation.people import refuse_unanswered
+    from paco_core.data.annotation.rankings import COLUMNS
     from paco_core.data.annotation.sources import annotate, workload
     from paco_core.data.annotation.votes import RankingTask, adjudicate, to_table
-    from paco_core.data.pairs.rankings import COLUMNS
     from paco_core.data.records.panels import PanelStore
     from paco_core.io import files
 

@@ -121,7 +121,7 @@ def _of_round(ctx: StageContext) -> None:
     from paco_core.benchmarks import rankings as bench
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
-    from paco_core.data.annotation.asking import drawn_at_random
+    from paco_core.data.annotation.rounds import drawn_at_random
     from paco_core.data.records.panels import PanelStore
     from paco_core.io.answer import plain
     from paco_core.io.files import read_table, write_json

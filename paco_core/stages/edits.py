@@ -11,7 +11,7 @@ from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
-    from paco_core.data.pairs.painted_edits import PaintedEdit
+    from paco_core.data.pairs.editing import PaintedEdit
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
     from paco_core.painting.painted import Painted
@@ -46,7 +46,7 @@ def _cost(params: Params, root: Path) -> Cost:
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """References, each beside what a base editor made of it."""
-    from paco_core.data.pairs.painted_edits import read_painted
+    from paco_core.data.pairs.editing import read_painted
     from paco_core.data.records.edit_records import read_edit_prompts
     from paco_core.io.pictures import in_a_row
 
@@ -115,7 +115,7 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
 
 
 def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
-    from paco_core.data.pairs.painted_edits import PaintedEdit
+    from paco_core.data.pairs.editing import PaintedEdit
     from paco_core.storybook.recogniser import Recogniser
     from paco_core.storybook.world import VOCABULARY
 
@@ -144,7 +144,7 @@ def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> No
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.pairs.painted_edits import write_painted
+    from paco_core.data.pairs.editing import write_painted
     from paco_core.data.records.edit_records import of_part, read_edit_prompts
     from paco_core.painting.painted import cuts_of
     from paco_core.policies.cuts import report

@@ -55,12 +55,11 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.annotation import votes
-    from paco_core.data.pairs import pairs, rankings
-    from paco_core.data.pairs.editing import editing_pairs
+    from paco_core.data.annotation import rankings, votes
+    from paco_core.data.pairs import pairs
+    from paco_core.data.pairs.editing import add_painted, editing_pairs
     from paco_core.data.pairs.imported_pairs import imported_pairs
     from paco_core.data.pairs.leakage import leakage, picture_md5s, prompt_contents
-    from paco_core.data.pairs.painted_edits import add_painted
     from paco_core.data.records.edit_records import read_edit_prompts
     from paco_core.data.records.prompt_content import group_by_content
     from paco_core.data.records.records import read_prompts

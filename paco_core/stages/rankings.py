@@ -37,7 +37,7 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.pairs.rankings import instances
+    from paco_core.data.annotation.rankings import instances
     from paco_core.io.shards import GRID_COLUMNS, ShardReader
 
     if ctx.round is not None:
@@ -50,8 +50,8 @@ def _of_round(ctx: StageContext) -> None:
     """The pictures of this round are ranked among themselves; what was to be ranked before stays as it was."""
     import pandas as pd
 
-    from paco_core.data.annotation.asking import chosen
-    from paco_core.data.pairs.rankings import COLUMNS, instances
+    from paco_core.data.annotation.rankings import COLUMNS, instances
+    from paco_core.data.annotation.rounds import chosen
     from paco_core.io.files import read_table
     from paco_core.io.shards import GRID_COLUMNS, ShardReader
 
@@ -64,7 +64,7 @@ def _of_round(ctx: StageContext) -> None:
 
 def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
     """Where the judge of the round before is sure, or of one mind with the held-out judge, as ``rounds.ask`` says."""
-    from paco_core.data.annotation.asking import agreement, certainty
+    from paco_core.data.annotation.rounds import agreement, certainty
     from paco_core.data.records.panels import PanelStore
     from paco_core.data.records.records import read_prompts
     from paco_core.reward_model.asked import answers

@@ -60,7 +60,7 @@ def preferences_of(
         rejected.print(say)
     else:
         _refuse_edits(recipe)
-        from paco_core.data.pairs.rankings import COLUMNS  # imports pandas, which `paco check` does without
+        from paco_core.data.annotation.rankings import COLUMNS  # imports pandas, which `paco check` does without
 
         instances = read_table(read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
         annotations = read_table(read(paths.ANNOTATIONS) / "rankings.parquet")

@@ -18,8 +18,8 @@ import pandas as pd
 from PIL import Image
 
 from paco_core.data.annotation.queue import AnnotationQueue
+from paco_core.data.annotation.rankings import instances
 from paco_core.data.annotation.store import AnswerStore
-from paco_core.data.pairs.rankings import instances
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.shards import encode_png, write_shard
 from tests.support import REPOSITORY

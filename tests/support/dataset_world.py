@@ -8,14 +8,14 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 from paco_core.config.params import PromptsParams
+from paco_core.data.annotation.rankings import instances
 from paco_core.data.annotation.votes import Annotation, to_table
-from paco_core.data.grids.divided import shard_of
 from paco_core.data.grids.grids import GridFiles, GridJob, Painting, grid_jobs, write_grids
-from paco_core.data.pairs.painted_edits import write_painted
-from paco_core.data.pairs.rankings import instances
+from paco_core.data.pairs.editing import write_painted
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.records import PromptRecord, write_prompts
+from paco_core.data.records.subfigures import shard_of
 from paco_core.io.shards import ShardReader, encode_png
 
 #: Examples are the same on every run, and slow machines are no failure.

@@ -14,8 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, TypeAdapter
 
-from paco_core.data.llm.chat_connection import Endpoint, NoAnswer
-from paco_core.data.llm.chat_protocol import picture_part
+from paco_core.data.llm.chat_protocol import Endpoint, NoAnswer, picture_part
 from paco_core.io.files import DataError
 from paco_core.reward_model.yes_probability import TOP, Query, Score, Unscorable, from_top_logprobs
 

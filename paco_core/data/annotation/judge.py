@@ -22,9 +22,8 @@ from paco_core.data.annotation.agreement import kendall_tau
 from paco_core.data.annotation.assignment import places
 from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, adjudicate, unscored
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
-from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.llm.openai_chat import Chat, ask_all
 from paco_core.io.validation import StrictModel
 
 if TYPE_CHECKING:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.pictures_seen import is_outdated, present
 from paco_core.data.annotation.store import AnnotatorAnswer
 from paco_core.data.annotation.votes import RankingTask, Votes, orders, unscored
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, digest
+from paco_core.io.pictures import picture_digest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL.Image import Image
 
 
 def votes(task: RankingTask) -> Votes:
@@ -78,3 +84,32 @@ def from_answers(
             "stale_answers": stale,
         },
     )
+
+
+def present(instances: pd.DataFrame, panel: Callable[[str], Image]) -> Callable[[str], str]:
+    """A function from an instance id to the digest of the pixels that the instance shows now.
+
+    An instance is named by ids of grids, and a grid may be painted again under its id. Each panel is read once. The
+    digest is "" where a panel cannot be read.
+
+    Args:
+        instances: columns ``instance_id``, ``reference``, ``candidates``.
+        panel: reads a panel by its reference, ``GRID_ID#NUMBER``.
+    """
+    panel_digest = cache(lambda ref: picture_digest(panel(ref)))
+    columns = instances[["instance_id", "reference", "candidates"]]
+    rows = {name: (reference, *candidates) for name, reference, candidates in columns.itertuples(index=False)}
+    return cache(lambda instance_id: digest_of(panel_digest, rows[instance_id]))
+
+
+def digest_of(panel_digest: Callable[[str], str], refs: Sequence[str]) -> str:
+    """Digest of a reference and its candidates, in their order, from digests of their pixels; "" where one fails."""
+    try:
+        return digest([panel_digest(ref) for ref in refs], 16)
+    except DataError:
+        return ""
+
+
+def is_outdated(answer: AnnotatorAnswer, present: str) -> bool:
+    """Whether an answer is about other pictures than the present ones, as far as both are known."""
+    return bool(answer.pictures and present) and answer.pictures != present

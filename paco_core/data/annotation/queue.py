@@ -1,26 +1,23 @@
-"""What each annotator sees next, and what becomes of what they say. Knows nothing of HTTP."""
+"""Annotation queue: what each annotator sees next, and what becomes of their answers. It does not use HTTP."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from paco_core.data.annotation import assignment
-from paco_core.data.annotation.pictures_seen import PanelDigests, is_outdated
+from paco_core.data.annotation.people import is_outdated, present
 from paco_core.data.annotation.store import FINAL, Annotator, AnnotatorAnswer, AnswerStore, StaleAnswer, Verdict
-from paco_core.data.annotation.worklist import WorkList
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.shards import encode_png
 
 if TYPE_CHECKING:
     import pandas as pd
-    from PIL.Image import Image
-
-CACHED_PICTURES = 256
 
 
 class UnknownInstance(DataError):
@@ -77,8 +74,6 @@ class AnnotationQueue:
         panels: the pictures.
         overlap: how many annotators see each instance.
         count: take a random part of this many instances; all when None.
-        versions: of grids (:meth:`PanelStore.versions`). The store keeps digests of the panels of these grids, which
-            are then not decoded again when the queue opens the next time.
 
     Raises:
         DataError: when there are fewer active annotators than the overlap, or no instances.
@@ -91,7 +86,6 @@ class AnnotationQueue:
         panels: PanelStore,
         overlap: int,
         count: int | None = None,
-        versions: Mapping[str, str] | None = None,
     ) -> None:
         self.store, self.panels, self.overlap = store, panels, overlap
         columns = instances[["instance_id", "reference", "candidates"]]
@@ -102,13 +96,14 @@ class AnnotationQueue:
         if not self.instances:
             raise DataError("there is no instance to annotate; run `dvc repro rankings`")
         self.chosen = assignment.sample(self.instances, count)
-        self._pictures: OrderedDict[str, bytes] = OrderedDict()
-        self._seen: dict[str, str] = {}
-        self._digests = PanelDigests(self._panel, versions, store.panel_digests() if versions else {})
+        self._present = present(instances, self.panels.panel)
         self._lock = threading.Lock()
         self._by_token = {one.token: one for one in store.annotators()}
         answers, self._newest = store.after(0)
-        self._read_panels({answer.instance_id for answer in answers if answer.pictures})
+        seen = {answer.instance_id for answer in answers if answer.pictures}
+        for name in self.instances:  # in their order, so that each grid is decoded once
+            if name in seen:
+                self.pictures(name)
         latest = {(answer.annotator, answer.instance_id): answer for answer in answers}
         answered: dict[str, list[str]] = {}
         for answer in latest.values():
@@ -123,16 +118,6 @@ class AnnotationQueue:
         self._work_lock = threading.Lock()
         self._work = {name: WorkList(queue) for name, queue in queues.items()}
         self._add(answers)
-
-    def _panel(self, ref: str) -> Image:
-        return self.panels.panel(ref)
-
-    def _read_panels(self, instance_ids: set[str]) -> None:
-        """Read the panels of these instances, those of one prompt after each other: each grid is decoded once."""
-        for name in self.instances:
-            if name in instance_ids:
-                self.pictures(name)
-        self.store.keep_panel_digests(self._digests.new())
 
     def _add(self, answers: Sequence[AnnotatorAnswer]) -> None:
         """Update the work lists; answers to other studies of the store do not count."""
@@ -212,17 +197,13 @@ class AnnotationQueue:
         self.store.record(
             AnnotatorAnswer(who.name, instance_id, revision, verdict, ranking, shown, seconds, pictures=seen)
         )
-        self.store.keep_panel_digests(self._digests.new())
 
     def pictures(self, instance_id: str) -> str:
         """Digest of what an instance shows now; "" where it is gone or damaged."""
-        instance = self.instances.get(instance_id)
-        if instance is None:
+        if instance_id not in self.instances:
             return ""
         with self._lock:  # the panel store is not thread-safe
-            if instance_id not in self._seen:
-                self._seen[instance_id] = self._digests.of_instance(instance.reference, instance.candidates)
-            return self._seen[instance_id]
+            return self._present(instance_id)
 
     def _outdated(self, answer: AnnotatorAnswer) -> bool:
         return bool(answer.pictures) and is_outdated(answer, self.pictures(answer.instance_id))
@@ -268,14 +249,78 @@ class AnnotationQueue:
                 raise UnknownInstance(f"instance {instance_id} has {len(shown)} candidates")
             ref = instance.candidates[shown[place]]
         with self._lock:  # the panel store is not thread-safe
-            if ref not in self._pictures:
-                self._pictures[ref] = encode_png(self.panels.panel(ref))
-                while len(self._pictures) > CACHED_PICTURES:
-                    self._pictures.popitem(last=False)
-            self._pictures.move_to_end(ref)
-            return self._pictures[ref]
+            return encode_png(self.panels.panel(ref))
 
     def progress(self) -> dict[str, tuple[int, int]]:
         """(done, assigned) of everybody."""
         views = {one.name: self.view(one) for one in self._by_token.values()}
         return {name: (view.done, view.total) for name, view in views.items()}
+
+
+class WorkList:
+    """The instances of one annotator.
+
+    Args:
+        assigned: instances of the annotator, in the order of the page. Answers may be about further ones.
+    """
+
+    def __init__(self, assigned: Sequence[str]) -> None:
+        self._places = {instance: place for place, instance in enumerate(assigned)}
+        self._revisions: dict[str, int] = {}
+        # OrderedDict, not dict: the first of a dict whose first entries were removed is found in linear time.
+        self._new = OrderedDict.fromkeys(assigned)
+        self._standing: OrderedDict[str, AnnotatorAnswer] = OrderedDict()  # in order of time
+        self._skipped: OrderedDict[str, None] = OrderedDict()
+        self._withdrawn: dict[str, AnnotatorAnswer] = {}
+        self.done = 0
+
+    @property
+    def skipped(self) -> int:
+        return len(self._skipped)
+
+    @property
+    def total(self) -> int:
+        return self.done + len(self._withdrawn) + len(self._new) + len(self._skipped)
+
+    def add(self, answer: AnnotatorAnswer, *, outdated: bool) -> None:
+        """Take the next answer in order of time. After an outdated one the instance counts as new."""
+        instance = answer.instance_id
+        self._revisions[instance] = answer.revision
+        previous = self._standing.pop(instance, None)
+        if previous is not None and previous.verdict in FINAL:
+            self.done -= 1
+        for group in (self._new, self._skipped, self._withdrawn):
+            group.pop(instance, None)
+        is_assigned = instance in self._places
+        if outdated:
+            if is_assigned:
+                self._new[instance] = None
+        elif answer.verdict == "withdrawn":
+            if is_assigned:
+                self._withdrawn[instance] = answer
+        else:
+            self._standing[instance] = answer
+            if answer.verdict == "skipped":
+                self._skipped[instance] = None
+            else:
+                self.done += 1
+
+    def upcoming(self, count: int) -> list[str]:
+        """The next instances: what was withdrawn, then what is new, then what was skipped, longest ago first."""
+        withdrawn = sorted(self._withdrawn, key=self._places.__getitem__)
+        return list(islice(chain(withdrawn, self._new, self._skipped), count))
+
+    def last(self) -> AnnotatorAnswer | None:
+        """The latest answer that was not withdrawn."""
+        return next(reversed(self._standing.values()), None)
+
+    def revision(self, instance: str) -> int:
+        """The revision of the last answer to an instance; 0 without one."""
+        return self._revisions.get(instance, 0)
+
+    def withdrawal(self, instance: str) -> AnnotatorAnswer | None:
+        """The answer that took back the one before it, if it is the last one."""
+        return self._withdrawn.get(instance)
+
+    def is_skipped(self, instance: str) -> bool:
+        return instance in self._skipped

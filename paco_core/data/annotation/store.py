@@ -11,7 +11,7 @@ import json
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -57,10 +57,6 @@ _SEEN = (
     " pictures TEXT NOT NULL, PRIMARY KEY (annotator, instance_id, revision)) STRICT"
 )
 
-#: Digests of the pixels of panels, by the version of their grid and their number (:mod:`.pictures_seen`).
-#: They can be computed again.
-_PANELS = "CREATE TABLE IF NOT EXISTS panels (panel TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT"
-
 
 class StaleAnswer(Exception):
     """The annotator has meanwhile answered this instance otherwise, in another window say."""
@@ -83,7 +79,7 @@ class Annotator:
 class AnnotatorAnswer:
     """One thing that an annotator said about one instance; ``seconds`` is how long the page was looked at.
 
-    ``pictures`` is the digest of what was seen (:mod:`.pictures_seen`): the same instance may be painted anew. It is
+    ``pictures`` is the digest of what was seen (:func:`.people.present`): the same instance may be painted anew. It is
     empty in answers of earlier versions, which are taken for answers about the present pictures.
     """
 
@@ -128,7 +124,6 @@ class AnswerStore:
             if (found := self._version()) != SCHEMA:
                 raise sqlite3.DatabaseError(f"its version is {found}, this program supports {SCHEMA}")
             self._db.execute(_SEEN)
-            self._db.execute(_PANELS)
         except sqlite3.DatabaseError as error:
             self._db.close()
             raise DataError(f"{path}: not a usable answer store: {error}") from None
@@ -288,16 +283,6 @@ class AnswerStore:
         with self._lock:
             ((newest,),) = self._query("SELECT coalesce(max(id), 0) FROM answers")
             return self._select("WHERE id > ? AND id <= ? ORDER BY id", (number, newest)), newest
-
-    def panel_digests(self) -> dict[str, str]:
-        """What :meth:`keep_panel_digests` kept."""
-        return dict(self._query("SELECT panel, digest FROM panels"))
-
-    def keep_panel_digests(self, digests: Mapping[str, str]) -> None:
-        """Keep digests of panels for the next time; a disk that cannot take them costs time only."""
-        if digests:
-            with suppress(sqlite3.Error), self._transaction():
-                self._db.executemany("INSERT OR IGNORE INTO panels VALUES (?, ?)", digests.items())
 
     def every(self) -> list[AnnotatorAnswer]:
         """All revisions, in order of time."""

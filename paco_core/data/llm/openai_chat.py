@@ -1,4 +1,4 @@
-"""Questions to a chat model behind any OpenAI-compatible endpoint, with answers of a given form.
+"""Chat: questions to a chat model behind any OpenAI-compatible endpoint, with answers of a given form.
 
     class Colour(BaseModel):
         model_config = ConfigDict(extra="forbid")
@@ -8,8 +8,9 @@
         chat = Chat(params, journal)
         replies = ask_all(chat, rows, lambda row: Question(row.id, "Which colour?", Colour, images=[row.picture]))
 
-``in_flight`` at a time; an answer of the wrong form is sent back with what was wrong, and asked for again. Every answer
-goes to the journal, so that a killed run asks nothing twice.
+``in_flight`` requests run at a time. An answer of the wrong form is sent back with the error. Every answer goes to the
+journal, so a killed run asks nothing twice. Workers of Ray may ask: a worker that is killed loses the answers of its
+piece, which are asked for again. Each worker reads the key from its environment.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from paco_core.data.llm.chat_connection import ChatError, Endpoint, NoAnswer
 from paco_core.data.llm.chat_protocol import (
+    ChatError,
     ChatLine,
     Completion,
+    Endpoint,
+    NoAnswer,
     Question,
     Rejection,
     Reply,
@@ -36,9 +40,11 @@ from paco_core.data.llm.chat_protocol import (
     read,
 )
 from paco_core.data.llm.journal import Journal, SharedJournal
+from paco_core.runtime import launchers
 
 if TYPE_CHECKING:
     from paco_core.config.params import ChatParams
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,7 +93,7 @@ class Notes:
 class Chat:
     """A client of one model.
 
-    Use :func:`paco_core.data.llm.chat_workers.ask_all`, or :meth:`each` and, in its work, :meth:`ask`.
+    Use :func:`paco_core.data.llm.openai_chat.ask_all`, or :meth:`each` and, in its work, :meth:`ask`.
 
     Args:
         journal: answers of earlier runs, and where new ones go.
@@ -125,7 +131,7 @@ class Chat:
         return self.each(map(question, items), work)
 
     def each(self, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
-        """See :meth:`paco_core.data.llm.chat_connection.Endpoint.each`."""
+        """See :meth:`paco_core.data.llm.chat_protocol.Endpoint.each`."""
         try:
             return self._endpoint.each(items, work)
         finally:
@@ -187,3 +193,88 @@ class Chat:
     @property
     def name(self) -> str:
         return self._endpoint.name
+
+
+@dataclass(frozen=True)
+class WorkerReplies(Generic[A]):
+    """What a worker brought home: replies, lines for the journal, counts; and why it could not go on, if so."""
+
+    replies: list[Reply[A]]
+    lines: list[dict[str, Any]]
+    counts: ChatCounts
+    error: str | None = None
+
+
+class Asker(Generic[T, A]):
+    """A worker with a client of its own, which knows what the journal held when the work began."""
+
+    def __init__(
+        self,
+        params: ChatParams,
+        question: Callable[[T], Question[A]],
+        path: Path,
+        rows: list[dict[str, Any]],
+        workers: int,
+    ) -> None:
+        share = max(1, params.in_flight // workers)
+        self._params, self._question = params.model_copy(update={"in_flight": share}), question
+        self._notes = Notes(path, list(rows))
+
+    def __call__(self, items: Sequence[T]) -> WorkerReplies[A]:
+        known, replies, error = len(self._notes.rows), list[Reply[A]](), None
+        chat = Chat(self._params, self._notes)
+        try:
+            replies = chat.ask_here(items, self._question)
+        except ChatError as found:
+            error = str(found)
+        return WorkerReplies(replies, self._notes.rows[known:], chat.counts, error)
+
+
+def ask_apart(
+    chat: Chat, items: Sequence[T], question: Callable[[T], Question[A]], advance: Callable[[int], object]
+) -> list[Reply[A]]:
+    """The replies in the order of the items, by workers of the chosen launcher.
+
+    Raises:
+        ChatError: when a worker cannot work with the endpoint; what was answered lies in the journal.
+    """
+    size = chat.params.in_flight
+    pieces = [items[start : start + size] for start in range(0, len(items), size)]
+    replies: dict[int, list[Reply[A]]] = {}
+    make = partial(Asker[T, A], chat.params, question, chat.journal.path, list(chat.journal.rows))
+    for number, asked in launchers.spread(pieces, make):
+        for row in asked.lines:
+            chat.journal.append(row)
+        chat.counts.add(asked.counts)
+        if asked.error is not None:
+            raise ChatError(asked.error)
+        replies[number] = asked.replies
+        advance(len(asked.replies))
+    return [reply for number in sorted(replies) for reply in replies[number]]
+
+
+def ask_all(
+    chat: Chat,
+    items: Iterable[T],
+    question: Callable[[T], Question[A]],
+    advance: Callable[[int], object] = lambda _count: None,
+) -> list[Reply[A]]:
+    """The replies in the order of the items. A question is made when its turn comes, and forgotten after it.
+
+    Where Ray is chosen, its workers ask: ``question`` must not hold what cannot be sent (progress, a context).
+
+    Raises:
+        ChatError: also when, all questions having been asked, the endpoint did not serve some of them.
+    """
+    if launchers.chosen() == "ray":
+        replies = ask_apart(chat, list(items), question, advance)
+    else:
+        replies = chat.ask_here(items, question, advance)
+    missing = Counter(reply.rejected[-1].cause for reply in replies if not reply.served)
+    if missing:
+        listed = ", ".join(f"{count} x {cause}" for cause, count in missing.most_common(5))
+        raise ChatError(
+            f"{chat.name}: {missing.total()} of {len(replies)} questions were not served ({listed}); the other "
+            f"answers are kept in {chat.journal.path}: run again to ask for the rest"
+        )
+    return replies

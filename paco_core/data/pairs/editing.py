@@ -1,14 +1,18 @@
-"""Editing triples (original, instruction, edited picture), drawn by the embedded world or imported.
+"""Editing pairs: an original, an instruction and an edited picture, drawn by the embedded world, imported or generated.
 
-A triple becomes a pair like any other, with an instruction and a question: whether all but the edit stayed the same
-(template ``edit_consistency``), or whether the edit was made (``edit_following``). Its two pictures lie in a shard
-beside the pairs, each a grid of one panel.
+An edit becomes a pair like any other, with an instruction and a question: whether all but the edit stayed the same
+(template ``edit_consistency``), or whether the edit was made (``edit_following``). Its two pictures are in a shard
+next to the pairs, each a grid of one panel.
+
+The stage ``edits`` writes what base editors made of the training edit prompts: ``painted.jsonl``, one
+:class:`PaintedEdit` per line, and the shard ``pictures``. With equal parameters the pictures are equal on one machine.
+Other prompts or seeds in a batch may change pixels by rounding (:func:`paco_core.painting.paint.paint`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,19 +22,23 @@ from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validato
 from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, fault, normalised
 from paco_core.data.pairs.pairs import Pair
-from paco_core.data.records.records import Words, panel_ref
-from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl
+from paco_core.data.records.edit_records import EditRecord, asked_of
+from paco_core.data.records.records import Id, Words, panel_ref, validated
+from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl, write_jsonl
 from paco_core.io.pictures import content_and_size, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import encode_png, write_shard
+from paco_core.io.shards import ShardReader, encode_png, write_shard
 from paco_core.io.validation import StrictModel, first_fault
-from paco_core.storybook.editing import random_edit
+from paco_core.storybook.editing import Edit, changed, random_edit
+from paco_core.storybook.world import VOCABULARY, Panel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from paco_core.config.params import EditingParams
+    from paco_core.config.params import EditingParams, EditQuestion
+    from paco_core.data.records.edit_records import References
     from paco_core.storybook.editing import Edit
+
 
 SHARD = "pictures"  # folder of the pairs' own pictures, below data/pairs
 LAYOUT = "1x1"
@@ -198,3 +206,94 @@ def _records(file: Path, rejected: Rejected) -> Iterator[tuple[str, TripleRecord
             yield place, TripleRecord.model_validate(row)
         except ValidationError as error:
             rejected.add(place, f"record: {first_fault(error)}")
+
+
+FILE, SHARD = "painted.jsonl", "pictures"
+
+
+class PaintedEdit(StrictModel):
+    """One picture (``id`` in the shard) that ``painter`` made of the editing prompt ``prompt_id`` from ``seed``.
+
+    ``shows``: trait -> word, as the annotator reads the picture.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: Id
+    prompt_id: Id
+    painter: str
+    seed: int
+    shows: dict[str, str]
+
+    @classmethod
+    def from_parts(cls, prompt_id: str, painter: str, seed: int, shows: Mapping[str, str]) -> PaintedEdit:
+        return cls(
+            id=digest([prompt_id, painter, seed], 16),
+            prompt_id=prompt_id,
+            painter=painter,
+            seed=seed,
+            shows=dict(shows),
+        )
+
+
+def write_painted(out: Path, edits: Sequence[PaintedEdit], images: Mapping[str, Image]) -> None:
+    """Write the records and their pictures (by id) to the folder ``out``; no shard where there are none."""
+    write_jsonl(out / FILE, (edit.model_dump() for edit in edits))
+    if edits:
+        rows = [{"id": edit.id, "height": images[edit.id].height, "width": images[edit.id].width} for edit in edits]
+        write_shard(out / SHARD, rows, {edit.id: encode_png(images[edit.id]) for edit in edits})
+
+
+def read_painted(folder: Path) -> tuple[list[PaintedEdit], ShardReader]:
+    """What :func:`write_painted` left.
+
+    Raises:
+        DataError: naming file and line of a record that is no valid one.
+    """
+    path = folder / FILE
+    edits = [validated(PaintedEdit, row, f"{path}:{number}") for number, row in read_jsonl(path)]
+    return edits, ShardReader([folder / SHARD] if edits else [])
+
+
+def add_painted(
+    found: EditingPairs,
+    folder: Path,
+    records: Sequence[EditRecord],
+    reference: References,
+    questions: Sequence[EditQuestion],
+) -> int:
+    """Add questions about every painted edit to ``found``; how many.
+
+    Each picture is asked whether it kept the rest, whether it did what was asked, and whether it did something that
+    was not asked of its painter. Without the last nearly every answer about following would be Yes, for editors
+    mostly follow: a judge would learn to say so without a look.
+
+    Raises:
+        DataError: when a painted edit is of no record, or of one whose traits are not known.
+    """
+    edits, pictures = read_painted(folder)
+    known = {record.idx: record for record in records}
+    count = 0
+    for painted in edits:
+        if painted.prompt_id not in known:
+            raise DataError(
+                f"{folder / FILE}: {painted.id} belongs to prompt {painted.prompt_id}, which is not in "
+                "data/edit_prompts; run `dvc repro edit_prompts edits`"
+            )
+        record = known[painted.prompt_id]
+        (original, *_), picture = reference(record), pictures.read(painted.id)
+        for question, edit in _questions(record, painted):
+            if question in questions:
+                count += found.ask(original, picture, edit, question)
+    return count
+
+
+def _questions(record: EditRecord, painted: PaintedEdit) -> Iterator[tuple[EditQuestion, Edit]]:
+    traits, trait, word = asked_of(record)
+    before, after = Panel(**traits), Panel(**painted.shows)  # type: ignore[arg-type]
+    own = Edit(before, after, trait, word)
+    yield "edit_consistency", own
+    yield "edit_following", own
+    rng = random.Random(f"another instruction {painted.id}")
+    other = rng.choice([name for name in VOCABULARY if name != trait])
+    yield "edit_following", Edit(before, after, other, str(getattr(changed(before, other, rng), other)))

@@ -1,7 +1,8 @@
-"""A diverse subset of the prompts: a maximal independent set of the graph that joins similar prompts.
+"""Diversification: a maximal independent set of the graph that joins similar prompts.
 
-Two prompts are neighbours when the cosine similarity of their embeddings reaches a threshold. The set is the same on
-every run; then no subcategory is left empty, and with a target count the surplus goes.
+Two prompts are neighbours when the cosine similarity of their embeddings reaches a threshold. The set is greedy in the
+given order, and equal on every run. Products are taken in blocks, so memory does not grow with the square of the
+number of prompts.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paco_core.data.prompts.independent_set import at_least, independent_set
-from paco_core.data.prompts.neighbours import Neighbourhood
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
+
+BLOCK = 1024  # rows
+BISECTIONS = 18  # of a threshold in -1..1: to 1e-5
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,6 @@ class Diversified:
     nearest_before: np.ndarray  # (prompts,) among all
     nearest_after: np.ndarray  # (prompts,) among the kept; NaN for the others
     restored: int  # kept although similar, lest their subcategory be emptied
-    exact: bool  # whether all pairs were looked at; else the nearest is the nearest that an index found
 
 
 def refuse_target(records: Sequence[PromptRecord], target: int) -> None:
@@ -63,21 +64,20 @@ def diversify(
         raise DataError(f"{len(embeddings)} embeddings for {len(records)} prompts")
     if (target is None) == (threshold is None):
         raise DataError("give either a target count or a threshold")
-    near = Neighbourhood(embeddings)
     groups = [(record.category, record.task_name) for record in records]
     if target is not None:
         refuse_target(records, target)
-        kept, threshold = at_least(near, target)
+        kept, threshold = at_least(embeddings, target)
     else:
         assert threshold is not None
-        kept = independent_set(near, threshold)
+        kept = independent_set(embeddings, threshold)
     whole = _restore(kept, groups)
     restored = len(whole) - len(kept)
     if target is not None:
         whole = _trim(embeddings, whole, groups, target)
     after = np.full(len(records), np.nan)
-    after[whole] = Neighbourhood(embeddings[whole]).nearest
-    return Diversified(whole, float(threshold), near.nearest, after, restored, near.exact)
+    after[whole] = nearest(embeddings[whole])
+    return Diversified(whole, float(threshold), nearest(embeddings), after, restored)
 
 
 def _restore(kept: list[int], groups: Sequence[tuple[str, str]]) -> list[int]:
@@ -90,7 +90,7 @@ def _restore(kept: list[int], groups: Sequence[tuple[str, str]]) -> list[int]:
 def _trim(embeddings: np.ndarray, kept: list[int], groups: Sequence[tuple[str, str]], target: int) -> list[int]:
     if len(kept) <= target:
         return kept
-    similar = dict(zip(kept, Neighbourhood(embeddings[kept]).nearest, strict=True))
+    similar = dict(zip(kept, nearest(embeddings[kept]), strict=True))
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
     for position in kept:
         members[groups[position]].append(position)
@@ -98,3 +98,58 @@ def _trim(embeddings: np.ndarray, kept: list[int], groups: Sequence[tuple[str, s
         group = max(members, key=lambda name: (len(members[name]), name))
         members[group].remove(max(members[group], key=lambda position: (similar[position], position)))
     return sorted(position for rows in members.values() for position in rows)
+
+
+def nearest(rows: np.ndarray) -> np.ndarray:
+    """(rows,) the greatest similarity of each row to another row; NaN if there is no other row.
+
+    Args:
+        rows: (rows, width) float32 of unit length.
+    """
+    best = np.full(len(rows), -np.inf)
+    for start in range(0, len(rows), BLOCK):
+        here = slice(start, start + BLOCK)
+        for first in range(start, len(rows), BLOCK):
+            there = slice(first, first + BLOCK)
+            similar = rows[here] @ rows[there].T
+            if first == start:
+                np.fill_diagonal(similar, -np.inf)
+            best[here] = np.maximum(best[here], similar.max(axis=1))
+            best[there] = np.maximum(best[there], similar.max(axis=0))
+    return np.where(np.isneginf(best), np.nan, best)
+
+
+def independent_set(rows: np.ndarray, threshold: float, stop: int | None = None) -> list[int]:
+    """Ascending positions of a maximal independent set: no two kept rows reach ``threshold``, every other row does.
+
+    Args:
+        rows: (rows, width) float32 of unit length.
+        stop: end once so many rows are kept; the set is then not maximal.
+    """
+    kept = list[int]()
+    for start in range(0, len(rows), BLOCK):
+        positions = np.arange(start, min(start + BLOCK, len(rows)))
+        for first in range(0, len(kept), BLOCK):
+            similar = rows[positions] @ rows[kept[first : first + BLOCK]].T >= threshold
+            positions = positions[~similar.any(axis=1)]
+        within = rows[positions] @ rows[positions].T >= threshold
+        covered = np.zeros(len(positions), dtype=bool)
+        for number, position in enumerate(positions.tolist()):
+            if not covered[number]:
+                kept.append(position)
+                covered |= within[number]
+                if len(kept) == stop:
+                    return kept
+    return kept
+
+
+def at_least(rows: np.ndarray, target: int) -> tuple[list[int], float]:
+    """An independent set of at least ``target`` rows at a threshold as low as a bisection finds, and that threshold."""
+    low, high = -1.0, 1.001  # above the largest similarity that rounding gives: everything is kept
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        if len(independent_set(rows, middle, stop=target)) >= target:
+            high = middle
+        else:
+            low = middle
+    return independent_set(rows, high), high

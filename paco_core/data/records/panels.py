@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import parse_ref
 from paco_core.data.records.subfigures import cut
@@ -28,14 +28,6 @@ class PanelStore:
     def below(cls, root: Path, *others: Path) -> PanelStore:
         """All shards below ``root`` (``data/grids``) and ``others`` (``data/pairs``, where editing pairs lie)."""
         return cls(ShardReader.below(root, *others, require=GRID_COLUMNS))
-
-    def versions(self) -> dict[str, str]:
-        """Grid id -> what decides its panels: md5 of its file and its layout, as far as the index has an md5."""
-        index = self.grids.index
-        if "md5" not in index:
-            return {}
-        known: Any = index.dropna(subset=["md5"])
-        return dict(zip(known["id"], known["md5"] + " " + known["layout"], strict=True))
 
     def panels(self, grid_id: str) -> list[Image]:
         """All panels of a grid in reading order.

@@ -1,11 +1,13 @@
-"""A picture that holds a grid of panels: how large it is, and how it is cut into them."""
+"""Subfigures: how pictures divide into panels, and prompts into shards."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.prompt_text import parse_layout
+from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
@@ -42,3 +44,24 @@ def cut(image: Image, layout: str) -> list[Image]:
         for row in range(rows)
         for column in range(columns)
     ]
+
+
+def refuse_undivided(records: Iterable[PromptRecord]) -> None:
+    """Raise DataError naming a record whose picture does not divide into its panels."""
+    for record in records:
+        rows, columns = record.grid
+        if record.height % rows or record.width % columns:
+            raise DataError(
+                f"prompt {record.idx}: {record.height} x {record.width} px do not divide into {record.layout} panels"
+            )
+
+
+def shard_of(records: Sequence[PromptRecord], shard: int, shards: Sequence[int]) -> list[PromptRecord]:
+    """The prompts of one shard: prompt n goes to the shard at position ``n % len(shards)``.
+
+    Raises:
+        DataError: when there is no such shard.
+    """
+    if shard not in shards:
+        raise DataError(f"no grid shard {shard}; grid_shards are {', '.join(map(str, shards))}")
+    return list(records[list(shards).index(shard) :: len(shards)])

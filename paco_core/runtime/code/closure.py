@@ -53,7 +53,7 @@ COMPUTES_WITH = {
     "transformers": ("PIL", "tokenizers", "torchvision"),
 }
 #: Names that a list of all installed packages, half a second of work, need not be asked for.
-_OTHER_NAMES = {"PIL": "pillow", "faiss": "faiss-cpu", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}
+_OTHER_NAMES = {"PIL": "pillow", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}
 
 
 @dataclass(frozen=True)

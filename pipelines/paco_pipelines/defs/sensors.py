@@ -69,7 +69,7 @@ def answered_rounds(job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     def sensor(_context: dg.SensorEvaluationContext):  # type: ignore[no-untyped-def]
         from paco_core.config.params import PARAMS_FILE, load
         from paco_core.data.annotation.answer_file import FILE
-        from paco_core.data.of_round import ready
+        from paco_core.data.annotation.rounds import ready
         from paco_core.models.content import content_of
 
         rounds = ready(ROOT, load(ROOT / PARAMS_FILE))

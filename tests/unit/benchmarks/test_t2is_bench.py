@@ -22,7 +22,7 @@ from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, set
 from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams, PredictorParams
-from paco_core.data.llm.chat_connection import ChatError
+from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from paco_core.benchmarks import viescore, viescore_prompts
-from paco_core.data.llm.chat_connection import ChatError
+from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io.files import DataError
 from paco_core.painting.painted import AFTER, BEFORE, Painted

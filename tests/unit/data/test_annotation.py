@@ -18,10 +18,10 @@ from scipy.stats import friedmanchisquare, kendalltau
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation.agreement import agreement, kendall_tau, kendall_w
 from paco_core.data.annotation.imported import read_rankings
+from paco_core.data.annotation.rankings import instances
 from paco_core.data.annotation.recogniser import rank
 from paco_core.data.annotation.sources import SOURCES, annotate
 from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, from_table, to_table, unscored
-from paco_core.data.pairs.rankings import instances
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 from tests.support.dataset_world import quick

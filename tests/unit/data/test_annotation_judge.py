@@ -15,7 +15,7 @@ from paco_core.config.params import AnnotationsParams, ParamsError, parse
 from paco_core.data.annotation.judge import questions
 from paco_core.data.annotation.sources import annotate, workload
 from paco_core.data.annotation.votes import RankingTask, Votes
-from paco_core.data.llm.chat_connection import ChatError
+from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.records.panels import PanelStore
 from tests.support.annotation_world import make_world
 from tests.support.chat_server import ChatServer, Raw, completion

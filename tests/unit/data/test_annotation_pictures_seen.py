@@ -88,8 +88,10 @@ def test_a_picture_that_cannot_be_read_can_be_skipped(tmp_path: Path) -> None:
     def broken(_ref: str) -> Image.Image:
         raise DataError("damaged")
 
-    queue = study(tmp_path)
-    queue.panels = SimpleNamespace(panel=broken)  # type: ignore[assignment]
+    store = AnswerStore(tmp_path / "answers.sqlite", create=True)
+    store.recruit(1)
+    broken_panels: Any = SimpleNamespace(panel=broken)
+    queue = AnnotationQueue(store, TABLE, broken_panels, overlap=1)
     (who,) = queue.annotators
     queue.answer(who, "one", 1, "skipped", (), 1.0)
     assert queue.store.latest()[0].pictures == ""

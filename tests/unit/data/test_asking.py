@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from paco_core.config.params_rounds import AskParams
-from paco_core.data.annotation.asking import ASKED, agreement, certainty, chosen, drawn_at_random
+from paco_core.data.annotation.rounds import ASKED, agreement, certainty, chosen, drawn_at_random
 
 TABLE = pd.DataFrame({"instance_id": [f"i{n:02d}" for n in range(20)]})
 # The later, the nearer to a coin's toss.

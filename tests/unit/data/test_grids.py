@@ -18,11 +18,10 @@ from PIL import Image, ImageChops
 
 from paco_core.config.params import GridsParams
 from paco_core.data.grids import grids
-from paco_core.data.grids.divided import shard_of
 from paco_core.data.grids.text_to_image import Request, TextToImage
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, panel_ref, write_prompts
-from paco_core.data.records.subfigures import cut
+from paco_core.data.records.subfigures import cut, shard_of
 from paco_core.io.files import DataError
 from paco_core.io.shards import INDEX, TAR, ShardReader
 from paco_core.stages import run_stage

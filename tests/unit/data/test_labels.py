@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from paco_core.config.params import AnnotationsParams, EditingParams, PairsParams, ReasonsParams
 from paco_core.data import checks
 from paco_core.data.annotation.agreement import agreement
+from paco_core.data.annotation.rankings import expected_instances, instances
 from paco_core.data.annotation.sources import annotate
 from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, to_table
 from paco_core.data.pairs import pairs
 from paco_core.data.pairs.answers import fault, written_fault
 from paco_core.data.pairs.editing import editing_pairs
-from paco_core.data.pairs.rankings import expected_instances, instances
 from paco_core.data.pairs.reasons import explain
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, parse_ref

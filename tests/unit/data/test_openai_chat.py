@@ -15,11 +15,9 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paco_core.config.params import ChatParams
-from paco_core.data.llm.chat_connection import ChatError
-from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
-from paco_core.data.llm.chat_workers import ask_all
+from paco_core.data.llm.chat_protocol import ChatError, Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.llm.openai_chat import Chat, ask_all
 from paco_core.io.files import DataError
 from tests.support.chat_server import ChatServer, Raw, completion, text_of
 from tests.support.loopback import Loopback, Quiet

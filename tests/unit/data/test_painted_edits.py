@@ -9,8 +9,7 @@ import pytest
 
 from paco_core.config.params import EditQuestion
 from paco_core.data.checks import painted_edits_are_of_training_prompts
-from paco_core.data.pairs.editing import EditingPairs
-from paco_core.data.pairs.painted_edits import FILE, PaintedEdit, add_painted, read_painted, write_painted
+from paco_core.data.pairs.editing import FILE, EditingPairs, PaintedEdit, add_painted, read_painted, write_painted
 from paco_core.data.prompts.edit_prompts import EditPrompts, drawn
 from paco_core.data.records.edit_records import EditRecord, asked_of, of_part
 from paco_core.io.files import DataError, read_jsonl, write_jsonl

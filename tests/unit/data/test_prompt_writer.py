@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paco_core.config.params import PromptsParams
-from paco_core.data.llm.chat_connection import ChatError
+from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.prompts.prompts import Prompts, make_prompts
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, SUBCATEGORIES, shares

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from paco_core.config.params import PromptsParams
-from paco_core.data.prompts.diversify import diversify
-from paco_core.data.prompts.independent_set import at_least, independent_set
-from paco_core.data.prompts.neighbours import Neighbourhood
+from paco_core.data.prompts.diversify import at_least, diversify, independent_set, nearest
 from paco_core.data.prompts.prompts import imported, make_prompts
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import category
@@ -186,7 +184,7 @@ def assert_independent_and_maximal(rows: np.ndarray, kept: list[int], threshold:
 @given(st.integers(1, 60), st.floats(-0.5, 1.0), st.integers(0, 5))
 def test_the_set_is_independent_and_maximal(count: int, threshold: float, seed: int) -> None:
     rows = unit_rows(count, seed=seed)
-    kept = independent_set(Neighbourhood(rows), threshold)
+    kept = independent_set(rows, threshold)
     assert_independent_and_maximal(rows, kept, threshold)
     similar = rows @ rows.T
     for other in set(range(count)) - set(kept):
@@ -194,42 +192,20 @@ def test_the_set_is_independent_and_maximal(count: int, threshold: float, seed: 
 
 
 @quick
-@given(st.integers(200, 500), st.floats(0.3, 0.95), st.integers(0, 5), st.integers(2, 12))
-def test_sets_of_very_many_are_as_right(count: int, threshold: float, seed: int, listed: int) -> None:
-    """The ways for very many rows, on few: short lists that miss neighbours must not make a wrong set."""
-    rng = np.random.default_rng(seed)
-    rows = unit_rows(20, seed=seed)[rng.integers(20, size=count)] + 0.25 * rng.normal(size=(count, 8)).astype(
-        np.float32
-    )
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name, value in (("neighbours", "EXACT_UP_TO", 100), ("neighbours", "LISTED", listed),
-                                    ("independent_set", "LISTED", listed), ("independent_set", "EXACT_KEPT", 10),
-                                    ("independent_set", "SMALL", 100), ("neighbours", "PROBED", 2)):  # fmt: skip
-            patch.setattr(f"paco_core.data.prompts.{module}.{name}", value)
-        near = Neighbourhood(rows)
-        assert not near.exact
-        kept = independent_set(near, threshold)
-        assert_independent_and_maximal(rows, kept, threshold)
-        assert kept == independent_set(Neighbourhood(rows), threshold), "the same on every run"
-        target = count // 3
-        kept, reached = at_least(Neighbourhood(rows), target)
-        assert len(kept) >= target
-        assert_independent_and_maximal(rows, kept, reached)
-        similar = rows @ rows.T
-        np.fill_diagonal(similar, -1)
-        assert (near.nearest <= similar.max(axis=1) + 1e-5).all() and (
-            near.nearest >= similar.max(axis=1) - 1e-5
-        ).mean() > 0.5
+@given(st.integers(30, 60), st.integers(0, 5))
+def test_the_threshold_is_the_lowest_that_keeps_the_target(count: int, seed: int) -> None:
+    rows = unit_rows(count, seed=seed)
+    kept, threshold = at_least(rows, count // 3)
+    assert len(kept) >= count // 3 and kept == independent_set(rows, threshold)
+    assert len(independent_set(rows, threshold - 2.001 / 2**18)) < count // 3
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = unit_rows(50)
-    whole, near = independent_set(Neighbourhood(rows), 0.4), Neighbourhood(rows).nearest
-    monkeypatch.setattr("paco_core.data.prompts.neighbours.BLOCK", 7)
-    monkeypatch.setattr("paco_core.data.prompts.independent_set.BLOCK", 7)
-    assert independent_set(Neighbourhood(rows), 0.4) == whole
-    np.testing.assert_allclose(Neighbourhood(rows).nearest, near, atol=1e-6)
+    whole, near = independent_set(rows, 0.4), nearest(rows)
+    monkeypatch.setattr("paco_core.data.prompts.diversify.BLOCK", 7)
+    assert independent_set(rows, 0.4) == whole
+    np.testing.assert_allclose(nearest(rows), near, atol=1e-6)
     similar = rows @ rows.T
     np.fill_diagonal(similar, -1)
     np.testing.assert_allclose(near, similar.max(axis=1), atol=1e-6)

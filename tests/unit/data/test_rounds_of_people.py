@@ -14,9 +14,9 @@ from paco_core.config.params_rounds import RoundsParams
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.people import refuse_unanswered
 from paco_core.data.annotation.queue import AnnotationQueue
+from paco_core.data.annotation.rankings import instances
+from paco_core.data.annotation.rounds import ready, task_of_round
 from paco_core.data.annotation.store import AnswerStore
-from paco_core.data.of_round import ready, task_of_round
-from paco_core.data.pairs.rankings import instances
 from paco_core.io.files import DataError
 from paco_core.io.shards import GRID_COLUMNS, ShardReader, encode_png, write_shard
 

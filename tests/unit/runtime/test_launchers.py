@@ -42,8 +42,7 @@ from paco_core import stages
 from paco_core.runtime import launchers
 from paco_core.stages import annotations, cot_labels, grids
 from paco_core.cli import score_table
-from paco_core.data.grids import grid_workers
-from paco_core.data.llm import chat_workers
+from paco_core.data.llm import openai_chat
 list(launchers.spread([1], Square))
 assert "ray" not in sys.modules
 """

@@ -19,11 +19,10 @@ import pytest
 from paco_core.cli import score_table as command
 from paco_core.cli.score import ScoreOptions
 from paco_core.data.grids import grids
-from paco_core.data.grids.grid_workers import paint_apart
+from paco_core.data.grids.grids import paint_apart
 from paco_core.data.grids.text_to_image import TextToImage
-from paco_core.data.llm.chat_connection import ChatError
-from paco_core.data.llm.chat_workers import ask_all
-from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.llm.chat_protocol import ChatError
+from paco_core.data.llm.openai_chat import Chat, ask_all
 from paco_core.io import paths
 from paco_core.io.files import DataError, folder_digest
 from paco_core.runtime import launchers
