@@ -28,8 +28,8 @@ from paco_core.io.files import write_json
 from paco_core.storybook.prompts import panel_text, storybook_prompts
 from paco_core.storybook.recogniser import TRAITS, normalise, split_by_trait
 from paco_core.storybook.world import VOCABULARY
-from zoo.byte_pairs import learn_byte_pairs
 from zoo.fitting import Say, Schedule, fit
+from zoo.text import learn_byte_pairs
 from zoo.views import Views, drawn_views, random_panels, spoil
 
 SIDE = 64

@@ -1,22 +1,116 @@
-"""One training loop for the readers of the zoo: AdamW, warm-up and cosine, checkpoints that resume exactly.
+"""Fitting: a resumable training loop with Muon for hidden matrices, and saving what it gives as a pipeline.
 
-A step's batch is drawn from a generator seeded by its number, so a run that was interrupted sees the
-same batches as one that was not.
+A step's batch is drawn from a generator seeded by its number, so an interrupted run sees the same batches as one that
+was not.
+
+Muon is momentum that is orthogonalised before it is applied, for matrices and convolutions. At the zoo's short
+trainings it reaches in a tenth of the steps what AdamW reaches. Vectors, embeddings and the first and last layers keep
+AdamW. Source: K. Jordan et al., "Muon: an optimizer for hidden layers" (2024).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from paco_core.io.atomic import atomic
+from paco_core.io.files import read_json, write_json
 from paco_core.io.progress import Progress
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+MOMENTUM = 0.95
+BETAS = (0.9, 0.98)
+
+
+def orthogonalised(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
+    """Nearly the orthogonal factor of a (rows, columns) matrix, by a quintic Newton-Schulz iteration."""
+    a, b, c = NEWTON_SCHULZ
+    x = matrix / (matrix.norm() + 1e-7)
+    tall = x.shape[0] > x.shape[1]
+    x = x.T if tall else x
+    for _ in range(rounds):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for the weights that ``is_hidden`` picks, AdamW at ``vector_share`` of the rate for the others.
+
+    Args:
+        is_hidden: (name, weight) -> whether the weight is a hidden layer's matrix or convolution.
+        lr: Muon's rate; about ten times an AdamW rate.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        lr: float,
+        is_hidden: Callable[[str, torch.Tensor], bool],
+        vector_share: float = 0.15,
+        weight_decay: float = 0.01,
+    ) -> None:
+        named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+        hidden = [weight for name, weight in named if is_hidden(name, weight)]
+        chosen = {id(weight) for weight in hidden}
+        others = [weight for _, weight in named if id(weight) not in chosen]
+        groups = [
+            {"params": hidden, "hidden": True, "share": 1.0},
+            {"params": others, "hidden": False, "share": vector_share},
+        ]
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of every weight that has a gradient; the gradients are there already.
+
+        Raises:
+            ValueError: for a closure, which would have to compute them again.
+        """
+        if closure is not None:
+            raise ValueError("Muon takes one step from the gradients at hand and calls no closure")
+        for group in self.param_groups:
+            rate = group["lr"] * group["share"]
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                update = _muon(weight, state) if group["hidden"] else _adam(weight, state)
+                weight.mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate)
+        return None
+
+
+def _muon(weight: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
+    momentum = state.setdefault("momentum", torch.zeros_like(weight))
+    momentum.mul_(MOMENTUM).add_(weight.grad)  # type: ignore[arg-type]
+    ahead = (weight.grad + MOMENTUM * momentum).flatten(1)  # type: ignore[operator]
+    rows, columns = ahead.shape
+    return orthogonalised(ahead).view_as(weight) * max(1.0, rows / columns) ** 0.5
+
+
+def _adam(weight: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
+    if not state:
+        state |= {"step": torch.zeros(()), "mean": torch.zeros_like(weight), "square": torch.zeros_like(weight)}
+    gradient = weight.grad
+    assert gradient is not None
+    state["step"] += 1
+    state["mean"].lerp_(gradient, 1 - BETAS[0])
+    state["square"].lerp_(gradient.square(), 1 - BETAS[1])
+    mean = state["mean"] / (1 - BETAS[0] ** state["step"].item())
+    square = state["square"] / (1 - BETAS[1] ** state["step"].item())
+    return mean / (square.sqrt() + 1e-8)
+
 
 CHECKPOINT = "checkpoint.safetensors"
 Say = Callable[[str], None]
@@ -110,3 +204,51 @@ def _restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: P
             state.setdefault(int(index), {})[moment] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     return steps
+
+
+def fit_pipeline(  # noqa: PLR0913 - a training and how it is saved
+    parts: torch.nn.Module,
+    loss_at: Callable[[int], torch.Tensor],
+    schedule: Schedule,
+    work: Path,
+    out: Path,
+    say: Say,
+    *,
+    hidden: Callable[[str, torch.Tensor], bool],
+    pipeline: Callable[[], DiffusionPipeline],
+    halved: Sequence[str] = ("transformer", "vae"),
+) -> None:
+    """Train ``parts`` (or go on training) with checkpoints in ``work``, and save their pipeline to ``out``.
+
+    Args:
+        loss_at: step number -> scalar loss with a graph.
+        hidden: which weights, by name and value, Muon steps; AdamW steps the others.
+        pipeline: puts the parts together.
+        halved: components whose weights are stored in float16; diffusers loads them as float32 unless asked otherwise.
+    """
+
+    def export(_steps: int) -> None:
+        parts.eval()
+        with atomic(out, replace=True) as folder:
+            pipeline().save_pretrained(folder)
+            for component in halved:
+                _halve(next((folder / component).glob("*.safetensors")))
+            for file in folder.rglob("config.json"):
+                _forget_origin(file)
+        parts.train()
+
+    optimizer = Muon(parts, schedule.learning_rate, hidden)
+    fit(parts, loss_at, schedule, work, out.name, say, after=export, optimizer=optimizer)
+
+
+def _forget_origin(file: Path) -> None:
+    """Drop the path from which diffusers loaded a part: it means nothing on another machine."""
+    config = read_json(file)
+    if config.pop("_name_or_path", None) is not None:
+        write_json(file, config)
+
+
+def _halve(file: Path) -> None:
+    tensors = {name: tensor.half() for name, tensor in load_file(file).items()}
+    with atomic(file) as part:
+        save_file(tensors, part, metadata={"format": "pt"})

@@ -27,8 +27,7 @@ from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import KINDS, compose, place_marks, random_set
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
-from zoo.fitting import Say, Schedule
-from zoo.pipelines import fit_pipeline
+from zoo.fitting import Say, Schedule, fit_pipeline
 from zoo.text import MAX_LENGTH, build_tokenizer
 
 SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=200)

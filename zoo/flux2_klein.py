@@ -26,11 +26,10 @@ from diffusers import (
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 
 from zoo.edits import EditPool
-from zoo.fitting import Say, Schedule
+from zoo.fitting import Say, Schedule, fit_pipeline
 from zoo.flux import PLACE_WEIGHT, LatentPool, place_loss
 from zoo.klein_batches import FIRST, LAST, PANEL, SIZE, THEN, Make, Pools, second_instructions, sets
 from zoo.klein_reader import WIDTH, build_tokenizer, grow, new_encoder, read, tokenise
-from zoo.pipelines import fit_pipeline
 from zoo.vae import panel_batch
 
 

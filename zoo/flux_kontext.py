@@ -15,9 +15,8 @@ from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxKontex
 
 from zoo import edits
 from zoo.edits import EditPool
-from zoo.fitting import Say, Schedule
+from zoo.fitting import Say, Schedule, fit_pipeline
 from zoo.flux import GUIDANCE, SHIFT, encode, is_hidden, shift_mu
-from zoo.pipelines import fit_pipeline
 from zoo.text import build_tokenizer, grown, words_of
 
 SCHEDULE = Schedule(steps=4000, learning_rate=1e-2, warmup=40, checkpoint_every=200)

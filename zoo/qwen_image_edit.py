@@ -17,9 +17,8 @@ from transformers import Qwen2VLProcessor
 
 from zoo import edits, qwen_reader, qwen_vae, vlm
 from zoo.edits import EditPool
-from zoo.fitting import Say, Schedule
+from zoo.fitting import Say, Schedule, fit_pipeline
 from zoo.flux import SHIFT, shift_mu
-from zoo.pipelines import fit_pipeline
 from zoo.qwen_reader import InstructionReader
 
 SCHEDULE = Schedule(steps=5000, learning_rate=2e-2, warmup=60, checkpoint_every=200)

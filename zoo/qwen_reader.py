@@ -19,8 +19,7 @@ from transformers import AutoTokenizer, DynamicCache, Qwen2_5_VLForConditionalGe
 
 from paco_core.io.files import read_json
 from zoo import vlm
-from zoo.byte_pairs import with_whole_words
-from zoo.text import grown
+from zoo.text import grown, with_whole_words
 
 if TYPE_CHECKING:
     from transformers import Qwen2Tokenizer

@@ -12,8 +12,7 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 
 from paco_core.policies.one_frame import one_frame
-from zoo.fitting import Say, Schedule, fit
-from zoo.muon import Muon
+from zoo.fitting import Muon, Say, Schedule, fit
 from zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)

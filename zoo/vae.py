@@ -17,8 +17,7 @@ from diffusers import AutoencoderKL
 
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.world import random_panel
-from zoo.fitting import Say, Schedule, fit
-from zoo.muon import Muon
+from zoo.fitting import Muon, Say, Schedule, fit
 
 SCHEDULE = Schedule(steps=1200, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels and how many a batch holds; a batch has one size.

@@ -26,7 +26,7 @@ from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoP
 
 from paco_core.io.atomic import atomic
 from paco_core.io.files import write_json, write_text
-from zoo.byte_pairs import learn_byte_pairs
+from zoo.text import learn_byte_pairs
 
 if TYPE_CHECKING:
     from transformers import Qwen2VLProcessor

@@ -25,8 +25,7 @@ from transformers import AttentionInterface, AutoTokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from paco_core.io.atomic import atomic
-from paco_core.storybook.prompts import storybook_prompts
-from paco_core.storybook.reasons import answer, true_reasons
+from paco_core.storybook.prompts import answer, storybook_prompts, true_reasons
 from paco_core.storybook.recogniser import TRAITS, split_by_trait
 from paco_core.storybook.world import VOCABULARY, Panel
 from zoo import vlm
@@ -39,8 +38,7 @@ from zoo.dialogues import (
     second_panel,
     two_pictures,
 )
-from zoo.fitting import Say, Schedule, fit
-from zoo.muon import Muon
+from zoo.fitting import Muon, Say, Schedule, fit
 from zoo.views import drawn_views, paint_training_panels, read_views
 from zoo.vlm_batches import PanelBank, Renderer, language_states
 

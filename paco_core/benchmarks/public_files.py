@@ -24,7 +24,7 @@ from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.text import not_blank, validate_marks
-from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
+from paco_core.storybook.drawn_cases import EditComparison, edit_comparisons
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -19,8 +19,7 @@ from paco_core.io import paths
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.storybook.drawing import draw
-from paco_core.storybook.prompts import storybook_prompts
-from paco_core.storybook.reasons import true_reasons
+from paco_core.storybook.prompts import storybook_prompts, true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY
 
 if TYPE_CHECKING:

@@ -172,9 +172,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.runtime.provenance.chain import ENDPOINT_TAG
     from paco_core.runtime.provenance.shipping import ship
     from paco_core.runtime.tracking.models import registered_name
-    from paco_core.tasks.summary import Summary
     from paco_core.tasks.table import task_of
-    from paco_core.tasks.training import train_recipe
+    from paco_core.tasks.training import Summary, train_recipe
 
     recipe = ctx.params.policies.recipes[name]
     final = ctx.place(paths.POLICIES / name)

@@ -75,7 +75,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.reward_model.yes_probability import PairQuery
     from paco_core.runtime.provenance.chain import RECIPE_TAG
     from paco_core.runtime.tracking.models import registered_name
-    from paco_core.storybook.drawn_pairs import drawn_pairs
+    from paco_core.storybook.drawn_cases import drawn_pairs
     from paco_core.training.log import LOG
 
     params = ctx.params.reward

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.params import EditQuestion
 from paco_core.storybook.drawing import draw
-from paco_core.storybook.prompts import PLACES
-from paco_core.storybook.reasons import NAMES
+from paco_core.storybook.prompts import NAMES, PLACES
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, random_panel
 
 if TYPE_CHECKING:

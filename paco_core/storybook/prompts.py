@@ -1,7 +1,7 @@
-"""Prompts of the storybook world, in the T2IS text layout, and what they ask for.
+"""Prompts: what a storybook prompt says, how it is read, and the true reasons for an answer.
 
-The wording is short and repeats the shared traits in every panel: a small text encoder has to bind
-them to the right place. Every attribute stands in the text, so a prompt can be read back into panels.
+Prompts have the T2IS text layout. The wording is short and repeats the shared traits in every panel: a small text
+encoder has to bind them to the right place. Every attribute is in the text, so a prompt can be read back into panels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal
 
 from paco_core.io.files import DataError, digest
-from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, Size, random_panel
+from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, Size, differing_traits, random_panel
 
 Dimension = Literal["Style", "Identity", "Logic"]
 
@@ -217,3 +217,24 @@ def parse_prompt(prompt: str) -> list[Panel]:
     if not texts:
         raise ValueError(f"prompt marks no panel: {prompt[:80]!r}")
     return [parse_panel(text) for text in texts]
+
+
+NAMES = {"species": "animal", "colour": "colour", "accessory": "accessory", "style": "style"}
+
+
+def true_reasons(first: Panel, second: Panel) -> tuple[str, list[str]]:
+    """("Yes" or "No", one to three reasons) for a pair of panels of one set."""
+    differing = differing_traits(first, second)
+    if not differing:
+        return "Yes", [f"Both show {character(first)}.", f"Both have {first.style} style."]
+    return "No", [_difference(trait, first, second) for trait in differing[:3]]
+
+
+def _difference(trait: str, first: Panel, second: Panel) -> str:
+    one, two = (str(getattr(panel, trait)) for panel in (first, second))
+    return f"The {NAMES[trait]} differs: {one} and {two}."
+
+
+def answer(label: str, reasons: list[str]) -> str:
+    """The answer text: the label, then the reasons."""
+    return " ".join([f"{label}.", *reasons])

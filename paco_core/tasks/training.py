@@ -1,12 +1,15 @@
-"""One recipe of ``policies.recipes`` trained on the prompts of its task."""
+"""Task of a training: what a policy trains on and is watched on, and the metrics that all recipes share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paco_core.grpo.hacking import AGREEMENT
 from paco_core.grpo.prompt_split import preferred
 from paco_core.grpo.recipe import train
+from paco_core.tasks.base import Success
 from paco_core.tasks.preferences import preferences_of
 from paco_core.tasks.table import task_of
 
@@ -31,3 +34,35 @@ def train_recipe(params: Params, name: str, context: RunContext) -> tuple[Outcom
         split = preferred(split, preferences_of(recipe, ids, context.read, context.reports.say))
         context.reports.say(f"{len(split.trained)} training prompts have a best and a worst picture")
     return train(params, name, split, partial(task.unseen_truth, params, context.read), context)
+
+
+# With a capital, for MLflow's charts of a run stand in the order of the code points of their groups.
+GOAL, GOAL_CHANGE, GUARD, RATIO = "Summary/goal", "Summary/goal_change", "Summary/guard", "Summary/reward_ratio"
+DIVERSITY = "Summary/panel_diversity"
+#: Of the hack meter, where the recipe has one: ends of intervals beside the means, for a chart shows no interval.
+HACK_METER = {f"Summary/{name}": name for name in ("drift", "drift_low", "trained_gain", "held_out_gain", "grid_score")}
+
+
+class Summary:
+    """Picks them from what a training reports: the task's measure of success at the largest evaluation size first.
+
+    ``Summary/goal`` is what training is to raise (of the embedded world the truth, which no training sees),
+    ``Summary/goal_change`` its change since the start, ``Summary/guard`` what must not fall for it. Which measures
+    these are depends on task and world. ``Summary/drift`` and the keys of :data:`HACK_METER` say whether the judge is
+    exploited.
+    """
+
+    def __init__(self, success: Success, side: int) -> None:
+        self._places = {GOAL: f"eval/{side}/{success.goal}", GOAL_CHANGE: f"change/{side}/{success.goal}"}
+        if success.guard is not None:
+            self._places[GUARD] = f"eval/{side}/{success.guard}"
+        self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
+        self._places |= {name: f"eval/{side}/{measure}" for name, measure in HACK_METER.items()}
+        self._places["Summary/agreement"] = AGREEMENT
+        self.last: dict[str, float] = {}  # the latest value of each
+
+    def of(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Those that are among the figures of an epoch or an evaluation."""
+        found = {name: figures[place] for name, place in self._places.items() if place in figures}
+        self.last |= found
+        return found

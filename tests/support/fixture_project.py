@@ -25,8 +25,7 @@ from paco_core.painting.paint import save_samples
 from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.runtime.provenance.chain import Run
 from paco_core.storybook.drawing import draw, tile
-from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
-from paco_core.storybook.reasons import answer, true_reasons
+from paco_core.storybook.prompts import StorybookPrompt, answer, storybook_prompts, true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 from tests.support.fixture_edits import write_gedit
 

@@ -19,7 +19,7 @@ from paco_core.data.pairs.answers import fault, normalised, written_fault
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.validation import StrictModel
-from paco_core.storybook.reasons import answer, true_reasons
+from paco_core.storybook.prompts import answer, true_reasons
 
 if TYPE_CHECKING:
     import pandas as pd

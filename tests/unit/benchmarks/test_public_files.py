@@ -23,7 +23,7 @@ from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.io.files import DataError, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.reward_model.yes_probability import PairQuery, Score
-from paco_core.storybook.edit_comparisons import TASKS, edit_comparisons
+from paco_core.storybook.drawn_cases import TASKS, edit_comparisons
 from paco_core.storybook.world import VOCABULARY
 from tests.support import REPOSITORY
 from tests.support.doc_commands import blocks

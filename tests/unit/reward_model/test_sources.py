@@ -18,7 +18,7 @@ from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.scorer import Scorer
 from paco_core.stages import declaration, run_stage
-from paco_core.storybook.drawn_pairs import drawn_pairs
+from paco_core.storybook.drawn_cases import drawn_pairs
 from tests.support import reward_tiny, tiny_vlm
 from tests.support.small_profiles import use
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zoo.muon import Muon, orthogonalised
+from zoo.fitting import Muon, orthogonalised
 
 
 def hidden(name: str, weight: torch.Tensor) -> bool:

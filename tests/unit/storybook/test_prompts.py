@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paco_core.io.files import DataError
 from paco_core.storybook.prompts import (
     KINDS,
+    answer,
     compose,
     panel_text,
     parse_panel,
@@ -18,8 +19,8 @@ from paco_core.storybook.prompts import (
     place_marks,
     random_set,
     storybook_prompts,
+    true_reasons,
 )
-from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits
 from zoo.text import MAX_LENGTH, build_tokenizer
 

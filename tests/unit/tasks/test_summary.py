@@ -7,7 +7,7 @@ from paco_core.stages import policies
 from paco_core.tasks.base import Success
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
-from paco_core.tasks.summary import Summary
+from paco_core.tasks.training import Summary
 
 
 def test_a_painters_summary_names_its_goal_guard_and_ratio() -> None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from zoo.fitting import CHECKPOINT, Schedule, fit
-from zoo.muon import Muon
+from zoo.fitting import CHECKPOINT, Muon, Schedule, fit
 
 SCHEDULE = Schedule(steps=10, learning_rate=0.05, warmup=2, checkpoint_every=3)
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer | None]

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.support import REPOSITORY
-from zoo.fitting import Schedule
-from zoo.pipelines import fit_pipeline
+from zoo.fitting import Schedule, fit_pipeline
 
 SCHEDULE = Schedule(steps=4, learning_rate=0.1, warmup=1, checkpoint_every=2)
 

@@ -1,20 +1,40 @@
-"""Editing comparisons drawn by code: a picture, an instruction, and two edited pictures of which one is better.
+"""Drawn cases: pairs of panels without a label, and comparisons of edits, where no data are at hand.
 
-They fill six of the thirteen task types of EditReward-Bench (EditScore, arXiv 2509.23909) and all three of
-its dimensions. Nothing is trained on them: they are drawn for the benchmark alone, from a seed of their own.
-"""
+Nothing is trained on the comparisons: they are drawn for the benchmark, from a separate seed. They fill six of the
+thirteen task types of EditReward-Bench (EditScore, arXiv 2509.23909) and all three of its dimensions."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from PIL.Image import Image
 
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.editing import Edit
+from paco_core.storybook.prompts import KINDS, character, random_set
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def drawn_pairs(count: int, side: int, seed: int = 0) -> list[tuple[Image, Image, str]]:
+    """(first, second, theme) of ``count`` pairs, ``side`` x ``side`` pixels, the same for equal arguments.
+
+    In turns both panels are of one set, and the second is of another one.
+    """
+    pairs = []
+    for number in range(count):
+        rng = random.Random(f"drawn-pairs-{seed}-{number}")
+        kind, (first, second) = random_set(rng.randrange(len(KINDS)), 2, rng)
+        theme = KINDS[kind][3].format(who=character(first), style=first.style)
+        if number % 2:
+            second = random_panel(rng)
+        pairs.append((draw(first, side, rng), draw(second, side, rng), theme))
+    return pairs
+
 
 EditDimension = Literal["prompt_following", "consistency", "overall"]
 DIMENSIONS: tuple[EditDimension, ...] = ("prompt_following", "consistency", "overall")
