@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.prompts.prompts import storybook_record
 from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, sample_images
@@ -61,13 +61,7 @@ def seconds(policy: Policy, recogniser: Path, guidance: float) -> dict[str, floa
 def stories(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:
     """Mean gold consistency and following of six panels, each painted from those before it."""
     asked = storybook_prompts(STORIES, SEED, LAYOUT)
-    records = [
-        PromptRecord(
-            idx=one.idx, prompt=one.prompt, height=2 * SIZE, width=3 * SIZE, layout=LAYOUT, theme=one.theme,
-            category=one.category, task_name=one.task_name, criteria={},
-        )
-        for one in asked
-    ]  # fmt: skip
+    records = [storybook_record(one, 2 * SIZE, 3 * SIZE) for one in asked]
     prompts = EncodedPrompts.from_records(policy, records, MOST_BEFORE, PANEL_LENGTH, guidance)
     rows, page = range(STORIES), ImageGrid((2 * SIZE, 3 * SIZE), records[0].grid)
     sampling = Sampling.for_policy(policy, page.part_size, edit_figures.STEPS, guidance)

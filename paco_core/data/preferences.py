@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from paco_core.data.annotation.agreement import kendall_w
 from paco_core.data.annotation.votes import orders
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord, parse_ref
@@ -137,11 +138,9 @@ def _distance(rows: Sequence[_Ranked]) -> float:
 
 
 def _concordance(rows: Sequence[_Ranked]) -> float:
-    """Kendall's W of m rankings of n panels, 12 S / (m^2 (n^3 - n))."""
-    ranks = np.array([np.argsort(row.ranking) for row in rows], dtype=np.float64)
-    judges, panels = ranks.shape
-    spread = ((ranks.sum(axis=0) - judges * (panels - 1) / 2.0) ** 2).sum()
-    return float(12.0 * spread / (judges**2 * (panels**3 - panels))) if panels > 1 else 0.0
+    """Kendall's W of the rankings; 0 for a single panel."""
+    rankings = [[int(panel) for panel in row.ranking] for row in rows]
+    return kendall_w(rankings) if len(rankings[0]) > 1 else 0.0
 
 
 def _extremes(badness: Mapping[str, float]) -> Preference | None:

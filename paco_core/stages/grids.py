@@ -79,7 +79,6 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.config.references import model_at
     from paco_core.data.grids import grids
-    from paco_core.data.grids.grids import paint_apart
     from paco_core.data.grids.text_to_image import TextToImage
     from paco_core.data.records.records import read_prompts
     from paco_core.data.records.subfigures import shard_of
@@ -107,10 +106,10 @@ def run(ctx: StageContext) -> None:
     out_path = paths.GRIDS / f"shard-{ctx.item}" if ctx.round is None else paths.GRIDS
     with ctx.writing(out_path) as out, ctx.progress(len(jobs), "pictures") as progress:
         images = grids.GridFiles(out / "images")  # until they are in the shard
-        apart = partial(paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
+        apart = partial(grids.paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
         batch_size = (apart if launchers.chosen() == "ray" else grids.paint)(
             jobs,
-            images,
+            images.save,
             partial(TextToImage.load, model, params, adapter=adapter),
             batch_size=params.batch_size,
             say=ctx.say,

@@ -17,6 +17,7 @@ from paco_core.benchmarks import rankings
 from paco_core.benchmarks.paired_changes import compare_changes
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.benchmarks.t2is_bench.sets import write_painted
+from paco_core.data.prompts.prompts import storybook_record
 from paco_core.data.records.records import PromptRecord, panel_ref
 from paco_core.io import paths
 from paco_core.io.files import write_json
@@ -42,20 +43,7 @@ MEASURES = {
 
 def records_of(prompts: list[StorybookPrompt]) -> list[PromptRecord]:
     """The prompts as T2IS records."""
-    return [
-        PromptRecord(
-            idx=p.idx,
-            prompt=p.prompt,
-            height=64,
-            width=64,
-            layout=p.layout,
-            theme=p.theme,
-            category=p.category,
-            task_name=p.task_name,
-            criteria=p.criteria,
-        )
-        for p in prompts
-    ]
+    return [storybook_record(prompt, 64, 64) for prompt in prompts]
 
 
 def strayed(panels: tuple[Panel, ...], rng: random.Random, chance: float) -> list[Panel]:

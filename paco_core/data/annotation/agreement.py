@@ -148,12 +148,12 @@ def agreement(rankings: Iterable[Annotation]) -> Agreement:
     for name in sorted(given):
         rest = [tau for pair, taus in between.items() if name not in pair for tau in taus]
         annotators.append(_figures(name, given[name], with_others[name], rest))
-    tau = _mean(everyone)
-    return Agreement(len(concordances), _mean(concordances), tau, (1 + tau) / 2, tuple(annotators))
+    tau = mean_or_nan(everyone)
+    return Agreement(len(concordances), mean_or_nan(concordances), tau, (1 + tau) / 2, tuple(annotators))
 
 
 def _figures(name: str, rankings: int, taus: list[float], rest: list[float]) -> AnnotatorFigures:
-    tau = _mean(taus)
+    tau = mean_or_nan(taus)
     error = stdev(taus) / math.sqrt(len(taus)) if len(taus) >= ENOUGH else math.nan
     return AnnotatorFigures(
         name=name,
@@ -170,7 +170,7 @@ def _doubts(taus: list[float], tau: float, error: float, rest: list[float]) -> l
     """Why an annotator is doubtful; with fewer than :data:`ENOUGH` shared instances agreement tells nothing."""
     found = []
     if len(taus) >= ENOUGH:
-        among = _mean(rest) if len(rest) >= ENOUGH else math.nan
+        among = mean_or_nan(rest) if len(rest) >= ENOUGH else math.nan
         if tau - ONE_SIDED * error <= 0:
             found.append(f"no better than chance over {len(taus)} shared instances")
         elif tau + ONE_SIDED * error < among / 2:
@@ -178,7 +178,8 @@ def _doubts(taus: list[float], tau: float, error: float, rest: list[float]) -> l
     return found
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean_or_nan(values: Sequence[float]) -> float:
+    """The mean; NaN without a value."""
     return fmean(values) if values else math.nan
 
 

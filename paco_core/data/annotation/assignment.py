@@ -5,30 +5,26 @@ All of it follows from names, ids and tokens alone, so that a restart changes no
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
+from paco_core.data.seeds import random_key
 from paco_core.io.files import DataError
-
-
-def _draw(*parts: object) -> str:
-    return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()
 
 
 def sample(instance_ids: Iterable[str], count: int | None) -> list[str]:
     """A random part of the instances (all without a count): a larger count keeps those of a smaller one."""
-    return sorted(instance_ids, key=lambda instance: _draw("sample", instance))[:count]
+    return sorted(instance_ids, key=lambda instance: random_key("sample", instance))[:count]
 
 
 def queue(token: str, instance_ids: Iterable[str]) -> list[str]:
     """An annotator's own random order of instances."""
-    return sorted(instance_ids, key=lambda instance: _draw(token, instance))
+    return sorted(instance_ids, key=lambda instance: random_key(token, instance))
 
 
 def places(token: str, instance_id: str, candidates: int) -> tuple[int, ...]:
     """Which candidate stands in each place of an annotator's page: random, and the same at every visit."""
-    return tuple(sorted(range(candidates), key=lambda candidate: _draw(token, instance_id, candidate)))
+    return tuple(sorted(range(candidates), key=lambda candidate: random_key(token, instance_id, candidate)))
 
 
 def assign(
@@ -55,13 +51,13 @@ def assign(
     load = dict.fromkeys(annotators, 0)
     shared = dict.fromkeys(combinations(sorted(annotators), 2), 0)
     plan: dict[str, set[str]] = {name: set() for name in annotators}
-    for instance in sorted(instance_ids, key=lambda instance: _draw("assign", instance)):
+    for instance in sorted(instance_ids, key=lambda instance: random_key("assign", instance)):
         chosen: list[str] = []
         for _ in range(overlap):
             chosen.append(
                 min(
                     (name for name in annotators if name not in chosen),
-                    key=lambda name: (load[name], sum(shared[_pair(name, other)] for other in chosen), name),
+                    key=lambda name: (load[name], sum(shared[unordered(name, other)] for other in chosen), name),
                 )
             )
             load[chosen[-1]] += 1
@@ -74,5 +70,6 @@ def assign(
     return plan
 
 
-def _pair(first: str, second: str) -> tuple[str, str]:
+def unordered(first: str, second: str) -> tuple[str, str]:
+    """Two names, the smaller one first."""
     return (first, second) if first < second else (second, first)

@@ -13,14 +13,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pydantic import ConfigDict
 
-from paco_core.data.annotation.agreement import kendall_tau
-from paco_core.data.annotation.assignment import places
-from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, adjudicate, unscored
+from paco_core.data.annotation.agreement import kendall_tau, mean_or_nan
+from paco_core.data.annotation.assignment import places, unordered
+from paco_core.data.annotation.votes import (
+    Annotation,
+    InstanceRow,
+    RankingTask,
+    Votes,
+    adjudicate,
+    instance_rows,
+    unscored,
+)
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat, ask_all
@@ -35,8 +42,6 @@ SYSTEM = """\
 You judge whether pictures could belong to one set. Weigh together: identity (the same subject with the same \
 features), style (medium, palette, line, light) and logic (scenes or steps that can stand side by side). A different \
 pose, view or moment is no inconsistency, and how beautiful a picture is does not count."""
-
-Row = tuple[str, str, list[str]]
 
 
 class PairScore(StrictModel):
@@ -73,25 +78,16 @@ def votes(task: RankingTask) -> Votes:
 
 def questions(instances: pd.DataFrame, judge: str) -> int:
     """How many questions a judge is asked."""
-    return 2 * (len(_pairs(_rows(instances))) if judge == "pairwise" else len(instances))
+    return 2 * (len(_pairs(instance_rows(instances))) if judge == "pairwise" else len(instances))
 
 
-def _rows(instances: pd.DataFrame) -> list[Row]:
-    columns = instances[["instance_id", "reference", "candidates"]]
-    return [(str(name), str(reference), list(refs)) for name, reference, refs in columns.itertuples(index=False)]
-
-
-def _pairs(rows: Sequence[Row]) -> list[tuple[str, str]]:
+def _pairs(rows: Sequence[InstanceRow]) -> list[tuple[str, str]]:
     """Every two panels to be compared, once."""
-    return sorted({_pair(reference, other) for _, reference, candidates in rows for other in candidates})
-
-
-def _pair(first: str, second: str) -> tuple[str, str]:
-    return (first, second) if first < second else (second, first)
+    return sorted({unordered(reference, other) for _, reference, candidates in rows for other in candidates})
 
 
 def _pairwise(task: RankingTask, chat: Chat) -> Votes:
-    rows, panels = _rows(task.instances), task.panels
+    rows, panels = instance_rows(task.instances), task.panels
     pairs = _pairs(rows)
 
     def question(shown: tuple[str, str]) -> Question[PairScore]:
@@ -116,12 +112,12 @@ def _pairwise(task: RankingTask, chat: Chat) -> Votes:
             gaps.append(abs(there.score - back.score) / BEST)
     found = Votes([])
     for instance_id, reference, candidates in rows:
-        known = [scores.get(_pair(reference, other)) for other in candidates]
+        known = [scores.get(unordered(reference, other)) for other in candidates]
         own = [score for score in known if score is not None]
         if len(own) == len(candidates):
             order = sorted(range(len(own)), key=lambda n: (-own[n], n))
             found.rankings.append(Annotation(instance_id, chat.params.model, order, own, len(set(own)) < len(own)))
-    found.counts = {"unscored_instances": len(rows) - len(found.rankings), "order_gap": _mean(gaps)}
+    found.counts = {"unscored_instances": len(rows) - len(found.rankings), "order_gap": mean_or_nan(gaps)}
     return found
 
 
@@ -130,10 +126,10 @@ def _score_fault(answer: PairScore) -> Rejection | None:
 
 
 def _listwise(task: RankingTask, chat: Chat) -> Votes:
-    rows, panels = _rows(task.instances), task.panels
+    rows, panels = instance_rows(task.instances), task.panels
     shown = {instance_id: places("judge", instance_id, len(candidates)) for instance_id, _, candidates in rows}
 
-    def question(item: tuple[Row, tuple[int, ...]]) -> Question[Order]:
+    def question(item: tuple[InstanceRow, tuple[int, ...]]) -> Question[Order]:
         (instance_id, reference, candidates), order = item
         count = len(candidates)
         return Question(
@@ -163,7 +159,7 @@ def _listwise(task: RankingTask, chat: Chat) -> Votes:
         settled = adjudicate(unscored(instance_id, chat.params.model, ranking) for ranking in (there, back))
         one = settled[instance_id]
         found.rankings.append(Annotation(instance_id, chat.params.model, one.ranking, one.scores, one.tied))
-    found.counts = {**lost, "order_tau": _mean(taus)}
+    found.counts = {**lost, "order_tau": mean_or_nan(taus)}
     return found
 
 
@@ -176,7 +172,3 @@ def _order_fault(answer: Order, count: int) -> Rejection | None:
     if sorted(answer.ranking) == list(range(1, count + 1)):
         return None
     return Rejection("no_ranking", f"{answer.ranking} does not name each of 1 to {count} once")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else float("nan")

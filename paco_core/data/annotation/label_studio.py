@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from paco_core.data.annotation.assignment import places
-from paco_core.data.annotation.votes import Annotation, Votes, orders, unscored
+from paco_core.data.annotation.votes import Annotation, Votes, instance_rows, orders, unscored
 from paco_core.data.tables import numbers, text
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, digest, read_json, write_json, write_text
@@ -75,8 +75,7 @@ def export(
     given: dict[str, list[Annotation]] = {}
     for vote in votes:
         given.setdefault(vote.instance_id, []).append(vote)
-    columns = instances[["instance_id", "reference", "candidates"]]
-    rows = [(str(name), reference, list(candidates)) for name, reference, candidates in columns.itertuples(index=False)]
+    rows = instance_rows(instances)
     with atomic(folder) as part:
         (part / "images").mkdir(parents=True)
         for ref in sorted({ref for _, reference, candidates in rows for ref in (reference, *candidates)}):

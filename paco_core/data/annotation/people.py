@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnnotatorAnswer
-from paco_core.data.annotation.votes import RankingTask, Votes, orders, unscored
+from paco_core.data.annotation.votes import RankingTask, Votes, instance_rows, orders, unscored
 from paco_core.io.files import DataError, digest
 from paco_core.io.pictures import picture_digest
 
@@ -97,8 +97,7 @@ def present(instances: pd.DataFrame, panel: Callable[[str], Image]) -> Callable[
         panel: reads a panel by its reference, ``GRID_ID#NUMBER``.
     """
     panel_digest = cache(lambda ref: picture_digest(panel(ref)))
-    columns = instances[["instance_id", "reference", "candidates"]]
-    rows = {name: (reference, *candidates) for name, reference, candidates in columns.itertuples(index=False)}
+    rows = {name: (reference, *candidates) for name, reference, candidates in instance_rows(instances)}
     return cache(lambda instance_id: digest_of(panel_digest, rows[instance_id]))
 
 

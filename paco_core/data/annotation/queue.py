@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from paco_core.data.annotation import assignment
 from paco_core.data.annotation.people import is_outdated, present
 from paco_core.data.annotation.store import FINAL, Annotator, AnnotatorAnswer, AnswerStore, StaleAnswer, Verdict
+from paco_core.data.annotation.votes import instance_rows
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.shards import encode_png
@@ -34,7 +35,7 @@ class QueuedInstance:
 
     instance_id: str
     reference: str
-    candidates: tuple[str, ...]
+    candidates: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,7 @@ class AnnotationQueue:
         count: int | None = None,
     ) -> None:
         self.store, self.panels, self.overlap = store, panels, overlap
-        columns = instances[["instance_id", "reference", "candidates"]]
-        self.instances = {
-            str(name): QueuedInstance(str(name), reference, tuple(candidates))
-            for name, reference, candidates in columns.itertuples(index=False)
-        }
+        self.instances = {row[0]: QueuedInstance(*row) for row in instance_rows(instances)}
         if not self.instances:
             raise DataError("there is no instance to annotate; run `dvc repro rankings`")
         self.chosen = assignment.sample(self.instances, count)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.annotation.votes import Annotation, RankingTask, Votes
+from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, instance_rows
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.storybook.recogniser import Recogniser
@@ -76,7 +76,6 @@ def rank(reference: Reading, candidates: Sequence[Reading]) -> tuple[list[int], 
 
 
 def _recognised(instances: pd.DataFrame, readings: dict[str, Reading]) -> Iterator[Annotation]:
-    columns = instances[["instance_id", "reference", "candidates"]]
-    for instance_id, reference, candidates in columns.itertuples(index=False):
+    for instance_id, reference, candidates in instance_rows(instances):
         order, shares, tied = rank(readings[reference], [readings[ref] for ref in candidates])
-        yield Annotation(str(instance_id), "recogniser", order, shares, tied)
+        yield Annotation(instance_id, "recogniser", order, shares, tied)

@@ -63,8 +63,7 @@ class RankingTask:
 
     def sizes(self) -> dict[str, int]:
         """Number of candidates of each instance."""
-        rows = zip(self.instances["instance_id"], self.instances["candidates"], strict=True)
-        return {str(instance_id): len(candidates) for instance_id, candidates in rows}
+        return {name: len(candidates) for name, _, candidates in instance_rows(self.instances)}
 
 
 @dataclass
@@ -78,6 +77,15 @@ class Votes:
     rankings: list[Annotation]
     undecided: Counter[str] = field(default_factory=Counter)
     counts: dict[str, float] = field(default_factory=dict)
+
+
+InstanceRow = tuple[str, str, list[str]]
+
+
+def instance_rows(instances: pd.DataFrame) -> list[InstanceRow]:
+    """(instance id, reference, candidates) of each row."""
+    columns = instances[["instance_id", "reference", "candidates"]]
+    return [(str(name), str(ref), list(refs)) for name, ref, refs in columns.itertuples(index=False)]
 
 
 def orders(ranking: object, count: int) -> bool:

@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 
 Say = Callable[[str], None]
-
-
-class Store(Protocol):
-    """Where images go (:class:`GridFiles`)."""
-
-    def save(self, grid_id: str, png: bytes) -> None: ...
+Save = Callable[[str, bytes], object]  # takes the id of a grid and its PNG
 
 
 class Generator(Protocol):
@@ -142,7 +137,7 @@ class GridFiles(Mapping[str, bytes]):
 
 def paint(
     jobs: Sequence[GridJob],
-    images: Store,
+    save: Save,
     load: Callable[[], Generator],
     *,
     batch_size: int,
@@ -165,6 +160,19 @@ def paint(
     generator = load()
     if encoded := generator.encode([job.request for job in jobs]):
         say(f"{encoded} prompts encoded, each once; the text encoders are dropped")
+    return _paint_batches(jobs, save, generator, batch_size=batch_size, say=say, advance=advance)
+
+
+def _paint_batches(
+    jobs: Sequence[GridJob],
+    save: Save,
+    generator: Generator,
+    *,
+    batch_size: int,
+    say: Say,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> int:
+    """:func:`paint` with a generator that has its prompts."""
     by_kind: dict[Hashable, list[GridJob]] = {}
     for job in jobs:
         by_kind.setdefault(generator.kind(job.request), []).append(job)
@@ -178,7 +186,7 @@ def paint(
                 continue
             for job, image in zip(batch, made, strict=True):
                 _check_size(job, image)
-                images.save(job.id, encode_png(image))
+                save(job.id, encode_png(image))
             del queue[: len(batch)]
             advance(len(batch))
     return batch_size
@@ -236,13 +244,6 @@ def _check_size(job: GridJob, image: Image) -> None:
         )
 
 
-class PicturesInMemory(dict[str, bytes]):
-    """Pictures in memory, until they are sent home."""
-
-    def save(self, grid_id: str, png: bytes) -> None:
-        self[grid_id] = png
-
-
 @dataclass
 class PaintedBatch:
     """Pictures that a worker painted of a batch, and its messages."""
@@ -260,32 +261,17 @@ class GridPainter:
         self._generator.encode(requests)
 
     def __call__(self, jobs: Sequence[GridJob]) -> PaintedBatch:
-        images, messages = PicturesInMemory(), list[str]()
-        load = partial(_Encoded, self._generator)
+        images, messages = dict[str, bytes](), list[str]()
         # Memory that did not suffice once will not the next time.
-        self._batch_size = paint(jobs, images, load, batch_size=self._batch_size, say=messages.append)
-        return PaintedBatch(dict(images), self._batch_size, messages)
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """A generator that has its prompts already."""
-
-    generator: Generator
-
-    def encode(self, _requests: Sequence[Request]) -> int:
-        return 0
-
-    def kind(self, request: Request) -> Hashable:
-        return self.generator.kind(request)
-
-    def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image]:
-        return self.generator.paint(requests, batch_size)
+        self._batch_size = _paint_batches(
+            jobs, images.__setitem__, self._generator, batch_size=self._batch_size, say=messages.append
+        )
+        return PaintedBatch(images, self._batch_size, messages)
 
 
 def paint_apart(
     jobs: Sequence[GridJob],
-    images: Store,
+    save: Save,
     load: Callable[[], Generator],
     *,
     batch_size: int,
@@ -307,7 +293,7 @@ def paint_apart(
         for line in made.messages:
             say(line)
         for grid_id, png in made.pictures.items():
-            images.save(grid_id, png)
+            save(grid_id, png)
         smallest = min(smallest, made.batch_size)
         advance(len(batches[number]))
     return smallest

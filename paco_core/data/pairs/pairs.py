@@ -7,7 +7,6 @@ bottom may equal it; with ``confident`` such labels are left out wherever the an
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from paco_core.data.annotation.votes import Annotation
 from paco_core.data.pairs.answers import NO, YES
 from paco_core.data.pairs.limits import each_end, held_out_units, refuse_few_candidates
 from paco_core.data.records.records import PromptRecord
+from paco_core.data.seeds import random_key
 from paco_core.io.files import DataError, digest
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def split(
 def with_itself(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
     """Panels of the pairs, each beside itself: so many Yes for every pair there is, chosen by seed and id."""
     prompts = {ref: pair.prompt_id for pair in pairs for ref in (pair.first, pair.second)}
-    chosen = sorted(prompts, key=lambda ref: _draw(f"{seed}|identical", ref))[: round(share * len(pairs))]
+    chosen = sorted(prompts, key=lambda ref: random_key(f"{seed}|identical", ref))[: round(share * len(pairs))]
     return [Pair(digest((ref, ref), 16), prompts[ref], ref, ref, YES) for ref in chosen]
 
 
@@ -227,11 +227,9 @@ def balance(pairs: Sequence[Pair], seed: int) -> list[Pair]:
     classes = {label: [pair for pair in pairs if pair.label == label] for label in (YES, NO)}
     smaller = min(map(len, classes.values()))
     limit = int(smaller * (1 + IMBALANCE))
-    chosen = [
-        pair
-        for members in classes.values()
-        for pair in sorted(members, key=lambda p: (p.instruction is None, _draw(f"{seed}|balance", p.pair_id)))[:limit]
-    ]
+    chosen: list[Pair] = []
+    for members in classes.values():
+        chosen += sorted(members, key=lambda p: (p.instruction is None, random_key(seed, "balance", p.pair_id)))[:limit]
     return sorted(chosen)
 
 
@@ -242,13 +240,9 @@ def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str
     """
     if not units:
         return set(), set()
-    ordered = sorted(units, key=lambda unit: _draw(salt, unit))
+    ordered = sorted(units, key=lambda unit: random_key(salt, unit))
     count = held_out_units(len(ordered), share, name)
     return set(ordered[:count]), set(ordered[count:])
-
-
-def _draw(salt: str, unit: str) -> str:
-    return hashlib.sha256(f"{salt}|{unit}".encode()).hexdigest()
 
 
 def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
@@ -268,19 +262,11 @@ def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd
 
 def benchmark_table(instances: Sequence[Instance], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
     """Held-out rankings with their themes (columns :data:`BENCHMARK_COLUMNS`)."""
-    rows = [
-        (
-            i.instance_id,
-            i.prompt_id,
-            _theme(records, i.prompt_id),
-            i.reference,
-            i.candidates,
-            i.annotation.ranking,
-            i.annotation.scores,
-            i.annotation.tied,
-        )
-        for i in instances
-    ]
+    rows: list[tuple[object, ...]] = []
+    for i in instances:
+        vote, theme = i.annotation, _theme(records, i.prompt_id)
+        cells = (i.instance_id, i.prompt_id, theme, i.reference, i.candidates, vote.ranking, vote.scores, vote.tied)
+        rows.append(cells)
     return pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
 
 

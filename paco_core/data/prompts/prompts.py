@@ -132,12 +132,13 @@ def _written(
 
 def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecord]:
     return in_turn(
-        [_drawable(made, *grid_size(layout, size)) for made in storybook_prompts(count, params.seed, layout)]
+        [storybook_record(made, *grid_size(layout, size)) for made in storybook_prompts(count, params.seed, layout)]
         for layout, count in shares(int(params.count or 0), params.layouts).items()
     )
 
 
-def _drawable(made: StorybookPrompt, height: int, width: int) -> PromptRecord:
+def storybook_record(made: StorybookPrompt, height: int, width: int) -> PromptRecord:
+    """The record of a storybook prompt for a picture of this size in pixels."""
     return PromptRecord(
         idx=made.idx,
         prompt=made.prompt,

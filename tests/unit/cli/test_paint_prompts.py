@@ -11,8 +11,9 @@ from transformers import AutoTokenizer
 
 from paco_core.cli import main
 from paco_core.config.params import load
+from paco_core.data.prompts.prompts import storybook_record
 from paco_core.data.records import prompt_text
-from paco_core.data.records.records import PromptRecord, write_prompts
+from paco_core.data.records.records import write_prompts
 from paco_core.io import paths
 from paco_core.operations.asked import set_record
 from paco_core.operations.play.about import about
@@ -75,13 +76,7 @@ def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository:
     assert max(len(ids) for ids in tokenizer([one.prompt for one in made]).input_ids) <= 40
     composed = [set_record(one.theme, panels, 64).prompt for one, panels in zip(made, texts, strict=True)]
     assert max(len(ids) for ids in tokenizer(composed).input_ids) <= 40
-    records = [
-        PromptRecord(
-            idx=one.idx, prompt=one.prompt, height=64, width=64, layout=one.layout, theme=one.theme,
-            category=one.category, task_name=one.task_name, criteria=dict(one.criteria),
-        )
-        for one in made
-    ]  # fmt: skip
+    records = [storybook_record(one, 64, 64) for one in made]
     project = lay_out(repository, tmp_path)
     for folder in (paths.PROMPTS, paths.DIVERSE_PROMPTS):
         (project / folder).mkdir(parents=True, exist_ok=True)

@@ -18,12 +18,15 @@ from PIL import Image, ImageChops
 
 from paco_core.config.params import GridsParams
 from paco_core.data.grids import grids
+from paco_core.data.grids.grids import noise_seed
 from paco_core.data.grids.text_to_image import Request, TextToImage
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, panel_ref, write_prompts
 from paco_core.data.records.subfigures import cut, shard_of
+from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError
 from paco_core.io.shards import INDEX, TAR, ShardReader
+from paco_core.policies.base import NoiseKey
 from paco_core.stages import run_stage
 from tests.support.dataset_world import RECIPE, records
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
@@ -56,7 +59,7 @@ def paint(folder: Path, prompts: list[PromptRecord], p: GridsParams, shards: int
     for shard in range(shards):
         jobs = grids.grid_jobs(shard_of(prompts, shard, list(range(shards))), p.seeds, recipe)
         finished = grids.GridFiles(folder / "work")
-        grids.paint(jobs, finished, lambda: TextToImage.load(p.model, p), batch_size=p.batch_size, say=print)
+        grids.paint(jobs, finished.save, lambda: TextToImage.load(p.model, p), batch_size=p.batch_size, say=print)
         grids.write_grids(folder / "grids" / f"shard-{shard}", jobs, finished)
     table = ShardReader.below(folder / "grids").index
     return table.reset_index(drop=True).sort_values("id")[["id", "prompt_id", "seed", "md5"]].reset_index(drop=True)
@@ -175,18 +178,20 @@ def test_out_of_memory_halves_the_batch_and_says_so(tmp_path: Path) -> None:
     jobs, said = grids.grid_jobs(records(5), [0, 1], RECIPE), list[str]()
     finished = grids.GridFiles(tmp_path)
     counted: list[int] = []
-    done = grids.paint(jobs, finished, lambda: Painter(fits=2), batch_size=8, say=said.append, advance=counted.append)
+    done = grids.paint(
+        jobs, finished.save, lambda: Painter(fits=2), batch_size=8, say=said.append, advance=counted.append
+    )
     assert (done, sum(counted)) == (2, 10)
     assert [line for line in said if "out of memory with 8" in line] and all(job.id in finished for job in jobs)
     with pytest.raises(DataError, match="does not fit into memory"):
-        grids.paint(jobs, grids.GridFiles(tmp_path / "b"), lambda: Painter(fits=0), batch_size=2, say=said.append)
+        grids.paint(jobs, grids.GridFiles(tmp_path / "b").save, lambda: Painter(fits=0), batch_size=2, say=said.append)
 
 
 def test_other_errors_are_not_taken_for_memory(tmp_path: Path) -> None:
     jobs = grids.grid_jobs(records(1), [0, 1], RECIPE)
     painter = Painter(fits=0, error=RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes"):
-        grids.paint(jobs, grids.GridFiles(tmp_path), lambda: painter, batch_size=2, say=print)
+        grids.paint(jobs, grids.GridFiles(tmp_path).save, lambda: painter, batch_size=2, say=print)
 
 
 @pytest.mark.slow
@@ -244,7 +249,7 @@ def test_cut_gives_panels_in_reading_order() -> None:
 
 def test_panel_store_finds_panels_and_names_what_is_missing(tmp_path: Path) -> None:
     jobs, finished = grids.grid_jobs(records(1), [0, 1], RECIPE), grids.GridFiles(tmp_path / "w")
-    grids.paint(jobs, finished, Painter, batch_size=2, say=print)
+    grids.paint(jobs, finished.save, Painter, batch_size=2, say=print)
     grids.write_grids(tmp_path / "grids" / "shard-0", jobs, finished)
     store = PanelStore(ShardReader.below(tmp_path / "grids"), cached_grids=1)
     assert store.panel(panel_ref(jobs[0].id, 3)).size == (32, 32)
@@ -254,3 +259,8 @@ def test_panel_store_finds_panels_and_names_what_is_missing(tmp_path: Path) -> N
     for wrong in (panel_ref(jobs[0].id, 4), panel_ref("unknown", 0), "nonsense"):
         with pytest.raises(DataError, match=wrong.partition("#")[0]):
             store.panel(wrong)
+
+
+def test_seeds_are_those_of_every_release() -> None:
+    assert noise_seed("a", 0) == seed_of("a", 0) == 8248403736293150640
+    assert NoiseKey("a", 0, 1).generator_seed == 6162722053782007845

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,47 +43,34 @@ def test_records_and_pictures_come_back_as_written(tmp_path: Path, prompts: Edit
     assert pictures.read(edit.id).tobytes() == expected.tobytes()
 
 
-def test_painters_and_seeds_have_ids_of_their_own() -> None:
+def test_painters_and_seeds_have_separate_ids() -> None:
     ids = {PaintedEdit.from_parts("e0", painter, seed, {}).id for painter in ("a", "b") for seed in (0, 1)}
     assert len(ids) == 4
 
 
-def test_a_painted_edit_is_asked_three_questions(tmp_path: Path, prompts: EditPrompts) -> None:
+@pytest.mark.parametrize(("heeds", "labels"), [(True, ["Yes", "Yes", "No"]), (False, ["Yes", "No", "No"])])
+def test_a_painted_edit_is_asked_three_questions_by_what_it_shows(
+    tmp_path: Path, prompts: EditPrompts, heeds: bool, labels: list[str]
+) -> None:
     record = prompts.records[0]
-    edit = PaintedEdit.from_parts(record.idx, "editor", 0, heeded(record))
+    shows = heeded(record) if heeds else asked_of(record)[0]
+    folder = painted(tmp_path / "edits", prompts, PaintedEdit.from_parts(record.idx, "editor", 0, shows))
     found = EditingPairs()
-    folder = painted(tmp_path / "edits", prompts, edit)
     assert add_painted(found, folder, prompts.records, prompts.reference, BOTH) == 3
-    kept, followed, other = found.pairs
-    assert (kept.question, kept.label, kept.instruction) == ("edit_consistency", "Yes", record.prompt)
-    assert (followed.question, followed.label, followed.instruction) == ("edit_following", "Yes", record.prompt)
-    assert (other.question, other.label) == ("edit_following", "No")
-    assert other.instruction != record.prompt
+    assert [pair.question for pair in found.pairs] == ["edit_consistency", "edit_following", "edit_following"]
+    assert [pair.label for pair in found.pairs] == labels
+    kept, followed, other = (pair.instruction for pair in found.pairs)
+    assert kept == followed == record.prompt != other
     assert len({pair.prompt_id for pair in found.pairs}) == 1  # one split
 
 
-def test_labels_follow_what_the_picture_shows(tmp_path: Path, prompts: EditPrompts) -> None:
-    record = prompts.records[0]
-    before, _, _ = asked_of(record)
-    edit = PaintedEdit.from_parts(record.idx, "editor", 0, before)  # nothing was done
-    found = EditingPairs()
-    add_painted(found, painted(tmp_path / "edits", prompts, edit), prompts.records, prompts.reference, BOTH)
-    assert [pair.label for pair in found.pairs] == ["Yes", "No", "No"]
-
-
-def test_only_the_wanted_questions_are_asked(tmp_path: Path, prompts: EditPrompts) -> None:
-    edits = [PaintedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in prompts.records]
+@pytest.mark.parametrize("count", [0, 6])
+def test_only_the_wanted_questions_are_asked(tmp_path: Path, prompts: EditPrompts, count: int) -> None:
+    edits = [PaintedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in prompts.records[:count]]
     found = EditingPairs()
     folder = painted(tmp_path / "edits", prompts, *edits)
-    add_painted(found, folder, prompts.records, prompts.reference, ["edit_consistency"])
-    assert Counter(pair.question for pair in found.pairs) == {"edit_consistency": len(edits)}
-
-
-def test_without_painters_nothing_is_asked(tmp_path: Path, prompts: EditPrompts) -> None:
-    found = EditingPairs()
-    folder = painted(tmp_path / "edits", prompts)
-    assert add_painted(found, folder, prompts.records, prompts.reference, BOTH) == 0
-    assert not found.pairs
+    assert add_painted(found, folder, prompts.records, prompts.reference, ["edit_consistency"]) == count
+    assert [pair.question for pair in found.pairs] == ["edit_consistency"] * count
 
 
 def test_an_edit_of_no_known_prompt_is_refused(tmp_path: Path, prompts: EditPrompts) -> None:

@@ -8,21 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from paco_core.config.params import GridsParams
 from paco_core.data.grids.text_to_image import Request, TextToImage
 from paco_core.io.files import DataError
 from tests.support.tiny_pipelines import FAMILIES, TEXT_LENGTH
+from tests.unit.data.test_grids import params
 
 SIDE = 32
 STEPS = 2
-
-
-def params(folder: Path, **changes: object) -> GridsParams:
-    given = {
-        "model": str(folder), "device": "cpu", "dtype": "float32", "seeds": [0, 1], "height": SIDE, "width": SIDE,
-        "steps": STEPS, "guidance": 3.5, "max_sequence_length": TEXT_LENGTH, "batch_size": 2,
-    }  # fmt: skip
-    return GridsParams(**{**given, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from paco_core.config.params import PromptsParams
-from paco_core.data.prompts.diversify import at_least, diversify, independent_set, nearest
+from paco_core.data.prompts.diversify import _restore, _trim, at_least, diversify, independent_set, nearest
 from paco_core.data.prompts.prompts import imported, make_prompts
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import category
@@ -224,3 +224,28 @@ def test_a_target_is_met_and_no_subcategory_is_emptied() -> None:
     assert len(tight.kept) == 6 and tight.restored == 5
     with pytest.raises(DataError, match="between 6 .* and 48"):
         diversify(rows, made, target=3)
+
+
+def at(*degrees: float) -> np.ndarray:
+    """Embeddings of unit length in these directions."""
+    angles = np.deg2rad(degrees)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def test_an_emptied_subcategory_gets_its_first_prompt_back() -> None:
+    groups = [("a", "x")] * 2 + [("b", "y")] * 2
+    assert _restore([0], groups) == [0, 2]
+    assert _restore([3], groups) == [0, 3]
+    assert _restore([0, 3], groups) == [0, 3]
+
+
+def test_the_surplus_goes_from_the_largest_subcategory_most_similar_and_latest_first() -> None:
+    """Prompts 1 and 2 are 10 degrees apart, 3 lies 40 from them, 0 and 4 are of the other subcategory."""
+    embeddings = at(0, 90, 100, 140, 200)
+    groups = [("b", "y"), *[("a", "x")] * 3, ("b", "y")]
+    kept = [0, 1, 2, 3, 4]
+    assert _trim(embeddings, kept, groups, 5) == kept
+    assert _trim(embeddings, kept, groups, 4) == [0, 1, 3, 4], "of two equally similar ones the later"
+    # Now both subcategories have two: the later name loses, of which 4 is nearer to another kept prompt (3).
+    assert _trim(embeddings, kept, groups, 3) == [0, 1, 3]
+    assert _trim(embeddings, kept, groups, 2) == [0, 3]

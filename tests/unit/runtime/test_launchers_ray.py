@@ -94,11 +94,11 @@ def test_a_killed_painter_costs_time_and_no_byte(on_ray: None, tmp_path: Path) -
     given = params(flux, batch_size=2)
     jobs = grids.grid_jobs(records(4, side=32), given.seeds, grids.Painting.from_params(given, Path()))
     here, there = grids.GridFiles(tmp_path / "here"), grids.GridFiles(tmp_path / "there")
-    grids.paint(jobs, here, lambda: TextToImage.load(flux, given), batch_size=2, say=print)
+    grids.paint(jobs, here.save, lambda: TextToImage.load(flux, given), batch_size=2, say=print)
     counted: list[int] = []
     with killed(tmp_path / "flags") as victims:
         done = paint_apart(
-            jobs, there, halting(flux, given, tmp_path / "flags"), batch_size=2, gpu=False, threads=1, say=print,
+            jobs, there.save, halting(flux, given, tmp_path / "flags"), batch_size=2, gpu=False, threads=1, say=print,
             advance=counted.append,
         )  # fmt: skip
     assert len(victims) == 1, "no worker was killed"
