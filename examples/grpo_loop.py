@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut
 from paco_core.grpo.advantages import advantages
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.losses import LOSSES, LossInputs

@@ -19,7 +19,6 @@ from zoo import (
     edit_figures,
     flux_kontext,
     klein_batches,
-    klein_figures,
     klein_reader,
     qwen_vae,
     recogniser_training,
@@ -153,9 +152,9 @@ def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
     sets = {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
     reader = zoo_dir / "recogniser"
     edits = edit_figures.figures(policy, reader, guidance, klein_reader.EDIT_LENGTH, (size,))
-    seconds = klein_figures.seconds(policy, reader, guidance)
+    seconds = edit_figures.seconds(policy, reader, guidance)
     painter = base.load("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="sets")
-    return sets | edits | seconds | klein_figures.stories(painter, reader, guidance)
+    return sets | edits | seconds | edit_figures.stories(painter, reader, guidance)
 
 
 def _editor(family: str, zoo_dir: Path) -> Any:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from paco_core.config.params import GridsParams
 from paco_core.data.grids.text_to_image import Request, TextToImage
-from paco_core.data.records.subfigures import cut
+from paco_core.data.records.panels import cut
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
 from paco_core.storybook.recogniser import TRAITS, Recogniser, normalise, to_pixels

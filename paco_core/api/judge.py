@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from paco_core.api.judge_model import Dtype, PairModel, judge_model
-from paco_core.data.records.subfigures import cut
+from paco_core.data.records.panels import cut
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, picture_of, pictures_of
 from paco_core.reward_model.instructions import question

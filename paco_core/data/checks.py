@@ -14,9 +14,9 @@ from paco_core.data.pairs.leakage import grids_of, leakage, picture_md5s
 from paco_core.data.pairs.pairs import IMBALANCE
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
+from paco_core.data.records.panels import shard_of
 from paco_core.data.records.prompt_content import prompt_key
 from paco_core.data.records.records import PromptRecord, read_prompts
-from paco_core.data.records.subfigures import shard_of
 from paco_core.io import paths
 from paco_core.io.check_report import CheckFinding, check, skipped
 from paco_core.io.files import DataError, md5_of, read_json, read_table

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paco_core.config.measures import FAILED_SAMPLES, SCORE
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut
 from paco_core.grpo.metrics import EvaluationChange, mean
 from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, gather_image, sample_batches, split_batches

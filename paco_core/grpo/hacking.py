@@ -13,8 +13,8 @@ import numpy as np
 from paco_core.config.measures import DRIFT_PROMPTS, GAINS, IMAGE_MEASURES, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import EarlyStop, HackMeter
 from paco_core.data.image_measures import grid_score, pixel_distances, reference_distance
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut
 from paco_core.grpo.metrics import deviation, mean_with_interval
 from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json

@@ -17,8 +17,8 @@ from PIL import Image as pil
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records import prompt_text
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import NoisyStep, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import ImageGrid, buckets

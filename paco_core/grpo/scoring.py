@@ -11,8 +11,8 @@ import numpy as np
 
 from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.data.image_measures import panel_diversity, reference_distance
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut
 from paco_core.rewards.base import RewardBatch, RewardFunction
 
 if TYPE_CHECKING:

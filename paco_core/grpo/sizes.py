@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from paco_core.data.records.panels import grid_size
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError, read_json
 from paco_core.policies.base import Size
 from paco_core.policies.families import family_of, predecessors_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paco_core.data.records.subfigures import cut
+from paco_core.data.records.panels import cut
 
 if TYPE_CHECKING:
     from PIL.Image import Image

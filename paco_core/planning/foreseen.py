@@ -9,8 +9,8 @@ from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.prompts import edit_prompts
 from paco_core.data.prompts.prompts import imported, in_turn, make_prompts, shares
 from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.panels import grid_size
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 from paco_core.tasks.base import Foreseen

@@ -14,9 +14,9 @@ from paco_core.benchmarks.unseen_prompts import only_test_file, refuse_all_train
 from paco_core.config.params import Params
 from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
 from paco_core.data.records.edit_records import of_part
+from paco_core.data.records.panels import refuse_undivided
 from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.prompt_text import parse_layout
-from paco_core.data.records.subfigures import refuse_undivided
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io import paths
 from paco_core.io.files import DataError

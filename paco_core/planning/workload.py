@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import Params, PolicyRecipe, RewardSet
-from paco_core.data.records.edit_records import EditRecord
-from paco_core.data.records.named_references import asked_about
+from paco_core.data.records.edit_records import EditRecord, asked_about
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.planning.passes import references_per_part
 from paco_core.policies.families import edits as family_edits

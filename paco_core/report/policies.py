@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.data.records.subfigures import cut
+from paco_core.data.records.panels import cut
 from paco_core.io import paths
 from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import in_a_row, read_image

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from paco_core.benchmarks.t2is_bench.sets import COLUMNS, PICTURES, RECORDS
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import read_prompts
-from paco_core.data.records.subfigures import cut
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.shards import ShardReader

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.data.records.named_references import asked_about
+from paco_core.data.records.edit_records import asked_about
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch

@@ -80,8 +80,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.config.references import model_at
     from paco_core.data.grids import grids
     from paco_core.data.grids.text_to_image import TextToImage
+    from paco_core.data.records.panels import shard_of
     from paco_core.data.records.records import read_prompts
-    from paco_core.data.records.subfigures import shard_of
     from paco_core.io.pictures import decode_image
     from paco_core.io.shards import ShardReader
     from paco_core.policies.cuts import report

@@ -14,8 +14,8 @@ from paco_core.data.grids.grids import GridFiles, GridJob, Painting, grid_jobs, 
 from paco_core.data.pairs.editing import write_painted
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.prompts.prompts import make_prompts
+from paco_core.data.records.panels import shard_of
 from paco_core.data.records.records import PromptRecord, write_prompts
-from paco_core.data.records.subfigures import shard_of
 from paco_core.io.shards import ShardReader, encode_png
 
 #: Examples are the same on every run, and slow machines are no failure.

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.t2is_bench.questions import case_of
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord, read_prompts, write_prompts
-from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected

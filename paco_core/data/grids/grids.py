@@ -17,8 +17,8 @@ import torch
 
 from paco_core.config.references import model_content
 from paco_core.data.grids.text_to_image import Request
+from paco_core.data.records.panels import refuse_undivided
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import refuse_undivided
 from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError, digest, md5_of
 from paco_core.io.shards import GRID_COLUMNS, encode_png, write_shard

@@ -14,9 +14,9 @@ from paco_core.data.llm.openai_chat import Chat
 from paco_core.data.prompts.prompt_writer import PromptJob, write
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, category
+from paco_core.data.records.panels import grid_size
 from paco_core.data.records.prompt_content import prompt_key
 from paco_core.data.records.records import PromptRecord, read_prompts
-from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts

@@ -20,9 +20,8 @@ from paco_core.config.params import GridsParams
 from paco_core.data.grids import grids
 from paco_core.data.grids.grids import noise_seed
 from paco_core.data.grids.text_to_image import Request, TextToImage
-from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.panels import PanelStore, cut, shard_of
 from paco_core.data.records.records import PromptRecord, panel_ref, write_prompts
-from paco_core.data.records.subfigures import cut, shard_of
 from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError
 from paco_core.io.shards import INDEX, TAR, ShardReader

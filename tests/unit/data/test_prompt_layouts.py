@@ -10,9 +10,9 @@ from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.data.records import prompt_text
+from paco_core.data.records.panels import cut, grid_size
 from paco_core.data.records.prompt_text import layout_of, parse_layout
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut, grid_size
 from paco_core.io.files import DataError
 from paco_core.operations.asked import default_layout, set_record
 from paco_core.painting.painted import Painted

@@ -11,8 +11,7 @@ from PIL import Image
 
 from paco_core.config.params import EditPromptsParams
 from paco_core.data.prompts.edit_prompts import edit_prompts, foreseen, read_rows
-from paco_core.data.records.edit_records import EditRecord, connected, read_edit_prompts
-from paco_core.data.records.named_references import asked_about
+from paco_core.data.records.edit_records import EditRecord, asked_about, connected, read_edit_prompts
 from paco_core.io.files import DataError
 from paco_core.tasks.edits import refuse_too_many
 

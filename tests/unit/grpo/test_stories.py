@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from paco_core.config.params import PolicyLora
+from paco_core.data.records.panels import cut
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut
 from paco_core.grpo.model_card import model_card
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sampling import EncodedPrompts, compose, panel_texts, sample_images

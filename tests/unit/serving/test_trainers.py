@@ -26,8 +26,8 @@ import verl_omni_scorer
 from PIL import Image
 
 from paco_core import Judge
+from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord, write_prompts
-from paco_core.data.records.subfigures import cut
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.client import RewardClient
