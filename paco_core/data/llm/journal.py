@@ -29,7 +29,7 @@ class Journal:
         self._file = path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.rows = self._read()
+            self.rows = _rows(path, self._file)
         except BlockingIOError:
             self._file.close()
             raise DataError(f"{path}: another process is writing it; wait until it has finished") from None
@@ -37,26 +37,9 @@ class Journal:
             self._file.close()
             raise
 
-    def _read(self) -> list[dict[str, Any]]:
-        self._file.seek(0)
-        data = self._file.read()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            self._file.truncate(whole)
-        rows = []
-        for number, line in enumerate(data[:whole].splitlines(), start=1):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{self.path}:{number}: not valid JSON ({error}); remove the line") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{self.path}:{number}: expected a JSON object; remove the line")
-            rows.append(row)
-        return rows
-
     def append(self, row: dict[str, Any]) -> None:
         """Write one row as one line, in one system call."""
-        self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._file.write(_line(row))
         self._file.flush()
         self.rows.append(row)
 
@@ -83,16 +66,28 @@ class SharedJournal:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
-            _cut_half_line(stream)
-        self.rows: list[dict[str, Any]] = [row for _, row in read_jsonl(path)]
+            self.rows = _rows(path, stream)
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one row as one line."""
         with self.path.open("a+b") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             _cut_half_line(stream)
-            stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            stream.write(_line(row))
         self.rows.append(row)
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _rows(path: Path, stream: BinaryIO) -> list[dict[str, Any]]:
+    """The rows of a file, without what a kill left of a last line."""
+    _cut_half_line(stream)
+    try:
+        return [row for _, row in read_jsonl(path)]
+    except DataError as error:
+        raise DataError(f"{error}; remove the line") from None
 
 
 def _cut_half_line(stream: BinaryIO) -> None:
