@@ -1,7 +1,7 @@
-"""PEFT's settings of an adapter: what each of its layers is scaled by, or a refusal that names the setting.
+"""Settings of a LoRA by PEFT: the alpha of each of its layers, or a refusal that names the setting.
 
-They come from ``adapter_config.json``, or from the header of a file that diffusers wrote. Settings that change what the
-weights mean are either taken into account here or refused by name, those of newer versions of PEFT included.
+They come from ``adapter_config.json``, or from the header of a file that diffusers wrote. A setting that changes what
+the weights mean is used here or refused by name, also one of a newer version of PEFT.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ from pydantic import Field, ValidationError
 from paco_core.io.files import DataError
 from paco_core.io.validation import StrictModel, first_fault
 
-#: Say who trained it, on what and how; the weights mean the same whatever their values are.
+#: Who trained it, on what and how; the weights mean the same whatever their values are.
 NEUTRAL = {
-    "auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "megatron_core", "peft_version",
-    "qalora_group_size", "revision", "runtime_config", "task_type",
+    "auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "megatron_core", "peft_type",
+    "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type",
 }  # fmt: skip
-SCALE = {"r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"}
-TARGETS = {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
-#: How A and B were drawn; other ways (PiSSA, OLoRA, CorDA, LoftQ ...) also change the weights below them.
-DRAWN = (True, False, None, "gaussian", "orthogonal")
+#: Values of a plain LoRA. Other initialisations (PiSSA, OLoRA, CorDA, LoftQ ...) change the base's weights, too.
+PLAIN: dict[str, tuple[object, ...]] = {"bias": ("none",), "init_lora_weights": (True, "gaussian", "orthogonal")}
 
 Rank = Annotated[int, Field(gt=0)]
 Modules = str | list[str] | set[str] | None
 
 
 class _PlainLora(StrictModel):
-    """The types of :data:`SCALE` and :data:`TARGETS`; PEFT itself takes "false" for true."""
+    """The settings that are used, with their types; PEFT itself takes "false" for true."""
 
     r: Rank | None = None
     lora_alpha: float | None = None
@@ -52,34 +50,30 @@ class Settings:
     """Settings of one model's LoRA.
 
     Args:
-        given: by PEFT's names.
+        values: by PEFT's names.
         file: for errors.
 
     Raises:
         DataError: naming file and setting, when it is no plain LoRA's, or not of its type.
     """
 
-    def __init__(self, given: Mapping[str, Any], file: Path) -> None:
+    def __init__(self, values: Mapping[str, Any], file: Path) -> None:
         self.file = file
-        if given.get("peft_type") not in ("LORA", None):
-            raise DataError(f"{file}: peft_type is {given.get('peft_type')!r}; only LORA is read")
-        drawn = given.get("init_lora_weights")
-        known = NEUTRAL | SCALE | TARGETS | {"peft_type"}
-        extra = [name for name, value in given.items() if name not in known and value and name != "init_lora_weights"]
-        extra = [name for name in extra if not (name == "bias" and given[name] == "none")]
-        extra += [] if drawn in DRAWN else ["init_lora_weights"]
-        if extra:
-            shown = ", ".join(f"{name}: {given[name]!r}"[:120] for name in sorted(extra))
+        if values.get("peft_type") not in ("LORA", None):
+            raise DataError(f"{file}: peft_type is {values.get('peft_type')!r}; only LORA is read")
+        others = {name: value for name, value in values.items() if name not in NEUTRAL | _PlainLora.model_fields.keys()}
+        if refused := [name for name, value in others.items() if value and value not in PLAIN.get(name, ())]:
+            listed = ", ".join(f"{name}: {values[name]!r}"[:120] for name in sorted(refused))
             raise DataError(
-                f"{file}: {shown}: only a plain LoRA can be read, and this changes what its weights mean; merge it "
+                f"{file}: {listed}: only a plain LoRA can be read, and this changes what its weights mean; merge it "
                 "with PEFT, or train without it"
             )
         try:
-            _PlainLora.model_validate(given)
+            used = _PlainLora.model_validate(values).model_dump(exclude_none=True)
         except ValidationError as error:
             raise DataError(f"{file}: not the settings of a LoRA ({first_fault(error)})") from None
         try:
-            self.config = LoraConfig(**{name: given[name] for name in SCALE | TARGETS if given.get(name) is not None})
+            self.config = LoraConfig(**used)
             self._patterns = [*self.config.rank_pattern, *self.config.alpha_pattern]
             for pattern in self._patterns:
                 re.compile(pattern)
@@ -111,14 +105,14 @@ class Settings:
             layers: that have tensors.
             known: all linear layers of the model, by the same spelling.
         """
-        named = self.config.target_modules is not None
-        if extra := sorted(layer for layer in layers if named and not self.targets(layer)):
-            raise DataError(f"{self.file}: target_modules does not name {extra[0]}, whose tensors are there")
-        if lacking := sorted(layer for layer in known if named and layer not in layers and self.targets(layer)):
-            raise DataError(
-                f"{self.file}: target_modules names {lacking[0]}, whose tensors are missing"
-                + (f", as are those of {len(lacking) - 1} other layers" if len(lacking) > 1 else "")
-            )
+        if self.config.target_modules is not None:
+            if extra := sorted(layer for layer in layers if not self.targets(layer)):
+                raise DataError(f"{self.file}: target_modules does not name {extra[0]}, whose tensors are there")
+            if missing := sorted(layer for layer in known if layer not in layers and self.targets(layer)):
+                raise DataError(
+                    f"{self.file}: target_modules names {missing[0]}, whose tensors are missing"
+                    + (f", as are those of {len(missing) - 1} other layers" if len(missing) > 1 else "")
+                )
         for pattern in self._patterns:
             if not any(get_pattern_key([pattern], layer) == pattern for layer in layers):
                 raise DataError(f"{self.file}: the pattern {pattern!r} matches none of its layers")

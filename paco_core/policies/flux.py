@@ -14,7 +14,7 @@ from paco_core.policies.base import References, Size
 from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Tensors
-from paco_core.policies.flux_names import original_names
+from paco_core.policies.flux_names import flux_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
 
@@ -29,7 +29,7 @@ class FluxPolicy(PipelinePolicy):
         self.vae.to(memory_format=torch.channels_last)  # a quarter less time for its convolutions
 
     def other_names(self) -> Sequence[Vocabulary]:
-        return (original_names(self.transformer),)
+        return (flux_names(self.transformer),)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
         return f"""image = pipeline(

@@ -21,7 +21,7 @@ from paco_core.policies.base import References, Size, sized
 from paco_core.policies.cuts import cut_in_dialogue
 from paco_core.policies.encoded import Condition, Encoded, by_shapes, in_order, shapes_of
 from paco_core.policies.encodings import Encodings, Tensors
-from paco_core.policies.flux2_names import original_names
+from paco_core.policies.flux_names import FLUX2, original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Flux2KleinPolicy(PipelinePolicy):
     family = "flux2_klein"
 
     def other_names(self) -> Sequence[Vocabulary]:
-        return (original_names(self.transformer),)
+        return (original_names(self.transformer, FLUX2),)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
         image = "\n    image=pictures," if self.edits else ""

@@ -1,8 +1,6 @@
-"""FLUX's layers as Black Forest Labs, ComfyUI, kohya's sd-scripts and XLabs call them, beside diffusers' names.
+"""Original names of the layers of FLUX.1 and FLUX.2: those of Black Forest Labs, ComfyUI, kohya and XLabs.
 
-Queries, keys and values are one layer there (``qkv``; with the MLP's first layer ``linear1``), so that one B holds the
-rows of several layers here. diffusers converts the same names (``diffusers.loaders.lora_conversion_utils``), and drops
-what it has no place for.
+One original layer can contain several layers of diffusers, one after another: then each of them has its rows of B.
 """
 
 from __future__ import annotations
@@ -13,78 +11,84 @@ import torch
 
 from paco_core.adapters.names import Rows, Vocabulary, linears
 
-_IMAGE, _TEXT = ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj")
-#: Block of the original -> block of diffusers, and its layers: original -> those of diffusers, one after another.
-BLOCKS: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
-    ("double_blocks", "transformer_blocks"): {
-        "img_attn.qkv": tuple(f"attn.{name}" for name in _IMAGE),
-        "img_attn.proj": ("attn.to_out.0",),
-        "img_mlp.0": ("ff.net.0.proj",),
-        "img_mlp.2": ("ff.net.2",),
-        "img_mod.lin": ("norm1.linear",),
-        "txt_attn.qkv": tuple(f"attn.{name}" for name in _TEXT),
-        "txt_attn.proj": ("attn.to_add_out",),
-        "txt_mlp.0": ("ff_context.net.0.proj",),
-        "txt_mlp.2": ("ff_context.net.2",),
-        "txt_mod.lin": ("norm1_context.linear",),
-        # XLabs, by the attention's processor:
-        "qkv_lora1": tuple(f"attn.{name}" for name in _IMAGE),
-        "proj_lora1": ("attn.to_out.0",),
-        "qkv_lora2": tuple(f"attn.{name}" for name in _TEXT),
-        "proj_lora2": ("attn.to_add_out",),
-    },
-    ("single_blocks", "single_transformer_blocks"): {
-        "linear1": (*(f"attn.{name}" for name in _IMAGE), "proj_mlp"),
-        "linear2": ("proj_out",),
-        "modulation.lin": ("norm.linear",),
-        "qkv": tuple(f"attn.{name}" for name in _IMAGE),
-        "proj": ("proj_out",),
-    },
+DOUBLE, SINGLE = "transformer_blocks.{}.", "single_transformer_blocks.{}."
+IMAGE = tuple(f"{DOUBLE}attn.to_{side}" for side in "qkv")
+TEXT = tuple(f"{DOUBLE}attn.add_{side}_proj" for side in "qkv")
+SINGLE_QKV = tuple(f"{SINGLE}attn.to_{side}" for side in "qkv")
+Table = Mapping[str, tuple[str, ...]]  # an original name -> those of diffusers, with {} for the number of the block
+
+SHARED: Table = {
+    "double_blocks.{}.img_attn.qkv": IMAGE,
+    "double_blocks.{}.img_attn.proj": (f"{DOUBLE}attn.to_out.0",),
+    "double_blocks.{}.txt_attn.qkv": TEXT,
+    "double_blocks.{}.txt_attn.proj": (f"{DOUBLE}attn.to_add_out",),
+    "img_in": ("x_embedder",),
+    "txt_in": ("context_embedder",),
+    "final_layer.linear": ("proj_out",),
 }
-REST = {
-    "img_in": "x_embedder",
-    "txt_in": "context_embedder",
-    "time_in.in_layer": "time_text_embed.timestep_embedder.linear_1",
-    "time_in.out_layer": "time_text_embed.timestep_embedder.linear_2",
-    "vector_in.in_layer": "time_text_embed.text_embedder.linear_1",
-    "vector_in.out_layer": "time_text_embed.text_embedder.linear_2",
-    "guidance_in.in_layer": "time_text_embed.guidance_embedder.linear_1",
-    "guidance_in.out_layer": "time_text_embed.guidance_embedder.linear_2",
-    "final_layer.linear": "proj_out",
+FLUX: Table = {
+    **SHARED,
+    "double_blocks.{}.img_mlp.0": (f"{DOUBLE}ff.net.0.proj",),
+    "double_blocks.{}.img_mlp.2": (f"{DOUBLE}ff.net.2",),
+    "double_blocks.{}.img_mod.lin": (f"{DOUBLE}norm1.linear",),
+    "double_blocks.{}.txt_mlp.0": (f"{DOUBLE}ff_context.net.0.proj",),
+    "double_blocks.{}.txt_mlp.2": (f"{DOUBLE}ff_context.net.2",),
+    "double_blocks.{}.txt_mod.lin": (f"{DOUBLE}norm1_context.linear",),
+    "single_blocks.{}.linear1": (*SINGLE_QKV, f"{SINGLE}proj_mlp"),
+    "single_blocks.{}.linear2": (f"{SINGLE}proj_out",),
+    "single_blocks.{}.modulation.lin": (f"{SINGLE}norm.linear",),
+    "time_in.in_layer": ("time_text_embed.timestep_embedder.linear_1",),
+    "time_in.out_layer": ("time_text_embed.timestep_embedder.linear_2",),
+    "vector_in.in_layer": ("time_text_embed.text_embedder.linear_1",),
+    "vector_in.out_layer": ("time_text_embed.text_embedder.linear_2",),
+    "guidance_in.in_layer": ("time_text_embed.guidance_embedder.linear_1",),
+    "guidance_in.out_layer": ("time_text_embed.guidance_embedder.linear_2",),
+    # XLabs:
+    "double_blocks.{}.qkv_lora1": IMAGE,
+    "double_blocks.{}.proj_lora1": (f"{DOUBLE}attn.to_out.0",),
+    "double_blocks.{}.qkv_lora2": TEXT,
+    "double_blocks.{}.proj_lora2": (f"{DOUBLE}attn.to_add_out",),
+    "single_blocks.{}.qkv": SINGLE_QKV,
+    "single_blocks.{}.proj": (f"{SINGLE}proj_out",),
 }
-MODULATION = ("final_layer.adaLN_modulation.1", "norm_out.linear")  # shift and scale stand the other way round
+FLUX2: Table = {
+    **SHARED,
+    "double_blocks.{}.img_mlp.0": (f"{DOUBLE}ff.linear_in",),
+    "double_blocks.{}.img_mlp.2": (f"{DOUBLE}ff.linear_out",),
+    "double_blocks.{}.txt_mlp.0": (f"{DOUBLE}ff_context.linear_in",),
+    "double_blocks.{}.txt_mlp.2": (f"{DOUBLE}ff_context.linear_out",),
+    "single_blocks.{}.linear1": (f"{SINGLE}attn.to_qkv_mlp_proj",),
+    "single_blocks.{}.linear2": (f"{SINGLE}attn.to_out",),
+    "time_in.in_layer": ("time_guidance_embed.timestep_embedder.linear_1",),
+    "time_in.out_layer": ("time_guidance_embed.timestep_embedder.linear_2",),
+    "single_stream_modulation.lin": ("single_stream_modulation.linear",),
+    "double_stream_modulation_img.lin": ("double_stream_modulation_img.linear",),
+    "double_stream_modulation_txt.lin": ("double_stream_modulation_txt.linear",),
+}
 
 
-def original_names(transformer: torch.nn.Module) -> Vocabulary:
-    """The layers of diffusers' FLUX by their original names."""
+def flux_names(transformer: torch.nn.Module) -> Vocabulary:
+    """The layers of FLUX.1 by their original names."""
+    half = linears(transformer)["norm_out.linear"].out_features // 2
+    shift_and_scale = {"norm_out.linear": [slice(half, None), slice(0, half)]}  # in diffusers the scale comes first
+    return {**original_names(transformer, FLUX), "final_layer.adaLN_modulation.1": shift_and_scale}
+
+
+def original_names(transformer: torch.nn.Module, table: Table) -> Vocabulary:
+    """The layers by the names of a table such as :data:`FLUX`; names of layers that the model lacks are left out."""
     sizes = {name: layer.out_features for name, layer in linears(transformer).items()}
-    original, name = MODULATION
-    half = sizes[name] // 2
-    return {**places(transformer, BLOCKS, REST), original: {name: [slice(half, None), slice(0, half)]}}
+    blocks = max(len(child) for child in transformer.children() if isinstance(child, torch.nn.ModuleList))
+    vocabulary: dict[str, Rows] = {}
+    for original, layers in table.items():
+        for number in range(blocks):
+            names = [layer.format(number) for layer in layers]
+            if all(name in sizes for name in names):
+                vocabulary[original.format(number)] = _consecutive(names, sizes)
+    return vocabulary
 
 
-def places(
-    transformer: torch.nn.Module,
-    blocks: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]],
-    rest: Mapping[str, str],
-) -> dict[str, Rows]:
-    """Which layers and rows the original names mean, by tables such as :data:`BLOCKS` and :data:`REST`."""
-    sizes = {name: layer.out_features for name, layer in linears(transformer).items()}
-    found: dict[str, Rows] = {}
-    for (theirs, ours), layers in blocks.items():
-        numbers = {name.split(".")[1] for name in sizes if name.startswith(f"{ours}.")}
-        for number in numbers:
-            for original, names in layers.items():
-                found[f"{theirs}.{number}.{original}"] = _stacked([f"{ours}.{number}.{name}" for name in names], sizes)
-    for original, name in rest.items():
-        if name in sizes:
-            found[original] = _stacked([name], sizes)
-    return found
-
-
-def _stacked(names: list[str], sizes: dict[str, int]) -> Rows:
-    rows: dict[str, list[slice]] = {}
-    start = 0
+def _consecutive(names: list[str], sizes: Mapping[str, int]) -> Rows:
+    rows, start = {}, 0
     for name in names:
         rows[name] = [slice(start, start + sizes[name])]
         start += sizes[name]

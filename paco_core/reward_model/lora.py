@@ -13,9 +13,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 
 from paco_core.adapters.attach import fill, settings_of
-from paco_core.adapters.files import CONFIG, WEIGHTS
 from paco_core.adapters.names import Vocabulary, own_names, renamed
-from paco_core.adapters.reader import AdaptedModel, read
+from paco_core.adapters.reader import CONFIG, WEIGHTS, AdaptedModel, read
 from paco_core.io.files import DataError, read_json, write_json
 
 if TYPE_CHECKING:

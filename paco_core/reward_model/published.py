@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import snapshot_download
 
-from paco_core.adapters.files import CONFIG, WEIGHTS, stored
+from paco_core.adapters.reader import CONFIG, WEIGHTS, read_file
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError, write_json
 from paco_core.models.hub import from_hub
@@ -42,7 +42,7 @@ def keep_adapter(root: Path, params: RewardParams, out: Path) -> Path | None:
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise DataError(f"reward.weights {params.weights!r}: no adapter there ({name} is missing)")
-    stored(folder / WEIGHTS)  # cut and broken files are refused here, the rest where its model is loaded
+    read_file(folder / WEIGHTS)  # cut and broken files are refused here, the rest where its model is loaded
     kept = out / "adapter"
     kept.mkdir()
     for name in (CONFIG, WEIGHTS, lora.BASE):

@@ -9,7 +9,7 @@ from typing import Any
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import save_file
 
-from paco_core.adapters import files
+from paco_core.adapters import reader
 
 
 def as_released(policy: Any, folder: Path) -> Path:
@@ -19,6 +19,6 @@ def as_released(policy: Any, folder: Path) -> Path:
     config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     for place in (folder, folder / "old"):
         place.mkdir(parents=True)
-        save_file({f"base_model.model.{key}": value for key, value in state.items()}, place / files.WEIGHTS)
-        (place / files.CONFIG).write_text(json.dumps({**config, "peft_type": "LORA", "task_type": None}))
+        save_file({f"base_model.model.{key}": value for key, value in state.items()}, place / reader.WEIGHTS)
+        (place / reader.CONFIG).write_text(json.dumps({**config, "peft_type": "LORA", "task_type": None}))
     return folder

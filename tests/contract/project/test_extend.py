@@ -192,17 +192,6 @@ def test_the_stage_of_the_page_reports_and_its_parameter_is_checked(
         python(copy, "-m", "paco_core", "check")
 
 
-def test_the_lines_of_families_are_those_of_their_files(repository: Path) -> None:
-    page = (repository / "docs/how-to/extend.md").read_text()
-    named = re.findall(r"`(\w+\.py)` \((\d+)", page)
-    policies = repository / "paco_core" / "policies"
-    assert len(named) == 6 and dict(named) == {name: str(_lines(policies / name)) for name, _ in named}
-
-
-def _lines(file: Path) -> int:
-    return len(file.read_text().splitlines())
-
-
 def test_without_the_page_the_names_are_refused(copy: Path) -> None:
     params = copy / "params.yaml"
     params.write_text(params.read_text().replace("dynamics: flow_sde", "dynamics: plain_noise", 1))

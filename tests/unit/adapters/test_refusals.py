@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from paco_core.adapters.files import CONFIG, WEIGHTS
+from paco_core.adapters.reader import CONFIG, WEIGHTS
 from paco_core.adapters.settings import Settings
 from paco_core.io.files import DataError
 from paco_core.policies import base

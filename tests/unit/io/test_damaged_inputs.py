@@ -15,7 +15,7 @@ from PIL import Image
 
 from dvc_project.errors import DvcProjectError
 from dvc_project.reading import read_data
-from paco_core.adapters.files import CONFIG, WEIGHTS
+from paco_core.adapters.reader import CONFIG, WEIGHTS
 from paco_core.benchmarks.public_files import read_edit_bench
 from paco_core.config.params import LoraParams, ParamsError, read_text
 from paco_core.data.annotation import votes

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from paco_core.adapters import files
+from paco_core.adapters import reader
 from paco_core.config.params import LoraParams
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.rollout import Sampling, rollout
@@ -222,7 +222,7 @@ def test_an_adapter_of_the_released_trainer_may_come_from_a_hub(
     train_a_little(policy)
     released = as_released(policy, tmp_path / "lora")
     asked: list[Any] = []
-    monkeypatch.setattr(files, "snapshot_download", lambda *a, **k: asked.append((a, k)) or str(released))
+    monkeypatch.setattr(reader, "snapshot_download", lambda *a, **k: asked.append((a, k)) or str(released))
     other = FluxPolicy.load(str(folder), "cpu", "float32")
     other.start_from("X-GenGroup/PaCo-FLUX.1-dev-Lora")
     assert np.array_equal(sample(other, (32, 32)), sample(policy, (32, 32)))
@@ -249,13 +249,13 @@ def test_an_adapter_that_does_not_fit_is_refused(
 ) -> None:
     policy.add_adapter(LORA, 0)
     released = as_released(policy, tmp_path / "lora")
-    config = json.loads((released / files.CONFIG).read_text())
-    state, config = harm(load_file(released / files.WEIGHTS), config)
-    save_file(state, released / files.WEIGHTS)
-    (released / files.CONFIG).write_text(json.dumps(config))
+    config = json.loads((released / reader.CONFIG).read_text())
+    state, config = harm(load_file(released / reader.WEIGHTS), config)
+    save_file(state, released / reader.WEIGHTS)
+    (released / reader.CONFIG).write_text(json.dumps(config))
     with pytest.raises(DataError, match=says):
         FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))
-    (released / files.WEIGHTS).write_bytes(b"cut off")
+    (released / reader.WEIGHTS).write_bytes(b"cut off")
     if "LORA" not in says and "use_dora" not in says:
         with pytest.raises(DataError, match=r"adapter_model.safetensors: cannot be read"):
             FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))

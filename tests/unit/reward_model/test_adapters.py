@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from paco_core.adapters.files import CONFIG, WEIGHTS
+from paco_core.adapters.reader import CONFIG, WEIGHTS
 from paco_core.config.params import LoraParams
 from paco_core.io.files import DataError
 from paco_core.reward_model import lora

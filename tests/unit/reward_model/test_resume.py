@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paco_core.adapters.files import WEIGHTS
+from paco_core.adapters.reader import WEIGHTS
 from paco_core.config.params import RewardParams
 from paco_core.reward_model import checkpoint, training
 from paco_core.reward_model.evaluation import RewardEvaluation

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from paco_core.adapters.files import CONFIG, WEIGHTS
+from paco_core.adapters.reader import CONFIG, WEIGHTS
 from paco_core.config.params import LoraParams, RewardParams
 from paco_core.io.files import DataError
 from paco_core.reward_model import checkpoint, lora, training
