@@ -36,11 +36,10 @@ from paco_core.rewards import registry
 from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.training import fsdp2
+from paco_core.training.checkpoint import try_to_save
 from paco_core.training.optimizers import check_optimizer
 from paco_core.training.precision import choose_kernels
-from paco_core.training.processes import Processes, launched_processes
-from paco_core.training.saving import try_to_save
-from paco_core.training.sharding import uses_fsdp2
+from paco_core.training.processes import Processes, launched_processes, uses_fsdp2
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe

@@ -7,7 +7,8 @@ that ranks which encode the same things at once do no harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def row_key(value: object, adapters: str, precision: str) -> str:
     """Digest of what one encoding is made from, beside the encoders.
 
     Depends on: the text as far as the encoders read it, the pixels of a reference and the size it is brought to
-    (``value``); the LoRA on the text encoders (``adapters``, see :mod:`.encoder_adapters`), which changes from call to
+    (``value``); the LoRA on the text encoders (``adapters``, see :func:`adapters_on`), which changes from call to
     call; the precision of float32 products (``precision``, as torch names it), which a training may lower to TF32.
     """
     return digest([value, adapters, precision], 32)
@@ -92,3 +93,30 @@ class Encodings:
             with kept, atomic(self.folder / f"{key}.safetensors") as part:
                 save_file(plain, part)
         return plain
+
+
+def adapters_on(encoders: Iterable[torch.nn.Module | None]) -> str:
+    """Digest of the adapters that work in these modules at the moment; "" for none.
+
+    Holds: of each layer its name, and of each adapter that is active on it, or merged into it, the scale and the
+    tensors. Adapters that are disabled for the length of a block are left out, so that the base's encodings are found.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 - `paco_core.Painter` imports this module
+
+    found = []
+    for number, encoder in enumerate(encoders):
+        for place, layer in encoder.named_modules() if encoder is not None else ():
+            if isinstance(layer, BaseTunerLayer):
+                active = [] if layer.disable_adapters else layer.active_adapters
+                for adapter in sorted({*active, *layer.merged_adapters}):
+                    found.append([number, place, getattr(layer, "scaling", {}).get(adapter), *_tensors(layer, adapter)])
+    return digest(found, 32) if found else ""
+
+
+def _tensors(layer: torch.nn.Module, adapter: str) -> list[str]:
+    """Names and digests of an adapter's tensors on a layer."""
+    named = {name: tensor for name, tensor in layer.named_parameters() if adapter in name.split(".")}
+    return [
+        f"{name} {hashlib.sha256(tensor.detach().float().cpu().numpy().tobytes()).hexdigest()}"
+        for name, tensor in sorted(named.items())
+    ]

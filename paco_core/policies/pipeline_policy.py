@@ -32,8 +32,7 @@ from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, refuse_tokens, sized
 from paco_core.policies.cuts import Cut
 from paco_core.policies.encoded import Encoded
-from paco_core.policies.encoder_adapters import adapters_on
-from paco_core.policies.encodings import Encodings, Tensors, fingerprint
+from paco_core.policies.encodings import Encodings, Tensors, adapters_on, fingerprint
 from paco_core.policies.families import Task, family_of, refuse_class, refuse_parts, refuse_references
 from paco_core.policies.quantised import quantization
 

@@ -35,11 +35,11 @@ from paco_core.reward_model.training_key import training_key
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
 from paco_core.training import fsdp2
+from paco_core.training.checkpoint import try_to_save
 from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.precision import choose_kernels
 from paco_core.training.processes import Processes
-from paco_core.training.saving import try_to_save
 from paco_core.training.updates import Updates
 
 if TYPE_CHECKING:

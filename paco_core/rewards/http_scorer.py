@@ -71,7 +71,7 @@ class HttpReward:
         digests = [[next(flat) for _ in shown] for shown in pictures]
         keys = [sample_key(self._model, sample, shown) for sample, shown in zip(samples, digests, strict=True)]
         places = {key: row for row, key in enumerate(keys)}  # equal samples are asked once
-        found: dict[bytes, float | str] = {**self._cache.get(self._model, list(places))}
+        found: dict[bytes, float | str] = {**self._cache.get(list(places))}
         unknown = [(key, row) for key, row in places.items() if key not in found]
         if unknown:
             asked = [self._with_pictures(samples[row], pictures[row]) for _, row in unknown]

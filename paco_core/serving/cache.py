@@ -16,13 +16,12 @@ from paco_core.io.files import DataError
 
 CHUNK = 500  # keys a statement
 WAIT_S = 30.0  # for another process that writes
-VERSION = 1  # of the tables, and of how a score is computed: a file of an older one is emptied
+VERSION = 1  # of the table, and of how a score is computed: a file of an older one is emptied
 PROBABILITY = (0.0, 1.0)
 ANY_NUMBER = (-sys.float_info.max, sys.float_info.max)
-TABLES = (
-    "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL NOT NULL"
-    " CHECK (typeof(value) = 'real' AND value BETWEEN {0} AND {1})) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS lookups (model TEXT PRIMARY KEY, hits INTEGER, misses INTEGER)",
+TABLE = (
+    "CREATE TABLE scores (key BLOB PRIMARY KEY, value REAL NOT NULL"
+    " CHECK (typeof(value) = 'real' AND value BETWEEN {0} AND {1})) WITHOUT ROWID"
 )
 log = logging.getLogger("paco.serving")
 
@@ -48,7 +47,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 class ScoreCache:
-    """A table of scores, and how often each model's were asked for; several processes may use one file.
+    """A table of scores; several processes may use one file.
 
     Scores that an older version computed are dropped, and the log says so.
 
@@ -80,7 +79,7 @@ class ScoreCache:
             raise self._explained(error) from None
 
     def _renew(self, connection: sqlite3.Connection) -> None:
-        """Make the tables of this version, in place of an older one's."""
+        """Make the table of this version, in place of an older one's."""
         connection.execute("BEGIN IMMEDIATE")
         found = _version(connection)  # another process may have come first
         if found > VERSION:
@@ -88,10 +87,8 @@ class ScoreCache:
         if found < VERSION:
             known = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'scores'").fetchone()[0]
             dropped = connection.execute("SELECT count(*) FROM scores").fetchone()[0] if known else 0
-            for table in ("scores", "lookups"):
-                connection.execute(f"DROP TABLE IF EXISTS {table}")
-            for statement in TABLES:
-                connection.execute(statement.format(*self._bounds))
+            connection.execute("DROP TABLE IF EXISTS scores")
+            connection.execute(TABLE.format(*self._bounds))
             connection.execute(f"PRAGMA user_version = {VERSION}")
             if dropped:
                 log.warning("%s: %d scores of an older version are dropped and will be asked again", self.path, dropped)
@@ -111,8 +108,8 @@ class ScoreCache:
             return DataError(f"{self.path}: in use by another process for {WAIT_S:g} s ({error}); wait and run again")
         return DataError(f"{self.path}: not a usable score cache ({error}); delete it and run again")
 
-    def get(self, model: str, keys: Sequence[bytes]) -> dict[bytes, float]:
-        """The known ones among ``keys``; counts them for ``model``.
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        """The scores that are known, by key.
 
         Raises:
             DataError: when the file is damaged, holds what is no score, or another process keeps it.
@@ -125,11 +122,6 @@ class ScoreCache:
                 marks = ",".join("?" * len(chunk))
                 query = f"SELECT key, value FROM scores WHERE key IN ({marks})"  # noqa: S608  (marks only)
                 found.update(connection.execute(query, chunk).fetchall())
-            connection.execute(
-                "INSERT INTO lookups VALUES (?, ?, ?) ON CONFLICT (model) DO UPDATE SET "
-                "hits = hits + excluded.hits, misses = misses + excluded.misses",
-                (model, len(found), len(keys) - len(found)),
-            )
         wrong = [value for value in found.values() if not self._is_score(value)]
         if wrong:
             raise DataError(
@@ -137,18 +129,6 @@ class ScoreCache:
                 "delete the file and run again"
             )
         return found
-
-    def lookups(self, model: str) -> tuple[int, int]:
-        """How many questions of a model were known so far, and how many were not; by all clients of this file.
-
-        Raises:
-            DataError, OSError: as :meth:`get`.
-        """
-        if not self.path.is_file():
-            return 0, 0
-        with self._open() as connection:
-            row = connection.execute("SELECT hits, misses FROM lookups WHERE model = ?", (model,)).fetchone()
-        return (row[0], row[1]) if row else (0, 0)
 
     def put(self, scores: Mapping[bytes, float]) -> None:
         """Keep scores.

@@ -20,12 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
-from paco_core.io.local_server import is_loopback
 from paco_core.io.pictures import picture_digest
 from paco_core.io.text import spell_surrogates
 from paco_core.io.validation import first_fault
@@ -39,10 +37,7 @@ if TYPE_CHECKING:
 PictureFormat = Literal["png", "jpeg"]
 TOP_LOGPROBS = 20
 #: Options of Pillow by the format of a file.
-SAVED: dict[str, dict[str, int]] = {"png": {"compress_level": 1}, "jpeg": {"quality": 95}, "bmp": {}}
-#: Pixels of pictures that stay uncompressed on one machine: a panel of 512 px takes a core 48 ms to write, send and
-#: read as PNG, and 5 ms as it is. Smaller ones are quick anyway; two larger ones may not fit into a request.
-RAW_PIXELS = range(512 * 512, 1024 * 1024 + 1)
+SAVED: dict[str, dict[str, int]] = {"png": {"compress_level": 1}, "jpeg": {"quality": 95}}
 LISTING_TIMEOUT_S = 60.0
 CHAT = "/v1/chat/completions"
 
@@ -79,8 +74,7 @@ class RewardClient:
             the 20 most probable tokens are asked for.
         patience: retries, and how long to wait for a server that is down.
         both_orders: a pair's score is the mean over both orders of its pictures; two questions a pair.
-        picture_format: "png", lossless, or "jpeg", smaller; a score got from a JPEG is never taken for the other. To a
-            server on this machine large pictures go uncompressed instead of as PNG (:data:`RAW_PIXELS`).
+        picture_format: "png", lossless, or "jpeg", smaller; a score got from a JPEG is never taken for the other.
         engine: what answers, and in which number format ("vllm bfloat16"): kernels and rounding move a score, so
             that one engine's is never taken for another's.
         locate: see :class:`HttpClient`.
@@ -113,9 +107,6 @@ class RewardClient:
     @property
     def url(self) -> str:
         return self._http.url
-
-    def _pictures(self) -> _Pictures:
-        return _Pictures(self.picture_format, raw=is_loopback(urlsplit(self.url).hostname or ""))
 
     @property
     def answers(self) -> str:
@@ -171,7 +162,7 @@ class RewardClient:
         """
         if not self._checked:
             self.check()
-        pictures = self._pictures()
+        pictures = _Pictures(self.picture_format)
         asked = f'"max_tokens": {max_new_tokens}'
         return list(self._pool.map(self._text, [self._body(query, pictures, asked) for query in queries]))
 
@@ -185,10 +176,10 @@ class RewardClient:
             raise ServingError(f"{self.url}: the answer holds no text") from None
 
     def _score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        pictures = self._pictures()
+        pictures = _Pictures(self.picture_format)
         keys = [self._key(query, pictures) for query in queries]
         distinct = dict(zip(keys, queries, strict=True))
-        known = self._cache.get(self.model, list(distinct)) if self._cache is not None else {}
+        known = self._cache.get(list(distinct)) if self._cache is not None else {}
         scores = {key: Score(value) for key, value in known.items()}
         unknown = {key: query for key, query in distinct.items() if key not in known}
         scores.update(self._ask_all(unknown, pictures))
@@ -306,8 +297,8 @@ def _read(answer: Mapping[str, Any]) -> Score:
 class _Pictures:
     """The pictures of one call: each object digested once, each distinct picture encoded once."""
 
-    def __init__(self, picture_format: PictureFormat, *, raw: bool) -> None:
-        self._format, self._raw = picture_format, raw and picture_format == "png"
+    def __init__(self, picture_format: PictureFormat) -> None:
+        self._format = picture_format
         self._keys: dict[int, tuple[Image.Image, str]] = {}
         self._parts: dict[str, str] = {}
 
@@ -325,10 +316,9 @@ class _Pictures:
         """The picture as a JSON part of a message: a data URL."""
         key = self.key(image)
         if key not in self._parts:
-            form = "bmp" if self._raw and image.width * image.height in RAW_PIXELS else self._format
             buffer = io.BytesIO()
-            image.save(buffer, format=form, **SAVED[form])
+            image.save(buffer, format=self._format, **SAVED[self._format])
             data = base64.b64encode(buffer.getvalue()).decode()
-            url = f"data:image/{form};base64,{data}"
+            url = f"data:image/{self._format};base64,{data}"
             self._parts[key] = f'{{"type": "image_url", "image_url": {{"url": "{url}"}}}}'
         return self._parts[key]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,3 +130,13 @@ def unpack(tensors: Mapping[str, torch.Tensor], group: str) -> dict[str, torch.T
     """One group of :func:`pack`, tensors of any shape."""
     prefix = f"{group}/"
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def try_to_save(save: Callable[[Path], None]) -> None:
+    """Save into a folder that is removed again: what cannot be saved is found now, and not after the last epoch.
+
+    Args:
+        save: writes to the folder it is given, which is not there yet; raises where it cannot, or leaves out a tensor.
+    """
+    with tempfile.TemporaryDirectory(prefix="paco-adapter-") as place:
+        save(Path(place) / "adapter")

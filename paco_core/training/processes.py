@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,35 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather, pad_across_processes, reduce
 
+from paco_core.io.files import DataError
 from paco_core.runtime.launchers import rendezvous
-from paco_core.training.sharding import uses_fsdp2
-
-MESSAGE_BYTES = 32 << 20
 
 
 def launched_processes() -> int:
     """How many processes were started to work together; this one may be alone."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def uses_fsdp2() -> bool:
+    """Whether the configuration of `accelerate launch` shards the frozen weights by FSDP2.
+
+    Raises:
+        DataError: when it requests something that this trainer does not support.
+    """
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        raise DataError("distributed_type: DEEPSPEED was removed in 0.3; use launch/fsdp2.yaml or launch/ddp.yaml")
+    if os.environ.get("ACCELERATE_USE_FSDP") != "true":
+        return False
+    if os.environ.get("FSDP_VERSION") != "2":
+        raise DataError("fsdp_version: this trainer shards by FSDP2; use launch/fsdp2.yaml")
+    if os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
+        raise DataError("fsdp_offload_params: weights are not offloaded here; set it to false")
+    if os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true":
+        raise DataError(
+            "fsdp_cpu_ram_efficient_loading: with it (accelerate's default), transformers leaves the weights of all "
+            "processes but the first empty; set it to false, as launch/fsdp2.yaml does"
+        )
+    return True
 
 
 class Processes:
@@ -78,20 +98,6 @@ class Processes:
         summed: torch.Tensor = reduce(tensor.to(self._state.device), "sum").to(tensor.device)
         return summed
 
-    def all_reduce_each(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """:meth:`all_reduce` of each of many tensors of one type and any shape.
-
-        A message of some megabytes takes hardly longer than a small one, and an adapter has hundreds of tensors.
-        """
-        if self._state is None:
-            return list(tensors)
-        summed: list[torch.Tensor] = []
-        for bucket in _buckets(tensors):
-            whole = self.all_reduce(torch.cat([tensor.reshape(-1) for tensor in bucket]))
-            parts = whole.split([tensor.numel() for tensor in bucket])
-            summed += [part.view_as(tensor) for part, tensor in zip(parts, bucket, strict=True)]
-        return summed
-
     def all_reduce_array(self, array: np.ndarray) -> np.ndarray:
         """:meth:`all_reduce` of a NumPy array of any shape."""
         if self._state is None:
@@ -111,17 +117,3 @@ class Processes:
         padded = pad_across_processes(own, pad_index=ord(" "))
         everyones = gather(padded).cpu().reshape(self.world_size, -1)
         return [row for text in everyones for row in json.loads(bytes(text.tolist()))]
-
-
-def _buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """In their order, together as long as they fit into one message; a larger one goes alone."""
-    bucket: list[torch.Tensor] = []
-    size = 0
-    for tensor in tensors:
-        if bucket and size + tensor.nbytes > MESSAGE_BYTES:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(tensor)
-        size += tensor.nbytes
-    if bucket:
-        yield bucket

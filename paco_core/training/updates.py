@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
-from paco_core.training.moments import moments_of, restore_moments
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.processes import Processes
 
@@ -56,9 +57,8 @@ class Updates:
             absent = {name: p for name, p in self.parameters.items() if name not in totals}
             totals |= {name: torch.zeros_like(p, dtype=torch.float64) for name, p in absent.items()}
         changed = [(parameter, totals[name]) for name, parameter in self.parameters.items() if name in totals]
-        sums = self.processes.all_reduce_each([total for _, total in changed])
-        for (parameter, _), total in zip(changed, sums, strict=True):
-            parameter.grad = total.to(parameter.dtype)
+        for parameter, total in changed:
+            parameter.grad = self.processes.all_reduce(total).to(parameter.dtype)
 
     def step(self) -> float:
         """Clip and step; return the norm of the gradient before clipping.
@@ -79,3 +79,35 @@ class Updates:
     def restore(self, moments: dict[str, torch.Tensor]) -> None:
         """Load the tensors of :meth:`moments`, shaped like them, after the weights were restored."""
         restore_moments(self.optimizer, self.parameters, moments)
+
+
+def moments_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What an optimiser keeps of each parameter, by ``parameter|key``; nothing before its first step.
+
+    Moments are shaped like their parameter, counts of steps are scalars.
+    """
+    # bitsandbytes counts steps in an int and shares quantisation maps; a file of tensors holds each by itself.
+    return {
+        f"{name}|{key}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def restore_moments(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]
+) -> None:
+    """Put back what :func:`moments_of` gave, shaped like that, after the weights were put back.
+
+    Raises:
+        KeyError: when it is of a parameter that is not there.
+    """
+    of_torch = isinstance(optimizer, torch.optim.AdamW)
+    for label, value in kept.items():
+        name, _, key = label.rpartition("|")
+        parameter = parameters[name]
+        state = optimizer.state[parameter]
+        if key == "step":
+            state[key] = value.cpu() if of_torch else int(value)
+        else:
+            state[key] = value.to(parameter.device)

@@ -80,7 +80,7 @@ def _checkpoints(root: Path) -> None:
     import torch
 
     from paco_core.reward_model import checkpoint
-    from paco_core.training.moments import moments_of
+    from paco_core.training.updates import moments_of
 
     tensors = {f"adapter/{name}": torch.arange(12.0).reshape(3, 4) for name in "ab"}
     save_policy(root / "checkpoint", Checkpoint("recipe", 3, tensors, {"rows": [{"epoch": 1}]}))

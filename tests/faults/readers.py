@@ -226,7 +226,7 @@ def probabilities(found: list[tuple[str, float]]) -> str | None:
 def _scores(root: Path) -> Any:
     from paco_core.serving.cache import ScoreCache
 
-    return ScoreCache(root / "scores.db").get("model", KEYS)
+    return ScoreCache(root / "scores.db").get(KEYS)
 
 
 def known_scores(found: dict[bytes, float]) -> str | None:

@@ -94,7 +94,7 @@ def _put_score(folder: Path, n: int) -> None:
 
 def _scores(folder: Path) -> set[int]:
     keys = {n.to_bytes(16, "big") + bytes(200): n for n in range(2000)}
-    return {keys[key] for key in ScoreCache(folder / "scores.db").get("model", list(keys))}
+    return {keys[key] for key in ScoreCache(folder / "scores.db").get(list(keys))}
 
 
 def _put_answer(folder: Path, n: int) -> None:

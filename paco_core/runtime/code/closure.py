@@ -30,7 +30,6 @@ PLUMBING = frozenset(
         "paco_core.io.secret_shapes",
         "paco_core.io.secrets",
         "paco_core.serving.http_server",
-        "paco_core.serving.servers.cleanup",
         "paco_core.serving.servers.gateway",
         "paco_core.serving.servers.process",
         "paco_core.serving.servers.registry",

@@ -45,8 +45,6 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
     line += ["--dtype", serving.dtype, "--threads", str(serving.threads), "--max-batch", str(serving.max_batch)]
     line += ["--max-model-len", str(serving.max_model_len)]
     line += ["--quantization", serving.quantization] if serving.quantization else []
-    if serving.score_cache is not None:
-        line += ["--score-cache", str(root / serving.score_cache)]
     return Launch(line, environment, inherits=True)
 
 

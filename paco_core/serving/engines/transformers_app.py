@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -32,14 +32,10 @@ from paco_core.io.imports import uncollected, without
 from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.quantised import LIBRARIES
 from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.serving.cache import ScoreCache
 from paco_core.serving.engines.answers import Ask, Batcher, Count, ModelAnswer, Usage, counter
 from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, bodies, body_of, refuse
 from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
-
-if TYPE_CHECKING:
-    from paco_core.reward_model.network import Network
 
 LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -209,17 +205,6 @@ def build_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
     )
 
 
-def report_caches(server: ModelServer, network: Network, scores: Path | None) -> None:
-    """Have the server's metrics report what the model and the clients did not have to do again."""
-    tally = server.metrics.tally
-    tally("paco_panels_encoded", "Pictures through the vision tower", lambda: network.encoded)
-    tally("paco_panels_known", "Pictures whose vision features were kept", lambda: network.reused)
-    if scores is not None:
-        cache = ScoreCache(scores)
-        tally("paco_score_cache_hits", "Questions that clients knew", lambda: cache.lookups(server.name)[0])
-        tally("paco_score_cache_misses", "Questions that clients had to ask", lambda: cache.lookups(server.name)[1])
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Serve a pairwise reward model (OpenAI chat protocol).")
     parser.add_argument("--model", required=True, help="a Qwen2.5-VL folder, or a hub id")
@@ -233,7 +218,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=whole(1), default=1)
     parser.add_argument("--max-batch", type=whole(1), default=96)
     parser.add_argument("--max-model-len", type=whole(1, 2**30), help="tokens of the longest question and its answer")
-    parser.add_argument("--score-cache", type=Path, help="the clients' file of known scores, for its hits in /metrics")
     return parser.parse_args(argv)
 
 
@@ -279,7 +263,9 @@ def _serve(args: argparse.Namespace) -> None:
         count=counter(scorer.network),
         api_key=os.environ.get(API_KEY),
     )
-    report_caches(server, scorer.network, args.score_cache)
+    network = scorer.network
+    server.metrics.tally("paco_panels_encoded", "Pictures through the vision tower", lambda: network.encoded)
+    server.metrics.tally("paco_panels_known", "Pictures whose vision features were kept", lambda: network.reused)
     log.info("%s loaded from %s in %.1f s", args.served_model_name, args.model, time.monotonic() - began)
     given = args.fd is not None
     bound = socket.socket(fileno=args.fd) if given else socket.create_server((args.host, args.port))

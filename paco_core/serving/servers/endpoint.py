@@ -15,7 +15,8 @@ from pathlib import Path
 from dvc_project.hashing import Workspace
 from paco_core.config.params import ServingParams
 from paco_core.io.answer import Answer, plain
-from paco_core.io.files import digest
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import DataError, digest
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
@@ -25,7 +26,6 @@ from paco_core.reward_model.yes_probability import NO, YES
 from paco_core.runtime.code.environment import environment_digest
 from paco_core.runtime.code.stage_code import digest_of
 from paco_core.runtime.placement import announce_servers
-from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import launch, launch_gateway, vllm
 from paco_core.serving.protocol import ServingError
@@ -33,6 +33,7 @@ from paco_core.serving.servers.process import tail
 from paco_core.serving.servers.registry import GATEWAY, Registry, ServerRecord, ServerSettings
 
 POLL_S = 0.05
+HEALTHY = "reward_endpoint_healthy"  # name of the check
 EMBEDDED = "paco_core.serving.engines.transformers_app"  # what computes scores in the engine "transformers"
 CLIENT = "paco_core.serving.client"  # what sends pictures and reads scores
 
@@ -219,12 +220,6 @@ class RewardEndpoint:
             locate=self._locate,
         )
 
-    def lookups(self) -> tuple[int, int]:
-        """How many questions the clients' cache knew so far, and how many it did not."""
-        if self.serving.score_cache is None:
-            return 0, 0
-        return ScoreCache(self._registry.root / self.serving.score_cache).lookups(self.model)
-
     def leases(self) -> int:
         return self._registry.leases(self.model)
 
@@ -335,3 +330,33 @@ def down(root: Path, name: str | None = None) -> str:
     stopped = [record for record in map(registry.stop, names) if record is not None]
     lines = [f"stopped {record.name} at {record.url}" for record in stopped]
     return "\n".join(lines) or "no reward model was served"
+
+
+def check_served(folder: Path, root: Path, serving: ServingParams) -> CheckReport:
+    """Ask the living server of the model in ``folder`` for its name and its golden pairs; starts nothing."""
+    try:
+        model = served_name(fingerprint(folder, root))
+        endpoint = RewardEndpoint.living(folder, serving, root)
+    except DataError as error:
+        return CheckReport(HEALTHY, False, "WARN", str(error))
+    if endpoint is None:
+        text = f"no server of {model} is up; stages start a private one when they need it"
+        return CheckReport(HEALTHY, False, "WARN", text, {"model": model})
+    metadata: dict[str, str | int | float] = {
+        "model": model,
+        "url": endpoint.url,
+        "engine": endpoint.engine,
+        "process": endpoint.pid,
+        "leases": endpoint.leases(),
+    }
+    began = time.perf_counter()
+    try:
+        worst = endpoint.check_golden()
+    except DataError as error:
+        return CheckReport(HEALTHY, False, "ERROR", str(error), metadata)
+    metadata["seconds"] = round(time.perf_counter() - began, 3)
+    if worst is None:
+        return CheckReport(HEALTHY, True, "ERROR", f"{model} answers; its folder has no golden pairs", metadata)
+    metadata["golden_difference"] = worst
+    text = f"{model} answers; its golden pairs differ by {worst:.2g} in the log-odds of Yes at most"
+    return CheckReport(HEALTHY, True, "ERROR", text, metadata)

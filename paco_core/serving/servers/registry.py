@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from paco_core.io.file_locks import hold, is_held, locked
+from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.io.local_server import is_loopback
 from paco_core.io.project import owner_root
@@ -232,3 +232,30 @@ def release(lease: IO[bytes]) -> None:
     """End a lease."""
     Path(lease.name).unlink(missing_ok=True)
     lease.close()
+
+
+def remove_stale(root: Path) -> list[str]:
+    """Remove leases whose holders have gone and records whose supervisors have gone; one line each.
+
+    A supervisor removes its own leases. If the supervisor itself was killed, this function does it.
+    """
+    registry = Registry(root)
+    if not registry.folder.is_dir():
+        return []
+    removed = []
+    with registry.guard():
+        for home in sorted(path for path in registry.folder.iterdir() if path.is_dir()):
+            for lease in sorted((home / "leases").glob("*")):
+                if remove_unless_held(lease):
+                    removed.append(f"{home.name}: lease {lease.name} expired, its holder has gone")
+            if (home / "server.json").is_file() and not is_held(home / "alive"):
+                (home / "server.json").unlink()
+                (home / "stay").unlink(missing_ok=True)
+                removed.append(f"{home.name}: its supervisor has gone, the record is removed")
+    return removed
+
+
+def living(root: Path) -> list[str]:
+    """Names of servers that live now."""
+    registry = Registry(root)
+    return [name for name in registry.names() if registry.living(name) is not None]

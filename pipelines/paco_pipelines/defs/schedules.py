@@ -55,7 +55,7 @@ endpoint_health = dg.define_asset_job(
     description="Every five minutes while a server of the reward is up",
 )
 def endpoint_health_every_5_minutes(_context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    from paco_core.serving.servers.cleanup import living
+    from paco_core.serving.servers.registry import living
 
     names = living(ROOT)
     return dg.RunRequest(tags={"serving": ", ".join(names)[:63]}) if names else dg.SkipReason("no server is up")

@@ -20,7 +20,7 @@ STOPPED = dg.DefaultSensorStatus.STOPPED
 def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Starts no run; says what it cleared away."""
     from paco_core.runtime.tracking import send_left_over, unsent
-    from paco_core.serving.servers.cleanup import remove_stale
+    from paco_core.serving.servers.registry import remove_stale
 
     lines = remove_stale(ROOT)
     if unsent(ROOT):

@@ -19,8 +19,7 @@ from paco_core.operations.audit import audit, to_audit
 from paco_core.operations.promotion.decision import rule_for
 from paco_core.operations.promotion.measuring import unseen_by_all
 from paco_core.operations.reevaluation import Reevaluation, Subject
-from paco_core.serving.servers.cleanup import living, remove_stale
-from paco_core.serving.servers.registry import FOLDER, Registry
+from paco_core.serving.servers.registry import FOLDER, Registry, living, remove_stale
 
 START = datetime(2026, 1, 1, 3, tzinfo=UTC)
 NAME = "flux_t2is"

@@ -1,4 +1,4 @@
-"""The asset of the served reward: starts the server, measures it, and tells people what they look for."""
+"""The asset of the served reward: starts the server and shows where it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.serving_fakes import diarist_launch
 
 
 @pytest.mark.slow
-def test_the_asset_shows_fingerprint_engine_speed_and_links(
+def test_the_asset_shows_fingerprint_engine_and_links(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data/reward_merged"
@@ -32,9 +32,6 @@ def test_the_asset_shows_fingerprint_engine_speed_and_links(
         shown = dict(result.metadata or {})
         assert shown["fingerprint"] == name.split("@")[1] and shown["engine"] == "transformers"
         assert isinstance(shown["server"], dg.UrlMetadataValue) and shown["server"].url.startswith("http://127.0.0.1:")
-        # the engine takes 50 ms a batch
-        assert 50 <= shown["latency p50 (ms)"] <= shown["latency p95 (ms)"]
-        assert shown["throughput (pairs/s)"] > 1e3 / shown["latency p50 (ms)"]  # questions in flight share a batch
         assert checks.reward_endpoint_healthy().passed
     finally:
         endpoint.down(tmp_path)

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from paco_core.policies import base
-from paco_core.policies.encoder_adapters import adapters_on
-from paco_core.policies.encodings import fingerprint, row_key
+from paco_core.policies.encodings import adapters_on, fingerprint, row_key
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
 
 

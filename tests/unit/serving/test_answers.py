@@ -239,10 +239,10 @@ def test_scores_of_an_older_version_are_dropped(tmp_path: Path, caplog: pytest.L
     file = tmp_path / "scores.db"
     old_cache(file, {b"a": 0.0, b"b": 0.5})
     with caplog.at_level(logging.WARNING, "paco.serving"):
-        assert ScoreCache(file).get(NAME, [b"a", b"b"]) == {}
+        assert ScoreCache(file).get([b"a", b"b"]) == {}
     assert f"{file}: 2 scores of an older version" in caplog.text
     ScoreCache(file).put({b"a": 0.25})
-    assert ScoreCache(file).get(NAME, [b"a", b"b"]) == {b"a": 0.25} and caplog.text.count("dropped") == 1
+    assert ScoreCache(file).get([b"a", b"b"]) == {b"a": 0.25} and caplog.text.count("dropped") == 1
 
 
 def test_several_processes_may_meet_an_old_cache(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_several_processes_may_meet_an_old_cache(tmp_path: Path) -> None:
         thread.join(60)
     assert not wrong
     keys = [b"old", *(b"%d" % number for number in range(8))]
-    assert ScoreCache(file).get(NAME, keys) == {b"%d" % number: number / 8 for number in range(8)}
+    assert ScoreCache(file).get(keys) == {b"%d" % number: number / 8 for number in range(8)}
 
 
 def test_a_newer_cache_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,8 +275,8 @@ def test_a_newer_cache_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.MonkeyPatch.context() as now:
             now.setattr(cache, "VERSION", cache.VERSION - 1)
             with pytest.raises(DataError, match=r"scores\.db: a newer version"):
-                ScoreCache(file).get(NAME, [b"a"])
-        assert ScoreCache(file).get(NAME, [b"a"]) == {b"a": 0.5}
+                ScoreCache(file).get([b"a"])
+        assert ScoreCache(file).get([b"a"]) == {b"a": 0.5}
 
 
 @pytest.mark.parametrize("value", [1.5, -0.1, INFINITE, "half", b"x"])
@@ -288,9 +288,9 @@ def test_what_lies_in_the_cache_is_looked_at(tmp_path: Path, value: Any) -> None
             known.execute("INSERT INTO scores VALUES (?, ?)", (b"bad", value))
         known.execute("PRAGMA ignore_check_constraints = ON")
         known.execute("INSERT INTO scores VALUES (?, ?)", (b"bad", value))
-    assert ScoreCache(file).get(NAME, [b"good"]) == {b"good": 0.5}
+    assert ScoreCache(file).get([b"good"]) == {b"good": 0.5}
     with pytest.raises(DataError, match=r"scores\.db: 1 of its entries are not scores"):
-        ScoreCache(file).get(NAME, [b"good", b"bad"])
+        ScoreCache(file).get([b"good", b"bad"])
 
 
 @pytest.mark.parametrize("value", [NAN, INFINITE, -0.5, 1.01])
@@ -298,7 +298,7 @@ def test_no_score_is_kept_that_is_none(tmp_path: Path, value: float) -> None:
     known = ScoreCache(tmp_path / "scores.db")
     with pytest.raises(ValueError, match="1 of 2 scores to keep"):
         known.put({b"a": 0.5, b"b": value})
-    assert known.get(NAME, [b"a"]) == {}
+    assert known.get([b"a"]) == {}
 
 
 def test_a_server_writes_no_number_that_json_does_not_know() -> None:

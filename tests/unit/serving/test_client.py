@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from PIL import Image
 from paco_core.io.http_client import MAX_PAUSE_S, Patience
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving.client import RewardClient
-from paco_core.serving.engines import pictures
 from paco_core.serving.protocol import ServingError
 from tests.support.serving_fakes import (
     NAME,
@@ -118,40 +116,6 @@ def test_jpeg_only_when_asked_and_never_mixed_with_png(tmp_path: Path) -> None:
                 client.score([query])
     lossy, lossless = (ask.query.first for ask in model.asks)
     assert lossy.tobytes() != noise.tobytes() == lossless.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("host", "size", "form"),
-    [
-        ("127.0.0.1", (512, 512), "bmp"),
-        ("localhost", (510, 515), "bmp"),  # rows of a BMP are padded
-        ("127.0.0.1", (511, 512), "png"),
-        ("[::1]", (1024, 1024), "bmp"),
-        ("127.0.0.1", (1025, 1024), "png"),
-        ("judge.example", (512, 512), "png"),
-    ],
-)
-def test_large_panels_stay_uncompressed_on_one_machine(host: str, size: tuple[int, int], form: str) -> None:
-    """The panels of a picture of 1024 px; the pixels are the same."""
-    noise = Image.effect_noise(size, 90).convert("RGB")
-    with RewardClient(f"http://{host}:1", NAME) as client, RewardClient(f"http://{host}:1", NAME) as lossy:
-        lossy.picture_format = "jpeg"
-        url = json.loads(client._pictures().part(noise))["image_url"]["url"]
-        assert json.loads(lossy._pictures().part(noise))["image_url"]["url"].startswith("data:image/jpeg;base64,")
-    assert url.startswith(f"data:image/{form};base64,")
-    assert pictures.decode(pictures.head(pictures.payload(url))).tobytes() == noise.tobytes()
-
-
-def test_uncompressed_panels_are_answered(tmp_path: Path) -> None:
-    """And their scores are known to who sends PNG: they are of the same pixels."""
-    model, file = FakeModel(), tmp_path / "scores.db"
-    query = PairQuery(*(Image.effect_noise((512, 512), sigma).convert("RGB") for sigma in (60, 90)), "Same?")
-    with served(model) as (url, _), RewardClient(url, NAME, cache=file) as client:
-        (score,) = client.score([query])
-    assert model.asks[0].query.first.tobytes() == query.first.tobytes()
-    with RewardClient("http://judge.example:1", NAME, cache=file) as away:
-        away._checked = True
-        assert away.score([query]) == [score]
 
 
 def test_a_client_waits_for_a_server_that_is_down_and_no_longer_than_it_was_told() -> None:

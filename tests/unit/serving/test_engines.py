@@ -29,8 +29,7 @@ from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import transformers_app
 from paco_core.serving.engines.vllm import PYTHON
 from paco_core.serving.protocol import ServingError
-from paco_core.serving.servers.checks import check_served
-from paco_core.serving.servers.endpoint import RewardEndpoint
+from paco_core.serving.servers.endpoint import RewardEndpoint, check_served
 from tests.support.carriers import carriers, drawing
 from tests.unit.serving import test_app as app
 

@@ -39,15 +39,6 @@ def test_scores_survive_in_the_cache_file(tmp_path: Path) -> None:
     assert len(model.asks) == 13 and client.counts.cached == 0
 
 
-def test_the_cache_counts_what_it_knew_for_each_model(tmp_path: Path) -> None:
-    cache = ScoreCache(tmp_path / "scores.db")
-    assert cache.lookups(NAME) == (0, 0)
-    cache.get(NAME, [b"a", b"b"])
-    cache.put({b"a": 0.5})
-    assert cache.get(NAME, [b"a", b"b"]) == {b"a": 0.5}
-    assert (cache.lookups(NAME), cache.lookups("another")) == ((1, 3), (0, 0))
-
-
 def test_cache_key_depends_on_every_part() -> None:
     parts = [
         ("m", "e", "i", "a", "b"),
@@ -82,7 +73,7 @@ def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
     file = tmp_path / "scores.db"
     file.write_bytes(b"no database" * 1000)
     with pytest.raises(DataError, match=r"scores\.db.*delete it"):
-        ScoreCache(file).get(NAME, [b"k"])
+        ScoreCache(file).get([b"k"])
 
 
 def test_a_full_disk_is_not_blamed_on_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +89,7 @@ def test_a_full_disk_is_not_blamed_on_the_cache(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="No space left") as raised:
         ScoreCache(file).put({b"%d" % number: 0.5 for number in range(10_000)})
     assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(file))
-    assert ScoreCache(file).get(NAME, [b"a", b"1"]) == {b"a": 0.5}
+    assert ScoreCache(file).get([b"a", b"1"]) == {b"a": 0.5}
     error = sqlite3.OperationalError("disk I/O error")  # how it is told where the log's index finds no space
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
     with pytest.raises(OSError, match="No space left"), ScoreCache(file)._open():
@@ -116,4 +107,4 @@ def test_a_cache_in_use_is_waited_for_and_not_to_be_deleted(tmp_path: Path, monk
         assert "delete" not in str(raised.value)
         other.execute("COMMIT")
     ScoreCache(file).put({b"b": 0.5})
-    assert ScoreCache(file).get(NAME, [b"a", b"b"]) == {b"a": 0.5, b"b": 0.5}
+    assert ScoreCache(file).get([b"a", b"b"]) == {b"a": 0.5, b"b": 0.5}

@@ -8,7 +8,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_multi_gpu_env
 
 from paco_core.io.shipped import LIBRARY
-from paco_core.training.sharding import uses_fsdp2
+from paco_core.training.processes import uses_fsdp2
 
 FOLDER = LIBRARY / "launch"
 SHARDED = {"ddp": False, "cpu": False, "fsdp2": True, "fsdp2-cpu": True}

@@ -12,7 +12,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from paco_core.adapters.attach import to_save
 from paco_core.config.params import LoraParams
 from paco_core.policies import base
-from paco_core.training.saving import try_to_save
+from paco_core.training.checkpoint import try_to_save
 from tests.support import loras
 from tests.support.tiny import tiny_flux
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from paco_core.training import optimizers, processes
+from paco_core.training import optimizers
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.processes import Processes
@@ -72,23 +71,3 @@ def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
     with pytest.raises(NotFinite, match="norm is nan; the last checkpoint is good"):
         of.step()
     assert torch.equal(of.parameters["a"], torch.ones(4))
-
-
-def test_many_gradients_travel_in_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each as if it had gone alone, in its place and shape."""
-    messages: list[int] = []
-
-    def reduce(tensor: torch.Tensor, _how: str) -> torch.Tensor:
-        messages.append(tensor.numel())
-        return tensor * 2  # as if a second process had the same
-
-    monkeypatch.setattr(processes, "reduce", reduce)
-    monkeypatch.setattr(processes, "MESSAGE_BYTES", 8 * 10)  # ten float64
-    two = Processes()
-    two._state = SimpleNamespace(device="cpu")
-    shapes: list[tuple[int, tuple[int, ...]]] = [(4, (2, 2)), (6, (6,)), (12, (3, 4)), (1, ()), (9, (3, 3))]
-    given = [torch.arange(n, dtype=torch.float64).reshape(shape) for n, shape in shapes]
-    for before, after in zip(given, two.all_reduce_each(given), strict=True):
-        assert torch.equal(after, before * 2) and after.shape == before.shape
-    assert messages == [4 + 6, 12, 1 + 9]
-    assert two.all_reduce_each([]) == []

@@ -12,19 +12,16 @@ from paco_pipelines.defs.graph import ROOT, maker
 def reward_endpoint(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
     """A server of the merged reward, under a name that carries its md5; it stays until `paco serve down`.
 
-    Its speed is measured with pictures that it has not seen: latency of one question alone, throughput of many.
     Stages need none: they attach to a living server of the right name, or start a private one.
     """
     from paco_core.config.params import PARAMS_FILE, load
     from paco_core.serving.servers.endpoint import RewardEndpoint, up
-    from paco_core.serving.servers.measure import measure
 
     folder, serving = ROOT / paths.REWARD_MERGED, load(ROOT / PARAMS_FILE).serving
     context.log.info(up(folder, serving, ROOT))
     endpoint = RewardEndpoint.living(folder, serving, ROOT)
     if endpoint is None:
         raise dg.Failure(f"the server of {folder} ended at once; `paco serve logs` shows why")
-    speed, (hits, misses) = measure(endpoint), endpoint.lookups()
     return dg.MaterializeResult(
         data_version=dg.DataVersion(endpoint.model),
         metadata={
@@ -33,10 +30,5 @@ def reward_endpoint(context: dg.AssetExecutionContext) -> dg.MaterializeResult[A
             "engine": endpoint.engine,
             "server": dg.MetadataValue.url(endpoint.url),
             "metrics": dg.MetadataValue.url(f"{endpoint.url}/metrics"),
-            "latency p50 (ms)": round(1e3 * speed.p50_s, 1),
-            "latency p95 (ms)": round(1e3 * speed.p95_s, 1),
-            "throughput (pairs/s)": round(speed.per_second, 1),
-            "score cache hits": hits,
-            "score cache misses": misses,
         },
     )
