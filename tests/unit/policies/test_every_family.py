@@ -1,0 +1,154 @@
+"""Every family against the plain diffusers pipeline that it is made of: images, log-probabilities, adapters, caches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from paco_core.config.params import PolicyLora
+from paco_core.grpo.dynamics import DYNAMICS
+from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.io.files import DataError
+from paco_core.policies.base import Size
+from tests.support.policy_families import FAMILIES, GUIDANCE, KEYS, Family, build
+from tests.support.released_lora import as_released
+
+LORA, SIZE = PolicyLora(rank=4, alpha=8), (32, 32)
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name + family.version)
+def family(request: pytest.FixtureRequest) -> Family:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(family, tmp_path_factory)
+
+
+@pytest.fixture
+def policy(family: Family, folder: Path) -> Any:
+    return family.load(folder, reference_size=1024 if family.name == "flux2_klein" else None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guidance", [1.0, GUIDANCE])
+@pytest.mark.parametrize("size", [(32, 32), (64, 32)])
+def test_pictures_equal_those_of_the_pipeline(
+    family: Family, policy: Any, monkeypatch: pytest.MonkeyPatch, size: Size, guidance: float
+) -> None:
+    more = family.references_as_large(policy.pipeline, size, monkeypatch)
+    expected = family.by_pipeline(policy.pipeline, policy.noise(size, KEYS), size, guidance, **more)
+    assert expected.std() > 1
+    assert np.abs(family.sample(policy, size, guidance) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("guidance", [1.0, GUIDANCE])
+def test_log_probability_before_an_update_is_the_rollouts(family: Family, policy: Any, guidance: float) -> None:
+    """In other batches than the rollout's, whose longest prompt is another one."""
+    policy.add_adapter(LORA, 0)
+    family.train_a_little(policy)
+    encoded = family.encode(policy, SIZE, guidance)
+    sampling = Sampling.for_policy(policy, SIZE, 4, guidance, noise_steps=[1], noise_level=0.7)
+    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
+    for rows in ([1, 0], [2], [1]):
+        part, step = kept.take(rows), sampling.steps[1]
+        v = policy.velocity(part.before, step.sigma, encoded.take(rows), guidance, SIZE)
+        assert v.requires_grad and v.dtype == torch.float32
+        found = DYNAMICS["flow_sde"].log_prob(part.after, DYNAMICS["flow_sde"].transition(part.before, v, step))
+        assert (found - part.log_prob).abs().max() < 1e-5
+
+
+@pytest.mark.slow
+def test_adapter_loads_into_a_plain_pipeline(
+    family: Family, policy: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import diffusers
+
+    before = family.sample(policy, SIZE)
+    policy.add_adapter(LORA, 0)
+    assert np.array_equal(family.sample(policy, SIZE), before)
+    layers = {name.rsplit(".lora_", 1)[0] for name in policy.trainable()}
+    assert all(any(name.endswith(target) for name in layers) for target in policy.known.lora_targets)
+    family.train_a_little(policy)
+    trained = family.sample(policy, SIZE)
+    assert np.abs(trained - before).max() > 3
+    policy.save_adapter(tmp_path / "adapter")
+    assert [path.suffix for path in (tmp_path / "adapter").iterdir()] == [".safetensors"]
+    plain = getattr(diffusers, policy.known.pipeline).from_pretrained(folder)
+    plain.set_progress_bar_config(disable=True)
+    plain.load_lora_weights(tmp_path / "adapter")
+    more = family.references_as_large(plain, SIZE, monkeypatch)
+    found = family.by_pipeline(plain, policy.noise(SIZE, KEYS), SIZE, GUIDANCE, **more)
+    assert np.abs(found - trained).max() <= 1
+    other = family.load(folder, reference_size=policy.reference_size)
+    other.start_from(str(tmp_path / "adapter"))
+    assert np.abs(family.sample(other, SIZE) - trained).max() <= 1
+    assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
+
+
+def test_an_adapter_of_the_released_trainer_is_a_starting_point(
+    family: Family, policy: Any, folder: Path, tmp_path: Path
+) -> None:
+    policy.add_adapter(LORA, 0)
+    family.train_a_little(policy)
+    other = family.load(folder, reference_size=policy.reference_size)
+    other.start_from(str(as_released(policy, tmp_path / "lora")))
+    assert np.array_equal(family.sample(other, SIZE), family.sample(policy, SIZE))
+    assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
+
+
+def test_gradient_checkpointing_changes_no_gradient(family: Family, policy: Any) -> None:
+    policy.add_adapter(LORA, 0)
+    family.train_a_little(policy)
+    encoded, noise = family.encode(policy, SIZE), policy.noise(SIZE, KEYS)
+
+    def gradients() -> list[torch.Tensor]:
+        policy.velocity(noise, 0.8, encoded.take(range(3)), GUIDANCE, SIZE).square().sum().backward()
+        found = [p.grad for p in policy.trainable().values() if p.grad is not None]  # the last texts lead nowhere
+        policy.transformer.zero_grad()
+        assert len(found) > 10
+        return found
+
+    plain = gradients()
+    policy.transformer.train()  # diffusers checkpoints in training only
+    policy.enable_gradient_checkpointing()
+    for before, after in zip(plain, gradients(), strict=True):
+        assert torch.allclose(before, after, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_was_encoded_once_is_not_encoded_again(
+    family: Family, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = family.encode(family.load(folder, cache=tmp_path), SIZE)
+    again = family.load(folder, cache=tmp_path)
+
+    def refuse(*_args: object, **_more: object) -> None:
+        raise AssertionError("an encoder ran")
+
+    for name in family.encoders:
+        monkeypatch.setattr(again.pipeline, name, refuse)
+    again.drop_encoders()
+    for row, before in zip(family.encode(again, SIZE).rows, first.rows, strict=True):
+        assert row.keys() == before.keys() and all(torch.equal(row[name], before[name]) for name in row)
+    rows = [first.rows[0], *(family.encode(again, SIZE, guidance).rows[0] for guidance in (GUIDANCE, 1.0))]
+    by_default, guided, unguided = ({name.partition(" ")[0] for name in row} for row in rows)
+    assert guided == by_default and guided - unguided == ({"negative"} if again.known.true_guidance else set())
+    with pytest.raises(RuntimeError, match="dropped"):
+        again.encode(["another one"], family.length, *family.reference_arguments(SIZE, 1))
+
+
+@pytest.mark.parametrize("other", ["FluxInpaintPipeline", "QwenImageEditInpaintPipeline"])
+def test_another_pipeline_class_is_refused(family: Family, folder: Path, tmp_path: Path, other: str) -> None:
+    shutil.copytree(folder, tmp_path / "other")
+    index = json.loads((folder / "model_index.json").read_text())
+    (tmp_path / "other" / "model_index.json").write_text(json.dumps({**index, "_class_name": other}))
+    with pytest.raises(DataError, match=f"holds a {other}, the family {family.name} needs a"):
+        family.load(tmp_path / "other")
