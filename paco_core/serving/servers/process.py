@@ -13,7 +13,6 @@ from paco_core.io.file_locks import hold
 from paco_core.serving.engines import Launch
 from paco_core.serving.protocol import ServingError
 
-LISTEN = "0A"  # a state in /proc/net/tcp
 TAIL_BYTES = 3000  # of a server's log, in the message of a failed start
 
 
@@ -44,21 +43,15 @@ def bind(host: str, port: int) -> socket.socket:
 
 def port_holder(port: int) -> str:
     """The process that listens on a TCP port, as "process 12 (python -m ...)", as far as this system shows it."""
-    inodes = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        if not table.is_file():
-            continue
-        for line in table.read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if any(str(link.readlink()) in inodes for link in (process / "fd").iterdir()):
-                line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                return f"process {process.name} ({line[:200]})"
-        except OSError:  # it has ended, or belongs to somebody else
-            continue
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                line = " ".join(psutil.Process(connection.pid).cmdline())
+                return f"process {connection.pid} ({line[:200]})"
+    except psutil.Error:  # it has ended, or belongs to another user
+        pass
     return "another process (of another user, perhaps)"
 
 
