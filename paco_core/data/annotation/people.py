@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnnotatorAnswer
 from paco_core.data.annotation.votes import RankingTask, Votes, instance_rows, orders, unscored
+from paco_core.data.records.records import parse_ref
 from paco_core.io.files import DataError, digest
 from paco_core.io.pictures import picture_digest
 
@@ -86,7 +87,12 @@ def from_answers(
     )
 
 
-def present(instances: pd.DataFrame, panel: Callable[[str], Image]) -> Callable[[str], str]:
+def present(
+    instances: pd.DataFrame,
+    panel: Callable[[str], Image],
+    versions: Mapping[str, str] | None = None,
+    known: MutableMapping[str, str] | None = None,
+) -> Callable[[str], str]:
     """A function from an instance id to the digest of the pixels that the instance shows now.
 
     An instance is named by ids of grids, and a grid may be painted again under its id. Each panel is read once. The
@@ -95,8 +101,20 @@ def present(instances: pd.DataFrame, panel: Callable[[str], Image]) -> Callable[
     Args:
         instances: columns ``instance_id``, ``reference``, ``candidates``.
         panel: reads a panel by its reference, ``GRID_ID#NUMBER``.
+        versions: of grids, by id (:meth:`paco_core.data.records.panels.PanelStore.versions`).
+        known: ``VERSION#NUMBER`` -> digest of that panel, which is not read. Digests of panels that are read are added.
     """
-    panel_digest = cache(lambda ref: picture_digest(panel(ref)))
+    versions, known = versions or {}, {} if known is None else known
+
+    @cache
+    def panel_digest(ref: str) -> str:
+        grid, number = parse_ref(ref)
+        if grid not in versions:
+            return picture_digest(panel(ref))
+        if (key := f"{versions[grid]}#{number}") not in known:
+            known[key] = picture_digest(panel(ref))
+        return known[key]
+
     rows = {name: (reference, *candidates) for name, reference, candidates in instance_rows(instances)}
     return cache(lambda instance_id: digest_of(panel_digest, rows[instance_id]))
 

@@ -93,7 +93,9 @@ class AnnotationQueue:
         if not self.instances:
             raise DataError("there is no instance to annotate; run `dvc repro rankings`")
         self.chosen = assignment.sample(self.instances, count)
-        self._present = present(instances, self.panels.panel)
+        self._digests = store.panel_digests()
+        self._stored = len(self._digests)
+        self._present = present(instances, panels.panel, panels.versions(), self._digests)
         self._lock = threading.Lock()
         self._by_token = {one.token: one for one in store.annotators()}
         answers, self._newest = store.after(0)
@@ -101,6 +103,7 @@ class AnnotationQueue:
         for name in self.instances:  # in their order, so that each grid is decoded once
             if name in seen:
                 self.pictures(name)
+        self._keep_digests()
         latest = {(answer.annotator, answer.instance_id): answer for answer in answers}
         answered: dict[str, list[str]] = {}
         for answer in latest.values():
@@ -194,6 +197,7 @@ class AnnotationQueue:
         self.store.record(
             AnnotatorAnswer(who.name, instance_id, revision, verdict, ranking, shown, seconds, pictures=seen)
         )
+        self._keep_digests()
 
     def pictures(self, instance_id: str) -> str:
         """Digest of what an instance shows now; "" where it is gone or damaged."""
@@ -201,6 +205,13 @@ class AnnotationQueue:
             return ""
         with self._lock:  # the panel store is not thread-safe
             return self._present(instance_id)
+
+    def _keep_digests(self) -> None:
+        """Store the digests of panels that were read: their grids are not decoded when the queue opens again."""
+        with self._lock:
+            new = dict(islice(self._digests.items(), self._stored, None))
+            self._stored = len(self._digests)
+        self.store.keep_panel_digests(new)
 
     def _outdated(self, answer: AnnotatorAnswer) -> bool:
         return bool(answer.pictures) and is_outdated(answer, self.pictures(answer.instance_id))

@@ -11,7 +11,7 @@ import json
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,6 +56,10 @@ _SEEN = (
     "CREATE TABLE IF NOT EXISTS seen (annotator TEXT NOT NULL, instance_id TEXT NOT NULL, revision INTEGER NOT NULL,"
     " pictures TEXT NOT NULL, PRIMARY KEY (annotator, instance_id, revision)) STRICT"
 )
+
+#: Digests of the pixels of panels, by the version of their grid and their number (:func:`.people.present`).
+#: They can be computed again.
+_PANELS = "CREATE TABLE IF NOT EXISTS panels (panel TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT"
 
 
 class StaleAnswer(Exception):
@@ -124,6 +128,7 @@ class AnswerStore:
             if (found := self._version()) != SCHEMA:
                 raise sqlite3.DatabaseError(f"its version is {found}, this program supports {SCHEMA}")
             self._db.execute(_SEEN)
+            self._db.execute(_PANELS)
         except sqlite3.DatabaseError as error:
             self._db.close()
             raise DataError(f"{path}: not a usable answer store: {error}") from None
@@ -283,6 +288,16 @@ class AnswerStore:
         with self._lock:
             ((newest,),) = self._query("SELECT coalesce(max(id), 0) FROM answers")
             return self._select("WHERE id > ? AND id <= ? ORDER BY id", (number, newest)), newest
+
+    def panel_digests(self) -> dict[str, str]:
+        """Digests that :meth:`keep_panel_digests` stored."""
+        return dict(self._query("SELECT panel, digest FROM panels"))
+
+    def keep_panel_digests(self, digests: Mapping[str, str]) -> None:
+        """Store digests of panels; a disk that cannot take them costs time only."""
+        if digests:
+            with suppress(sqlite3.Error), self._transaction():
+                self._db.executemany("INSERT OR IGNORE INTO panels VALUES (?, ?)", digests.items())
 
     def every(self) -> list[AnnotatorAnswer]:
         """All revisions, in order of time."""

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.data.records.records import PromptRecord, parse_ref
@@ -84,6 +84,14 @@ class PanelStore:
     def below(cls, root: Path, *others: Path) -> PanelStore:
         """All shards below ``root`` (``data/grids``) and ``others`` (``data/pairs``, where editing pairs lie)."""
         return cls(ShardReader.below(root, *others, require=GRID_COLUMNS))
+
+    def versions(self) -> dict[str, str]:
+        """Grid id -> md5 of its file and its layout, which decide its panels, as far as the index has an md5."""
+        index = self.grids.index
+        if "md5" not in index:
+            return {}
+        known: Any = index.dropna(subset=["md5"])
+        return dict(zip(known["id"], known["md5"] + " " + known["layout"], strict=True))
 
     def panels(self, grid_id: str) -> list[Image]:
         """All panels of a grid in reading order.

@@ -34,7 +34,7 @@ def panels(**other: str) -> Any:
         grid, number = ref.split("#")
         return Image.new("RGB", (8 + int(number), 8), other.get(grid, "red"))
 
-    return SimpleNamespace(panel=panel)
+    return SimpleNamespace(panel=panel, versions=dict)
 
 
 def study(root: Path, **other: str) -> AnnotationQueue:
@@ -90,7 +90,7 @@ def test_a_picture_that_cannot_be_read_can_be_skipped(tmp_path: Path) -> None:
 
     store = AnswerStore(tmp_path / "answers.sqlite", create=True)
     store.recruit(1)
-    broken_panels: Any = SimpleNamespace(panel=broken)
+    broken_panels: Any = SimpleNamespace(panel=broken, versions=dict)
     queue = AnnotationQueue(store, TABLE, broken_panels, overlap=1)
     (who,) = queue.annotators
     queue.answer(who, "one", 1, "skipped", (), 1.0)

@@ -51,14 +51,21 @@ def rank(queue: AnnotationQueue, who: Annotator) -> None:
     queue.answer(who, view.instance, view.revision, "ranked", [0, 1], 1.0)
 
 
-def test_a_grid_is_decoded_once_when_the_study_is_opened_again(tmp_path: Path) -> None:
+def test_a_grid_is_decoded_once_and_not_again_when_the_study_is_opened_again(tmp_path: Path) -> None:
     queue = study(tmp_path, CountedGrids())
     for who in queue.annotators:
         while queue.view(who).instance:
             rank(queue, who)
     again = CountedGrids()
+    assert study(tmp_path, again).progress() == queue.progress() and again.reads == []
+    with queue.store._transaction():
+        queue.store._db.execute("DELETE FROM panels")  # a store of an earlier version
     assert study(tmp_path, again).progress() == queue.progress()
     assert sorted(again.reads) == sorted(GRIDS["id"])
+    changed = CountedGrids(GRIDS.replace({"md5": {"md5-0-1": "md5-9-9"}}))
+    about = TABLE["reference"].str.startswith("g0-1#") | TABLE["candidates"].map(lambda refs: refs[0] == "g0-1#0")
+    done = sum(done for done, _ in study(tmp_path, changed).progress().values())
+    assert done == len(TABLE) - about.sum() and changed.reads == ["g0-1"]
 
 
 def test_votes_decode_a_grid_once_whatever_the_order_of_answers(tmp_path: Path) -> None:
