@@ -98,8 +98,8 @@ def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class SenderThread:
     """The code of the sender in a thread, where a test can put an outage in its way."""
 
-    def __init__(self, root: Path, journal: str) -> None:
-        self._root, self._journal, self._stop = root, journal, threading.Event()
+    def __init__(self, root: Path) -> None:
+        self._root, self._stop = root, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -113,24 +113,26 @@ class SenderThread:
     def _run(self) -> None:
         from paco_core.runtime.tracking.sender import serve
 
-        serve(self._root, self._journal, 600, self._stop.is_set)
+        serve(self._root, 600, self._stop.is_set)
 
 
 @pytest.fixture
 def sender_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stages that a test runs in its own process are served by a thread; those it starts have their own senders."""
     from paco_core.io.project import owner_root
-    from paco_core.runtime.tracking import outbox
+    from paco_core.runtime import tracking
+    from paco_core.runtime.tracking import sender
 
     threads: list[SenderThread] = []
 
-    def start(root: Path, journal: str, _environment: Mapping[str, str]) -> SenderThread:
+    def start(root: Path, _environment: Mapping[str, str]) -> SenderThread:
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  (imports in two threads may meet half-loaded modules)
 
-        threads.append(SenderThread(owner_root(root), journal))
+        threads.append(SenderThread(owner_root(root)))
         return threads[-1]
 
-    monkeypatch.setattr(outbox, "start", start)
+    monkeypatch.setattr(sender, "start", start)
+    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
     yield
     for thread in threads:
         thread.stop()

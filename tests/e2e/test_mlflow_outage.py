@@ -20,10 +20,9 @@ import mlflow
 import pytest
 from PIL import Image
 
-from paco_core.runtime import tracking
-from paco_core.runtime.tracking import open_run, outbox, send_left_over
+from paco_core.runtime.tracking import open_run, send_left_over, sender
 from paco_core.runtime.tracking.journal import FOLDER, journals
-from paco_core.runtime.tracking.outbox import start
+from paco_core.runtime.tracking.sender import start
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -69,8 +68,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def real_sender(sender_in_a_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "start", start)
-    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
+    monkeypatch.setattr(sender, "start", start)
 
 
 @pytest.fixture

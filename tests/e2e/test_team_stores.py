@@ -15,10 +15,9 @@ import pytest
 from PIL import Image
 
 import dvc_graphs as graphs
-from paco_core.runtime import tracking
-from paco_core.runtime.tracking import Adapted, open_run, outbox, send_left_over
+from paco_core.runtime.tracking import Adapted, open_run, send_left_over, sender
 from paco_core.runtime.tracking.journal import journals
-from paco_core.runtime.tracking.outbox import start
+from paco_core.runtime.tracking.sender import start
 from paco_pipelines.instance.settings import DATABASE, write_settings
 from tests.e2e.conftest import run_dvc
 from tests.support import bucket as buckets
@@ -88,8 +87,7 @@ def team(project: Path, postgres: Postgres, bucket: Bucket, monkeypatch: pytest.
     url = postgres.create_new("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
     monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "s3://paco/mlflow")
-    monkeypatch.setattr(outbox, "start", start)
-    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)
+    monkeypatch.setattr(sender, "start", start)
     yield url
 
 

@@ -62,13 +62,13 @@ ROUND_STAGES = tuple(
 
 def quiet_tracking() -> None:
     """Stages write down what they have to report and do not wait for it to be sent."""
-    from paco_core.runtime.tracking import outbox
+    from paco_core.runtime.tracking import sender
 
     class Nobody:
         def poll(self) -> None:
             return None
 
-    outbox.start = lambda *_args: Nobody()  # type: ignore[assignment, return-value]
+    sender.start = lambda *_args: Nobody()  # type: ignore[assignment, return-value]
     tracking.PATIENCE_S = 0.0
 
 

@@ -25,7 +25,7 @@ from paco_core.reward_model.examples import Example
 from paco_core.reward_model.training_key import training_key as reward_key
 from paco_core.rewards.http_scorer import sample_key
 from paco_core.runtime.code.source_cache import reading_key
-from paco_core.runtime.tracking.outbox import access_digest
+from paco_core.runtime.tracking.sender import access_digest
 from paco_core.serving.cache import question_key
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers.endpoint import fingerprint as served_fingerprint

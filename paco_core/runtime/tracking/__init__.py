@@ -27,8 +27,7 @@ from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.database import connect, sqlite_file
 from paco_core.runtime.tracking.journal import DROPPED_TAG, FOLDER, Delivered, Event, RunJournal
 from paco_core.runtime.tracking.models import Adapted
-from paco_core.runtime.tracking.outbox import Outbox, access_digest
-from paco_core.runtime.tracking.sender import Sent, send_left_over, unsent
+from paco_core.runtime.tracking.sender import Outbox, Sent, access_digest, send_left_over, unsent
 from paco_core.runtime.tracking.store import (
     artifact_location,
     dagster_url,
@@ -37,27 +36,15 @@ from paco_core.runtime.tracking.store import (
     run_tags,
     run_url,
     tracking_uri,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = [
-    "Adapted",
-    "Sent",
-    "Terminated",
-    "Tracker",
-    "connect",
-    "dagster_url",
-    "flatten",
-    "git_state",
-    "open_run",
-    "require_writable",
-    "run_url",
-    "send_left_over",
-    "tracking_uri",
-    "unsent",
-]
+    "Adapted", "Sent", "Terminated", "Tracker", "connect", "dagster_url", "flatten", "git_state", "open_run",
+    "require_writable", "run_url", "send_left_over", "tracking_uri", "unsent",
+]  # fmt: skip
 
 PATIENCE_S, TERMINATED_PATIENCE_S = 20.0, 5.0  # how long a stage waits for MLflow in all; at its end after SIGTERM
 PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
@@ -78,12 +65,21 @@ class Tracker:
     """Logs to the MLflow run of a stage. Every method takes plain values, writes to disk and returns at once.
 
     A full disk stops no stage: an event that does not fit is dropped with a message and counted.
+
+    Args:
+        header: the first event of the journal; None = log nothing.
     """
 
-    def __init__(self, uri: str, journal: RunJournal | None, outbox: Outbox | None, say: Say) -> None:
+    def __init__(self, root: Path, uri: str, header: Event | None, say: Say) -> None:
         self.uri = uri
         self.dropped = 0  # events that could not be written
-        self._journal, self._outbox, self._say = journal, outbox, say
+        self._say = say
+        self._journal: RunJournal | None = None
+        self._outbox: Outbox | None = None
+        if header is not None:
+            with self._dropping():
+                self._journal = RunJournal.begin(root, header)
+                self._outbox = Outbox(self._journal, root, PATIENCE_S)
 
     @property
     def run_id(self) -> str | None:
@@ -100,8 +96,8 @@ class Tracker:
         return self._outbox.delivered() if self._outbox else Delivered()
 
     def _log(self, event: Event) -> None:
-        if self._journal is not None:
-            with self._dropping():
+        with self._dropping():
+            if self._journal is not None:
                 self._journal.append(event)
 
     def _attach(self, event: Event, name: str, write: Callable[[Path], object]) -> None:
@@ -112,17 +108,41 @@ class Tracker:
 
     @contextmanager
     def _dropping(self) -> Iterator[None]:
+        """Count what a full disk refuses, with one message."""
         try:
             yield
         except OSError as error:
             if not is_unwritable(error):
                 raise
             self.dropped += 1
-            if self.dropped == 1 and self._journal is not None:
+            if self.dropped == 1:
                 self._say(
-                    f"{self._journal.home} cannot be written ({error.strerror or error}): what this run reports to "
-                    "MLflow is dropped until some space is free"
+                    f"{FOLDER} cannot be written ({error.strerror or error}): what this run reports to MLflow is "
+                    "dropped until some space is free. If there is none at its end, MLflow shows the run as KILLED"
                 )
+
+    def end(self, status: str, patience_s: float) -> None:
+        """End the run, wait for its delivery, and print what is left or was refused."""
+        if self._journal is None or self._outbox is None:
+            return
+        if self.dropped:
+            self._say(
+                f"{self.dropped} events of this run could not be written and are missing in MLflow (tag {DROPPED_TAG})"
+            )
+        before = self.dropped
+        self._log({"kind": "end", "status": status, "dropped": self.dropped})
+        done = self._outbox.close(patience_s)
+        if done.refused:
+            count = "" if done.refused == 1 else f"{done.refused} events were refused; the last: "
+            self._say(f"{count}{done.refusal}")
+        if waiting := self._journal.count_waiting():
+            self._say(
+                f"{waiting} events of this run wait in {self._journal.home} for MLflow at {bare(self.uri)} "
+                f"({self._outbox.problem or done.outage or 'it is slow'}); the next stage, or `paco sync`, sends them"
+            )
+        elif self.dropped == before:
+            self._journal.remove()
+        self._journal.close()
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Log parameters, flattened to dotted keys, without secrets."""
@@ -219,8 +239,7 @@ def open_run(
         about: description of the experiment for its page in MLflow.
         views: tags of the experiment that hold saved views of its page (:mod:`paco_core.runtime.tracking.views`).
     """
-    uri = tracking_uri(root)
-    journal = None
+    uri, header = tracking_uri(root), None
     if os.environ.get(SWITCH, "").lower() != "off":
         header = {
             "kind": "run",
@@ -234,12 +253,7 @@ def open_run(
             "access": access_digest(uri, os.environ),
             "tags": {key: redacted(str(value)) for key, value in {**run_tags(root, name), **tags}.items()},
         }
-        journal = _begin(root, header, say)
-    if journal is None:
-        yield Tracker(uri, None, None, say)
-        return
-    outbox = Outbox(journal, root, PATIENCE_S)
-    tracker = Tracker(uri, journal, outbox, say)
+    tracker = Tracker(root, uri, header, say)
     status, patience_s = "FAILED", PATIENCE_S
     try:
         yield tracker
@@ -248,35 +262,4 @@ def open_run(
         status, patience_s = "KILLED", TERMINATED_PATIENCE_S
         raise
     finally:
-        _end(journal, status, tracker.dropped, say)
-        done = outbox.close(patience_s)
-        if done.refused:
-            say(done.refusal if done.refused == 1 else f"{done.refused} events were refused; the last: {done.refusal}")
-        if waiting := journal.count_waiting():
-            say(
-                f"{waiting} events of this run wait in {journal.home} for MLflow at {bare(uri)} "
-                f"({outbox.problem or done.outage or 'it is slow'}); the next stage, or `paco sync`, sends them"
-            )
-        journal.close()
-
-
-def _begin(root: Path, header: Event, say: Say) -> RunJournal | None:
-    """The journal of a new run; None, with a message, if the disk is full."""
-    try:
-        return RunJournal.begin(root, header)
-    except OSError as error:
-        if not is_unwritable(error):
-            raise
-        say(f"nothing from this run is reported to MLflow: no journal can be written ({error}); free some space")
-        return None
-
-
-def _end(journal: RunJournal, status: str, dropped: int, say: Say) -> None:
-    if dropped:
-        say(f"{dropped} events of this run could not be written and are missing in MLflow (tag {DROPPED_TAG})")
-    try:
-        journal.end(status, dropped)
-    except OSError as error:
-        if not is_unwritable(error):
-            raise
-        say(f"{journal.home}: the run's end ({status}) cannot be written ({error}); MLflow will show it as KILLED")
+        tracker.end(status, patience_s)

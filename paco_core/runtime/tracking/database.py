@@ -3,6 +3,9 @@
 MLflow creates its tables by dozens of migrations, each committed separately. If it is killed between two of them, the
 file that it leaves cannot be used or repaired. paco creates them in a temporary file, which is renamed when it is
 complete.
+
+MLflow records absolute paths of the files of a run. :func:`follow` rewrites them when the project was moved or copied:
+otherwise a run would create the earlier folder again, and MLflow's pages would show no files of earlier runs.
 """
 
 from __future__ import annotations
@@ -10,17 +13,17 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from paco_core.io.atomic import atomic
 from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError
-from paco_core.io.imports import uncollected
 from paco_core.io.secrets import bare, redacted
-from paco_core.runtime.tracking.moved import follow
-from paco_core.runtime.tracking.store import SERVERS, cause, limit_requests
+from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, SERVERS, STORE, limit_requests, short
 
 COMPANIONS = ("-journal", "-wal", "-shm")  # SQLite's files next to a database; old ones would damage a new database
 ANSWER_S = 5  # time limit for the first answer of a store
@@ -29,6 +32,14 @@ LOCK = Path(".paco") / "store.lock"  # in the folder of the store
 #: The file is no database, or its tables are not those of MLflow; a full disk or a lock has another code.
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 FORBIDDEN = {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+#: Columns of MLflow's tables that contain paths.
+PATHS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
 
 
 def connect(uri: str) -> Any:
@@ -50,7 +61,7 @@ def connect(uri: str) -> Any:
         raise
     except Exception as error:  # of sockets, requests, SQLAlchemy or MLflow
         raise DataError(
-            f"MLflow at {bare(uri)} does not answer ({cause(error)}); start its server, or name another store in "
+            f"MLflow at {bare(uri)} does not answer ({short(error)}); start its server, or name another store in "
             "MLFLOW_TRACKING_URI"
         ) from None
     finally:
@@ -71,7 +82,6 @@ def _reach_database(uri: str) -> None:
             create_engine(timed, poolclass=NullPool).connect().close()
 
 
-@uncollected()
 def open_client(uri: str) -> Any:
     """MLflow's client of a store; a missing SQLite file is created first.
 
@@ -106,10 +116,9 @@ def prepare(uri: str) -> None:
     file = sqlite_file(uri)
     if file is None:
         return
-    if _is_missing(file):
-        with locked(file.parent / LOCK):
-            if _is_missing(file):  # no other process was faster
-                _create(uri, file)
+    with locked(file.parent / LOCK):
+        if not file.exists() or file.stat().st_size == 0:  # SQLite creates an empty file when it opens one
+            _create(uri, file)
     try:
         follow(file)
     except sqlite3.Error as error:
@@ -142,12 +151,6 @@ def has_models(file: Path) -> bool:
         return True
 
 
-def _is_missing(file: Path) -> bool:
-    """Also an empty one: SQLite creates it when it opens it."""
-    return not file.exists() or file.stat().st_size == 0
-
-
-@uncollected()
 def _create(uri: str, file: Path) -> None:
     """Create the tables as `mlflow db upgrade` does."""
     from mlflow.db import upgrade
@@ -170,3 +173,56 @@ def _explained(file: Path, error: sqlite3.Error) -> Exception:
         f"{file}: MLflow cannot use this store ({error}); whatever created it was killed, or the disk was full. "
         f"Move it aside (mv {file} {file}.damaged) and run `paco sync`: it creates a new one and sends what is kept"
     )
+
+
+def follow(file: Path) -> None:
+    """Rewrite the paths that a moved or copied project's ``mlflow.db`` records, and print the change.
+
+    Only paths in the default folder change: what ``MLFLOW_ARTIFACTS_DESTINATION`` chose stays. If the folder
+    ``mlartifacts`` was not moved along, the message says that the earlier files are missing.
+
+    Raises:
+        sqlite3.Error: when the store cannot be read or written, or has no table of experiments.
+    """
+    root = file.resolve().parent
+    with closing(sqlite3.connect(file, timeout=60)) as connection, connection:
+        locations = {str(row[0]) for row in connection.execute("SELECT artifact_location FROM experiments")}
+        if file.name != STORE or os.environ.get(ARTIFACTS_URI):
+            return
+        for location in sorted(locations - {f"{root.as_uri()}/{ARTIFACTS}"}):
+            if not (location.startswith("file:") and location.endswith(f"/{ARTIFACTS}")):
+                continue
+            folder = Path(unquote(urlsplit(location).path))
+            if folder.is_dir() and not ((root / "dvc.yaml").is_file() or (root / ARTIFACTS).is_dir()):
+                continue  # a store that several projects share
+            for earlier, present in (
+                (location.removesuffix(f"/{ARTIFACTS}"), root.as_uri()),
+                (str(folder.parent), str(root)),  # MLflow's experiment "Default"
+            ):
+                for table, column in PATHS:
+                    connection.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) "  # noqa: S608, names of PATHS
+                        f"WHERE substr({column}, 1, ?) = ?",
+                        (present, len(earlier) + 1, len(earlier) + 1, f"{earlier}/"),
+                    )
+            print(f"{file}: this project was moved or copied; {_moved_files(folder, root)}", file=sys.stderr)
+
+
+def _moved_files(earlier: Path, root: Path) -> str:
+    """Where the files of earlier runs are, or how to get them."""
+    if (root / ARTIFACTS).is_dir():
+        return f"its files were in {earlier}, now {root / ARTIFACTS}"
+    remedy = f"run `cp -a {earlier} {root}`" if earlier.is_dir() else "restore that folder from a backup"
+    return f"the files of earlier runs are missing: they were in {earlier}, and belong in {root / ARTIFACTS} ({remedy})"
+
+
+def with_present_store(event: dict[str, Any], root: Path) -> dict[str, Any]:
+    """The first event of a journal that goes to the default store of its project: with the project's present place.
+
+    Other events, and journals of other stores, are returned as they are.
+    """
+    store = Path(str(event.get("uri", "")).removeprefix("sqlite:///"))
+    if store.name != STORE or not store.is_absolute() or event.get("artifacts") != store.with_name(ARTIFACTS).as_uri():
+        return event
+    here = root.resolve()
+    return {**event, "uri": f"sqlite:///{here / STORE}", "artifacts": (here / ARTIFACTS).as_uri()}

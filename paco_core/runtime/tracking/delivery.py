@@ -6,15 +6,16 @@ time at which they were logged, and MLflow stores an equal (key, step, time, val
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
-from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Event, RunJournal, store_of
+from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Event, RunJournal
 from paco_core.runtime.tracking.models import Adapted
-from paco_core.runtime.tracking.store import cause, short
+from paco_core.runtime.tracking.store import short
 
 JOURNAL_TAG = "paco.journal"
 #: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
@@ -35,9 +36,10 @@ def is_final(error: Exception) -> bool:
         isinstance(error, (ValueError, TypeError)) and not isinstance(error, OSError)  # requests' errors are both
     ):
         return True
-    through_proxy = isinstance(error, MlflowException) and "failed with error code" in str(error)
-    refused = isinstance(error, RestException) or (isinstance(error, MlflowException) and not through_proxy)
-    return refused and getattr(error, "error_code", "") in FINAL
+    if not isinstance(error, MlflowException):
+        return False
+    through_proxy = not isinstance(error, RestException) and "failed with error code" in str(error)
+    return not through_proxy and error.error_code in FINAL
 
 
 class Delivery:
@@ -64,14 +66,14 @@ class Delivery:
         if not waiting:
             return 0
         self._client = self._client or database.open_client(self._uri())  # if that fails, no event is refused
-        batch = _batch(waiting)
+        batch = list(takewhile(lambda entry: entry[0]["kind"] in BATCHED, waiting)) or waiting[:1]
         self._send(batch)
         return len(batch)
 
     def note_outage(self, error: Exception) -> None:
         """Record that :meth:`step` got no answer."""
         self.done.failed += 1
-        self.done.outage = short(error) if isinstance(error, DataError) else cause(error)
+        self.done.outage = short(error)
         self.journal.mark(self.done)
 
     def _send(self, batch: list[tuple[Event, int]]) -> None:
@@ -103,7 +105,7 @@ class Delivery:
             return self._process_uri
         if header.get("needs_credentials"):
             raise DataError(
-                f"{self.journal.home}: its run goes to {store_of(header)}, whose password no journal keeps; "
+                f"{self.journal.home}: its run goes to {bare(header['uri'])}, whose password no journal keeps; "
                 "name that store with its password in MLFLOW_TRACKING_URI and run `paco sync`"
             )
         return str(header["uri"])
@@ -130,11 +132,15 @@ class Delivery:
                 f"--experiment-id {experiment.experiment_id}`, or remove it for good with `mlflow gc --experiment-ids "
                 f"{experiment.experiment_id}`; `paco sync` then sends what is kept"
             )
-        experiment_id = self._create_experiment(event) if experiment is None else experiment.experiment_id
-        tags = {} if experiment is None else experiment.tags
-        for tag, value in event.get("views", {}).items():
-            if tags.get(tag) != value:
-                self._client.set_experiment_tag(experiment_id, tag, value)
+        if experiment is None:  # if another process creates it at the moment, the next attempt finds it
+            tags = {**KIND, NOTE_TAG: event.get("about", ""), **event.get("views", {})}
+            location = event["artifacts"]
+            experiment_id = self._client.create_experiment(event["experiment"], artifact_location=location, tags=tags)
+        else:
+            experiment_id = experiment.experiment_id
+            for tag, value in event.get("views", {}).items():
+                if experiment.tags.get(tag) != value:
+                    self._client.set_experiment_tag(experiment_id, tag, value)
         name = self.journal.home.name
         runs = self._client.search_runs([experiment_id], f"tags.`{JOURNAL_TAG}` = '{name}'", max_results=1)
         run = runs[0] if runs else self._client.create_run(
@@ -144,18 +150,6 @@ class Delivery:
             tags={**event["tags"], JOURNAL_TAG: name},
         )  # fmt: skip
         self.done.run_id, self.done.experiment_id = run.info.run_id, experiment_id
-
-    def _create_experiment(self, event: Event) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name, tags = event["experiment"], {**KIND, NOTE_TAG: event.get("about", "")}
-        try:
-            return str(self._client.create_experiment(name, artifact_location=event["artifacts"], tags=tags))
-        except MlflowException:  # another process was faster
-            experiment = self._client.get_experiment_by_name(name)
-            if experiment is None:
-                raise
-            return str(experiment.experiment_id)
 
     def _log_batch(self, events: list[Event]) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -226,17 +220,3 @@ class Delivery:
         if event.get("dropped"):
             self._client.set_tag(self.done.run_id, DROPPED_TAG, str(event["dropped"]))
         self._client.set_terminated(self.done.run_id, event["status"], end_time=event["time"])
-
-
-def _batch(waiting: list[tuple[Event, int]]) -> list[tuple[Event, int]]:
-    """The first events, as many as one request can carry: one, or several that MLflow logs together."""
-    size = 0
-    batch: list[tuple[Event, int]] = []
-    for event, offset in waiting:
-        if event["kind"] not in BATCHED:
-            return batch or waiting[:1]
-        size += len(event["values"])
-        if batch and size > METRICS:
-            break
-        batch.append((event, offset))
-    return batch

@@ -24,8 +24,8 @@ from typing import IO, Any
 from paco_core.io.file_locks import is_held, try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
-from paco_core.io.secrets import bare, redacted
-from paco_core.runtime.tracking.moved import with_present_store
+from paco_core.io.secrets import redacted
+from paco_core.runtime.tracking.database import with_present_store
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
@@ -68,11 +68,12 @@ class RunJournal:
         self.home = home
         self._lock = threading.Lock()
         self._alive: IO[bytes] | None = None
-        self._ended = False
 
     @property
     def events(self) -> Path:
         return self.home / "events.jsonl"
+
+    # --- the writer ----------------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, root: Path, first: Event) -> RunJournal:
@@ -95,8 +96,6 @@ class RunJournal:
             raise
         journal.home = journal.home.rename(folder / name)
         return journal
-
-    # --- the writer ----------------------------------------------------------------------------------
 
     def append(self, event: Event) -> None:
         """Add one event. It survives the death of this process as soon as this returns.
@@ -124,22 +123,10 @@ class RunJournal:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def end(self, status: str, dropped: int = 0) -> None:
-        """Add the last event: the status of the run, and how many events its writer could not add.
-
-        Raises:
-            OSError: as :meth:`append`; the sender then ends the run as KILLED.
-        """
-        self.append({"kind": "end", "status": status, "dropped": dropped})
-        self._ended = True
-
     def close(self) -> None:
-        """Stop being the writer. The journal is removed if the store has all of it."""
-        if self._ended and self.delivered().offset >= self.size():
-            self.remove()
+        """Stop being the writer."""
         if self._alive is not None:
             self._alive.close()
-            self._alive = None
 
     # --- the sender ----------------------------------------------------------------------------------
 
@@ -184,10 +171,7 @@ class RunJournal:
 
     def size(self) -> int:
         """Bytes of all events; 0 if the journal is gone."""
-        try:
-            return self.events.stat().st_size
-        except FileNotFoundError:
-            return 0
+        return self.events.stat().st_size if self.events.exists() else 0
 
     def count_waiting(self) -> int:
         """Number of events that the store does not have yet."""
@@ -199,11 +183,11 @@ class RunJournal:
             yield from (line for line in stream if line.endswith(b"\n"))
 
     def delivered(self) -> Delivered:
-        names = {field.name for field in fields(Delivered)}
         try:
             values = json.loads((self.home / "delivered.json").read_bytes())
         except FileNotFoundError:
             return Delivered()
+        names = {field.name for field in fields(Delivered)}
         return Delivered(**{name: value for name, value in values.items() if name in names})
 
     def mark(self, delivered: Delivered) -> None:
@@ -235,11 +219,6 @@ def journals(root: Path) -> list[RunJournal]:
     """All journals on disk, oldest first, those of running stages included."""
     homes = (path for path in (owner_root(root) / FOLDER).glob("[!.]*") if path.is_dir() and path.name != REFUSED)
     return [RunJournal(path) for path in sorted(homes)]
-
-
-def store_of(header: Event) -> str:
-    """The URI of a journal's store, without secrets."""
-    return bare(str(header.get("uri", "")))
 
 
 def _event(line: bytes, path: Path, offset: int) -> Event:

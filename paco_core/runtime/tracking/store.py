@@ -78,14 +78,13 @@ def dagster_url(run_id: str) -> str:
     return f"{bare(os.environ.get('PACO_DAGSTER_URL', DAGSTER_PAGES)).rstrip('/')}/runs/{run_id}"
 
 
-def short(error: Exception) -> str:
-    """An error of a store in one line; one that contains its remedy is complete."""
-    text = redacted(" ".join(str(error).split()))
-    return text if isinstance(error, DataError) else f"{type(error).__name__}: {text[:200]}"
+def short(error: BaseException) -> str:
+    """An error of a store in one line: the first of its chain, such as ``ConnectionRefusedError: [Errno 111] ...``.
 
-
-def cause(error: BaseException) -> str:
-    """The first error of a chain of exceptions, in one line: ``ConnectionRefusedError: [Errno 111] ...``."""
+    A :class:`DataError` is complete: it contains its remedy.
+    """
+    if isinstance(error, DataError):
+        return redacted(" ".join(str(error).split()))
     while (earlier := error.__cause__ or error.__context__) is not None:
         error = earlier
     return f"{type(error).__name__}: {redacted(' '.join(str(error).split()))[:200]}"

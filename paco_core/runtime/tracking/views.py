@@ -36,27 +36,17 @@ def saved_view(key: str, view: View) -> dict[str, str]:
 def _chart(metric: str, kind: str, section: str) -> dict[str, Any]:
     """One metric of all runs: a line over the samples seen, or the last value as bars."""
     chart = {
-        "type": kind,
-        "uuid": f"{kind.lower()}-{metric}",
-        "metricKey": metric,
-        "metricSectionId": section,
-        "runsCountToCompare": 10,
-        "deleted": False,
-        "isGenerated": False,
-    }
+        "type": kind, "uuid": f"{kind.lower()}-{metric}", "metricKey": metric, "metricSectionId": section,
+        "runsCountToCompare": 10, "deleted": False, "isGenerated": False,
+    }  # fmt: skip
     if kind == "BAR":
         return {**chart, "dataAccessKey": metric}
     return {
         **chart,
-        "xAxisKey": "metric",
-        "selectedXAxisMetricKey": SAMPLES,
-        "xAxisScaleType": "linear",
-        "selectedMetricKeys": [metric],
-        "scaleType": "linear",
-        "lineSmoothness": 0,
-        "useGlobalLineChartConfig": False,
+        "xAxisKey": "metric", "selectedXAxisMetricKey": SAMPLES, "xAxisScaleType": "linear",
+        "selectedMetricKeys": [metric], "scaleType": "linear", "lineSmoothness": 0, "useGlobalLineChartConfig": False,
         "yAxisKey": "metric",
-    }
+    }  # fmt: skip
 
 
 def page(mlflow: str, experiment_id: str, key: str) -> str:

@@ -49,7 +49,7 @@ def test_housekeeping_reaps_and_sends(project: Path, monkeypatch: pytest.MonkeyP
     lease.parent.mkdir(parents=True)
     lease.touch()
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(tracking.outbox, "start", lambda *_args: None)  # nobody sends
+    monkeypatch.setattr(tracking.sender, "start", lambda *_args: None)  # nobody sends
     with tracking.open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
         tracker.metrics({"loss": 1.0})
     monkeypatch.undo()

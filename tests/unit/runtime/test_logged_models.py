@@ -18,7 +18,6 @@ from PIL import Image
 from paco_core.config.params import load
 from paco_core.policies import base
 from paco_core.policies.adapted import adapted
-from paco_core.runtime import tracking
 from paco_core.runtime.tracking import models, open_run, unsent, views
 from paco_core.runtime.tracking.models import Adapted
 from paco_core.stages import policies
@@ -30,7 +29,6 @@ MODEL = "paco-policy-flux_t2is"
 
 @pytest.fixture(autouse=True)
 def store(project: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)
     uri = f"sqlite:///{project / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     mlflow.set_tracking_uri(uri)

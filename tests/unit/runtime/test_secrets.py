@@ -71,7 +71,7 @@ def test_what_is_tracked_holds_no_secret(project: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
     monkeypatch.setattr(
-        tracking.outbox, "start", lambda *_: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+        tracking.sender, "start", lambda *_: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     )
     secrets = f"{PASSWORD} {TOKEN} https://me:pw-of-mine@host/v1"
     with tracking.open_run(project, "paco/x", "x", {"made": secrets}, say=lambda _line: None) as tracker:
@@ -178,7 +178,7 @@ def test_a_journal_is_brought_to_a_database_once_its_password_is_known(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{store}{PASSWORD}")
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
     monkeypatch.setattr(
-        tracking.outbox, "start", lambda *_: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+        tracking.sender, "start", lambda *_: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     )
     with tracking.open_run(project, "paco/x", "x", {}, say=lambda _line: None):
         pass

@@ -11,28 +11,21 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import psutil
 import pytest
 
 from paco_core.io.file_locks import is_held
-from paco_core.runtime import tracking
-from paco_core.runtime.tracking import open_run, outbox, send_left_over, unsent
+from paco_core.runtime.tracking import open_run, send_left_over, sender, tracking_uri, unsent
 from paco_core.runtime.tracking.journal import RunJournal, journals
-from paco_core.runtime.tracking.outbox import LOG
-from paco_core.runtime.tracking.outbox import start as start_process
+from paco_core.runtime.tracking.sender import LOG
+from paco_core.runtime.tracking.sender import start as start_process
+from tests.support.tracked import history, runs
 from tests.support.waiting import until
 
 Senders = list[subprocess.Popen[bytes]]
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
 
 
 @pytest.fixture
@@ -41,33 +34,15 @@ def senders(sender_in_a_thread: None, monkeypatch: pytest.MonkeyPatch) -> Iterat
     processes: Senders = []
     monkeypatch.setenv("PACO_SENDER_IDLE_S", "600")
 
-    def start(root: Path, journal: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        processes.append(start_process(root, journal, environment))
+    def start(root: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        processes.append(start_process(root, environment))
         return processes[-1]
 
-    monkeypatch.setattr(outbox, "start", start)
+    monkeypatch.setattr(sender, "start", start)
     yield processes
     for process in processes:
         process.kill()
         process.wait()
-
-
-def runs_on(pid: int) -> bool:
-    """Whether a process lives; one that nobody waited for does not."""
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def runs(project: Path) -> dict[str, Any]:
-    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    return {run.info.run_name: run for run in client.search_runs(experiments)}
-
-
-def losses(project: Path, run_id: str) -> list[tuple[int, float]]:
-    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
-    return [(m.step, m.value) for m in client.get_metric_history(run_id, "loss")]
 
 
 @pytest.mark.slow
@@ -81,7 +56,7 @@ def test_a_killed_sender_is_replaced_and_nothing_is_doubled(project: Path, sende
         senders[0].kill()  # in the middle of its work
     run = runs(project)["x"]
     assert len(senders) == 2 and run.info.status == "FINISHED" and tracker.run_id == run.info.run_id
-    assert losses(project, run.info.run_id) == [(step, float(step)) for step in range(3000)]
+    assert history(project, run.info.run_id) == [(step, float(step)) for step in range(3000)]
     assert unsent(project) == 0
 
 
@@ -116,9 +91,9 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     until(lambda: unsent(project) == 0)
     run = runs(project)["x"]
     assert (run.info.run_id, run.info.status) == (run_id, "KILLED")
-    assert len(losses(project, run_id)) == 100
+    assert len(history(project, run_id)) == 100
     shutil.rmtree(project / ".paco", ignore_errors=True)  # which the sender is still clearing up
-    until(lambda: not runs_on(pid))
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.slow
@@ -148,7 +123,7 @@ def has_no_space(*_args: object) -> subprocess.Popen[bytes]:
 def test_a_sender_that_cannot_run_is_reported_and_not_waited_for(
     project: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any], reason: str
 ) -> None:
-    monkeypatch.setattr(outbox, "start", start)
+    monkeypatch.setattr(sender, "start", start)
     said: list[str] = []
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         assert tracker.run_id is None
@@ -158,7 +133,7 @@ def test_a_sender_that_cannot_run_is_reported_and_not_waited_for(
 
 
 def test_a_damaged_journal_does_not_block_the_others(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    header = {"uri": tracking.tracking_uri(project), "kind": "run"}
+    header = {"uri": tracking_uri(project), "kind": "run"}
     damaged = RunJournal.begin(project, header), RunJournal.begin(project, header)
     for journal, first in zip(damaged, (json.dumps(header), "\0\0\0"), strict=True):
         journal.events.write_text(f"{first}\n\0\0\0\n")

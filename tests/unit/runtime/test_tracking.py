@@ -8,11 +8,9 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
@@ -21,25 +19,8 @@ from PIL import Image
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import delivery, open_run, send_left_over, unsent
 from paco_core.runtime.tracking.journal import FOLDER, RunJournal, journals
+from tests.support.tracked import history, runs, store
 from tests.support.waiting import until
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
-
-
-def store(project: Path) -> mlflow.MlflowClient:
-    return mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
-
-
-def runs(project: Path) -> dict[str, Any]:
-    experiments = [experiment.experiment_id for experiment in store(project).search_experiments()]
-    return {run.info.run_name: run for run in store(project).search_runs(experiments)}
-
-
-def history(project: Path, run_id: str, key: str) -> list[tuple[int, float]]:
-    return [(metric.step, metric.value) for metric in store(project).get_metric_history(run_id, key)]
 
 
 class Outage:
@@ -74,7 +55,7 @@ def test_all_kinds_arrive_and_the_journal_is_removed(project: Path) -> None:
     run, client = runs(project)["x"], store(project)
     assert run.info.run_id == tracker.run_id and str(tracker.url).endswith(f"/runs/{tracker.run_id}")
     assert run.info.status == "FINISHED" and run.data.params == {"grpo.lr": "0.1"}
-    assert history(project, run.info.run_id, "loss") == [(3, 1.0)]
+    assert history(project, run.info.run_id) == [(3, 1.0)]
     assert run.inputs.dataset_inputs[0].dataset.digest == "ab.dir" and run.data.tags["paco.model_id"]
     (model,) = client.search_logged_models([run.info.experiment_id])
     assert (model.model_id, model.name) == (run.data.tags["paco.model_id"], "paco-x")
@@ -110,7 +91,7 @@ def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
         until(lambda: "connection refused" in journal.delivered().outage)
         outage.down = False
         until(lambda: not journal.delivered().outage)
-    assert history(project, runs(project)["x"].info.run_id, "loss") == [(s, float(s)) for s in range(2001)]
+    assert history(project, runs(project)["x"].info.run_id) == [(s, float(s)) for s in range(2001)]
     assert said == [] and unsent(project) == 0
 
 
@@ -133,29 +114,6 @@ def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(
     assert first.info.end_time < second.info.start_time, "times are those of the events"
 
 
-def test_a_store_that_hangs_stops_nothing_and_gets_all_once_it_moves(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moves, said = threading.Event(), list[str]()
-    real = delivery.Delivery._deliver
-
-    def hung(this: delivery.Delivery, events: list[dict[str, Any]]) -> None:
-        assert moves.wait(120)
-        real(this, events)
-
-    monkeypatch.setattr(delivery.Delivery, "_deliver", hung)
-    monkeypatch.setattr(tracking, "PATIENCE_S", 0.05)
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        for step in range(100):
-            tracker.metrics({"loss": float(step)}, step)
-    assert not moves.is_set() and "102 events of this run wait in" in said[-1]
-    moves.set()
-    until(lambda: send_left_over(project).waiting == 0 and unsent(project) == 0)
-    run = runs(project)["x"]
-    assert run.info.status == "FINISHED"
-    assert history(project, run.info.run_id, "loss") == [(s, float(s)) for s in range(100)]
-
-
 @pytest.mark.slow
 def test_lost_answers_double_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(monkeypatch)
@@ -171,7 +129,7 @@ def test_lost_answers_double_nothing(project: Path, monkeypatch: pytest.MonkeyPa
     # A stage does not wait for a store that failed at its end: the next one sends the rest.
     until(lambda: send_left_over(project).waiting == 0 and unsent(project) == 0)
     run = runs(project)["x"]
-    assert history(project, run.info.run_id, "loss") == [(7, 1.0)]
+    assert history(project, run.info.run_id) == [(7, 1.0)]
     assert len(store(project).list_artifacts(run.info.run_id, "images")) == 2
 
 
@@ -219,7 +177,7 @@ def test_kill_minus_nine_loses_nothing_that_was_logged(project: Path) -> None:
     code = f"""
         from pathlib import Path
         from paco_core.runtime import tracking
-        tracking.outbox.start = lambda *_args: None  # nothing is sent before the kill
+        tracking.sender.start = lambda *_args: None  # nothing is sent before the kill
         with tracking.open_run(Path({str(project)!r}), "paco/x", "x", {{}}) as tracker:
             for step in range(100):
                 tracker.metrics({{"loss": float(step)}}, step)
@@ -238,7 +196,7 @@ def test_kill_minus_nine_loses_nothing_that_was_logged(project: Path) -> None:
         stream.write('{"kind": "metrics", "va')  # the kill hit in the middle of a line
     assert send_left_over(project).events == 102
     run = runs(project)["x"]
-    assert run.info.status == "KILLED" and len(history(project, run.info.run_id, "loss")) == 100
+    assert run.info.status == "KILLED" and len(history(project, run.info.run_id)) == 100
     assert send_left_over(project).events == 0 and not journal.home.exists()
 
 

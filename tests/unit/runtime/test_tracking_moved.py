@@ -90,7 +90,7 @@ def test_metrics_that_wait_in_a_moved_project_go_to_its_own_store(
     }  # fmt: skip
     journal = RunJournal.begin(old, header)
     journal.append({"kind": "metrics", "step": 0, "values": {"loss": 0.5}})
-    journal.end("FINISHED")
+    journal.append({"kind": "end", "status": "FINISHED"})
     journal.close()
     shutil.move(old, new)
     shutil.copy(mlflow_template, new / STORE)
