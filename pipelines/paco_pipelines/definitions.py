@@ -6,17 +6,13 @@ import warnings
 
 import dagster as dg
 
-from dagster_dvc import build_dvc_sources, build_in_sync_checks, in_process_if_up_to_date
+from dagster_dvc import build_dvc_assets, build_dvc_sources, build_in_sync_checks, in_process_if_up_to_date
 from paco_pipelines.antlr import antlr_problem
-from paco_pipelines.defs import schedules
+from paco_pipelines.defs import operations, schedules, serving
 from paco_pipelines.defs.checks import stage_checks
 from paco_pipelines.defs.graph import PROJECT, TRANSLATOR
-from paco_pipelines.defs.operations import assets as operations
 from paco_pipelines.defs.resources import resources
 from paco_pipelines.defs.sensors import sensors
-from paco_pipelines.defs.serving import assets as serving
-from paco_pipelines.defs.serving import checks as serving_checks
-from paco_pipelines.defs.stages import ASSETS
 
 if problem := antlr_problem():
     raise dg.DagsterInvariantViolationError(problem)
@@ -37,10 +33,10 @@ def build_definitions(executor: dg.ExecutorDefinition = PROCESSES) -> dg.Definit
         executor: runs the steps of a run that has something to do.
     """
     return dg.Definitions(
-        assets=[*ASSETS, *others, *build_dvc_sources(PROJECT)],
+        assets=[*build_dvc_assets(PROJECT, translator=TRANSLATOR), *others, *build_dvc_sources(PROJECT)],
         asset_checks=[
             *stage_checks(),
-            *dg.load_asset_checks_from_modules([serving_checks]),
+            *dg.load_asset_checks_from_modules([serving]),
             *build_in_sync_checks(PROJECT),
         ],
         jobs=schedules.JOBS,

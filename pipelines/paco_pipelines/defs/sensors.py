@@ -41,7 +41,7 @@ def champions(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     from paco_core.operations.promotion.champions import Champions
     from paco_core.runtime.tracking import tracking_uri
     from paco_core.runtime.tracking.database import sqlite_file
-    from paco_pipelines.defs.operations.promoted import mirror_champions
+    from paco_pipelines.defs.operations import mirror_champions
 
     file = sqlite_file(tracking_uri(ROOT))
     changed = None if file is None or not file.is_file() else str(file.stat().st_mtime_ns)

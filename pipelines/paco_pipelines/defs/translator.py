@@ -16,7 +16,7 @@ from paco_core.io.paths import STAGES
 from paco_core.runtime.code.derived import present_code
 from paco_core.stages import declaration
 from paco_pipelines.previews.columns import described
-from paco_pipelines.previews.stages import preview_metadata
+from paco_pipelines.previews.metadata import preview_metadata
 
 
 class PacoTranslator(DagsterDvcTranslator):

@@ -19,7 +19,7 @@ from dagster_webserver.version import __version__
 
 from paco_core.io import local_server
 from paco_core.io.numbers import PORTS, whole
-from paco_pipelines.webserver.app import guarded_app
+from paco_pipelines.webserver.guard import guarded_app
 
 HOSTS = "PACO_DAGSTER_HOSTS"
 GRACE_SECONDS = 3  # open pages hold a websocket each

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from dagster._core.workspace.context import IWorkspaceProcessContext
+from dagster_webserver.app import create_app_from_workspace_process_context
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,6 +22,7 @@ from starlette.websockets import WebSocketClose
 
 from paco_core.io.local_server import hostname, is_own_page
 
+POLL_MILLISECONDS = 2000  # how often pages ask for what is new
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # no other machine can be lead here under these names
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
@@ -88,3 +93,13 @@ def _unframed(send: Send) -> Send:
         await send(message)
 
     return sending
+
+
+def guarded_app(context: IWorkspaceProcessContext[Any], hosts: Iterable[str] = (), prefix: str = "") -> Starlette:
+    """The application of ``dagster-webserver`` with the guard as its outermost layer.
+
+    In one process and not a proxy before it: nothing then listens that is not guarded.
+    """
+    app = create_app_from_workspace_process_context(context, prefix, POLL_MILLISECONDS)
+    app.add_middleware(Guard, hosts=hosts)
+    return app

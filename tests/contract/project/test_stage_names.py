@@ -63,10 +63,9 @@ DIFFERENT = {
     "paco_core/tasks/edits.py": {"edits": TASK},
     "paco_core/tasks/preferences.py": {"annotations": "a place in an error"},
     "paco_core/tasks/sets.py": {"prompts": UNIT},
-    "pipelines/paco_pipelines/defs/operations/assets.py": {
+    "pipelines/paco_pipelines/defs/operations.py": {
         "policies": "part of the keys champion/policies and nightly/policies"
     },
-    "pipelines/paco_pipelines/defs/operations/promoted.py": {"policies": "part of the key champion/policies"},
     "pipelines/paco_pipelines/defs/schedules.py": {"policies": "part of the key nightly/policies"},
     "speed/gpu_trainer.py": {"edits": TASK},
     "zoo/check.py": {"edits": TASK},

@@ -21,8 +21,7 @@ from starlette.testclient import TestClient
 from starlette.types import Scope
 from starlette.websockets import WebSocketDisconnect
 
-from paco_pipelines.webserver.app import guarded_app
-from paco_pipelines.webserver.guard import refusal
+from paco_pipelines.webserver.guard import guarded_app, refusal
 
 HERE = "http://127.0.0.1:3000"
 SOCKET = "ws://127.0.0.1:3000/graphql"

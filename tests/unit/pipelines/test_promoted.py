@@ -10,9 +10,8 @@ import dagster as dg
 import pytest
 
 from paco_core.operations.promotion.champions import Champions, Version
-from paco_pipelines.defs import sensors
-from paco_pipelines.defs.operations import assets
-from paco_pipelines.defs.operations.promoted import key_of, mirror_champions
+from paco_pipelines.defs import operations, sensors
+from paco_pipelines.defs.operations import key_of, mirror_champions
 from pipelines.definitions import defs
 
 
@@ -47,7 +46,9 @@ def test_each_champion_is_reported_when_it_is_new() -> None:
         assert mirror_champions(instance, None) == []
 
 
-@pytest.mark.parametrize(("name", "asset"), [("reward", assets.champion_reward), ("x", assets.champion_policies)])
+@pytest.mark.parametrize(
+    ("name", "asset"), [("reward", operations.champion_reward), ("x", operations.champion_policies)]
+)
 def test_the_asset_is_the_one_that_promotes(name: str, asset: Any) -> None:
     key, partition = key_of(name)
     assert key == asset.key and (partition is None) is (asset.partitions_def is None)

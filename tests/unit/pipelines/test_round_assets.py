@@ -17,7 +17,7 @@ from paco_core.config import profiles
 from paco_core.io.paths import in_round
 from paco_pipelines.defs.resources import resources
 from paco_pipelines.defs.sensors import answered_rounds
-from paco_pipelines.previews import stages as previews
+from paco_pipelines.previews import metadata as previews
 from tests.support.definitions import outline
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from paco_core.operations.promotion.decision import Decision, Rule, Side
 from paco_core.operations.promotion.paired import Paired
-from paco_pipelines.defs import sensors
-from paco_pipelines.defs.operations import assets
+from paco_pipelines.defs import operations, sensors
 from pipelines.definitions import defs
 
 WORSE = Paired(-0.1, -0.2, -0.05, 24, 48, 0)
@@ -130,7 +129,7 @@ def test_the_decision_is_the_metadata_of_the_champion(promoted: bool, monkeypatc
     monkeypatch.setattr(champions, "Champions", Known)
     monkeypatch.setattr(command, "promote", lambda _root, name, say: asked.append(name) or made)
     with dg.DagsterInstance.ephemeral() as instance:
-        done = dg.materialize([assets.champion_policies], partition_key="flux_t2is", instance=instance)
+        done = dg.materialize([operations.champion_policies], partition_key="flux_t2is", instance=instance)
     (event,) = done.asset_materializations_for_node("champion__policies")
     told = {key: value.value for key, value in event.metadata.items()}
     assert asked == ["flux_t2is"] and told["promoted"] is promoted and told["reason"] == "said why"
@@ -147,6 +146,6 @@ def test_an_audit_that_finds_other_bytes_fails(monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.setattr(audit, "audit", lambda _root, say: found)
     with dg.DagsterInstance.ephemeral() as instance:
-        done = dg.materialize([assets.audit_reproducibility], instance=instance, raise_on_error=False)
+        done = dg.materialize([operations.audit_reproducibility], instance=instance, raise_on_error=False)
     (check,) = done.get_asset_check_evaluations()
     assert not done.success and check.description == "data/pairs: recorded a.dir, made again b.dir"

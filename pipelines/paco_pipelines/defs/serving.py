@@ -1,10 +1,11 @@
-"""The served reward: known to Dagster only, for a server is no data."""
+"""The served reward and its check: known to Dagster only, for a server is no data."""
 
 from typing import Any
 
 import dagster as dg
 
 from paco_core.io import paths
+from paco_pipelines.defs.checks import as_result
 from paco_pipelines.defs.graph import ROOT, maker
 
 
@@ -32,3 +33,11 @@ def reward_endpoint(context: dg.AssetExecutionContext) -> dg.MaterializeResult[A
             "metrics": dg.MetadataValue.url(f"{endpoint.url}/metrics"),
         },
     )
+
+
+@dg.asset_check(asset="reward_endpoint", description="The server answers under its name, with its golden scores")
+def reward_endpoint_healthy() -> dg.AssetCheckResult:
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.serving.servers.endpoint import check_served
+
+    return as_result(check_served(ROOT / paths.REWARD_MERGED, ROOT, load(ROOT / PARAMS_FILE).serving))

@@ -1,10 +1,12 @@
-"""Champions, and what measures them again. None of it is a stage of ``dvc.yaml``: it decides and watches."""
+"""Operations: champions, nightly measurements and the audit, as assets that are no stages of ``dvc.yaml``."""
 
 from typing import Any
 
 import dagster as dg
 
+from dagster_dvc.mirror import DATA_VERSION, USER_PROVIDED, Events
 from paco_core.io import paths
+from paco_core.operations.promotion import champions as registry
 from paco_pipelines.defs.checks import as_result
 from paco_pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR, maker
 
@@ -14,11 +16,10 @@ POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups[maker(paths.POLICIES)])
 def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResult[Any]:
     """Decide about the present version; the champion after it is the asset's data version."""
     from paco_core.operations.promote import promote
-    from paco_core.operations.promotion.champions import CHAMPION, Champions
 
     made = promote(ROOT, name, say=context.log.info)
     context.log.info(made.text())
-    champion = Champions(ROOT).at(name, CHAMPION)
+    champion = registry.Champions(ROOT).at(name, registry.CHAMPION)
     sides = {"candidate": made.candidate, "incumbent": made.incumbent}
     return dg.MaterializeResult(
         data_version=dg.DataVersion(champion.md5 if champion else "none"),
@@ -159,3 +160,43 @@ def audit_reproducibility(context: dg.AssetExecutionContext) -> dg.MaterializeRe
         },
         check_results=[as_result(found.check)],
     )
+
+
+# --- champions that were made in a terminal ---------------------------------------------------------------
+
+
+def key_of(name: str) -> tuple[dg.AssetKey, str | None]:
+    """The asset that stands for the champion of a name, and its partition."""
+    if name == registry.REWARD:
+        return dg.AssetKey(["champion", registry.REWARD]), None
+    return dg.AssetKey(["champion", "policies"]), name
+
+
+def mirror_champions(instance: dg.DagsterInstance, champions: registry.Champions | None) -> list[str]:
+    """Report the champions that Dagster does not know; a line for each.
+
+    Without them Dagster says of what measures a champion that its upstream assets have never been materialised.
+
+    Args:
+        champions: the registry; None where nothing was registered yet.
+    """
+    if champions is None:
+        return []
+    events, lines = Events(instance), list[str]()
+    for name in champions.names():
+        version = champions.at(name, registry.CHAMPION)
+        if version is None:
+            continue
+        key, partition = key_of(name)
+        last = events.last(key, partition)
+        if last is None or last.version != version.md5:
+            instance.report_runless_asset_event(
+                dg.AssetMaterialization(
+                    asset_key=key,
+                    partition=partition,
+                    tags={DATA_VERSION: version.md5, USER_PROVIDED: "true"},
+                    metadata={"champion": f"version {version.number}", "mirrored": "made outside Dagster"},
+                )
+            )
+            lines.append(f"champion of {name}: version {version.number}")
+    return lines

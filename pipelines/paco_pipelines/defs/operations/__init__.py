@@ -1,1 +1,0 @@
-"""What runs beside the graph: champions, nightly measuring, the reproducibility audit."""

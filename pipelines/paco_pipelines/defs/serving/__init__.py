@@ -1,1 +1,0 @@
-"""Assets and checks of the domain ``serving``."""
