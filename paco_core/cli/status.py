@@ -15,7 +15,7 @@ from paco_core.config.graph_keys import refuse_other_version
 from paco_core.config.params import ParamsError
 from paco_core.io.answer import Answer
 from paco_core.io.text_table import text_table
-from paco_core.runtime.code.derived import present_code
+from paco_core.runtime.code.stage_code import present_code
 from paco_core.serving.servers import endpoint
 
 State = Literal["up to date", "running", "out of date", "never run", "waits"]

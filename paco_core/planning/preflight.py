@@ -28,7 +28,7 @@ from paco_core.planning.foreseen import left_out, usable
 from paco_core.planning.refusals import refusals
 from paco_core.planning.weights import model_gb
 from paco_core.policies.families import is_distilled
-from paco_core.runtime.code.derived import present_code, valid_code
+from paco_core.runtime.code.stage_code import present_code, valid_code
 from paco_core.runtime.stage import Cost, Stage
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS

@@ -22,8 +22,8 @@ from typing import IO
 
 from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held, try_hold
 from paco_core.io.files import DataError
-from paco_core.runtime import nvidia_smi, rocm_smi
-from paco_core.runtime.nvidia_smi import Gpu, Listing
+from paco_core.runtime import nvidia_smi
+from paco_core.runtime.nvidia_smi import AMD, Gpu, Listing
 
 VISIBLE, STAGES, SERVERS = "CUDA_VISIBLE_DEVICES", "PACO_STAGE_GPUS", "PACO_SERVER_GPUS"
 HIP = "HIP_VISIBLE_DEVICES"  # ROCm reads it before CUDA_VISIBLE_DEVICES
@@ -42,7 +42,7 @@ class Machine:
 def listed() -> Listing:
     """The GPUs of this machine, by nvidia-smi or else rocm-smi."""
     found = nvidia_smi.listed()
-    return rocm_smi.listed() if found == Listing() else found
+    return nvidia_smi.listed_amd() if found == Listing() else found
 
 
 def visible(listing: Listing | None = None) -> list[Gpu]:
@@ -70,7 +70,7 @@ def _called(word: str, gpus: Sequence[Gpu]) -> Gpu:
 
 
 def _is_amd(gpu: Gpu) -> bool:
-    return gpu.name.startswith(rocm_smi.AMD)
+    return gpu.name.startswith(AMD)
 
 
 def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | None, needed: int) -> Machine:

@@ -1,7 +1,8 @@
-"""What ``nvidia-smi`` lists, read as it answers: cards, the parts of cards in MIG mode, and what went wrong."""
+"""GPUs as ``nvidia-smi`` lists them (cards, parts of cards in MIG mode, what went wrong), or else ``rocm-smi``."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 #: are built with it.
 OLDEST_DRIVER = "580.65.06"
 TIMEOUT_S = 30.0  # without persistence mode it starts the driver of each card first: seconds; a hung driver: for ever
+AMD = "AMD-"  # begins the names of AMD's cards
+_QUERY_AMD = ("--showuniqueid", "--showmeminfo", "vram", "--json")
 _QUERY = ("--query-gpu=index,uuid,memory.total,mig.mode.current,driver_version", "--format=csv,noheader,nounits")
 _CARD = re.compile(
     r"(?P<number>\d+), *(?P<name>GPU-[^,\s]+), *(?P<mebibytes>[^,]*), *(?P<mig>[^,]*), *(?P<driver>[^,]*)"
@@ -118,3 +121,23 @@ def _parts(lines: list[str]) -> dict[str, list[Gpu]]:
         if line["part"]:
             found.setdefault(card, []).append(Gpu(line["part"], line["part"], float(line["gb"])))
     return found
+
+
+def listed_amd() -> Listing:
+    """Ask rocm-smi, as long as nvidia-smi is waited for; without it, there are none."""
+    if (tool := shutil.which("rocm-smi")) is None:
+        return Listing()
+    try:
+        lines, trouble = answer(tool, *_QUERY_AMD)
+        cards = json.loads("".join(lines)) if lines else {}
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Listing([], f"rocm-smi: {why(error)}")
+    except ValueError:
+        return Listing([], f"rocm-smi: {lines[0]}")
+    gpus = [_amd(card.removeprefix("card"), found) for card, found in cards.items() if card.startswith("card")]
+    return Listing(gpus, f"rocm-smi: {trouble}" if trouble else None)
+
+
+def _amd(number: str, card: dict[str, str]) -> Gpu:
+    size = card.get("VRAM Total Memory (B)", "")
+    return Gpu(number, f"{AMD}{card.get('Unique ID', number)}", int(size) / 1e9 if size.isdigit() else None)

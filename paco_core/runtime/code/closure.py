@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, digest
 from paco_core.runtime.code.source import Source
 from paco_core.runtime.code.source_cache import SourceCache, bytes_digest
 
@@ -253,3 +254,16 @@ def _distributions(name: str) -> tuple[str, ...]:
         except importlib.metadata.PackageNotFoundError:
             pass
     return tuple(sorted({d.lower() for d in importlib.metadata.packages_distributions().get(name, ())}))
+
+
+def environment_digest(python: str | Path) -> str:
+    """Digest of the packages, with versions, that are installed beside an interpreter; "" where none are found.
+
+    They are read off the names of their ``.dist-info`` folders: no process is started for it.
+    """
+    place = shutil.which(python)
+    if place is None:
+        return ""
+    folders = Path(place).parent.parent.glob("lib/python*/site-packages/*.dist-info")
+    names = sorted(folder.name for folder in folders)
+    return digest(names, 16) if names else ""

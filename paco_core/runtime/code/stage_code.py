@@ -10,22 +10,23 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from dvc_project.cache import Cache
+from dvc_project.derived import Derived
 from dvc_project.hashing import Workspace
 from dvc_project.md5s import file_md5
 from dvc_project.paths import Overlaps
 from dvc_project.project import Stage, stages_of
 from paco_core.config.graph_keys import refuse_other_version
-from paco_core.config.params import PARAMS_FILE, Params
+from paco_core.config.params import PARAMS_FILE, Params, ParamsError
 from paco_core.config.references import Reference, named_files, references
 from paco_core.config.registered import FUNCTION
 from paco_core.config.resolved import resolved_values, unspelled
 from paco_core.io.atomic import atomic
-from paco_core.io.files import digest
+from paco_core.io.files import DataError, digest, md5_of
 from paco_core.io.paths import in_round
 from paco_core.io.project import owner_root
 from paco_core.runtime.code.closure import Code
@@ -239,3 +240,27 @@ def write(root: Path) -> None:
         part.mkdir()
         for path, code in StageCodes.present(root).files().items():
             (part / Path(path).name).write_text(code.text, encoding="utf-8")
+
+
+def present_code(root: Path) -> Derived:
+    """The code files of all stages; none where ``params.yaml`` or a source file is invalid, which a run reports."""
+    try:
+        return valid_code(root)
+    except (DataError, ParamsError):
+        return Derived()
+
+
+def valid_code(root: Path) -> Derived:
+    """The code files of all stages.
+
+    Raises:
+        ParamsError: when ``params.yaml`` is invalid.
+        DataError: when ``dvc.yaml`` or a source file is.
+    """
+    files = StageCodes.present(root).files()
+
+    @cache  # the items of a stage have one recorded version
+    def changes(path: str, md5: str) -> list[str]:
+        return files[path].changes(recorded(root, path, md5))
+
+    return Derived({path: md5_of(code.text.encode()) for path, code in files.items()}, changes)

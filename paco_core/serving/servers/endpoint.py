@@ -23,7 +23,7 @@ from paco_core.io.text_table import text_table
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import agreement, read_golden
 from paco_core.reward_model.yes_probability import NO, YES
-from paco_core.runtime.code.environment import environment_digest
+from paco_core.runtime.code.closure import environment_digest
 from paco_core.runtime.code.stage_code import digest_of
 from paco_core.runtime.placement import announce_servers
 from paco_core.serving.client import RewardClient

@@ -13,7 +13,7 @@ from dagster_dvc import DagsterDvcTranslator, DvcProject
 from dvc_project.derived import Derived
 from dvc_project.project import Group, Stage
 from paco_core.io.paths import STAGES
-from paco_core.runtime.code.derived import present_code
+from paco_core.runtime.code.stage_code import present_code
 from paco_core.stages import declaration
 from paco_pipelines.previews.columns import described
 from paco_pipelines.previews.metadata import preview_metadata

@@ -15,7 +15,7 @@ from paco_core.cli import commands
 from paco_core.cli.commands import main
 from paco_core.planning import preflight
 from paco_core.planning.preflight import Preflight, check_project
-from paco_core.runtime.code.derived import present_code
+from paco_core.runtime.code.stage_code import present_code
 from paco_core.stages import declared
 from tests.support import provenance_world as world
 
