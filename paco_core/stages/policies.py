@@ -170,7 +170,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.policies.adapted import adapted
     from paco_core.runtime import checkpoints
     from paco_core.runtime.provenance.chain import ENDPOINT_TAG
-    from paco_core.runtime.provenance.shipping import ship
+    from paco_core.runtime.provenance.text import ship
     from paco_core.runtime.tracking.models import registered_name
     from paco_core.tasks.table import task_of
     from paco_core.tasks.training import Summary, train_recipe

@@ -18,8 +18,7 @@ from paco_core.io.files import DataError
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Link, Provenance, Run, of_path, of_stage_now, project_path
 from paco_core.runtime.provenance.runs import RunFinder
-from paco_core.runtime.provenance.shipping import ship
-from paco_core.runtime.provenance.text import markdown, plain
+from paco_core.runtime.provenance.text import markdown, plain, ship
 from paco_core.runtime.provenance.verify import verify, verify_cached
 from paco_core.runtime.versions import restore
 from tests.support import provenance_world as world
