@@ -14,11 +14,12 @@ import yaml
 from paco_core.io.files import DataError, write_text
 from paco_core.io.project import project_root
 from paco_pipelines.defs.home import ENV, HOME, WRITTEN
-from paco_pipelines.instance.plots import write_vega
 
 DEFAULTS = Path(__file__).with_name("dagster.yaml")
 DATABASE = "DAGSTER_POSTGRES_URL"  # postgresql+psycopg2://user:password@host:5432/name
 DRIVER = "postgresql+psycopg2://"
+VEGA = Path(".dvc/plots/vega.js")
+VEGA_LITE = "5.21"  # the last of the major version that DVC's templates are written for
 
 
 def write_settings(root: Path, home: Path) -> None:
@@ -67,6 +68,20 @@ def create_stores(home: Path) -> None:
     import dagster as dg  # late: it takes a second
 
     dg.DagsterInstance.from_config(str(home)).dispose()
+
+
+def write_vega(root: Path) -> None:
+    """Write Vega, Vega-Lite and Vega-Embed (BSD-3-Clause) as one script, unless it is there.
+
+    The page of `dvc plots show` loads it, and without it links to a public server and is blank without internet.
+    """
+    try:
+        import vl_convert
+    except ImportError:  # the page links to the server
+        return
+    if not (root / VEGA).is_file() and (root / VEGA).parent.is_dir():
+        script = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for a snippet
+        write_text(root / VEGA, script)
 
 
 def prepare(root: Path) -> None:

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from paco_core.benchmarks.checks import figures_hold
-from paco_pipelines.defs.history import last_two_versions
+from paco_pipelines.defs.checks import last_two_versions
 
 KEY = dg.AssetKey("bench")
 
