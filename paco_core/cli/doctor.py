@@ -18,7 +18,7 @@ from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
 from paco_core.io.secrets import bare, redacted
 from paco_core.planning.preflight import memory_gb
-from paco_core.runtime import gpus
+from paco_core.runtime import gpus, nvidia_smi
 from paco_core.runtime.git import git_output
 from paco_core.runtime.nvidia_smi import Gpu
 from paco_core.runtime.tracking import tracking_uri
@@ -71,7 +71,7 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _gpus() -> str:
-    listing = gpus.listed()
+    listing = nvidia_smi.listed()
     found = ", ".join(f"{gpu.number} ({_size(gpu)})" for gpu in gpus.visible(listing)) or "none visible"
     trouble = f"nvidia-smi: {listing.trouble}" if listing.trouble else None
     driver = None if listing.driver is None else f"driver {listing.driver}"

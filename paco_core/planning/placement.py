@@ -8,7 +8,7 @@ from pathlib import Path
 from paco_core.config.params import Params
 from paco_core.io.files import DataError
 from paco_core.planning.memory import server_gb
-from paco_core.runtime import gpus
+from paco_core.runtime import nvidia_smi
 from paco_core.runtime.gpus import Machine
 from paco_core.runtime.nvidia_smi import Gpu
 from paco_core.runtime.placement import machine_of, server_gpus
@@ -22,7 +22,7 @@ def described(
     on_gpu = {label: cost for label, cost in costs.items() if cost.device.startswith("cuda")}
     if not on_gpu and not server_gpus(params):
         return [], []
-    listing = gpus.listed()
+    listing = nvidia_smi.listed()
     try:
         machine = machine_of(params, listing)
     except DataError as error:

@@ -170,9 +170,9 @@ def _processes(params: Params, root: Path) -> int:
     """How many share a training, as the launcher of the environment starts it."""
     if chosen() != "accelerate":
         return 1
-    from paco_core.runtime.launchers.accelerated import processes_of
+    from paco_core.runtime.launchers.accelerated import configured_processes
 
-    return processes_of(root, params.policies.device)
+    return configured_processes(root, params.policies.device)[0]
 
 
 def _unseen(params: Params, root: Path, foreseen: Foreseen) -> None:

@@ -1,11 +1,10 @@
-"""Which GPUs of this machine a stage and a server get: leases by kernel lock, one file a GPU, for a user's projects.
+"""Leases of this machine's GPUs: a kernel lock on one file per GPU, for all projects of a user.
 
-The environment passes on what was decided: :data:`STAGES` and :data:`SERVERS` name the GPUs that stages and reward
-servers may take, ``CUDA_VISIBLE_DEVICES`` the ones that this process has: by UUID, since CUDA numbers the fastest first
-and nvidia-smi by slot. AMD's have numbers alone there, and ``HIP_VISIBLE_DEVICES`` names them, too.
+:data:`STAGES` and :data:`SERVERS` list the GPUs that stages and reward servers may take. ``CUDA_VISIBLE_DEVICES`` lists
+the GPUs of this process. All three contain UUIDs, because CUDA numbers the fastest GPU first and nvidia-smi by slot.
 
-A lock lives as long as any process has its file open, so the launcher that a stage turns into keeps it, and a killed
-one frees it.
+A lock lives as long as any process has its file open. So the launcher that replaces a stage keeps it, and a killed
+process releases it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,9 @@ from typing import IO
 from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held, try_hold
 from paco_core.io.files import DataError
 from paco_core.runtime import nvidia_smi
-from paco_core.runtime.nvidia_smi import AMD, Gpu, Listing
+from paco_core.runtime.nvidia_smi import Gpu, Listing
 
 VISIBLE, STAGES, SERVERS = "CUDA_VISIBLE_DEVICES", "PACO_STAGE_GPUS", "PACO_SERVER_GPUS"
-HIP = "HIP_VISIBLE_DEVICES"  # ROCm reads it before CUDA_VISIBLE_DEVICES
 POLL_S = 0.2
 QUEUE = "queue"  # the folder of tickets
 
@@ -39,27 +37,19 @@ class Machine:
     servers: tuple[Gpu, ...] = ()
 
 
-def listed() -> Listing:
-    """The GPUs of this machine, by nvidia-smi or else rocm-smi."""
-    found = nvidia_smi.listed()
-    return nvidia_smi.listed_amd() if found == Listing() else found
-
-
 def visible(listing: Listing | None = None) -> list[Gpu]:
-    """The GPUs that this process may use, by its environment and the machine's tool (``listing``; None = asked now).
+    """The GPUs that this process may use, by its environment and nvidia-smi (``listing``; None = query it now).
 
-    Numbers in CUDA_VISIBLE_DEVICES are taken as the tool's.
+    A number in CUDA_VISIBLE_DEVICES is one of nvidia-smi's.
     """
-    found = (listing or listed()).gpus
-    named = os.environ.get(VISIBLE)
-    if any(map(_is_amd, found)):
-        named = os.environ.get(HIP, named)
-    if named is None:
-        return found
-    words = [word.strip() for word in named.split(",")]
+    gpus = (listing or nvidia_smi.listed()).gpus
+    visible_devices = os.environ.get(VISIBLE)
+    if visible_devices is None:
+        return gpus
+    words = [word.strip() for word in visible_devices.split(",")]
     if "-1" in words:  # as CUDA reads it: the list ends there
         words = words[: words.index("-1")]
-    return [_called(word, found) for word in words if word]
+    return [_called(word, gpus) for word in words if word]
 
 
 def _called(word: str, gpus: Sequence[Gpu]) -> Gpu:
@@ -67,10 +57,6 @@ def _called(word: str, gpus: Sequence[Gpu]) -> Gpu:
     exact = [gpu for gpu in gpus if word in (gpu.number, gpu.name)]
     begun = [gpu for gpu in gpus if word.startswith(("GPU-", "MIG-")) and gpu.name.startswith(word)]
     return next(iter(exact or (begun if len(begun) == 1 else [])), Gpu(word, word))
-
-
-def _is_amd(gpu: Gpu) -> bool:
-    return gpu.name.startswith(AMD)
 
 
 def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | None, needed: int) -> Machine:
@@ -101,8 +87,8 @@ def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | Non
 
 def announce(machine: Machine) -> None:
     """Name the machine's GPUs in the environment, for the servers that this process starts."""
-    os.environ[STAGES] = ",".join(map(_address, machine.stages))
-    os.environ[SERVERS] = ",".join(map(_address, machine.servers))
+    os.environ[STAGES] = _names(machine.stages)
+    os.environ[SERVERS] = _names(machine.servers)
 
 
 def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], object]) -> list[IO[bytes]]:
@@ -117,8 +103,9 @@ def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], obje
         DataError: when there are fewer.
     """
     if count > len(gpus):
+        numbers = ", ".join(gpu.number for gpu in gpus)
         raise DataError(
-            f"{holder} needs {count} GPUs, and stages have {len(gpus)} here ({_numbers(gpus) or 'none'}): lower its "
+            f"{holder} needs {count} GPUs, and stages have {len(gpus)} here ({numbers or 'none'}): lower its "
             "number of processes, or see devices in params.yaml"
         )
     waited = False
@@ -129,7 +116,7 @@ def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], obje
                 say(f"waiting for {'a GPU' if count == 1 else f'{count} GPUs'}: {reason}")
                 waited = True
             time.sleep(POLL_S)
-    os.environ.update(_environment([gpu for gpu, _ in found]))
+    os.environ[VISIBLE] = _names(gpu for gpu, _ in found)
     for _, stream in found:
         os.set_inheritable(stream.fileno(), True)
     return [stream for _, stream in found]
@@ -194,29 +181,19 @@ def for_server(count: int, name: str) -> Iterator[tuple[dict[str, str], tuple[in
     if not (count and numbers):
         yield {}, ()
         return
-    known = listed().gpus
+    known = nvidia_smi.listed().gpus
     gpus = [_called(number, known) for number in numbers]
     found = _try(gpus, count, name)
     with ExitStack() as held:
         for _, stream in found:
             held.enter_context(stream)
         chosen = [gpu for gpu, _ in found] or gpus[-count:]
-        yield _environment(chosen), tuple(stream.fileno() for _, stream in found)
+        yield {VISIBLE: _names(chosen)}, tuple(stream.fileno() for _, stream in found)
 
 
-def _environment(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """What shows a process these GPUs and no others."""
-    shown = ",".join(map(_address, gpus))
-    return {VISIBLE: shown, **({HIP: shown} if any(map(_is_amd, gpus)) else {})}
-
-
-def _address(gpu: Gpu) -> str:
-    """What CUDA_VISIBLE_DEVICES calls it."""
-    return gpu.number if _is_amd(gpu) else gpu.name
-
-
-def _numbers(gpus: Sequence[Gpu]) -> str:
-    return ", ".join(gpu.number for gpu in gpus)
+def _names(gpus: Iterable[Gpu]) -> str:
+    """A value of CUDA_VISIBLE_DEVICES."""
+    return ",".join(gpu.name for gpu in gpus)
 
 
 def _holders(gpus: Sequence[Gpu]) -> str:

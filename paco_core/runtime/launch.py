@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import IO, Any, Protocol
 
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
-from paco_core.io import files, targets
+from paco_core.io import targets
 from paco_core.io.files import DataError
 from paco_core.io.imports import rarely_collected
 from paco_core.runtime import launchers
@@ -22,8 +21,6 @@ from paco_core.runtime.process import prepare
 from paco_core.runtime.rounds import params_of, placed
 from paco_core.runtime.stage import Stage
 from paco_core.runtime.stage_lock import only_run
-
-SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
 
 
 @dataclass(frozen=True)
@@ -89,10 +86,8 @@ def run_stage(name: str, stage: StageFile, item: str | None, root: Path) -> None
         if rank is None:
             for lease in _placed(name, stage.STAGE, item, root, launcher):
                 gpus.enter_context(lease)
-        began = time.monotonic()
         with only_run(root, label), open_stage(name, item, root, stage.STAGE) as ctx, lost_ranks(), rarely_collected():
             stage.run(ctx)
-        files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})
 
 
 def _placed(name: str, stage: Stage, item: str | None, root: Path, launcher: launchers.Name) -> list[IO[bytes]]:
@@ -108,9 +103,11 @@ def _placed(name: str, stage: Stage, item: str | None, root: Path, launcher: lau
     device = stage.device(params)
     processes = stage.processes(params) if stage.processes else 1
     launches = stage.processes is not None and (launcher == "accelerate" or processes > 1)
-    here = accelerated.processes_here(root, device) if launches and launcher == "accelerate" else processes
+    if launches and launcher == "accelerate":
+        total, machines = accelerated.configured_processes(root, device)
+        processes = total // machines  # on this machine
     holder = f"{stage_label(name, item)} of {root}"
-    leases = [] if launcher == "ray" else take_gpus(device, here, holder, params)
+    leases = [] if launcher == "ray" else take_gpus(device, processes, holder, params)
     if launches:
         prepare(params.threads)  # else accelerate gives each rank one thread
         accelerated.replace_process(name, item, root, device, None if launcher == "accelerate" else processes)
@@ -133,12 +130,3 @@ def _assist(name: str, stage: StageFile, item: str | None, root: Path) -> None:
     prepare(params.threads)
     with lost_ranks(), rarely_collected():
         stage.assist(Rank(params, root, name, item))
-
-
-def usual_seconds(root: Path, label: str) -> float | None:
-    """How long the last finished run of a stage took on this machine; None when there was none.
-
-    Dagster shows by it what a restored stage saved where it did not see the run itself.
-    """
-    path = root / SECONDS / f"{label}.json"
-    return float(files.read_json(path)["seconds"]) if path.is_file() else None

@@ -1,8 +1,7 @@
-"""GPUs as ``nvidia-smi`` lists them (cards, parts of cards in MIG mode, what went wrong), or else ``rocm-smi``."""
+"""GPUs that ``nvidia-smi`` lists: cards, the parts of cards in MIG mode, and what went wrong."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -13,8 +12,6 @@ from dataclasses import dataclass, field
 #: are built with it.
 OLDEST_DRIVER = "580.65.06"
 TIMEOUT_S = 30.0  # without persistence mode it starts the driver of each card first: seconds; a hung driver: for ever
-AMD = "AMD-"  # begins the names of AMD's cards
-_QUERY_AMD = ("--showuniqueid", "--showmeminfo", "vram", "--json")
 _QUERY = ("--query-gpu=index,uuid,memory.total,mig.mode.current,driver_version", "--format=csv,noheader,nounits")
 _CARD = re.compile(
     r"(?P<number>\d+), *(?P<name>GPU-[^,\s]+), *(?P<mebibytes>[^,]*), *(?P<mig>[^,]*), *(?P<driver>[^,]*)"
@@ -59,21 +56,21 @@ def listed() -> Listing:
     if (tool := shutil.which("nvidia-smi")) is None:
         return Listing()
     try:
-        lines, trouble = answer(tool, *_QUERY)
+        lines, trouble = _answer(tool, *_QUERY)
         cards = [found for line in lines if (found := _CARD.fullmatch(line))]
         strange = [line for line in lines if not _CARD.fullmatch(line)]
         parts: dict[str, list[Gpu]] = {}
         if any(card["mig"].strip() == "Enabled" for card in cards):
-            more, also = answer(tool, "-L")
+            more, also = _answer(tool, "-L")
             parts, trouble = _parts(more), trouble or also
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Listing([], why(error))
+        return Listing([], _why(error))
     gpus = [gpu for card in cards for gpu in _gpus(card, parts)]
     driver = next((card["driver"].strip() for card in cards), None)
     return Listing(gpus, ": ".join([*([trouble] if trouble else []), *strange[:1]]) or None, driver)
 
 
-def answer(tool: str, *words: str) -> tuple[list[str], str | None]:
+def _answer(tool: str, *words: str) -> tuple[list[str], str | None]:
     """Lines of its output, and its exit status where that is not 0, with what it wrote to stderr.
 
     Raises:
@@ -99,7 +96,7 @@ def answer(tool: str, *words: str) -> tuple[list[str], str | None]:
     return lines, ": ".join([f"exit status {process.returncode}", *errors[:1]])
 
 
-def why(error: OSError | subprocess.TimeoutExpired) -> str:
+def _why(error: OSError | subprocess.TimeoutExpired) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"no answer within {TIMEOUT_S:g} s; the driver may hang"
     return f"cannot be run: {error.strerror}"
@@ -121,23 +118,3 @@ def _parts(lines: list[str]) -> dict[str, list[Gpu]]:
         if line["part"]:
             found.setdefault(card, []).append(Gpu(line["part"], line["part"], float(line["gb"])))
     return found
-
-
-def listed_amd() -> Listing:
-    """Ask rocm-smi, as long as nvidia-smi is waited for; without it, there are none."""
-    if (tool := shutil.which("rocm-smi")) is None:
-        return Listing()
-    try:
-        lines, trouble = answer(tool, *_QUERY_AMD)
-        cards = json.loads("".join(lines)) if lines else {}
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Listing([], f"rocm-smi: {why(error)}")
-    except ValueError:
-        return Listing([], f"rocm-smi: {lines[0]}")
-    gpus = [_amd(card.removeprefix("card"), found) for card, found in cards.items() if card.startswith("card")]
-    return Listing(gpus, f"rocm-smi: {trouble}" if trouble else None)
-
-
-def _amd(number: str, card: dict[str, str]) -> Gpu:
-    size = card.get("VRAM Total Memory (B)", "")
-    return Gpu(number, f"{AMD}{card.get('Unique ID', number)}", int(size) / 1e9 if size.isdigit() else None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.runtime import gpus, launchers
+from paco_core.runtime import gpus, launchers, nvidia_smi
 from paco_core.runtime.nvidia_smi import Gpu, Listing
 
 
@@ -40,7 +40,7 @@ def take_gpus(
     """
     if not (device.startswith("cuda") or server_gpus(params)):
         return []
-    listing = gpus.listed()
+    listing = nvidia_smi.listed()
     if listing.trouble:
         say(f"nvidia-smi: {listing.trouble}; a GPU that it does not list is not reserved for this computation")
     machine = machine_of(params, listing)

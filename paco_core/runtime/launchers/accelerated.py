@@ -47,35 +47,20 @@ def _configuration(root: Path, device: str) -> Path:
     return config
 
 
-def processes_here(root: Path, device: str) -> int:
-    """How many processes the configuration starts on this machine.
+def configured_processes(root: Path, device: str) -> tuple[int, int]:
+    """The number of processes that the configuration starts in all, and the number of machines.
 
     Raises:
-        DataError: when the configuration is no file, or names no number.
+        DataError: when the configuration is no file, or lacks the numbers.
     """
-    processes, machines = _numbers(root, device)
-    return processes // machines
-
-
-def processes_of(root: Path, device: str) -> int:
-    """How many processes the configuration starts in all.
-
-    Raises:
-        DataError: as :func:`processes_here`.
-    """
-    return _numbers(root, device)[0]
-
-
-def _numbers(root: Path, device: str) -> tuple[int, int]:
-    """(processes, machines)"""
     config = _configuration(root, device)
-    found = parse_yaml(config.read_text())
+    settings = parse_yaml(config.read_text())
     try:
-        numbers = int(found["num_processes"]), int(found.get("num_machines", 1))
-        if min(numbers) < 1:
+        processes, machines = int(settings["num_processes"]), int(settings.get("num_machines", 1))
+        if min(processes, machines) < 1:
             raise ValueError
-        return numbers
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return processes, machines
+    except (KeyError, TypeError, ValueError):
         raise DataError(f"{config}: needs num_processes (and num_machines), whole numbers") from None
 
 

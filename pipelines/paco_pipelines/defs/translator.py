@@ -47,11 +47,6 @@ class PacoTranslator(DagsterDvcTranslator):
     def get_column_description(self, stage: Stage, column: str) -> str | None:
         return described(stage.group, column)
 
-    def get_usual_seconds(self, project: DvcProject, stage: Stage) -> float | None:
-        from paco_core.runtime.launch import usual_seconds
-
-        return usual_seconds(project.root, stage.name)
-
 
 def _line(path: Path, stage: str) -> int:
     """Where an entry begins in a ``dvc.yaml`` that is laid out as this project's; else its first line."""

@@ -210,25 +210,3 @@ def test_a_lease_is_by_uuid_whatever_the_order(cards: list[Gpu]) -> None:
     (stream,) = gpus.take(cards, 1, "stage a", print)
     assert os.environ[gpus.VISIBLE] == cards[0].name
     stream.close()
-
-
-ROCM = '{"card0": {"Unique ID": "0xaa", "VRAM Total Memory (B)": "206158430208"}, "card1": {"Unique ID": "0xbb"}}'
-
-
-def test_amds_gpus_are_leased_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "rocm-smi"
-    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{ROCM}\nEND\n")
-    tool.chmod(0o755)
-    monkeypatch.setattr(nvidia_smi, "listed", Listing)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv(gpus.HIP, "")
-    monkeypatch.delenv(gpus.HIP)
-    first, second = gpus.visible()
-    assert (first, second) == (Gpu("0", "AMD-0xaa", 206.158430208), Gpu("1", "AMD-0xbb"))
-    (one,) = gpus.take([first, second], 1, "stage a", print)
-    (two,) = gpus.take([first, second], 1, "stage b", print)
-    assert (os.environ[gpus.VISIBLE], os.environ[gpus.HIP]) == ("1", "1") and gpus.visible() == [second]
-    for stream in (one, two):
-        stream.close()
-    tool.write_text("#!/bin/sh\necho ERROR: no driver\nexit 2\n")
-    assert gpus.listed() == Listing([], "rocm-smi: ERROR: no driver")
