@@ -10,7 +10,7 @@ from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
 from paco_core.operations.promotion.champions import ALIASES, Champions, out_of
 from paco_core.runtime.provenance.chain import Provenance, of_path, project_path
-from paco_core.runtime.provenance.runs import RunFinder
+from paco_core.runtime.provenance.records import RunFinder
 from paco_core.runtime.provenance.text import plain
 from paco_core.runtime.provenance.verify import Verdict, verify, verify_cached
 

@@ -37,7 +37,7 @@ from paco_core.policies.cuts import report
 from paco_core.runtime.code.stage_code import is_code
 from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.provenance.chain import of_path
-from paco_core.runtime.provenance.runs import RunFinder
+from paco_core.runtime.provenance.records import RunFinder
 from paco_core.runtime.tracking import Tracker, open_run
 from paco_core.runtime.versions import folder_of_version, md5_of_folder
 from paco_core.tasks.table import task_of

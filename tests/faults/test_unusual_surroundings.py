@@ -89,7 +89,7 @@ def test_a_cache_that_cannot_be_written_is_skipped_with_a_word(tmp_path: Path, l
     import torch
 
     from paco_core.policies.encodings import Encodings
-    from paco_core.runtime.code.source_cache import SourceCache
+    from paco_core.runtime.code.source import SourceCache
 
     cache = tmp_path / "cache"
     cache.mkdir()

@@ -24,7 +24,7 @@ from paco_core.policies.encodings import fingerprint, row_key
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.training_key import training_key as reward_key
 from paco_core.rewards.http_scorer import sample_key
-from paco_core.runtime.code.source_cache import reading_key
+from paco_core.runtime.code.source import reading_key
 from paco_core.runtime.tracking.sender import access_digest
 from paco_core.serving.cache import question_key
 from paco_core.serving.client import RewardClient

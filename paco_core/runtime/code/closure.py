@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from paco_core.io.files import DataError, digest
-from paco_core.runtime.code.source import Source
-from paco_core.runtime.code.source_cache import SourceCache, bytes_digest
+from paco_core.runtime.code.source import Source, SourceCache, bytes_digest
 
 PACKAGE = Path(__file__).parents[2]
 #: How a stage or a server is started and kept, reports its progress and is tracked: none of it changes what comes out.

@@ -1,18 +1,23 @@
-"""Which run made what, in ``data/runs/``: beside the outs and committed with ``dvc.lock``, never inside an out.
+"""Records of runs: ``data/runs/`` names the run that made each out, else MLflow does.
 
-An out is a function of its inputs, so that the same inputs have the same md5; when it was made, by which run and
-from which commit lies here. A record belongs to a recipe: it says nothing of another version.
+The files are committed with ``dvc.lock``. They are never inside an out: an out depends on its inputs only, so equal
+inputs give equal md5s. A record belongs to one recipe and says nothing about another version.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from dvc_project.lockfile import Lock
 from paco_core.io import files
 from paco_core.io.files import DataError
-from paco_core.runtime.provenance.chain import Run
+from paco_core.runtime.provenance.chain import ENDPOINT_TAG, RECIPE_TAG, STAGE_TAG, Run
+from paco_core.runtime.tracking import connect, run_url, tracking_uri
+from paco_core.runtime.tracking.store import short
 
 FOLDER = Path("data") / "runs"
 
@@ -68,3 +73,62 @@ def recorded_runs(root: Path, lock: Lock) -> dict[str, Run]:
         if run := recorded(root, label, entry.inputs.digest):
             found[label] = run
     return found
+
+
+class RunFinder:
+    """Looks into ``data/runs``, then asks MLflow: a store that does not answer is asked once (``failure`` says why)."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._uri = tracking_uri(root)
+        self._absent = self._uri.startswith("sqlite:///") and not Path(self._uri[10:]).is_file()  # nothing tracked yet
+        self._client: Any = None
+        self._experiments: list[str] = []
+        self.failure: str | None = None
+
+    def __call__(self, stage: str, recipe: str) -> Run | None:
+        run = recorded(self._root, stage, recipe)
+        if run is not None and run.mlflow_run is not None:
+            return run
+        return self._quietly(lambda: self._find(stage, recipe)) or run
+
+    def _quietly(self, ask: Callable[[], Run | None]) -> Run | None:
+        if self.failure is not None or self._absent:
+            return None
+        try:
+            return ask()
+        except Exception as error:
+            self.failure = short(error)
+            return None
+
+    def _find(self, stage: str, recipe: str) -> Run | None:
+        if self._client is None:
+            self._client = connect(self._uri)
+            known = self._client.search_experiments()
+            self._experiments = [e.experiment_id for e in known if e.name.startswith("paco/")]
+        if not self._experiments:
+            return None
+        wanted = f"tags.`{RECIPE_TAG}` = '{recipe}' and tags.`{STAGE_TAG}` = '{stage}'"
+        found = self._client.search_runs(
+            self._experiments,
+            f"{wanted} and attributes.status = 'FINISHED'",
+            order_by=["attributes.start_time DESC"],
+            max_results=1,
+        )
+        return self._run(found[0]) if found else None
+
+    def _run(self, run: Any) -> Run:
+        tags = run.data.tags
+        dirty = tags.get("git.dirty")
+        return Run(
+            mlflow_run=run.info.run_id,
+            mlflow_url=run_url(self._uri, run.info.experiment_id, run.info.run_id),
+            started=datetime.fromtimestamp(run.info.start_time / 1000, UTC).isoformat(timespec="seconds"),
+            seconds=(run.info.end_time - run.info.start_time) / 1000,
+            profile=tags.get("profile"),
+            git_commit=tags.get("git.commit"),
+            git_dirty=None if dirty is None else dirty == "true",
+            dagster_run=tags.get("dagster.run_id"),
+            dagster_asset=tags.get("dagster.asset_key"),
+            endpoint=tags.get(ENDPOINT_TAG),
+        )

@@ -1,8 +1,8 @@
-"""Provenance as text: for a terminal (a line a stage), and what travels with a policy.
+"""A provenance as text: lines for a terminal, and the files that are shipped with a policy.
 
-A policy's folder contains ``provenance.json`` and a part of its model card. They hold md5s, parameters, code and the
-judge by fingerprint, all of them functions of the inputs, and no run: otherwise the policy's md5 would change with
-every run. Runs are recorded in ``data/runs/`` (:mod:`paco_core.runtime.provenance.records`).
+A policy's folder contains ``provenance.json``, and its model card has a section on provenance. Both contain md5s,
+parameters, code and the fingerprint of the reward model, which depend on the inputs only. They name no run: else the
+policy's own md5 would change with every run. :mod:`paco_core.runtime.provenance.records` records the runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dvc_project.lockfile import Inputs, Lock
 from paco_core.io.files import read_text, write_json, write_text
+from paco_core.io.text_table import text_table
 from paco_core.runtime.code.stage_code import StageCode
 from paco_core.runtime.provenance.chain import Link, Provenance, Run, is_metrics, of_stage_now
 from paco_core.runtime.provenance.verify import SHIPPED
@@ -24,17 +25,13 @@ def plain(provenance: Provenance) -> str:
     """A line for each stage: what it made, from what, by which run and commit; then what no stage made."""
     head = ["stage", "made", "reads", "MLflow run", "git commit"]
     rows = [_plain_row(link) for link in provenance.links]
-    widths = [max(len(row[n]) for row in [head, *rows]) for n in range(len(head))]
     given = {path for link in provenance.links for path in {**link.given, **link.made_of.files}}
     version = f", version {provenance.md5[:12]}" if provenance.md5 else ""
     return "\n".join(
         [
             f"{provenance.path}{version}: each line was made from the lines that it reads",
             "",
-            *(
-                "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                for row in [head, *rows]
-            ),
+            *text_table([head, *rows]),
             *(["", f"made by no stage: {', '.join(sorted(given))}"] if given else []),
             "",
             "with --json: whole md5s, parameters, code and the page of each run",

@@ -10,8 +10,7 @@ import pytest
 
 from paco_core.io.files import DataError
 from paco_core.runtime.code.closure import Code
-from paco_core.runtime.code.source import read
-from paco_core.runtime.code.source_cache import SourceCache
+from paco_core.runtime.code.source import SourceCache, read
 from paco_core.runtime.code.stage_code import StageCode, StageCodes
 
 CODE = '''

@@ -17,7 +17,7 @@ from paco_core.cli.provenance import origin_of
 from paco_core.io.files import DataError
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Link, Provenance, Run, of_path, of_stage_now, project_path
-from paco_core.runtime.provenance.runs import RunFinder
+from paco_core.runtime.provenance.records import RunFinder
 from paco_core.runtime.provenance.text import markdown, plain, ship
 from paco_core.runtime.provenance.verify import verify, verify_cached
 from paco_core.runtime.versions import restore
