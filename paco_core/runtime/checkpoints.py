@@ -1,8 +1,9 @@
-"""What stages go on with after a kill, or when a number such as ``epochs`` is raised: ``.paco/checkpoints/``.
+"""Checkpoints, ``.paco/checkpoints/``: stages resume from them after a kill, or when ``epochs`` is raised.
 
-It lies outside the outs: DVC deletes those before a run, versions them, and restores them from its cache. Each stage
-has a folder, ``policies@flux_t2is``, with one folder an identity: a digest of all that decides what is computed, code
-included. So weights that other code made are never gone on with, and a change that is taken back finds its own.
+They are outside the outs, because DVC deletes outs before a run, versions them, and restores them from its cache. Each
+stage has a folder, ``policies@flux_t2is``, with one folder per identity. An identity is a digest of everything that
+decides the result, code included. So no stage resumes from weights of other code, and a change that you take back
+finds its checkpoints again.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def listing(root: Path) -> list[CheckpointedRun]:
         stage, *identity = path.relative_to(folder).parts
         if len(identity) > 1:  # else a lock file
             runs[folder / stage / identity[0]].append(stat)
-    found = [
+    checkpoints = [
         CheckpointedRun(run.parent.name, run, sum(s.st_size for s in stats), max(s.st_mtime for s in stats))
         for run, stats in runs.items()
     ]
-    return sorted(found, key=lambda kept: kept.modified, reverse=True)
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.modified, reverse=True)
 
 
 @contextmanager
@@ -69,37 +70,26 @@ def _lock(place: Path) -> Path:
     return place.with_name(f"{place.name}.lock")
 
 
-@contextmanager
-def _nobody_trains(kept: CheckpointedRun) -> Iterator[bool]:
-    """Keep trainings from an identity; False when one has it already."""
-    lock = try_hold(_lock(kept.folder))
-    if lock is None:
-        yield False
-        return
-    with lock:
-        yield True
-
-
-def _remove(kept: CheckpointedRun) -> None:
-    """Within :func:`_nobody_trains`."""
+def _remove(checkpoint: CheckpointedRun) -> None:
+    """Call it while you hold the lock of the identity."""
     with suppress(FileNotFoundError):  # another process removed it first
-        shutil.rmtree(kept.folder)
-    _lock(kept.folder).unlink(missing_ok=True)
+        shutil.rmtree(checkpoint.folder)
+    _lock(checkpoint.folder).unlink(missing_ok=True)
 
 
 def prune(root: Path, limit_gb: float) -> list[CheckpointedRun]:
     """Remove the oldest until all together take at most ``limit_gb``; those in use stay. Returns what went."""
-    left, gone = listing(root), []
-    total = sum(kept.size for kept in left)
-    for kept in reversed(left):
+    checkpoints, removed = listing(root), []
+    total = sum(checkpoint.size for checkpoint in checkpoints)
+    for checkpoint in reversed(checkpoints):
         if total <= limit_gb * 1e9:
             break
-        with _nobody_trains(kept) as free:
-            if free:
-                _remove(kept)
-                total -= kept.size
-                gone.append(kept)
-    return gone
+        if (lock := try_hold(_lock(checkpoint.folder))) is not None:
+            with lock:
+                _remove(checkpoint)
+            total -= checkpoint.size
+            removed.append(checkpoint)
+    return removed
 
 
 def drop(root: Path, stages: Sequence[str] = ()) -> list[CheckpointedRun]:
@@ -109,37 +99,40 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[CheckpointedRun]:
         DataError: when nothing is kept of a stage that was named, or a training goes on with some of it, naming the
             training; nothing is removed then.
     """
-    left = listing(root)
-    known = {kept.stage for kept in left}
+    checkpoints = listing(root)
+    known = {checkpoint.stage for checkpoint in checkpoints}
     if unknown := [name for name in stages if name not in known]:
         raise DataError(
             f"no checkpoint of {', '.join(unknown)}; {meant(unknown[0], known)}"
             f"there are some of: {', '.join(sorted(known)) or 'none'}"
         )
-    gone = [kept for kept in left if not stages or kept.stage in stages]
-    with ExitStack() as held:
-        for kept in gone:
-            if not held.enter_context(_nobody_trains(kept)):
+    removed = [checkpoint for checkpoint in checkpoints if not stages or checkpoint.stage in stages]
+    with ExitStack() as locks:
+        for checkpoint in removed:
+            file = _lock(checkpoint.folder)
+            if (lock := try_hold(file)) is None:
                 raise DataError(
-                    f"{kept.stage} is being trained by {_lock(kept.folder).read_text() or 'another process'}, which "
-                    f"resumes from {kept.folder.name[:12]}: stop it first, or wait; nothing was removed"
+                    f"{checkpoint.stage} is being trained by {file.read_text() or 'another process'}, which "
+                    f"resumes from {checkpoint.folder.name[:12]}: stop it first, or wait; nothing was removed"
                 )
-        for kept in gone:
-            _remove(kept)
-    return gone
+            locks.enter_context(lock)
+        for checkpoint in removed:
+            _remove(checkpoint)
+    return removed
 
 
-def text(found: Sequence[CheckpointedRun]) -> str:
+def text(checkpoints: Sequence[CheckpointedRun]) -> str:
     """A table for the terminal."""
-    if not found:
+    if not checkpoints:
         return "no checkpoints"
     rows = [
         (
-            kept.stage,
-            kept.folder.name[:12],
-            f"{kept.size / 1e6:.1f} MB",
-            f"{datetime.fromtimestamp(kept.modified, UTC):%Y-%m-%d %H:%M} UTC",
+            checkpoint.stage,
+            checkpoint.folder.name[:12],
+            f"{checkpoint.size / 1e6:.1f} MB",
+            f"{datetime.fromtimestamp(checkpoint.modified, UTC):%Y-%m-%d %H:%M} UTC",
         )
-        for kept in found
+        for checkpoint in checkpoints
     ]
-    return "\n".join([*text_table(rows, right=[2]), f"in all {sum(kept.size for kept in found) / 1e6:.1f} MB"])
+    total = sum(checkpoint.size for checkpoint in checkpoints)
+    return "\n".join([*text_table(rows, right=[2]), f"in all {total / 1e6:.1f} MB"])

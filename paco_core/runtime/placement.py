@@ -48,8 +48,8 @@ def take_gpus(
     return gpus.take(machine.stages, count, holder, say) if device == "cuda" and machine.stages else []
 
 
-class _OfThisProcess:
-    """The GPU of this process. CUDA reads CUDA_VISIBLE_DEVICES once, so the first one that it had stays its own."""
+class _ProcessGpu:
+    """The GPU of this process: always the first one that it leased, because CUDA reads CUDA_VISIBLE_DEVICES once."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -58,7 +58,7 @@ class _OfThisProcess:
         self.leases: list[IO[bytes]] = []
 
 
-_OURS = _OfThisProcess()
+_PROCESS_GPU = _ProcessGpu()
 
 
 @contextmanager
@@ -77,26 +77,26 @@ def one_gpu(
         yield
         return
     device = "cuda" if "cuda" in devices else devices[0]
-    with _OURS.lock:
-        if not _OURS.users:
-            if _OURS.gpus and device == "cuda":
-                _OURS.leases = gpus.take(_OURS.gpus, 1, holder, say)
+    with _PROCESS_GPU.lock:
+        if not _PROCESS_GPU.users:
+            if _PROCESS_GPU.gpus and device == "cuda":
+                _PROCESS_GPU.leases = gpus.take(_PROCESS_GPU.gpus, 1, holder, say)
             else:
-                _OURS.leases = take_gpus(device, 1, holder, params, say)
-                _OURS.gpus = tuple(gpus.visible()) if _OURS.leases else ()
-        if _OURS.leases:
-            _OURS.users += 1
-        held = bool(_OURS.leases)
+                _PROCESS_GPU.leases = take_gpus(device, 1, holder, params, say)
+                _PROCESS_GPU.gpus = tuple(gpus.visible()) if _PROCESS_GPU.leases else ()
+        if _PROCESS_GPU.leases:
+            _PROCESS_GPU.users += 1
+        held = bool(_PROCESS_GPU.leases)
     try:
         yield
     finally:
-        with _OURS.lock:
+        with _PROCESS_GPU.lock:
             if held:
-                _OURS.users -= 1
-                if not _OURS.users:
-                    for lease in _OURS.leases:
+                _PROCESS_GPU.users -= 1
+                if not _PROCESS_GPU.users:
+                    for lease in _PROCESS_GPU.leases:
                         lease.close()
-                    _OURS.leases = []
+                    _PROCESS_GPU.leases = []
 
 
 def announce_servers(root: Path) -> None:

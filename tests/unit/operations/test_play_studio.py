@@ -219,7 +219,7 @@ def test_a_gpu_is_taken_once_before_anything_is_loaded(project: Path, monkeypatc
         return [stream] * count
 
     monkeypatch.setattr(placement, "take_gpus", take)
-    monkeypatch.setattr(placement, "_OURS", placement._OfThisProcess())
+    monkeypatch.setattr(placement, "_PROCESS_GPU", placement._ProcessGpu())
     monkeypatch.setattr(place.paint, "load_judge", lambda _root, _params: None)
     with pytest.raises(DataError, match="no GPU is free now .*GPU 0 has policies, process 7"):
         made.score([], None, False, job())

@@ -59,7 +59,7 @@ def params(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """Of a project on GPUs, on a machine with two."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr(placement, "_OURS", placement._OfThisProcess())
+    monkeypatch.setattr(placement, "_PROCESS_GPU", placement._ProcessGpu())
     monkeypatch.setenv(gpus.VISIBLE, "GPU-a,GPU-b")
     for name in (gpus.STAGES, gpus.SERVERS):
         monkeypatch.setenv(name, "")
