@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -10,6 +13,7 @@ from typing import IO, Any, Protocol
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
 from paco_core.io import targets
+from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError
 from paco_core.io.imports import rarely_collected
 from paco_core.runtime import launchers
@@ -20,7 +24,8 @@ from paco_core.runtime.placement import take_gpus
 from paco_core.runtime.process import prepare
 from paco_core.runtime.rounds import params_of, placed
 from paco_core.runtime.stage import Stage
-from paco_core.runtime.stage_lock import only_run
+
+LOCKS = Path(".paco") / "stages"
 
 
 @dataclass(frozen=True)
@@ -130,3 +135,39 @@ def _assist(name: str, stage: StageFile, item: str | None, root: Path) -> None:
     prepare(params.threads)
     with lost_ranks(), rarely_collected():
         stage.assist(Rank(params, root, name, item))
+
+
+def lock_file(root: Path, label: str) -> Path:
+    return root / LOCKS / f"{label}.lock"
+
+
+@contextmanager
+def only_run(root: Path, label: str) -> Iterator[None]:
+    """Be the only process that runs this stage of this project.
+
+    DVC's own locks end with DVC, but a stage lives on if DVC is killed with ``kill -9``.
+
+    Raises:
+        DataError: when another one does, with its process id and what to do.
+    """
+    path = lock_file(root, label)
+    try:
+        stream = hold(path)
+    except BlockingIOError:
+        raise DataError(_under_way(label, path)) from None
+    with stream:
+        stream.truncate(0)
+        stream.write(f"{os.getpid()} {socket.gethostname()}".encode())
+        stream.flush()
+        yield
+
+
+def _under_way(label: str, path: Path) -> str:
+    process, _, host = path.read_text().partition(" ")
+    if not process:  # it took the lock a moment ago
+        return f"stage {label} has just been started by another process: wait for it, and run again"
+    where = "" if host == socket.gethostname() else f" on {host}"  # a folder that a cluster shares
+    return (
+        f"stage {label} still runs as process {process}{where} (started by a run that was killed, perhaps): "
+        f"wait for it, or end it with `kill {process}`{where}, and run again"
+    )

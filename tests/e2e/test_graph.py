@@ -22,7 +22,7 @@ from paco_core.io.file_locks import is_held
 from paco_core.io.files import folder_digest
 from paco_core.operations.audit import audit
 from paco_core.runtime.checkpoints import stage_folder
-from paco_core.runtime.stage_lock import lock_file
+from paco_core.runtime.launch import lock_file
 from tests.e2e.conftest import changed_stages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -19,7 +19,7 @@ from dvc_project.errors import DvcProjectError
 from dvc_project.process_group import DVC, search_path
 from dvc_project.project import DvcProject
 from paco_core.io.file_locks import is_held
-from paco_core.runtime.stage_lock import lock_file
+from paco_core.runtime.launch import lock_file
 from tests.support import REPOSITORY, waiting
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ pathlib.Path("bad.out").write_text("made")
 #: As paco's own stages: one process at a time.
 ALONE = """
 from pathlib import Path
-from paco_core.runtime.stage_lock import only_run
+from paco_core.runtime.launch import only_run
 with only_run(Path.cwd(), "bad"):
     exec(Path("waiting.py").read_text())
 """

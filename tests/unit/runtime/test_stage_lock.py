@@ -13,13 +13,13 @@ import pytest
 
 from paco_core.io.file_locks import is_held
 from paco_core.io.files import DataError
-from paco_core.runtime.stage_lock import lock_file, only_run
+from paco_core.runtime.launch import lock_file, only_run
 from paco_core.stages import run_stage
 
 HOLD = """
 import sys
 from pathlib import Path
-from paco_core.runtime.stage_lock import only_run
+from paco_core.runtime.launch import only_run
 with only_run(Path(sys.argv[1]), sys.argv[2]):
     print("up", flush=True)
     sys.stdin.read()
