@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from paco_core.io.files import DataError, digest, write_json, write_jsonl
 from paco_core.io.rejected import Rejected
 
 PICTURES = "pictures"
-Say = Callable[[str], object]
 
 
 def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
@@ -35,10 +33,10 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
     Raises:
         DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
     """
-    rejected = Rejected()
-    files, pairs = PictureFiles(), _Pairs(rejected)
+    rejected, files = Rejected(), PictureFiles()
+    rows_of: dict[str, list[tuple[sharegpt.ShareGptRow, tuple[Any, ...]]]] = {}  # rows of each pair
     for row in sharegpt.read(folder, rejected):
-        theme, edit = row.question.theme, row.question.instruction
+        theme, edit, template = row.question.theme, row.question.instruction, row.question.template
         try:
             first = files.add(row.first, "")
             prompt_id = _prompt_id(theme, edit, first)
@@ -47,53 +45,28 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
             rejected.add(str(row.first), f"picture: {error}")
             continue
         files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
-        pairs.add(row, prompt_id, first, second)
-    tables = pairs.tables()
+        images = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
+        pair_id = digest([*images, theme, edit, *([template] if template else [])], 16)
+        refs = panel_ref(first, 0), panel_ref(second, 0)
+        columns = (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, template)
+        rows_of.setdefault(pair_id, []).append((row, columns))
+    tables: dict[str, list[tuple[Any, ...]]] = {}  # by split
+    for rows in rows_of.values():
+        if len({row.label for row, _ in rows}) > 1:
+            for row, _ in rows:
+                rejected.add(_place(row), f"contradiction: the pair occurs with both answers, here {row.label}")
+            continue
+        (row, columns), *copies = rows
+        tables.setdefault(row.split, []).append(columns)
+        for copy, _ in copies:
+            rejected.add(_place(copy), "duplicate: the pair occurs before")
     if not tables:
         raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{rejected.example}")
     with atomic(out) as part:
         part.mkdir()
-        for split, rows in tables.items():
-            table = pd.DataFrame(rows, columns=[*COLUMNS, QUESTION])
-            table.to_parquet(part / f"{split}.parquet", index=False)
-        return _finish(part, files, rejected, {split: len(rows) for split, rows in tables.items()})
-
-
-@dataclass
-class _Pairs:
-    """Pairs on their way into tables, each once; one that is given both answers is none."""
-
-    rejected: Rejected
-    _kept: dict[str, tuple[sharegpt.ShareGptRow, tuple[Any, ...]]] = field(default_factory=dict)
-    _contradicted: set[str] = field(default_factory=set)
-
-    def add(self, row: sharegpt.ShareGptRow, prompt_id: str, first: str, second: str) -> None:
-        theme, edit, asked = row.question.theme, row.question.instruction, row.question.template
-        shown = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
-        pair_id = digest([*shown, theme, edit, *([asked] if asked else [])], 16)
-        known = self._kept.get(pair_id)
-        if known is not None and known[0].label != row.label:
-            self._contradicted.add(pair_id)
-        if pair_id in self._contradicted:
-            self._contradiction(row)
-        elif known is not None:
-            self.rejected.add(_place(row), "duplicate: the pair occurs before")
-        else:
-            refs = panel_ref(first, 0), panel_ref(second, 0)
-            self._kept[pair_id] = row, (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
-
-    def _contradiction(self, row: sharegpt.ShareGptRow) -> None:
-        self.rejected.add(_place(row), f"contradiction: the pair occurs with both answers, here {row.label}")
-
-    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Rows by split; the first of each contradicting pair is rejected like the others."""
-        found: dict[str, list[tuple[Any, ...]]] = {}
-        for pair_id, (row, columns) in self._kept.items():
-            if pair_id in self._contradicted:
-                self._contradiction(row)
-            else:
-                found.setdefault(row.split, []).append(columns)
-        return found
+        for split, pairs in tables.items():
+            pd.DataFrame(pairs, columns=[*COLUMNS, QUESTION]).to_parquet(part / f"{split}.parquet", index=False)
+        return _finish(part, files, rejected, {split: len(pairs) for split, pairs in tables.items()})
 
 
 def _place(row: sharegpt.ShareGptRow) -> str:

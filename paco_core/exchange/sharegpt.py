@@ -3,10 +3,10 @@
 {"messages": [{"role": "user", "content": "<image><image>..."}, {"role": "assistant", "content": "Yes. ..."}],
  "images": ["images/a.png", "images/b.png"]}
 
-An entry's ``columns`` and ``tags`` say how its rows are written; without them either of LLaMA-Factory's two forms is
-read: the one above, or ``conversations`` of ``{"from": "human" or "gpt", "value": ...}``.
+An entry's ``columns`` and ``tags`` say how its rows are written. Without them, a row has one of LLaMA-Factory's two
+forms: the one above, or ``conversations`` of ``{"from": "human" or "gpt", "value": ...}``.
 
-Turns keep their order, as LLaMA-Factory demands: a question, its answer, and so on (:mod:`.turns`).
+Turns keep their order, as LLaMA-Factory demands: a question, its answer, and so on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,12 @@ from paco_core.data.pairs.answers import normalised, opening
 from paco_core.data.records.records import parse_ref
 from paco_core.data.tables import read_rows
 from paco_core.exchange.panel_files import PanelWriter
-from paco_core.exchange.questions import PairQuestion, parse_question
-from paco_core.exchange.turns import IMAGE, PICTURES, DialogueRound, Form, rounds
 from paco_core.io.files import DataError, checked_name, inside, read_json, write_json, write_jsonl
 from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
 from paco_core.io.text import validate_marks
+from paco_core.reward_model.examples import EDIT_TEMPLATE, EDIT_TEMPLATES
+from paco_core.reward_model.instructions import TEMPLATES, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,24 @@ INFO = "dataset_info.json"
 RANKED = "benchmark"  # the file of an import that holds rankings, not pairs
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 COLUMNS = {"messages": "messages", "images": "images"}
+IMAGE = "<image>"
+PICTURES = 2  # of a pair, and so of a question
+#: The chat template of Qwen2.5-VL writes it if there is no system turn. Any other one changes the prompt.
+USUAL_SYSTEM = ("", "You are a helpful assistant.")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The spelling of a file's rows: keys of a row and of a turn, and names of the roles."""
+
+    messages: str = "messages"
+    images: str = "images"
+    system: str = "system"
+    role_tag: str = "role"
+    content_tag: str = "content"
+    user_tag: str = "user"
+    assistant_tag: str = "assistant"
+    system_tag: str = "system"
 
 
 #: LLaMA-Factory's own default, where an entry names columns or tags but not all of them.
@@ -45,11 +64,46 @@ FORMS = (Form(), CONVERSATIONS)
 
 
 @dataclass(frozen=True)
-class File:
-    """A registered file, and the forms that its rows may have."""
+class PairQuestion:
+    """The question about a pair: about a theme, about an edit, or (both None) plain.
 
-    path: Path
-    forms: tuple[Form, ...]
+    ``template``: of an edit, if it is not the default.
+    """
+
+    theme: str | None = None
+    instruction: str | None = None
+    template: str | None = None
+
+    def text(self, template: str) -> str:
+        """The wording; an edit has a separate template."""
+        if self.instruction is not None:
+            return render(self.template or EDIT_TEMPLATE, instruction=self.instruction)
+        return render(template, theme=self.theme)
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(TEMPLATES[template])), re.DOTALL)
+
+
+_PATTERNS = {name: _pattern(name) for name in ("theme", "plain", *EDIT_TEMPLATES)}
+
+
+def parse_question(text: str) -> PairQuestion | None:
+    """Inverse of :meth:`PairQuestion.text`; None for another wording, or for a blank theme or instruction."""
+    for name, pattern in _PATTERNS.items():
+        match = pattern.fullmatch(text.strip())
+        if match and all(part.strip() for part in match.groups()):
+            return PairQuestion(**match.groupdict(), template=name if name in EDIT_TEMPLATES[1:] else None)
+    return None
+
+
+@dataclass(frozen=True)
+class DialogueRound:
+    """A question without its image marks, the answer that follows it, and the images of its marks."""
+
+    question: str
+    answer: str
+    images: list[str]
 
 
 @dataclass(frozen=True)
@@ -106,64 +160,121 @@ def read(folder: Path, rejected: Rejected) -> Iterator[ShareGptRow]:
         DataError: when ``dataset_info.json`` is missing, registers no ShareGPT file, one outside the folder, or two
             under names that become one; or a file is no list of rows.
     """
-    for split, file in _files(folder, rejected).items():
-        for place, raw in read_rows(file.path, rejected):
+    for split, (file, forms) in _files(folder, rejected).items():
+        for place, raw in read_rows(file, rejected):
             try:
-                form = next((form for form in file.forms if form.messages in raw), file.forms[0])
-                found = rounds(raw, form)
+                form = next((form for form in forms if form.messages in raw), forms[0])
+                rounds = dialogue_rounds(raw, form)
             except DataError as error:
                 rejected.add(place, str(error))
                 continue
-            for number, one in enumerate(found, start=1):
+            for number, one in enumerate(rounds, start=1):
                 try:
                     yield _parsed(folder, split, one)
                 except DataError as error:
-                    rejected.add(f"{place}, round {number}" if len(found) > 1 else place, str(error))
+                    rejected.add(f"{place}, round {number}" if len(rounds) > 1 else place, str(error))
 
 
-def _files(folder: Path, rejected: Rejected) -> dict[str, File]:
-    """The registered files by split, which names a file of the import; other entries go to ``rejected``."""
-    info, found, named = read_json(folder / INFO), dict[str, File](), dict[str, str]()
+def _files(folder: Path, rejected: Rejected) -> dict[str, tuple[Path, tuple[Form, ...]]]:
+    """The registered files and the forms of their rows, by split; other entries go to ``rejected``."""
+    info = read_json(folder / INFO)
+    files = dict[str, tuple[Path, tuple[Form, ...]]]()
+    entry_of = {RANKED: "the rankings of an import"}  # name of a file of the import, in lower case -> its entry
     for name, entry in info.items() if isinstance(info, dict) else ():
+        place = f"{folder / INFO}: {name}"
         if not isinstance(entry, dict) or entry.get("formatting") != "sharegpt" or "file_name" not in entry:
-            rejected.add(f"{folder / INFO}: {name}", "entry: is no file in the ShareGPT form (formatting, file_name)")
+            rejected.add(place, "entry: is no file in the ShareGPT form (formatting, file_name)")
             continue
-        if not isinstance(entry.get("ranking"), bool | None):
-            rejected.add(f"{folder / INFO}: {name}", f"entry: ranking is {entry['ranking']!r}, expected true or false")
-            continue
-        if entry.get("ranking"):
-            rejected.add(f"{folder / INFO}: {name}", "entry: holds preferences (ranking: true), expected one answer")
+        ranking = entry.get("ranking")
+        if ranking is not None and ranking is not False:
+            rejected.add(place, f"entry: ranking is {ranking!r}, expected false: one answer, no preferences")
             continue
         split = re.sub(r"\W+", "_", name.removeprefix("paco_"), flags=re.ASCII)
         try:
             checked_name(split)
             file = inside(folder, entry["file_name"])
         except DataError as error:
-            raise DataError(f"{folder / INFO}: {name}: {error}") from None
-        if split.lower() == RANKED or split.lower() in named:
-            other = named.get(split.lower(), "the rankings of an import")
-            raise DataError(f"{folder / INFO}: {name}: its pairs and {other} would be in one file, {split}.parquet")
-        named[split.lower()] = name
-        found[split] = File(file, _forms(entry))
-    if not found:
+            raise DataError(f"{place}: {error}") from None
+        if (other := entry_of.setdefault(split.lower(), name)) != name:
+            raise DataError(f"{place}: its pairs and {other} would be in one file, {split}.parquet")
+        files[split] = file, _forms(entry)
+    if not files:
         raise DataError(f"{folder / INFO}: registers no ShareGPT file (formatting: sharegpt, file_name: ...)")
-    return found
+    return files
 
 
 def _forms(entry: Mapping[str, Any]) -> tuple[Form, ...]:
-    given = {**(entry.get("columns") or {}), **(entry.get("tags") or {})}
-    names = CONVERSATIONS.__dataclass_fields__
-    known = {name: value for name, value in given.items() if name in names and isinstance(value, str)}
+    names = {**(entry.get("columns") or {}), **(entry.get("tags") or {})}
+    fields = CONVERSATIONS.__dataclass_fields__
+    known = {field: name for field, name in names.items() if field in fields and isinstance(name, str)}
     return (replace(CONVERSATIONS, **known),) if known else FORMS
+
+
+def dialogue_rounds(row: Mapping[str, Any], form: Form) -> list[DialogueRound]:
+    """The rounds of a row, in order; each takes as many of the row's images as it has marks.
+
+    Raises:
+        DataError: when the row has no turns, they do not go question, answer, question, answer, one of them is no
+            text, a system turn changes the prompt, or there are not as many images as marks.
+    """
+    turns = _turns(row, form)
+    system = row.get(form.system)
+    if turns[0][0] == form.system_tag:
+        system = turns.pop(0)[1]
+    if system is not None and (not isinstance(system, str) or system.strip() not in USUAL_SYSTEM):
+        raise DataError(f"system: the reward model is asked without this system turn: {str(system)[:60]!r}")
+    roles = [role for role, _ in turns]
+    if roles != [form.user_tag, form.assistant_tag] * max(1, len(roles) // 2):
+        expected = f"{form.user_tag}, {form.assistant_tag}, each question with one answer"
+        raise DataError(f"turns: {', '.join(map(str, roles))[:80] or 'none'}; expected {expected}")
+    questions, answers = ([text for _, text in turns[start::2]] for start in (0, 1))
+    images = _images(row, form)
+    marks = [question.count(IMAGE) for question in questions]
+    if any(IMAGE in answer for answer in answers):
+        raise DataError(f"record: an answer contains {IMAGE}")
+    if len(images) != sum(marks) or (len(marks) == 1 and marks != [PICTURES]):
+        raise DataError(
+            f"record: {len(images)} images and {sum(marks)} marks {IMAGE}, expected {PICTURES} of each per question"
+        )
+    left = iter(images)
+    return [
+        DialogueRound(question.replace(IMAGE, ""), answer, list(islice(left, count)))
+        for question, answer, count in zip(questions, answers, marks, strict=True)
+    ]
+
+
+def _turns(row: Mapping[str, Any], form: Form) -> list[tuple[str, str]]:
+    """The role and the text of each turn."""
+    if form.messages not in row:
+        raise DataError(f"record: key {form.messages!r} is missing; it has {', '.join(map(str, row)) or 'none'}")
+    turns = row[form.messages]
+    if not isinstance(turns, list) or not turns:
+        raise DataError(f"record: {form.messages} is no list of turns")
+    for number, turn in enumerate(turns, start=1):
+        if not isinstance(turn, dict) or form.role_tag not in turn or form.content_tag not in turn:
+            raise DataError(f"record: turn {number} is no object of {form.role_tag} and {form.content_tag}")
+        if not isinstance(turn[form.content_tag], str):
+            raise DataError(f"record: turn {number}: its {form.content_tag} is no string")
+    return [(turn[form.role_tag], turn[form.content_tag]) for turn in turns]
+
+
+def _images(row: Mapping[str, Any], form: Form) -> list[str]:
+    """Paths; a single one may be without its list, as LLaMA-Factory allows."""
+    images = row.get(form.images)
+    if isinstance(images, str):
+        return [images]
+    if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+        raise DataError(f"record: {form.images} is {str(images)[:60]}, expected a list of paths")
+    return images
 
 
 def _parsed(folder: Path, split: str, one: DialogueRound) -> ShareGptRow:
     if len(one.images) != PICTURES:
         raise DataError(f"record: its question shows {len(one.images)} pictures, expected {PICTURES} ({IMAGE} marks)")
-    question = parse_question(one.asked)
+    question = parse_question(one.question)
     if question is None:
-        raise DataError(f"question: its wording is not one that the reward model is trained on: {one.asked[:80]!r}")
-    for part, text in (("question", one.asked), ("answer", one.answer)):
+        raise DataError(f"question: its wording is not one that the reward model is trained on: {one.question[:80]!r}")
+    for part, text in (("question", one.question), ("answer", one.answer)):
         try:
             validate_marks(text)
         except ValueError as error:

@@ -27,7 +27,7 @@ from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.prompts.edit_prompts import read_rows
 from paco_core.data.prompts.prompts import imported, make_prompts
-from paco_core.exchange.questions import PairQuestion
+from paco_core.exchange.sharegpt import PairQuestion
 from paco_core.io.files import DataError, write_json
 from paco_core.io.rejected import Rejected
 

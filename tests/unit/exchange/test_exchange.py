@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,10 @@ import yaml
 from PIL import Image
 
 from paco_core.benchmarks.rankings import read_rankings
-from paco_core.cli import commands as cli
 from paco_core.cli import exchange as command
 from paco_core.data.records.panels import PanelStore
 from paco_core.exchange import rank_bench
-from paco_core.exchange.questions import PairQuestion, parse_question
+from paco_core.exchange.sharegpt import PairQuestion
 from paco_core.io.files import DataError, write_json
 from paco_core.reward_model.examples import read_examples
 from paco_core.stages import run_stage
@@ -27,8 +28,6 @@ from tests.support.dataset_world import draw_grids, rank_grids, records
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, repository: Path, mlflow_template: Path) -> Path:
     """A project with pairs (edits among them) and made-up answers."""
-    import shutil
-
     root = tmp_path_factory.mktemp("made")
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(repository / name, root / name)
@@ -90,8 +89,6 @@ def test_paco_dataset_loads_and_its_rows_hold_question_answer_and_pictures(made:
 @pytest.mark.slow
 @pytest.mark.usefixtures("sender_in_a_thread")
 def test_an_exported_paco_dataset_comes_back_and_can_be_added_to_the_pairs(made: Path, tmp_path: Path) -> None:
-    import shutil
-
     command.export(made, "paco_dataset", tmp_path / "out", "other")
     told = command.bring("paco_dataset", tmp_path / "out", tmp_path / "back")
     before, after = labels(made, "train"), pd.read_parquet(tmp_path / "back/train.parquet")
@@ -150,8 +147,6 @@ def test_rank_bench_loads_comes_back_and_serves_as_benchmark(made: Path, tmp_pat
 @pytest.mark.usefixtures("sender_in_a_thread")
 def test_a_foreign_benchmark_is_kept_out_of_training(made: Path, tmp_path: Path) -> None:
     """Its own benchmark, under other seeds of the split, lies in the training set: the stage refuses."""
-    import shutil
-
     command.export(made, "rank_bench", tmp_path / "bench", "other")
     project = tmp_path / "project"
     shutil.copytree(made, project)
@@ -194,16 +189,6 @@ def test_the_card_tells_counts_rules_agreement_and_licences(made: Path, tmp_path
         command.export(made, "parquet", tmp_path / "out", "other")
 
 
-def test_questions_are_read_back_to_the_letter() -> None:
-    for question in (
-        PairQuestion(theme='A "cat", {big}'),
-        PairQuestion(instruction="Don't: 'cut' it."),
-        PairQuestion(),
-    ):
-        assert parse_question(question.text("theme" if question.theme else "plain")) == question
-    assert parse_question("Are they alike?") is None
-
-
 def bench(root: Path, **changes: Any) -> Path:
     """A sound ranking, then one with changes."""
     (root / "images/p").mkdir(parents=True)
@@ -231,8 +216,6 @@ def bench(root: Path, **changes: Any) -> Path:
     ],
 )
 def test_bad_rankings_are_counted_with_file_and_line(tmp_path: Path, changes: dict[str, Any], cause: str) -> None:
-    import re
-
     found = rank_bench.read(bench(tmp_path / "bench", **changes))
     ((place, told),) = found.rejected
     assert len(found.table) == 1 and place.endswith("consistency_full_rank.jsonl:2") and re.match(cause, told), told
@@ -255,47 +238,48 @@ def test_a_benchmark_that_is_cut_off_loses_a_line_that_is_counted(tmp_path: Path
     assert not (tmp_path / "other").exists() and not list(tmp_path.glob("*.part"))
 
 
-#: An entry's columns and tags, and how a row of it is written.
-WRITTEN: dict[str, tuple[dict[str, Any], tuple[str, str, str, str, str, str]]] = {
-    "as PaCo-Dataset": ({}, ("messages", "images", "role", "content", "user", "assistant")),
-    "as LLaMA-Factory's default": ({}, ("conversations", "images", "from", "value", "human", "gpt")),
-    "under names of its own": (
-        {
-            "columns": {"messages": "talk", "images": "pictures"},
-            "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "me", "assistant_tag": "you"},
-        },
-        ("talk", "pictures", "who", "what", "me", "you"),
-    ),
-    "with columns alone": (
-        {"columns": {"messages": "talk"}},
-        ("talk", "images", "from", "value", "human", "gpt"),
-    ),
-}
-
-
-@pytest.mark.parametrize("form", WRITTEN)
-def test_columns_and_tags_of_dataset_info_are_honoured(tmp_path: Path, form: str) -> None:
-    entry, (talk, pictures, who, what, user, assistant) = WRITTEN[form]
+@pytest.mark.parametrize(
+    ("columns", "tags", "messages", "images"),
+    [
+        (None, None, "messages", "images"),
+        (None, None, "conversations", "images"),
+        ({"messages": "talk"}, None, "talk", "images"),
+        (
+            {"messages": "talk", "images": "pictures"},
+            {"role_tag": "who", "content_tag": "what", "user_tag": "me", "assistant_tag": "you"},
+            "talk",
+            "pictures",
+        ),
+    ],
+)
+def test_columns_and_tags_of_dataset_info_are_honoured(
+    tmp_path: Path, columns: Any, tags: dict[str, str] | None, messages: str, images: str
+) -> None:
+    role, content, user, assistant = (tags or {}).values() or ("from", "value", "human", "gpt")
+    if messages == "messages":
+        role, content, user, assistant = "role", "content", "user", "assistant"
     folder = tmp_path / "in"
     folder.mkdir()
     for name, colour in (("a", "red"), ("b", "blue")):
         Image.new("RGB", (8, 8), colour).save(folder / f"{name}.png")
     turns = [
-        {who: user, what: "<image><image>" + PairQuestion(theme="cats").text("theme")},
-        {who: assistant, what: "Yes."},
+        {role: user, content: "<image><image>" + PairQuestion(theme="cats").text("theme")},
+        {role: assistant, content: "Yes."},
     ]
-    row = {talk: turns, pictures: ["a.png", "b.png"]}
-    (folder / "rows.json").write_text(json.dumps([row]))
-    write_json(folder / "dataset_info.json", {"x": {"file_name": "rows.json", "formatting": "sharegpt", **entry}})
-    assert "x 1, pictures 2" in command.bring("paco_dataset", folder, tmp_path / "out")
+    (folder / "rows.json").write_text(json.dumps([{messages: turns, images: ["a.png", "b.png"]}]))
+    entry = {"file_name": "rows.json", "formatting": "sharegpt", "columns": columns, "tags": tags}
+    write_json(folder / "dataset_info.json", {"x": entry})
+    counts = command.bring("paco_dataset", folder, tmp_path / "out").figures
+    assert (counts["x"], counts["pictures"]) == (1, 2)
+    write_json(folder / "dataset_info.json", {})
+    with pytest.raises(DataError, match="registers no ShareGPT file"):
+        command.bring("paco_dataset", folder, tmp_path / "other")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("sender_in_a_thread")
 def test_the_published_split_is_kept(made: Path, tmp_path: Path) -> None:
     """Entries under the released names: what is published to test on validates, and all the rest trains."""
-    import shutil
-
     command.export(made, "paco_dataset", tmp_path / "out", "other")
     info = json.loads((tmp_path / "out/dataset_info.json").read_text())
     names = {"paco_train": "consistency_reward_cot_train", "paco_validation": "consistency_reward_cot_test"}
@@ -310,34 +294,6 @@ def test_the_published_split_is_kept(made: Path, tmp_path: Path) -> None:
     for part, table in zip(("train", "validation"), parts, strict=True):
         found = pd.read_parquet(project / f"data/pairs/{part}.parquet")
         assert set(table["pair_id"]) == set(found["pair_id"]) & set(pd.concat(parts)["pair_id"])
-
-
-def test_bad_rows_of_a_paco_dataset_are_counted_by_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name, colour in (("a", "red"), ("b", "blue")):
-        Image.new("RGB", (8, 8), colour).save(folder / f"{name}.png")
-    whole = (folder / "a.png").read_bytes()
-    (folder / "half.png").write_bytes(whole[:45])
-
-    def row(question: str, answer: str = "Yes. Alike.", images: tuple[str, ...] = ("a.png", "b.png")) -> dict[str, Any]:
-        turns = [{"role": "user", "content": "<image><image>" + question}, {"role": "assistant", "content": answer}]
-        return {"messages": turns, "images": list(images)}
-
-    sound = PairQuestion(theme="cats").text("theme")
-    rows = [row(sound), row(sound), row("Alike?"), row(sound, "Perhaps."), row(sound, images=("a.png",))]
-    rows += [row(sound, images=("a.png", "none.png")), row(sound, images=("half.png", "b.png")), {"text": "x"}]
-    (folder / "rows.json").write_text(json.dumps(rows))  # a list, as LLaMA-Factory's own files are
-    write_json(folder / "dataset_info.json", {"paco": {"file_name": "rows.json", "formatting": "sharegpt"}})
-    cli.main(["dataset", "import", "paco_dataset", str(folder), str(tmp_path / "out")])
-    told = capsys.readouterr().out
-    assert "paco 1, pictures" in told
-    for count in ("answer 1", "duplicate 1", "picture 2", "question 1", "record 2"):
-        assert f"rejected.{count}" in told
-    (folder / "dataset_info.json").write_text("{}")
-    with pytest.raises(SystemExit):
-        cli.main(["dataset", "import", "paco_dataset", str(folder), str(tmp_path / "other")])
-    assert "registers no ShareGPT file" in capsys.readouterr().err
 
 
 def test_trace_names_grid_seed_and_prompt(made: Path) -> None:

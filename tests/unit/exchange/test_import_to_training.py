@@ -15,7 +15,7 @@ from PIL import Image
 from paco_core.cli import exchange as command
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.panels import PanelStore
-from paco_core.exchange.questions import PairQuestion
+from paco_core.exchange.sharegpt import PairQuestion
 from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.planning.costs import stage_costs
 from paco_core.reward_model.examples import read_examples
@@ -188,7 +188,7 @@ def test_contradicting_rows_go_altogether_and_an_edit_has_a_direction(tmp_path: 
     rows = [
         {"messages": turns(question, answer, "messages"), "images": [f"{name}.png" for name in names]}
         for question, answer, names in (
-            (theme, "Yes. a", "ab"), (theme, "No. b", "ba"), (theme, "Yes. c", "ab"), (theme, "Yes. d", "ac"),
+            (theme, "Yes. a", "ab"), (theme, "Yes. c", "ab"), (theme, "No. b", "ba"), (theme, "Yes. d", "ac"),
             (edit, "Yes. e", "ab"), (edit, "No. f", "ba"), (edit, "Yes. g", "ab"),
         )
     ]  # fmt: skip
