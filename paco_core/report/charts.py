@@ -228,12 +228,12 @@ class DrawnChart:
     legend: list[tuple[str, str]]
 
     @classmethod
-    def kept(cls, curves: Curves, key: str, title: str, note: str, lines: Sequence[Line], **how: Any) -> DrawnChart:
-        """The chart of some lines, whose points are put into ``curves``."""
+    def of(cls, curves: Curves, key: str, title: str, note: str, lines: Sequence[Line], **options: Any) -> DrawnChart:
+        """The chart of some lines, whose points are added to ``curves``; ``options`` as of :func:`line_chart`."""
         drawn = [line for line in lines if line.points()]
         curves[key] = {line.label: line.points() for line in drawn}
         legend = [(legend_marker(line.style), line.label) for line in drawn]
-        return cls(title, note, line_chart(drawn, title=title, **how), legend if len(drawn) > 1 else [])
+        return cls(title, note, line_chart(drawn, title=title, **options), legend if len(drawn) > 1 else [])
 
 
 def read_log(path: Path) -> pd.DataFrame | None:

@@ -136,14 +136,6 @@ class Figures:
             elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
                 self.add(key, value)
 
-    def get(self, key: str) -> Number:
-        """The number of a key.
-
-        Raises:
-            KeyError: when it was never registered.
-        """
-        return self.values[key]
-
     def show(self, key: str, form: str = ".3f") -> str:
         """The number as HTML, marked with its key so that a reader (and a test) finds it in the file."""
         text = text_of(self.values[key], form)

@@ -30,56 +30,18 @@ STYLES = {"reward": "s1", "base": "s2", "clip_i": "s3"}  # other judges: s4
 
 
 @dataclass(frozen=True)
-class SheetRow:
-    """One prompt of the contact sheet with its grids."""
-
-    theme: str
-    pictures: list[Picture]
-
-
-@dataclass(frozen=True)
-class PairCard:
-    """Two panels, the label, and why."""
-
-    first: Picture
-    second: Picture
-    theme: str
-    label: str
-    reasons: str
-
-
-@dataclass(frozen=True)
-class MethodRow:
-    """One judge in one dimension of a benchmark."""
-
-    key: str  # of its figures
-    label: str
-    style: str
-    plot: str
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Another judge, beside the trained one."""
-
-    key: str  # of the differences
-    label: str
-    dimensions: list[str]  # in which both judge
-
-
-@dataclass(frozen=True)
 class Benchmark:
     """A benchmark of judges: the rankings, in one dimension, or the edits, in :data:`DIMENSIONS`."""
 
     dimensions: Mapping[str, str]
-    rows: dict[str, list[MethodRow]]  # by dimension
+    rows: dict[str, list[dict[str, str]]]  # of judges, by dimension: key of the figures, label, style, plot
     axis: str
-    rivals: list[Rival]
+    rivals: list[dict[str, Any]]  # other judges: key of the differences, label, dimensions in which both judge
     published: list[dict[str, Any]]
     tie_rule: str
 
 
-def contact_sheet(root: Path) -> list[SheetRow] | Missing | Skipped:
+def contact_sheet(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
     """Grids of some prompts, every seed of each; a fixed random choice of prompts, not the best ones."""
     if not list((root / paths.GRIDS).glob("*/index.parquet")):
         return Missing("the painted grids", paths.GRIDS)
@@ -93,7 +55,7 @@ def contact_sheet(root: Path) -> list[SheetRow] | Missing | Skipped:
         pictures = [
             Picture.from_image(reader.read(str(row.id)), f"{theme}, seed {row.seed}") for row in table.itertuples()
         ]
-        sheet.append(SheetRow(theme, pictures))
+        sheet.append({"theme": theme, "pictures": pictures})
     return sheet or Skipped("grids", "none was painted")
 
 
@@ -110,7 +72,7 @@ def _choice_order(identity: str) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
-def pair_cards(root: Path) -> list[PairCard] | Missing | Skipped:
+def pair_cards(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
     """Labelled pairs of painted panels, Yes and No in turn, each of another prompt: a fixed random choice."""
     labels = root / paths.COT_LABELS / "train.parquet"
     if not labels.is_file() or not list((root / paths.GRIDS).glob("*/index.parquet")):
@@ -121,7 +83,7 @@ def pair_cards(root: Path) -> list[PairCard] | Missing | Skipped:
     rows = [row for row in rows if not isinstance(row.get("instruction"), str)]
     rows.sort(key=lambda row: _choice_order(str(row["pair_id"])))
     queues = {label: [row for row in rows if row["label"] == label] for label in LABELS}
-    cards: list[PairCard] = []
+    cards: list[dict[str, Any]] = []
     used: set[str] = set()
     while len(cards) < PAIRS and any(queues.values()):
         turn, other = LABELS[len(cards) % 2], LABELS[(len(cards) + 1) % 2]
@@ -132,8 +94,9 @@ def pair_cards(root: Path) -> list[PairCard] | Missing | Skipped:
             Picture.from_image(panels.panel(str(row[side])), f"{side} picture: {row['theme']}")
             for side in ("first", "second")
         )
-        reasons = str(row["answer"]).removeprefix(f"{row['label']}.").strip()
-        cards.append(PairCard(first, second, str(row["theme"]), str(row["label"]), reasons))
+        label, theme = str(row["label"]), str(row["theme"])
+        reasons = str(row["answer"]).removeprefix(f"{label}.").strip()
+        cards.append({"first": first, "second": second, "theme": theme, "label": label, "reasons": reasons})
     return cards or Skipped("pairs of panels", "none was ranked here")
 
 
@@ -150,19 +113,14 @@ def learning(root: Path, curves: Curves) -> list[DrawnChart] | Missing:
         line(log, "step", "validation_roc_auc", "ROC-AUC", "s2", dots=True),
     ]
     about = "Falls while the judge learns; each point is a mini-batch."
+    held_out = "After each round through the data: how often it is right, and how well it separates Yes from No."
     return [
-        DrawnChart.kept(curves, "reward_lora.loss", "Training loss", about, loss, x_label="step"),
-        DrawnChart.kept(
-            curves,
-            "reward_lora.validation",
-            "On held-out pairs",
-            "After each round through the data: how often it is right, and how well it separates Yes from No.",
-            seen,
-            x_label="step",
-            bounds=(0.5, 1.0),
-            guide=(0.5, "guessing"),
+        DrawnChart.of(curves, "reward_lora.loss", "Training loss", about, loss, x_label="step"),
+        DrawnChart.of(
+            curves, "reward_lora.validation", "On held-out pairs", held_out, seen,
+            x_label="step", bounds=(0.5, 1.0), guide=(0.5, "guessing"),
         ),
-    ]
+    ]  # fmt: skip
 
 
 def rankings(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
@@ -217,11 +175,12 @@ def _row(
     axis: Axis,
     value: Mapping[str, float],
     guide: float,
-) -> MethodRow:
+) -> dict[str, str]:
     """``below``: where the figures of the row lie below those of the method."""
     style = STYLES.get(name, "s4")
     plot = charts.whisker(axis, value["mean"], value["low"], value["high"], style, guide=guide)
-    return MethodRow(f"{folder.name}.methods.{name}{below}", results["methods"][name]["label"], style, plot)
+    key, label = f"{folder.name}.methods.{name}{below}", results["methods"][name]["label"]
+    return {"key": key, "label": label, "style": style, "plot": plot}
 
 
 def _benchmark(
@@ -229,17 +188,17 @@ def _benchmark(
     folder: Path,
     figures: Figures,
     dimensions: Mapping[str, str],
-    rows: dict[str, list[MethodRow]],
+    rows: dict[str, list[dict[str, str]]],
     axis: Axis,
     published: str,
 ) -> Benchmark:
     rivals = [
-        Rival(
-            f"{folder.name}.comparisons.{name}",
-            results["methods"][name.split(" - ")[1]]["label"],
-            [dimension for dimension in dimensions if found[dimension]["mean"] is not None],
-        )
-        for name, found in results["comparisons"].items()
+        {
+            "key": f"{folder.name}.comparisons.{name}",
+            "label": results["methods"][name.split(" - ")[1]]["label"],
+            "dimensions": [dimension for dimension in dimensions if row[dimension]["mean"] is not None],
+        }
+        for name, row in results["comparisons"].items()
     ]
     others: list[dict[str, Any]] = results.get("published", [])
     for row in others:

@@ -50,11 +50,9 @@ class StageRun:
 
     name: str
     about: str
-    group: str
     parts: int
     seconds: float | None
     recorded: bool  # dvc.lock knows its outs
-    commit: str | None
     pages: tuple[str, ...]
     needs: tuple[int, ...]  # positions of the stages whose outs it reads
 
@@ -115,18 +113,14 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     edited, lacking_edits = policies.parts(policies.EDITORS, root, editing, figures, curves)
     missing += [*lacking, *lacking_edits]
     left_out += _untrained(root)
+    edges = [(needed, row) for row, stage in enumerate(stages) for needed in stage.needs]
     view = {
         "params": params,
         "made": (made or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
         "git": git_state(root),
         "stages": stages,
         "timing": _timing(stages, figures),
-        "arcs": charts.arcs(
-            len(stages),
-            [(n, row) for row, s in enumerate(stages) for n in s.needs],
-            STAGE_ROW_PX,
-            GUTTER_PX,
-        ),
+        "arcs": charts.arcs(len(stages), edges, STAGE_ROW_PX, GUTTER_PX),
         "row_px": STAGE_ROW_PX,
         "sheet": sheet,
         "cards": cards,
@@ -176,11 +170,9 @@ def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRu
             StageRun(
                 name=name,
                 about=(stage.desc or "").partition(". ")[0],
-                group=str(stage.dagster["group"]),
                 parts=max(1, len(runs)),
                 seconds=sum(known) if (known := [run.seconds for run in runs if run.seconds is not None]) else None,
                 recorded=any(entry.split("@")[0] == name for entry in lock.entries),
-                commit=next((run.git_commit for run in runs if run.git_commit), None),
                 pages=tuple(run.mlflow_url for run in runs if run.mlflow_url),
                 needs=needs[name],
             )
@@ -212,21 +204,15 @@ def _untrained(root: Path) -> list[Skipped]:
     return [part for part in found if part is not None]
 
 
-@dataclass(frozen=True)
-class Timing:
+def _timing(stages: list[StageRun], figures: Figures) -> dict[str, Any]:
     """Widths of the duration bars in percent, and how many stages have a known duration."""
-
-    widths: dict[str, float]
-    known: int
-
-
-def _timing(stages: list[StageRun], figures: Figures) -> Timing:
     seconds = {s.name: s.seconds for s in stages if s.seconds is not None}
     for stage in stages:
         figures.add(f"seconds.{stage.name}", stage.seconds)
     figures.add("seconds.total", sum(seconds.values()) if seconds else None)
     longest = max(seconds.values(), default=1.0) or 1.0
-    return Timing({name: max(1.0, round(100 * s / longest, 1)) for name, s in seconds.items()}, len(seconds))
+    widths = {name: max(1.0, round(100 * s / longest, 1)) for name, s in seconds.items()}
+    return {"widths": widths, "known": len(seconds)}
 
 
 def _parameters(lock: Lock) -> dict[str, dict[str, Any]]:

@@ -13,9 +13,9 @@ from paco_core.io import paths
 from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import in_a_row, read_image
 from paco_core.report import charts
-from paco_core.report.charts import Axis, Curves, DrawnChart, by_size, line, read_log
-from paco_core.report.hack_meter import hack_meter_charts
+from paco_core.report.charts import Axis, Curves, DrawnChart, read_log
 from paco_core.report.html import Figures, Missing, Picture
+from paco_core.report.policy_charts import edit_charts, set_charts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,23 +43,13 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class ChangeRow:
-    """One measure at one size, before and after."""
-
-    size: int
-    key: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
 class MeasureTable:
     """One measure at every size."""
 
     name: str
     meaning: str
     rewarded: bool
-    rows: list[ChangeRow]
+    rows: list[dict[str, Any]]  # size, key of its figures, plots before and after
     axis: str
 
 
@@ -74,6 +64,9 @@ class PolicyPart:
     tables: list[MeasureTable]
 
 
+ChartsOf = Callable[["pd.DataFrame", Sequence[int], str, Curves], list[DrawnChart]]
+
+
 @dataclass(frozen=True)
 class PolicyKind:
     """What the page must know of a kind of policy.
@@ -83,14 +76,14 @@ class PolicyKind:
         compared: what that benchmark shows, in words.
         counts: its figures that the page shows.
         measures: by key, in the order of the page.
-        draw: charts of a training log: (log, evaluation sizes, name of the policy, where the points are kept).
+        draw: charts of a training log, as in :mod:`.policy_charts`.
     """
 
     stage: str
     compared: str
     counts: tuple[str, ...]
     measures: Mapping[str, MeasureText]
-    draw: Callable[[pd.DataFrame, Sequence[int], str, Curves], list[DrawnChart]]
+    draw: ChartsOf
 
 
 def parts(
@@ -114,16 +107,12 @@ def parts(
             PolicyPart(
                 name=name,
                 train_size=recipe.train_size,
-                charts=[] if log is None else _charts(kind, log, recipe.eval_sizes, name, curves),
+                charts=[] if log is None else kind.draw(log, recipe.eval_sizes, name, curves),
                 samples=_samples(kind, root, name, figures, story=recipe.paints_stories) if sizes else {},
                 tables=_tables(kind, name, sizes) if sizes else [],
             )
         )
     return found, missing
-
-
-def _charts(kind: PolicyKind, log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
-    return [*kind.draw(log, sizes, name, curves), *hack_meter_charts(log, sizes, name, curves)]
 
 
 def _results(kind: PolicyKind, root: Path, figures: Figures) -> dict[str, Any] | None:
@@ -147,11 +136,11 @@ def _tables(kind: PolicyKind, name: str, sizes: Mapping[str, Any]) -> list[Measu
         axis = Axis.over(ends, include=(0.0, 1.0) if key.startswith("gold") else ())
         rows = []
         for size, row in sorted(found.items()):
-            plots = [
-                charts.whisker(axis, row[when]["mean"], row[when]["low"], row[when]["high"], style)
+            plots = {
+                when: charts.whisker(axis, row[when]["mean"], row[when]["low"], row[when]["high"], style)
                 for when, style in (("before", "s2"), ("after", "s1"))
-            ]
-            rows.append(ChangeRow(size, f"{kind.stage}.policies.{name}.{size}.{key}", *plots))
+            }
+            rows.append({"size": size, "key": f"{kind.stage}.policies.{name}.{size}.{key}", **plots})
         tables.append(MeasureTable(*measure, rows, charts.axis_labels(axis)))
     return tables
 
@@ -214,41 +203,7 @@ SET_MEASURES = {
 }
 
 
-def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
-    """Rewards, their ratio, unseen prompts, diversity."""
-    rewards = [
-        line(log, "epoch", "reward/consistency", "judge’s consistency"),
-        line(log, "epoch", "reward/clip_t", "text match (CLIP-T)", "s2"),
-    ]
-    ratio = [line(log, "epoch", "reward_ratio", "consistency / text match")]
-    unseen = by_size(log, sizes, "gold_consistency")
-    measured = "Gold consistency on prompts it never trained on; the recogniser gives no reward."
-    if not any(line.points() for line in unseen):
-        unseen = by_size(log, sizes, "consistency")
-        measured = "The judge’s consistency on prompts it never trained on."
-    diversity = [line(log, "epoch", "panel_diversity", "panel diversity")]
-    return [
-        DrawnChart.kept(curves, f"{name}.rewards", "Rewards", "Mean over all pictures of an epoch.", rewards),
-        DrawnChart.kept(
-            curves,
-            f"{name}.reward_ratio",
-            "Reward ratio",
-            "If training pursued only one of the rewards, this line would keep climbing.",
-            ratio,
-        ),
-        DrawnChart.kept(curves, f"{name}.unseen", "Unseen prompts", measured, unseen, bounds=(0.0, 1.0)),
-        DrawnChart.kept(
-            curves,
-            f"{name}.panel_diversity",
-            "Panel diversity",
-            "Near 0 the panels would be one picture four times: the collapse to watch for.",
-            diversity,
-            bounds=(0.0, 0.1),
-        ),
-    ]
-
-
-PAINTERS = PolicyKind(paths.T2IS.name, "the comparison before and after", ("prompts",), SET_MEASURES, _set_charts)
+PAINTERS = PolicyKind(paths.T2IS.name, "the comparison before and after", ("prompts",), SET_MEASURES, set_charts)
 
 
 EDIT_MEASURES = {
@@ -263,29 +218,8 @@ EDIT_MEASURES = {
 }
 
 
-def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
-    """The reward, unseen pictures, the distance from the reference."""
-    rewards = [line(log, "epoch", "reward/editing", "judge’s editing score")]
-    measure = "gold_editing" if f"eval/{sizes[0]}/gold_editing" in log.columns else "editing"
-    unseen = by_size(log, sizes, measure)
-    distance = [line(log, "epoch", "reference_distance", "distance from the reference")]
-    words = f"{EDIT_MEASURES[measure].name} on pictures it never trained on."
-    return [
-        DrawnChart.kept(curves, f"{name}.rewards", "Reward", "Mean over all edits of an epoch.", rewards),
-        DrawnChart.kept(curves, f"{name}.unseen", "Unseen pictures", words, unseen, bounds=(0.0, 1.0)),
-        DrawnChart.kept(
-            curves,
-            f"{name}.reference_distance",
-            "Distance from the reference",
-            "Near 0 the edits would be copies: the collapse to watch for.",
-            distance,
-            bounds=(0.0, 0.1),
-        ),
-    ]
-
-
 EDITORS = PolicyKind(
-    paths.GEDIT.name, "the edits before and after", ("prompts", "pictures"), EDIT_MEASURES, _edit_charts
+    paths.GEDIT.name, "the edits before and after", ("prompts", "pictures"), EDIT_MEASURES, edit_charts
 )
 
 
@@ -296,17 +230,6 @@ def published(root: Path, figures: Figures) -> list[dict[str, Any]]:
     for row in rows:
         figures.add_all(f"published.gedit.{row['model']}", row["figures"])
     return rows
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One headline: from a number to a number, in words."""
-
-    title: str
-    before: str
-    after: str
-    change: str
-    words: str
 
 
 def measure_of(params: Params, measure: str) -> str:
@@ -320,39 +243,41 @@ def times(size: int, train_size: int) -> str:
     return {1.0: "", 2.0: "twice "}.get(relation, f"{relation:g} times ")
 
 
-def tiles(params: Params, painted: list[PolicyPart], edited: list[PolicyPart], figures: Figures) -> list[Tile]:
-    """The judge, and each policy at each size."""
-    found = []
+def tiles(
+    params: Params, painted: list[PolicyPart], edited: list[PolicyPart], figures: Figures
+) -> list[dict[str, str]]:
+    """Headlines: the judge, and each policy at each size, from a number to a number, in words."""
+    headlines = []
     rank = paths.CONSISTENCY_RANK.name
     if f"{rank}.comparisons.reward - base.accuracy.mean" in figures.values:
         chance = figures.values[f"{rank}.methods.random.metrics.accuracy.mean"]
-        found.append(
-            Tile(
-                "The judge",
-                f"{rank}.methods.base.metrics.accuracy.mean",
-                f"{rank}.methods.reward.metrics.accuracy.mean",
-                f"{rank}.comparisons.reward - base.accuracy",
-                "of ranking places right on prompts it never saw, untrained and trained "
+        headlines.append(
+            {
+                "title": "The judge",
+                "before": f"{rank}.methods.base.metrics.accuracy.mean",
+                "after": f"{rank}.methods.reward.metrics.accuracy.mean",
+                "change": f"{rank}.comparisons.reward - base.accuracy",
+                "words": "of ranking places right on prompts it never saw, untrained and trained "
                 f"(a random order: {chance:.2f})",
-            )
+            }
         )
     for part in painted:
         what = "of panel pairs belong together"
-        found += _change_tiles(part, measure_of(params, "consistency"), "The painter", what)
+        headlines += _change_tiles(part, measure_of(params, "consistency"), "The painter", what)
     for part in edited:
         what = "of its edits did what was asked and changed nothing else"
-        found += _change_tiles(part, measure_of(params, "editing"), part.name, what)
-    return found
+        headlines += _change_tiles(part, measure_of(params, "editing"), part.name, what)
+    return headlines
 
 
-def _change_tiles(part: PolicyPart, measure: str, title: str, what: str) -> Iterator[Tile]:
+def _change_tiles(part: PolicyPart, measure: str, title: str, what: str) -> Iterator[dict[str, str]]:
     """A policy's measure before and after training, at each size."""
-    rows = [row for table in part.tables for row in table.rows if row.key.endswith(f".{measure}")]
-    for row in rows:
-        yield Tile(
-            f"{title} at {row.size} px",
-            f"{row.key}.before.mean",
-            f"{row.key}.after.mean",
-            f"{row.key}.change",
-            f"{what}, before and after training, at {times(row.size, part.train_size)}the size it trained at",
-        )
+    for row in (row for table in part.tables for row in table.rows if row["key"].endswith(f".{measure}")):
+        yield {
+            "title": f"{title} at {row['size']} px",
+            "before": f"{row['key']}.before.mean",
+            "after": f"{row['key']}.after.mean",
+            "change": f"{row['key']}.change",
+            "words": f"{what}, before and after training, at {times(row['size'], part.train_size)}"
+            "the size it trained at",
+        }

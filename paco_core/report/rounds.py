@@ -113,14 +113,9 @@ class RoundFigures:
 
     def _judges(self) -> ResultTable:
         head = [
-            "Round",
-            "Rankings",
-            "Prompts",
-            "Best above worst",
-            "Best above worst, judge before",
-            "Places right",
+            "Round", "Rankings", "Prompts", "Best above worst", "Best above worst, judge before", "Places right",
             "Places right, judge before",
-        ]
+        ]  # fmt: skip
         if self.exam is None:
             cells = ["0", "0", *[number(None)] * 4]
         else:
@@ -136,31 +131,16 @@ class RoundFigures:
         return ResultTable(JUDGES, head, [[self.number, *cells]], notes)
 
     def _policies(self) -> ResultTable:
-        rows = [
-            [
-                self.number,
-                f"{size} px",
-                MEASURES[name],
-                interval(change.before),
-                interval(change.after),
-                signed(change.change),
-            ]
-            for size, row in self.policy.items()
-            for name, change in row.items()
-        ]
+        rows = []
+        for size, changes_by_name in self.policy.items():
+            for name, change in changes_by_name.items():
+                cells = [MEASURES[name], interval(change.before), interval(change.after), signed(change.change)]
+                rows.append([self.number, f"{size} px", *cells])
         for size, name in self._evaluated():
             if name == "consistency":
-                before, after = (self._value(size, name, when) for when in ("before", "after"))
-                rows.append(
-                    [
-                        self.number,
-                        f"{size} px",
-                        "Score by its judge",
-                        number(before),
-                        number(after),
-                        self._change(size, name),
-                    ]
-                )
+                before, after = (number(self._value(size, name, when)) for when in ("before", "after"))
+                change_text = self._change(size, name)
+                rows.append([self.number, f"{size} px", "Score by its judge", before, after, change_text])
         notes = [
             "Before is the policy of the round before, after that of this round, on equal prompts and noise; 95% "
             "intervals over prompts. The score by its judge is that of the training's own evaluations, on fewer "

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paco_core.benchmarks.t2is_bench.sets import COLUMNS, PICTURES, RECORDS
 from paco_core.data.records.panels import cut
@@ -79,16 +79,6 @@ def by_change(pairs: Sequence[PicturePair]) -> list[PicturePair]:
 
 
 @dataclass(frozen=True)
-class Card:
-    """A set before and after training, small; ``key`` is that of what was measured."""
-
-    title: str
-    before: Picture
-    after: Picture
-    key: str
-
-
-@dataclass(frozen=True)
 class Showcase:
     """The set that opens the page, panel by panel, and all sets from the largest rise to the largest fall."""
 
@@ -100,7 +90,7 @@ class Showcase:
     after: list[Picture]
     columns: int
     key: str
-    cards: list[Card]
+    cards: list[dict[str, Any]]  # each set, small: title, before, after, key of its figures
     of_more: bool  # sets were measured that are not shown
 
 
@@ -157,14 +147,14 @@ def showcase(
             Picture.from_image(image, f"{when} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)
         ]
 
-    def card(place: int, pair: PicturePair) -> Card:
+    def card(place: int, pair: PicturePair) -> dict[str, Any]:
         theme, name = records[pair.prompt_id].theme, f"{key}.set.{place}"
         figures.add_all(name, {BEFORE: pair.before, AFTER: pair.after})
-        before, after = (
-            Picture.thumbnail(painted.picture(pair, when), f"{when} training: {theme}", THUMBNAIL_PX)
+        small = {
+            when: Picture.thumbnail(painted.picture(pair, when), f"{when} training: {theme}", THUMBNAIL_PX)
             for when in (BEFORE, AFTER)
-        )
-        return Card(theme, before, after, name)
+        }
+        return {"title": theme, "key": name, **small}
 
     rows, columns = record.grid
     return Showcase(

@@ -225,7 +225,7 @@ def test_a_figure_has_one_value() -> None:
     figures.add("a", 1.0)
     with pytest.raises(ValueError, match="figure a"):
         figures.add("a", 2.0)
-    assert figures.get(figures.add("b", float("nan"))) is None
+    assert figures.values[figures.add("b", float("nan"))] is None
     assert "not measured" in figures.show("b")
 
 
