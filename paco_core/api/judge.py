@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from paco_core.api.judge_model import Dtype, PairModel, judge_model
+from paco_core.api.judge_model import Dtype, judge_model
 from paco_core.data.records.panels import cut
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, picture_of, pictures_of
@@ -27,11 +27,13 @@ from paco_core.serving.client import RewardClient
 
 if TYPE_CHECKING:
     from paco_core.painting.painted import Painted
+    from paco_core.reward_model.scorer import Scorer
 
 log = logging.getLogger("paco.judge")
 PAIRS = 256  # whose pictures are in memory at once
 #: One theme for all pairs, or one for each; None where a pair has none.
 Themes: TypeAlias = "str | Sequence[str | None] | None"
+Pictures: TypeAlias = "list[Picture] | tuple[Picture, ...]"
 
 
 class Ranked(NamedTuple):
@@ -82,7 +84,7 @@ class Judge:
         self._scorer, self._pid = chosen.load(), os.getpid()
 
     @property
-    def scorer(self) -> PairModel:
+    def scorer(self) -> Scorer | RewardClient:
         """The model that scores.
 
         Raises:
@@ -95,20 +97,10 @@ class Judge:
     def score(self, first: Picture, second: Picture, *, theme: str | None = None) -> float: ...
 
     @overload
-    def score(
-        self,
-        first: list[Picture] | tuple[Picture, ...],
-        second: list[Picture] | tuple[Picture, ...],
-        *,
-        theme: Themes = None,
-    ) -> np.ndarray: ...
+    def score(self, first: Pictures, second: Pictures, *, theme: Themes = None) -> np.ndarray: ...
 
     def score(
-        self,
-        first: Picture | list[Picture] | tuple[Picture, ...],
-        second: Picture | list[Picture] | tuple[Picture, ...],
-        *,
-        theme: Themes = None,
+        self, first: Picture | Pictures, second: Picture | Pictures, *, theme: Themes = None
     ) -> float | np.ndarray:
         """How consistent two pictures are, 0 to 1; of two lists of pictures, each pair: (pairs,) float64.
 
@@ -159,20 +151,10 @@ class Judge:
     def explain(self, first: Picture, second: Picture, *, theme: str | None = None) -> str: ...
 
     @overload
-    def explain(
-        self,
-        first: list[Picture] | tuple[Picture, ...],
-        second: list[Picture] | tuple[Picture, ...],
-        *,
-        theme: Themes = None,
-    ) -> list[str]: ...
+    def explain(self, first: Pictures, second: Pictures, *, theme: Themes = None) -> list[str]: ...
 
     def explain(
-        self,
-        first: Picture | list[Picture] | tuple[Picture, ...],
-        second: Picture | list[Picture] | tuple[Picture, ...],
-        *,
-        theme: Themes = None,
+        self, first: Picture | Pictures, second: Picture | Pictures, *, theme: Themes = None
     ) -> str | list[str]:
         """The model's answer in words, "Yes." or "No." and its reasons; of two lists of pictures, one a pair.
 
@@ -301,9 +283,7 @@ def square(values: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
     return found
 
 
-def _pairs(
-    first: Picture | list[Picture] | tuple[Picture, ...], second: Picture | list[Picture] | tuple[Picture, ...]
-) -> list[tuple[Picture, Picture]]:
+def _pairs(first: Picture | Pictures, second: Picture | Pictures) -> list[tuple[Picture, Picture]]:
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         if len(first) != len(second):
             raise DataError(f"{len(first)} first and {len(second)} second pictures; expected as many")

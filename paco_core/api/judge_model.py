@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.config.references import model_at
@@ -21,21 +20,12 @@ from paco_core.runtime.placement import one_gpu
 
 if TYPE_CHECKING:
     from paco_core.reward_model.scorer import Scorer
-    from paco_core.reward_model.yes_probability import PairQuery, Score
     from paco_core.serving.client import RewardClient
 
 log = logging.getLogger("paco.judge")
 Dtype = Literal["float32", "bfloat16"]
 COMPUTES = ("paco-rl", "torch", "transformers")  # packages whose versions may move a score
 _OTHERS = 'name another one, a folder or OWNER/NAME on the hub: `paco score --model NAME`, or `Judge("NAME")`'
-
-
-class PairModel(Protocol):
-    """What a judge asks: a scorer in this process, or the client of a server."""
-
-    def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]: ...
-
-    def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -111,23 +101,6 @@ class RemoteModel:
     address: str
     name: str
 
-    @classmethod
-    def from_address(cls, address: str, name: str | None) -> RemoteModel:
-        """The model of this name, or the only one.
-
-        Raises:
-            ServingError: when no server answers there, or it has several models and none is named.
-        """
-        from paco_core.serving.client import served_models
-        from paco_core.serving.protocol import ServingError
-
-        if name is None:
-            names = served_models(address)
-            if len(names) != 1:
-                raise ServingError(f"{address} serves {', '.join(names) or 'no model'}; choose one with served=")
-            name = names[0]
-        return cls(address, name)
-
     @property
     def identity(self) -> str:
         """What decides its scores of a question: the id carries the fingerprint of its weights."""
@@ -167,10 +140,25 @@ def judge_model(
     if isinstance(model, str) and model.startswith(("http://", "https://")):
         if device or dtype:
             raise DataError(f"{model}: a server has a device and a number format of its own; leave yours out")
-        return RemoteModel.from_address(model, served)
+        return RemoteModel(model, served or _only_model(model))
     if served:
         raise DataError(f"served={served!r} chooses a model of a server; give its address instead of {model!r}")
     return LocalModel.from_folder(project or found_root(), model, device, dtype)
+
+
+def _only_model(address: str) -> str:
+    """The name of the one model that a server has.
+
+    Raises:
+        ServingError: when no server answers there, or it has several models.
+    """
+    from paco_core.serving.client import served_models
+    from paco_core.serving.protocol import ServingError
+
+    names = served_models(address)
+    if len(names) != 1:
+        raise ServingError(f"{address} serves {', '.join(names) or 'no model'}; choose one with served=")
+    return names[0]
 
 
 def _source(root: Path | None, model: str | Path | None) -> Path | str:

@@ -14,7 +14,7 @@ from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError, read_json, read_table, write_text
+from paco_core.io.files import DataError, read_table, write_text
 from paco_core.io.secrets import redacted
 from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
@@ -56,11 +56,12 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
         else:
             tables.write(part, pairs, benchmark, panels.panel)
         generator = licence_of(root / params.grids.model)
-        write_text(part / "README.md", redacted(card.card(params, _figures(root), form, licence, generator)))
-    parts = [f"{len(table)} {split} pairs" for split, table in pairs.items()] if form != "rank_bench" else []
-    parts += [f"{len(benchmark)} rankings"] if form != "paco_dataset" else []
+        write_text(part / "README.md", redacted(card.card(root, params, form, licence, generator)))
     counts = {split: len(table) for split, table in pairs.items()} if form != "rank_bench" else {}
-    counts |= {"rankings": len(benchmark)} if form != "paco_dataset" else {}
+    parts = [f"{count} {split} pairs" for split, count in counts.items()]
+    if form != "paco_dataset":
+        counts["rankings"] = len(benchmark)
+        parts.append(f"{len(benchmark)} rankings")
     return Answer(f"{folder}: {', '.join(parts)}, README.md", {"folder": folder, **counts})
 
 
@@ -126,12 +127,3 @@ def _refs(root: Path, wanted: str) -> list[tuple[str, str]]:
 
 def _rows(table: pd.DataFrame, column: str, value: str) -> list[dict[Any, Any]]:
     return table[table[column] == value].to_dict("records")
-
-
-def _figures(root: Path) -> card.StageFigures:
-    files = {path: root / paths.metrics_file(path.name) for path in card.COUNTED}
-    agreement = root / paths.ANNOTATIONS / "agreement.json"
-    return card.StageFigures(
-        {path: read_json(file) for path, file in files.items() if file.is_file()},
-        read_json(agreement) if agreement.is_file() else {},
-    )

@@ -1,10 +1,8 @@
-"""The card of an exported data set: what is in it, how it was made, who agrees with whom, and what one may do."""
+"""The card of an exported data set: contents, rules, agreement of the annotators, licences."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import yaml
 from paco_core.config.params import Params
 from paco_core.exchange.rank_bench import PROMPTS, RANKS
 from paco_core.io import paths
+from paco_core.io.files import read_json
 
 RULES = {
     "top1_bottom1": "the candidate ranked first is consistent with the reference, the last is not",
@@ -20,8 +19,7 @@ RULES = {
     "adjacent": "the candidate ranked first is consistent with the reference, the second is not",
 }
 
-
-#: What a card counts: how it is called, whose figure it is, and the figure.
+#: The counts of a card: label, out of the stage, and name of the stage's metric.
 _COUNTS = (
     ("prompts", paths.PROMPTS, "prompts"), ("diverse prompts", paths.DIVERSE_PROMPTS, "prompts"),
     ("ranking instances", paths.RANKINGS, "instances"), ("votes", paths.ANNOTATIONS, "votes"),
@@ -31,61 +29,30 @@ _COUNTS = (
     ("benchmark rankings", paths.PAIRS, "benchmark"), ("benchmark prompts", paths.PAIRS, "benchmark_prompts"),
     ("training answers", paths.COT_LABELS, "train_answers"),
 )  # fmt: skip
-COUNTED = tuple(dict.fromkeys(out for _, out, _ in _COUNTS))
 
 
-@dataclass(frozen=True)
-class StageFigures:
-    """What the stages counted: the metrics of each by its out, and ``agreement.json`` of the annotations."""
-
-    stages: Mapping[Path, Mapping[str, Any]]
-    agreement: Mapping[str, Any]
-
-    def counts(self) -> list[tuple[str, Any]]:
-        return [
-            (label, value) for label, out, key in _COUNTS if (value := self.stages.get(out, {}).get(key)) is not None
-        ]
-
-    def dropped(self) -> list[tuple[str, Any]]:
-        prefix = "dropped."
-        return [
-            (k.removeprefix(prefix), v) for k, v in self.stages.get(paths.PAIRS, {}).items() if k.startswith(prefix)
-        ]
-
-
-def card(params: Params, figures: StageFigures, form: str, licence: str, generator: str) -> str:
+def card(root: Path, params: Params, form: str, licence: str, generator: str) -> str:
     """The text of ``README.md``, with the front matter that a hub and ``datasets`` read.
 
     Args:
+        root: of the project, whose metrics of stages and ``agreement.json`` the card shows.
         form: name of the format.
         licence: of this data set, as its publisher states it.
         generator: licence of the model that painted the pictures.
     """
-    head: dict[str, Any] = {"license": licence, "task_categories": ["image-text-to-text"], "tags": ["consistency"]}
-    if form == "parquet":
-        splits = [{"split": split, "path": f"{split}.parquet"} for split in ("train", "validation")]
-        ranked = [{"split": "test", "path": "benchmark.parquet"}]
-        head["configs"] = [
-            {"config_name": "pairs", "default": True, "data_files": splits},
-            {"config_name": "benchmark", "data_files": ranked},
-        ]
-    elif form == "paco_dataset":
-        splits = [{"split": split, "path": f"{split}.jsonl"} for split in ("train", "validation")]
-        head["configs"] = [{"config_name": "pairs", "default": True, "data_files": splits}]
-    elif form == "rank_bench":
-        head["configs"] = [
-            {"config_name": "rankings", "default": True, "data_files": [{"split": "test", "path": RANKS}]},
-            {"config_name": "prompts", "data_files": [{"split": "test", "path": PROMPTS}]},
-        ]
-    agreement, dropped = figures.agreement, figures.dropped()
+    metrics = {out: _json(root / paths.metrics_file(out.name)) for _, out, _ in _COUNTS}
+    counts = [(label, value) for label, out, key in _COUNTS if (value := metrics[out].get(key)) is not None]
+    prefix = "dropped."
+    dropped = [(k.removeprefix(prefix), v) for k, v in metrics[paths.PAIRS].items() if k.startswith(prefix)]
+    agreement = _json(root / paths.ANNOTATIONS / "agreement.json")
     count = len(agreement.get("annotators", []))
     who = f"{count} annotator{'' if count == 1 else 's'} (source: {agreement.get('source', 'unknown')})"
     lines = [
-        "---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "",
+        "---", yaml.safe_dump(_front_matter(form, licence), sort_keys=False).strip(), "---", "",
         "# Pairwise consistency of generated image sets", "",
         "Panels of grids that a text-to-image model painted for one prompt, ranked by how consistent they are with a "
         "reference panel, and pairs made from the rankings. The method is PaCo-RL's (arXiv 2512.04784).", "",
-        "## Counts", "", *_table(("step", "number"), figures.counts()), "",
+        "## Counts", "", *_table(("step", "number"), counts), "",
         "## Rules", "",
         f"- Pairs: `{params.pairs.rule}`: {RULES[params.pairs.rule]}.",
         *(["- A label that the annotator's own score contradicts is left out."] if params.pairs.confident else []),
@@ -111,6 +78,30 @@ def card(params: Params, figures: StageFigures, form: str, licence: str, generat
         ), "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _front_matter(form: str, licence: str) -> dict[str, Any]:
+    head: dict[str, Any] = {"license": licence, "task_categories": ["image-text-to-text"], "tags": ["consistency"]}
+    if form == "parquet":
+        splits = [{"split": split, "path": f"{split}.parquet"} for split in ("train", "validation")]
+        ranked = [{"split": "test", "path": "benchmark.parquet"}]
+        head["configs"] = [
+            {"config_name": "pairs", "default": True, "data_files": splits},
+            {"config_name": "benchmark", "data_files": ranked},
+        ]
+    elif form == "paco_dataset":
+        splits = [{"split": split, "path": f"{split}.jsonl"} for split in ("train", "validation")]
+        head["configs"] = [{"config_name": "pairs", "default": True, "data_files": splits}]
+    elif form == "rank_bench":
+        head["configs"] = [
+            {"config_name": "rankings", "default": True, "data_files": [{"split": "test", "path": RANKS}]},
+            {"config_name": "prompts", "data_files": [{"split": "test", "path": PROMPTS}]},
+        ]
+    return head
+
+
+def _json(file: Path) -> dict[str, Any]:
+    return dict(read_json(file)) if file.is_file() else {}
 
 
 def _table(head: tuple[str, str], rows: list[tuple[str, Any]]) -> list[str]:
