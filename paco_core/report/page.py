@@ -96,11 +96,11 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         """The part, or None after noting what it lacks, or why there is none."""
         if isinstance(part, Missing):
             missing.append(part)
-            return None
-        if isinstance(part, Skipped):
+        elif isinstance(part, Skipped):
             left_out.append(part)
-            return None
-        return part
+        else:
+            return part
+        return None
 
     stages = stage_runs(root, lock, found)
     sheet = shown(judges.contact_sheet(root))
@@ -108,20 +108,15 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     judge = shown(judges.rankings(root, figures))
     edits = shown(judges.edits(root, figures))
     reward = shown(judges.learning(root, curves))
-    painting, editing = (recipes_of(task, params.policies) for task in (SETS, EDITS))
-    parts, lacking = policies.parts(policies.PAINTERS, root, painting, figures, curves)
-    edited, lacking_edits = policies.parts(policies.EDITORS, root, editing, figures, curves)
-    missing += [*lacking, *lacking_edits]
+    parts, edited = (
+        policies.parts(kind, root, recipes_of(task, params.policies), figures, curves, missing)
+        for kind, task in ((policies.PAINTERS, SETS), (policies.EDITORS, EDITS))
+    )
     left_out += _untrained(root)
-    edges = [(needed, row) for row, stage in enumerate(stages) for needed in stage.needs]
     view = {
         "params": params,
         "made": (made or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
-        "git": git_state(root),
-        "stages": stages,
-        "timing": _timing(stages, figures),
-        "arcs": charts.arcs(len(stages), edges, STAGE_ROW_PX, GUTTER_PX),
-        "row_px": STAGE_ROW_PX,
+        **_stage_view(stages, figures),
         "sheet": sheet,
         "cards": cards,
         "judge": judge,
@@ -134,9 +129,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         "ablation": judges.ablation(figures),
         "marker": charts.legend_marker,
         "sample_measure": policies.measure_of(params, "consistency"),
-        "parameters": _parameters(lock),
-        "versions": _versions(),
-        "outs": _recorded_outs(lock),
+        **_provenance(root, lock),
         "missing": missing,
         "skipped": left_out,
         "opening": _opening(root, params, parts, figures),
@@ -180,21 +173,21 @@ def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRu
     return rows
 
 
-def _recorded_outs(lock: Lock) -> list[tuple[str, str]]:
-    """(path, md5) of every out that ``dvc.lock`` records: the exact data behind the page."""
-    outs = [out for entry in lock.entries.values() for out in entry.outs.items()]
-    return sorted((path, md5) for path, md5 in outs if path != paths.REPORT.as_posix() and md5)
-
-
-def _versions() -> dict[str, str]:
-    """Versions of what computed the figures."""
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+def _provenance(root: Path, lock: Lock) -> dict[str, Any]:
+    """The parameters, the code, the versions and the data (path, md5) behind the page."""
+    versions = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for name in COMPUTED:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
+            versions[name] = "not installed as a package"
+    outs = sorted(out for entry in lock.entries.values() for out in entry.outs.items())
+    return {
+        "parameters": _parameters(lock),
+        "git": git_state(root),
+        "versions": versions,
+        "outs": [(path, md5) for path, md5 in outs if path != paths.REPORT.as_posix() and md5],
+    }
 
 
 def _untrained(root: Path) -> list[Skipped]:
@@ -204,15 +197,20 @@ def _untrained(root: Path) -> list[Skipped]:
     return [part for part in found if part is not None]
 
 
-def _timing(stages: list[StageRun], figures: Figures) -> dict[str, Any]:
-    """Widths of the duration bars in percent, and how many stages have a known duration."""
+def _stage_view(stages: list[StageRun], figures: Figures) -> dict[str, Any]:
+    """The stages, how they depend on each other, and bars as long as their durations."""
     seconds = {s.name: s.seconds for s in stages if s.seconds is not None}
     for stage in stages:
         figures.add(f"seconds.{stage.name}", stage.seconds)
     figures.add("seconds.total", sum(seconds.values()) if seconds else None)
     longest = max(seconds.values(), default=1.0) or 1.0
-    widths = {name: max(1.0, round(100 * s / longest, 1)) for name, s in seconds.items()}
-    return {"widths": widths, "known": len(seconds)}
+    edges = [(needed, row) for row, stage in enumerate(stages) for needed in stage.needs]
+    return {
+        "stages": stages,
+        "arcs": charts.arcs(len(stages), edges, STAGE_ROW_PX, GUTTER_PX),
+        "row_px": STAGE_ROW_PX,
+        "bar_percent": {name: max(1.0, round(100 * s / longest, 1)) for name, s in seconds.items()},
+    }
 
 
 def _parameters(lock: Lock) -> dict[str, dict[str, Any]]:

@@ -87,12 +87,16 @@ class PolicyKind:
 
 
 def parts(
-    kind: PolicyKind, root: Path, recipes: Mapping[str, PolicyRecipe], figures: Figures, curves: Curves
-) -> tuple[list[PolicyPart], list[Missing]]:
-    """The part of every recipe of a kind, and what is missing for them."""
+    kind: PolicyKind,
+    root: Path,
+    recipes: Mapping[str, PolicyRecipe],
+    figures: Figures,
+    curves: Curves,
+    missing: list[Missing],
+) -> list[PolicyPart]:
+    """The part of every recipe of a kind; what they lack is added to ``missing``."""
     if not recipes:
-        return [], []
-    missing = list[Missing]()
+        return []
     results = _results(kind, root, figures)
     if results is None:
         missing.append(Missing(kind.compared, paths.DATA / kind.stage / "results.json"))
@@ -112,7 +116,7 @@ def parts(
                 tables=_tables(kind, name, sizes) if sizes else [],
             )
         )
-    return found, missing
+    return found
 
 
 def _results(kind: PolicyKind, root: Path, figures: Figures) -> dict[str, Any] | None:

@@ -77,21 +77,13 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.slow
-def test_the_page_loads_nothing(report: page.Report) -> None:
+def test_the_page_loads_nothing_describes_its_images_and_links_to_its_parts(report: page.Report) -> None:
     found = Reader(report.html)
     assert found.images and all(url.startswith("data:") for url in found.fetched)
     assert not re.search(r"@import|url\(\s*['\"]?https?:", report.html)
     assert "<script" not in report.html
-
-
-def test_every_picture_and_chart_has_words(report: page.Report) -> None:
-    found = Reader(report.html)
     assert all((image.get("alt") or "").strip() for image in found.images)
     assert len(found.charts) >= 6 and all(found.charts)
-
-
-def test_links_inside_the_page_lead_somewhere(report: page.Report) -> None:
-    found = Reader(report.html)
     inside = [a[1:] for a in found.anchors if a.startswith("#")]
     assert inside and set(inside) <= found.ids
 
@@ -104,11 +96,8 @@ def test_every_number_equals_the_metrics_file(report: page.Report) -> None:
         assert text == text_of(figures[key], form), key
 
 
-def test_nothing_is_missing_of_a_finished_project(report: page.Report) -> None:
+def test_headline_repeats_the_figures_and_nothing_is_missing(report: page.Report) -> None:
     assert [missing.make for missing in report.missing] == []
-
-
-def test_headline_repeats_the_figures(report: page.Report) -> None:
     values = report.figures.values
     gain = report.headline["rank_accuracy_gain"]
     assert gain == values["consistency_rank.comparisons.reward - base.accuracy.mean"]
@@ -134,17 +123,14 @@ def test_curves_are_the_logged_ones(report: page.Report, finished: Path) -> None
     assert points == list(zip(log["epoch"], log["reward_ratio"], strict=True))
 
 
-def test_all_stages_with_their_times(report: page.Report) -> None:
+def test_all_stages_with_their_times_and_runs(report: page.Report) -> None:
     values = report.figures.values
     assert values["seconds.grids"] == pytest.approx(28.1 + 27.7)
     assert values["seconds.report"] is None
     known = [v for k, v in values.items() if k.startswith("seconds.") and k != "seconds.total" and v]
     assert values["seconds.total"] == pytest.approx(sum(known))
-
-
-def test_every_time_leads_to_its_run(report: page.Report) -> None:
-    found = re.findall(r'<a href="http://127.0.0.1:5000/#/experiments/1/runs/([^"]+)">', report.html)
-    assert sorted(found) == sorted(found_runs())
+    runs = re.findall(r'<a href="http://127.0.0.1:5000/#/experiments/1/runs/([^"]+)">', report.html)
+    assert sorted(runs) == sorted(found_runs())
 
 
 def test_stage_needs_follow_the_graph(finished: Path) -> None:
@@ -167,18 +153,9 @@ def test_nothing_is_invented_where_nothing_ran(tmp_path: Path, repository: Path)
         shutil.copy(repository / name, tmp_path / name)
     empty = page.build(tmp_path, load(tmp_path / "params.yaml"), Lock.read(tmp_path), {}, MADE)
     made_by = {missing.make for missing in empty.missing}
-    assert made_by == {
-        "dvc repro grids",
-        "dvc repro cot_labels",
-        "dvc repro reward_lora",
-        "dvc repro consistency_rank",
-        "dvc repro edit_reward",
-        "dvc repro t2is",
-        "dvc repro gedit",
-        "dvc repro policies@flux_t2is",
-        "dvc repro policies@kontext_edit",
-        "dvc repro policies@qwen_edit",
-    }
+    policies = [f"policies@{name}" for name in ("flux_t2is", "kontext_edit", "qwen_edit")]
+    stages = ["grids", "cot_labels", "reward_lora", "consistency_rank", "edit_reward", "t2is", "gedit", *policies]
+    assert made_by == {f"dvc repro {stage}" for stage in stages}
     assert all(missing.make in empty.html for missing in empty.missing)
     assert empty.headline == {} and empty.curves == {}
     measured = {k: v for k, v in empty.figures.values.items() if not k.startswith("published.")}
