@@ -62,7 +62,7 @@ def summary(kind: str, folder: Path, out: Path) -> tuple[int, list[tuple[str, st
     exchange.bring(kind, folder, out)
     counts = json.loads((out / "summary.json").read_text())
     left_out = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
-    taken = next(counts[name] for name in ("edits", "benchmark", "rows", "paco_train") if name in counts)
+    taken = next(counts[name] for name in ("edits", "benchmark", "train") if name in counts)
     return taken, [(row["place"], row["cause"]) for row in left_out]
 
 
@@ -136,10 +136,7 @@ def paco_dataset(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]
     }  # fmt: skip
     json_lines(root / "in/train.jsonl", [*rows, *(damaged[n] for n in bad if n in damaged)], "cut off" in bad)
     write_json(root / "in/dataset_info.json", {"paco_train": {"file_name": "train.jsonl", "formatting": "sharegpt"}})
-    exchange.bring("paco_dataset", root / "in", root / "out")
-    counts = json.loads((root / "out/summary.json").read_text())
-    left_out = [json.loads(line) for line in (root / "out/rejected.jsonl").read_text().splitlines()]
-    return counts["train"], [(one["place"], one["cause"]) for one in left_out]
+    return summary("paco_dataset", root / "in", root / "out")
 
 
 def rank_bench(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
@@ -168,13 +165,8 @@ def rank_bench(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
 
 def gedit(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
     def row(key: str, **changes: Any) -> Row:
-        stored = {"bytes": picture(), "path": None}
-        return {
-            "key": key,
-            "instruction": "Make it blue.",
-            "instruction_language": "en",
-            "input_image": stored,
-        } | changes
+        shared = {"instruction": "Make it blue.", "instruction_language": "en"}
+        return {"key": key, **shared, "input_image": {"bytes": picture(), "path": None}} | changes
 
     damaged = {
         "repeated": row("a"),
