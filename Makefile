@@ -4,7 +4,6 @@
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
 # make faults kills, full disks, damaged files and hostile requests, every training on a pretended GPU; ends with a table
 # make docs   the documentation as a site, in build/docs
-# make screenshots  the pictures of README and docs, from the run that is here, with the system's Chromium
 # make ui     Dagster on 127.0.0.1:3000 and MLflow on 127.0.0.1:5000, until Ctrl-C
 PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
@@ -18,7 +17,7 @@ JOBS ?= 2
 DAGSTER_PORT ?= 3000
 MLFLOW_PORT ?= 5000
 
-.PHONY: help setup demo test quick gpu faults docs lint ui screenshots zoo vllm lock wheels clean
+.PHONY: help setup demo test quick gpu faults docs lint ui zoo vllm lock wheels clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -75,9 +74,6 @@ lint: setup
 
 ui: setup
 	@python -m paco_pipelines.ui --dagster-port $(DAGSTER_PORT) --mlflow-port $(MLFLOW_PORT)
-
-screenshots: setup
-	@python tools/screenshots.py
 
 zoo: setup
 	@paco zoo build

@@ -13,6 +13,7 @@ import json
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -28,10 +29,7 @@ from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json, write_json
 from paco_core.planning.gpu_speed import RECORD, GpuSpeed
 from paco_core.policies.families import family_of
-from speed import gpu_reward
-from speed.gpu_policies import H100_FLOPS
-from speed.reward_common import ROOT, in_own_process
-from speed.reward_training import VARIANTS
+from speed.gpu_reward import ROOT, VLLM
 
 PAGE = ROOT / "docs" / "reference" / "gpu.md"
 BEGIN, END = "<!-- figures: written by `make gpu` -->", "<!-- end of the figures -->"
@@ -43,7 +41,6 @@ EPOCHS = (
     ("qwen_edit", "paper", "storybook"),
     ("flux_t2is", "klein_48gb", "klein_storybook"),
 )
-VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 Rows = list[dict[str, Any]]
 
 
@@ -80,19 +77,14 @@ def epochs(tiny: bool, device: str) -> Rows:
 
 def reward(tiny: bool, device: str) -> Rows:
     """Qwen2.5-VL-7B: training steps of the reward."""
-    size = ["--model", "tiny", "--batch", "2", "--steps", "1", "--pictures", "4"]
-    if not tiny:
-        size = ["--model", "7b", "--dtype", "bfloat16", "--side", "512", "--rank", "32", "--batch", "8", "--steps", "6"]
-    options = [*size, "--device", device, "--checkpointing", "--peak-tflops", str(H100_FLOPS / 1e12)]
-    return [in_own_process("reward_training", VARIANTS[0], options)]
+    return apart("gpu_reward", ["train", "--device", device, *(["--tiny"] if tiny else [])])
 
 
 def serving(tiny: bool, device: str, engine: str) -> Rows:
-    """Qwen2.5-VL-7B: merging, and serving with vLLM."""
-    options = ["--device", device, "--engine", engine, "--python", str(VLLM)]
-    if tiny:
-        options += ["--model", "tiny", "--dtype", "float32", "--side", "56", "--pairs", "8", "--grids", "8"]
-    return gpu_reward.rows_of(options)
+    """Qwen2.5-VL-7B: merging, and serving with vLLM, which finds the GPU free."""
+    with tempfile.TemporaryDirectory(prefix="paco-reward-") as folder:
+        options = ["--folder", folder, "--device", device, "--engine", engine, *(["--tiny"] if tiny else [])]
+        return [row for part in ("merge", "serve") for row in apart("gpu_reward", [part, *options])]
 
 
 def machine(device: str) -> str:

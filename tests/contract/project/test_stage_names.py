@@ -27,9 +27,6 @@ SECTION, TASK = "a section of params.yaml", "a task"
 TEXT = re.compile(r"(\w+)(?:@\S*)?|data/(\w+)(?:/\S*)?")
 #: Different things of the same name, by file.
 DIFFERENT = {
-    "examples/rounds.py": dict.fromkeys(
-        ("diverse_prompts", "edit_prompts", "grids", "pairs", "policies", "prompts", "t2is"), SECTION
-    ),
     "paco_core/benchmarks/edit_changes.py": {"edits": COLUMN},
     "paco_core/benchmarks/viescore.py": {"edits": COLUMN},
     "paco_core/cli/parser.py": {"code": "a verb"},
@@ -69,7 +66,6 @@ DIFFERENT = {
     "pipelines/paco_pipelines/defs/schedules.py": {"policies": "part of the key nightly/policies"},
     "speed/gpu_trainer.py": {"edits": TASK},
     "zoo/check.py": {"edits": TASK},
-    "tools/screenshots.py": {"report": "a link of `make ui`"},
 }
 
 
