@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import parquet
 
-from paco_core.benchmarks.rankings import (
-    DIMENSIONS,
-    CandidateScores,
-    EditCase,
-    HeldOutRanking,
-    parse_rankings,
-    sample_rankings,
-)
+from paco_core.benchmarks.edit_rankings import DIMENSIONS, EditCase
+from paco_core.benchmarks.rankings import CandidateScores, HeldOutRanking, parse_rankings, sample_rankings
 from paco_core.data.tables import number, read_rows, text
 from paco_core.exchange import rank_bench
 from paco_core.io.files import DataError, digest, inside

@@ -5,8 +5,9 @@ Each row says where it comes from and is shown marked "published", never mixed w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 PAPER = "PaCo-RL, arXiv 2512.04784"
 
@@ -18,6 +19,15 @@ class PublishedRow:
     model: str
     figures: Mapping[str, float]
     source: str = PAPER
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row in ``results.json``."""
+        return {"model": self.model, "source": self.source, "figures": dict(self.figures)}
+
+
+def sources(rows: Sequence[PublishedRow]) -> str:
+    """The sources of rows, each once."""
+    return ", ".join(dict.fromkeys(row.source for row in rows))
 
 
 def _ranking(model: str, accuracy: float, tau: float, rho: float, t1_b1: float) -> PublishedRow:

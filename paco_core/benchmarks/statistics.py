@@ -20,7 +20,7 @@ to it could say the opposite. Fewer than
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
@@ -56,6 +56,27 @@ class Estimate:
         """``name``, ``name_low`` and ``name_high``; where cases had no value, their number as ``name_missing``."""
         metrics = {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
         return {**metrics, f"{name}_missing": self.missing} if self.count and self.missing else metrics
+
+
+def as_dicts(row: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    """Estimates by name, as JSON."""
+    return {name: value.as_dict() for name, value in row.items()}
+
+
+def flat_metrics(rows: Mapping[str, Mapping[str, Estimate]]) -> dict[str, float]:
+    """``<row>.<name>`` of each estimate, with the ends of its interval (:meth:`Estimate.metrics`)."""
+    metrics: dict[str, float] = {}
+    for key, row in rows.items():
+        for name, value in row.items():
+            metrics |= value.metrics(f"{key}.{name}")
+    return metrics
+
+
+def flat_differences(comparisons: Mapping[str, Mapping[str, Estimate]], names: Sequence[str]) -> dict[str, float]:
+    """:func:`flat_metrics` of comparisons ``"first - second"``, named ``first_minus_second.<name>``."""
+    return flat_metrics(
+        {pair.replace(" - ", "_minus_"): {name: row[name] for name in names} for pair, row in comparisons.items()}
+    )
 
 
 def is_yes_no(values: Floats) -> bool:

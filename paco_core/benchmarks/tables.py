@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -60,18 +60,31 @@ class ResultTable:
 
 def _cell(text: str) -> str:
     """A figure's interval goes below it."""
-    if found := INTERVAL.fullmatch(text):
-        return f"<td>{escape(found[1])}<br><small>{escape(found[2])}</small></td>"
+    if match := INTERVAL.fullmatch(text):
+        return f"<td>{escape(match[1])}<br><small>{escape(match[2])}</small></td>"
     return f"<td>{escape(text)}</td>"
 
 
-def with_published(measured: ResultTable, published: ResultTable, *, alike: bool) -> list[ResultTable]:
-    """Measured and published rows: in one table only where both were asked in the same words."""
-    if not alike:
+def with_published(measured: ResultTable, published: ResultTable, *, same_queries: bool) -> list[ResultTable]:
+    """Measured and published rows: in one table only if both were asked in the same words."""
+    if not same_queries:
         return [measured, published]
     blank = [""] * (len(measured.head) - len(published.head))
     rows = [*measured.rows, *([*row, *blank] for row in published.rows)]
     return [ResultTable(measured.title, measured.head, rows, [*measured.notes, *published.notes])]
+
+
+def difference_tables(
+    comparisons: Mapping[str, Mapping[str, Estimate]], columns: Mapping[str, str], notes: Sequence[str] = ()
+) -> list[ResultTable]:
+    """A table of paired differences, or none.
+
+    Args:
+        comparisons: estimates by ``"first - second"``, then by name.
+        columns: head of each name that is shown.
+    """
+    rows = [[pair, *(signed(row[name]) for name in columns)] for pair, row in comparisons.items()]
+    return [ResultTable("Paired differences", ["judges", *columns.values()], rows, notes, detail=True)] if rows else []
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -188,15 +188,17 @@ def result_tables(
     methods: Mapping[str, Mapping[str, Estimate]], parts: Mapping[str, BenchmarkPart], stories: int
 ) -> list[ResultTable]:
     """One row per method, and the model of each part."""
-    shown = [name for name in COLUMNS if any(name in row for row in methods.values())]
-    rows = [[label, *(interval(row[name]) if name in row else "–" for name in shown)] for label, row in methods.items()]
+    columns = [name for name in COLUMNS if any(name in row for row in methods.values())]
+    rows = [
+        [label, *(interval(row[name]) if name in row else "–" for name in columns)] for label, row in methods.items()
+    ]
     notes = [f"{name}: {part.judge}" for name, part in parts.items()]
     notes.append(
         f"{stories} stories, with 95% bootstrap intervals over them. Similarities are of whole panels, where "
         "ViStoryBench crops characters and embeds style by CSD; adherence is a probability of Yes, where it grades 0 "
         "to 4. Published figures are on other scales."
     )
-    return [ResultTable("ViStoryBench", ["method", *shown], rows, notes)]
+    return [ResultTable("ViStoryBench", ["method", *columns], rows, notes)]
 
 
 def write_outputs(painted: Path, folder: Path, time: datetime) -> dict[str, int]:

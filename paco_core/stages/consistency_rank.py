@@ -102,7 +102,7 @@ def run(ctx: StageContext) -> None:
     scores[RANDOM] = bench.random_order("Random order", rankings)
     pairs = [(REWARD, name) for name in scores if name != REWARD]
     result = bench.evaluate_rankings(rankings, scores, pairs, resamples=params.bootstrap, seed=params.seed)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
+    published = [row.as_dict() for row in CONSISTENCY_RANK]
     with ctx.writing(paths.CONSISTENCY_RANK) as out:
         out.mkdir()
         write_json(out / "results.json", {**result.as_dict(), "template": template, "published": published})

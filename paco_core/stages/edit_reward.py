@@ -46,9 +46,10 @@ def run(ctx: StageContext) -> None:
     if reason := _skipped(ctx.params):
         return ctx.skip(paths.EDIT_REWARD, reason)
 
-    from paco_core.benchmarks import rankings as bench
+    from paco_core.benchmarks import edit_rankings as bench
     from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench
     from paco_core.benchmarks.published import EDIT_REWARD
+    from paco_core.benchmarks.rankings import random_order
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
@@ -75,10 +76,10 @@ def run(ctx: StageContext) -> None:
     if params.clip is not None:
         clip = OpenClip(ctx.model(params.clip), reward.device)
         scores["clip_i"] = bench.score_edit_embeddings("CLIP-I, cosine of two pictures", clip, cases)
-    scores["random"] = bench.random_order("Chance", cases)
+    scores["random"] = random_order("Chance", cases)
     pairs = [("reward", name) for name in scores if name != "reward"]
     result = bench.evaluate_edits(cases, scores, pairs, resamples=params.bootstrap, seed=params.seed)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
+    published = [row.as_dict() for row in EDIT_REWARD]
     with ctx.writing(paths.EDIT_REWARD) as out:
         out.mkdir()
         write_json(out / "results.json", {**result.as_dict(), "wording": params.wording, "published": published})

@@ -146,7 +146,7 @@ def run(ctx: StageContext) -> None:
     else:
         ctx.say("no recipe of policies.recipes edits pictures: there is nothing to measure")
     result = compare_edits(table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in GEDIT]
+    published = [row.as_dict() for row in GEDIT]
     with ctx.writing(paths.GEDIT) as out:
         out.mkdir()
         tree, rated = {**result.as_dict(), "published": published}, None

@@ -97,6 +97,7 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
 
     from paco_core.benchmarks.published import T2IS_BENCH
+    from paco_core.benchmarks.statistics import as_dicts, flat_metrics
     from paco_core.benchmarks.t2is_bench.evaluators import evaluate_sets, open_parts
     from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
     from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
@@ -131,14 +132,14 @@ def run(ctx: StageContext) -> None:
             out.mkdir()
             result = {
                 "methods": {s.method: s.label for s in sets},
-                "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in estimates.items()},
+                "figures": {method: as_dicts(row) for method, row in estimates.items()},
                 "judges": {name: {"judge": part.judge, "wording": part.wording} for name, part in parts.items()},
                 "failed": dict(failed),
-                "published": [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in T2IS_BENCH],
+                "published": [row.as_dict() for row in T2IS_BENCH],
             }
             if layouts:
                 result["layouts"] = {
-                    layout: {m: {name: value.as_dict() for name, value in row.items()} for m, row in methods.items()}
+                    layout: {method: as_dicts(row) for method, row in methods.items()}
                     for layout, methods in layouts.items()
                 }
             write_json(out / "results.json", plain(result))
@@ -149,12 +150,8 @@ def run(ctx: StageContext) -> None:
             write_tables(out, "T2IS-Bench", result_tables(by_label, parts, T2IS_BENCH, by_layout))
     ctx.tracker.artifact(ctx.root / paths.T2IS_BENCH, "tables")
     metrics: dict[str, float] = {"sets": len(sets), "failed": failed.total(), **rejected.figures()}
-    for method, row in estimates.items():
-        for name, value in row.items():
-            metrics |= value.metrics(f"{method}.{name}")
-    ctx.report(
-        metrics, {f"{name}.": paths.POLICIES / name for name in {method.partition(".")[0] for method in estimates}}
-    )
+    policies = {method.partition(".")[0] for method in estimates}
+    ctx.report(metrics | flat_metrics(estimates), {f"{name}.": paths.POLICIES / name for name in policies})
 
 
 def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[PaintedSet]:

@@ -100,6 +100,7 @@ def run(ctx: StageContext) -> None:
 
     from collections import Counter
 
+    from paco_core.benchmarks.statistics import as_dicts, flat_metrics
     from paco_core.benchmarks.t2is_bench.evaluators import evaluate_sets
     from paco_core.benchmarks.tables import write_tables
     from paco_core.benchmarks.vistory import estimate_stories, result_tables
@@ -128,7 +129,7 @@ def run(ctx: StageContext) -> None:
         out.mkdir()
         result = {
             "methods": labels,
-            "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in estimates.items()},
+            "figures": {method: as_dicts(row) for method, row in estimates.items()},
             "judges": {name: part.judge for name, part in parts.items()},
             "failed": dict(failed),
         }
@@ -138,12 +139,8 @@ def run(ctx: StageContext) -> None:
         write_tables(out, "ViStoryBench", result_tables(by_label, parts, table["prompt_id"].nunique()))
     ctx.tracker.artifact(ctx.root / paths.VISTORY, "tables")
     metrics: dict[str, float] = {"stories": len(stories), "failed": failed.total(), **rejected.figures()}
-    for method, row in estimates.items():
-        for name, value in row.items():
-            metrics |= value.metrics(f"{method}.{name}")
-    ctx.report(
-        metrics, {f"{name}.": paths.POLICIES / name for name in {method.partition(".")[0] for method in estimates}}
-    )
+    policies = {method.partition(".")[0] for method in estimates}
+    ctx.report(metrics | flat_metrics(estimates), {f"{name}.": paths.POLICIES / name for name in policies})
 
 
 def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:

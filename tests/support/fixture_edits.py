@@ -51,7 +51,7 @@ def write_gedit(root: Path, sizes_of: Mapping[str, Sequence[int]]) -> list[EditR
                     rows.append(identity | about | told)
     table = pd.DataFrame(rows)
     result = compare_edits(table, seeds=[0], steps=4, resamples=50)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in GEDIT]
+    published = [row.as_dict() for row in GEDIT]
     (root / paths.GEDIT).mkdir(parents=True)
     write_json(root / paths.GEDIT / "results.json", {**result.as_dict(), "published": published})
     save_samples(root / paths.GEDIT / "samples", painted, table, SHOWN, lambda one: [picture(one, size=smallest)])

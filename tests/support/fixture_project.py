@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from paco_core.benchmarks import rankings
+from paco_core.benchmarks import edit_rankings, rankings
 from paco_core.benchmarks.paired_changes import compare_changes
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.benchmarks.t2is_bench.sets import write_painted
@@ -152,7 +152,7 @@ def write_ranking(root: Path) -> None:
     }
     rivals = [("reward", name) for name in judgements if name != "reward"]
     result = rankings.evaluate_rankings(instances, judgements, rivals, resamples=200)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
+    published = [row.as_dict() for row in CONSISTENCY_RANK]
     (root / paths.CONSISTENCY_RANK).mkdir(parents=True)
     write_json(root / paths.CONSISTENCY_RANK / "results.json", {**result.as_dict(), "published": published})
 
@@ -162,8 +162,8 @@ def write_edits(root: Path) -> None:
     rng, blank = np.random.default_rng(4), Image.new("RGB", (4, 4))
     pictures = (blank, blank, blank)
     cases = [
-        rankings.EditCase(f"{dimension} {n}", f"task{n % 4}", dimension, "edit it", f"g{n % 12}", lambda: pictures)
-        for dimension in rankings.DIMENSIONS
+        edit_rankings.EditCase(f"{dimension} {n}", f"task{n % 4}", dimension, "edit it", f"g{n % 12}", lambda: pictures)
+        for dimension in edit_rankings.DIMENSIONS
         for n in range(48)
     ]
 
@@ -181,8 +181,8 @@ def write_edits(root: Path) -> None:
         "random": rankings.random_order("Chance", cases),
     }
     rivals = [("reward", name) for name in judgements if name != "reward"]
-    result = rankings.evaluate_edits(cases, judgements, rivals, resamples=200)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
+    result = edit_rankings.evaluate_edits(cases, judgements, rivals, resamples=200)
+    published = [row.as_dict() for row in EDIT_REWARD]
     (root / paths.EDIT_REWARD).mkdir(parents=True)
     write_json(root / paths.EDIT_REWARD / "results.json", {**result.as_dict(), "published": published})
 

@@ -135,7 +135,7 @@ def result_tables(
         "Average = 0.2 aesthetics + 0.3 alignment + 0.5 consistency, with a 95% bootstrap interval over prompts."
     )
     head = ["method", *COLUMNS, "average"]
-    others = [[row.model, *(number(row.figures[name]) for name in PUBLISHED_JUDGES)] for row in published]
+    published_rows = [[row.model, *(number(row.figures[name]) for name in PUBLISHED_JUDGES)] for row in published]
     split = [[name, layout, *_cells(row)] for layout, methods in layouts.items() for name, row in methods.items()]
     note = "Averages on all 596 prompts of T2IS-Bench, consistency judged by the model that the column names."
     return [
@@ -143,7 +143,7 @@ def result_tables(
         ResultTable(
             "T2IS-Bench (published)",
             ["method", *PUBLISHED_JUDGES.values()],
-            others,
+            published_rows,
             [note, *dict.fromkeys(row.source for row in published)],
         ),
         *([ResultTable("T2IS-Bench by layout", ["method", "layout", *head[1:]], split, detail=True)] if split else []),

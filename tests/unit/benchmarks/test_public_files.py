@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from paco_core.benchmarks import edit_rankings
 from paco_core.benchmarks import rankings as bench
 from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench, read_rank_bench, read_scores
 from paco_core.benchmarks.published import CONSISTENCY_RANK
@@ -184,7 +185,7 @@ def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
             queries.extend(asked)
             return [Score(0.5) for _ in asked]
 
-    bench.score_edits("x", Noting(), cases)
+    edit_rankings.score_edits("x", Noting(), cases)
     assert {query.second.size for query in queries} == {(4, 4)}, "edited pictures take the size of their source"
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks import rankings
+from paco_core.benchmarks import edit_rankings, rankings
 from paco_core.benchmarks.published import EDIT_REWARD
 from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
 from paco_core.benchmarks.rankings import HeldOutRanking
@@ -155,9 +155,9 @@ def grey(shade: int) -> Image.Image:
     return Image.new("RGB", (4, 4), (shade,) * 3)
 
 
-def case(number: int, task: str, dimension: str, better: int, worse: int) -> rankings.EditCase:
+def case(number: int, task: str, dimension: str, better: int, worse: int) -> edit_rankings.EditCase:
     pictures = (grey(0), grey(better), grey(worse))
-    return rankings.EditCase(str(number), task, dimension, f"do {number}", f"g{number}", lambda: pictures)
+    return edit_rankings.EditCase(str(number), task, dimension, f"do {number}", f"g{number}", lambda: pictures)
 
 
 class Shades:
@@ -179,12 +179,12 @@ class Shades:
 def test_each_dimension_asks_its_own_questions_and_overall_their_product() -> None:
     cases = [case(n, "t", dimension, 64, 36) for n, dimension in enumerate(DIMENSIONS)]
     scorer = Shades()
-    judged = rankings.score_edits("x", scorer, cases)
+    judged = edit_rankings.score_edits("x", scorer, cases)
     assert judged.scores[0] == pytest.approx((0.64, 0.36))
     assert judged.scores[1] == pytest.approx((0.36, 0.64))
     assert judged.scores[2] == pytest.approx((math.sqrt(0.64 * 0.36),) * 2)  # the product is the same
-    assert len(scorer.asked) == 8 == rankings.count_edit_queries(cases)
-    result = rankings.evaluate_edits(cases, {"x": judged}, [], resamples=20)
+    assert len(scorer.asked) == 8 == edit_rankings.count_edit_queries(cases)
+    result = edit_rankings.evaluate_edits(cases, {"x": judged}, [], resamples=20)
     strict = {d: result.estimates["x"][d].mean for d in DIMENSIONS}
     loose = {d: result.estimates["x"][f"{d}_geq"].mean for d in DIMENSIONS}
     assert strict == {"prompt_following": 1.0, "consistency": 0.0, "overall": 0.0}
@@ -193,7 +193,7 @@ def test_each_dimension_asks_its_own_questions_and_overall_their_product() -> No
 
 def test_equal_questions_of_a_batch_are_asked_once() -> None:
     scorer = Shades()
-    rankings.score_edits("x", scorer, [case(1, "t", "prompt_following", 60, 40)] * 3)
+    edit_rankings.score_edits("x", scorer, [case(1, "t", "prompt_following", 60, 40)] * 3)
     assert len(scorer.asked) == 2
 
 
@@ -201,8 +201,8 @@ def test_the_mean_is_over_task_types_and_failures_are_counted() -> None:
     right, wrong, failing = (60, 40), (40, 60), (77, 40)
     rows = [("a", right), ("a", right), ("a", wrong), ("b", wrong), ("b", failing)]
     cases = [case(n, task, "prompt_following", *shades) for n, (task, shades) in enumerate(rows)]
-    judged = rankings.score_edits("x", Shades(), cases)
-    result = rankings.evaluate_edits(
+    judged = edit_rankings.score_edits("x", Shades(), cases)
+    result = edit_rankings.evaluate_edits(
         cases, {"x": judged, "y": rankings.random_order("y", cases)}, [("x", "y")], resamples=50
     )
     found = result.estimates["x"]["prompt_following"]
@@ -235,10 +235,10 @@ def test_macro_means_and_their_intervals() -> None:
 def test_tables_mark_what_was_published(tmp_path: Path) -> None:
     cases = [case(n, "a" if n % 2 else "b", DIMENSIONS[n % 3], 60, 40) for n in range(12)]
     judged = {
-        "reward": rankings.score_edits("ours <1>", Shades(), cases),
+        "reward": edit_rankings.score_edits("ours <1>", Shades(), cases),
         "random": rankings.random_order("Chance", cases),
     }
-    result = rankings.evaluate_edits(cases, judged, [("reward", "random")], resamples=50)
+    result = edit_rankings.evaluate_edits(cases, judged, [("reward", "random")], resamples=50)
     write_tables(tmp_path, "EditReward-Bench", result.tables(EDIT_REWARD))
     text, page = (tmp_path / "results.md").read_text(), (tmp_path / "results.html").read_text()
     assert "| GPT-5 (published) | 0.777 | 0.669 | 0.755 |" in text
@@ -259,7 +259,7 @@ def test_the_published_wording_is_asked_to_the_letter() -> None:
             return super().score(queries)
 
     one = case(0, "a", "overall", 60, 40)
-    rankings.score_edits("x", Asked(), [one], wording="published")
+    edit_rankings.score_edits("x", Asked(), [one], wording="published")
     head = f"<img1>: <image><img2>: <image>Given two images after an edit with instruction '{one.instruction}', "
     assert seen == {
         f"{head}do they maintain consistency in terms of style, logic and identity? Answer 'Yes' or 'No' only.",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paco_core.benchmarks import rankings
+from paco_core.benchmarks import edit_rankings, rankings
 from paco_core.data.records.records import PromptRecord
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.instructions import question, render
@@ -79,8 +79,8 @@ def by_ranking(template: str) -> Ask:
 
 
 def by_edits(dimension: str) -> Ask:
-    case = rankings.EditCase("c", "t", dimension, EDIT, "g", lambda: (FIRST, SECOND, SECOND))
-    return lambda scorer: rankings.score_edits("x", scorer, [case])
+    case = edit_rankings.EditCase("c", "t", dimension, EDIT, "g", lambda: (FIRST, SECOND, SECOND))
+    return lambda scorer: edit_rankings.score_edits("x", scorer, [case])
 
 
 def by_command(theme: str | None) -> Ask:
