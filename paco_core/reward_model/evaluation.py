@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
@@ -157,3 +158,22 @@ def calibration_error(scores: np.ndarray, labels: np.ndarray) -> float:
         inside = places == place
         error += inside.mean() * abs(scores[inside].mean() - labels[inside].mean())
     return float(error)
+
+
+SIDE, GAP, CAPTION = 224, 8, 44  # pixels
+PAPER, INK = (255, 255, 255), (32, 32, 36)
+
+
+def mistake(example: Example, score: float) -> Image.Image:
+    """Both pictures of a pair side by side, its label and score below."""
+    sheet = Image.new("RGB", (2 * SIDE + 3 * GAP, SIDE + 2 * GAP + CAPTION), PAPER)
+    for number, image in enumerate(example.images):
+        scale = SIDE / max(image.size)
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+        filter_ = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
+        sheet.paste(image.resize(size, filter_), (GAP + number * (SIDE + GAP), GAP))
+    label = "Yes" if example.consistent else "No"
+    lines = f"label {label}, score {score:.3f}\npair {example.id}"
+    draw = ImageDraw.Draw(sheet)
+    draw.multiline_text((GAP, SIDE + 2 * GAP), lines, INK, ImageFont.load_default(15), spacing=3)
+    return sheet

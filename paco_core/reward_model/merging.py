@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
-from paco_core.reward_model.margins import MERGED, MarginAgreement, compare
+from paco_core.reward_model.golden import MERGED, MarginAgreement, compare
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score

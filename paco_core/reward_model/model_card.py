@@ -10,9 +10,8 @@ import yaml
 
 from paco_core.models.licence import base_front
 from paco_core.reward_model.examples import EDIT_TEMPLATES
-from paco_core.reward_model.golden import FOLDER
+from paco_core.reward_model.golden import FOLDER, SERVED
 from paco_core.reward_model.instructions import TEMPLATES
-from paco_core.reward_model.margins import SERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
     from paco_core.reward_model.yes_probability import PairQuery, Score
 
-SHOWN = {"accuracy": "accuracy", "roc_auc": "ROC-AUC", "identical_score": "score of identical pictures"}
+TAGS = ("reward-model", "consistency", "paco-reward")
+COLUMNS = {"accuracy": "accuracy", "roc_auc": "ROC-AUC", "identical_score": "score of identical pictures"}
 
 
 def model_card(
@@ -38,23 +38,13 @@ def model_card(
         log: ``training_log.csv`` of the adapter; None where nothing was trained.
         golden: the golden pairs with their scores.
     """
-    front = {
-        **base_front(params.base),
-        **licence,
-        "library_name": "transformers",
-        "pipeline_tag": "image-text-to-text",
-        "tags": ["reward-model", "consistency", "paco-reward"],
-    }
+    front = {**base_front(params.base), **licence, "library_name": "transformers"}
     allowed = SERVED[params.dtype]
-    questions = [f"- `{name}`: `{TEMPLATES[name]}`" for name in (params.template, *EDIT_TEMPLATES)]
     rows = [
         f"| {n} | {query.instruction.replace('|', chr(92) + '|')} | {score.value:.4f} |"
         for n, (query, score) in enumerate(golden)
     ]
-    return f"""---
-{yaml.safe_dump(front, sort_keys=False).strip()}
----
-
+    return f"""{_head(front, TAGS)}
 # Pairwise consistency reward on {params.base}
 
 Asked about two pictures, it answers Yes or No first, and then gives reasons (PaCo-Reward, arXiv 2512.04784). The
@@ -65,17 +55,7 @@ asked with the original first.
 {_example(place, golden[0][0].instruction) if golden else ""}
 ```
 
-## Questions
-
-It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set's theme and the edit's instruction.
-
-{chr(10).join(questions)}
-
-## Training
-
-{_training(params)}
-
-{_validation(log)}## Golden pairs
+{_questions_and_training(params, log)}## Golden pairs
 
 A server of this model should return these scores, which were computed in {params.dtype}. Between engines, the
 log-odds of Yes may lie {allowed.worst:g} apart, and {allowed.mean:g} on average. The pictures are in `{FOLDER}/`.
@@ -92,14 +72,7 @@ def adapter_card(params: RewardParams, place: str, licence: Mapping[str, str], l
     Args:
         place: folder of the adapter, relative to the project.
     """
-    front = {
-        **base_front(params.base, base_model_relation="adapter"),
-        **licence,
-        "library_name": "peft",
-        "pipeline_tag": "image-text-to-text",
-        "tags": ["lora", "reward-model", "consistency", "paco-reward"],
-    }
-    questions = [f"- `{name}`: `{TEMPLATES[name]}`" for name in (params.template, *EDIT_TEMPLATES)]
+    front = {**base_front(params.base, base_model_relation="adapter"), **licence, "library_name": "peft"}
     loading = f"""import torch
 from peft import PeftModel
 from PIL import Image
@@ -111,10 +84,7 @@ model = PeftModel.from_pretrained(model, {place!r}).eval()  # this folder
 pictures = [Image.open(file) for file in ("first.png", "second.png")]
 question = {TEMPLATES["plain"]!r}
 {_ASKING}"""
-    return f"""---
-{yaml.safe_dump(front, sort_keys=False).strip()}
----
-
+    return f"""{_head(front, ["lora", *TAGS])}
 # Adapter of a pairwise consistency reward for {params.base}
 
 Asked about two pictures, the base with this adapter answers Yes or No first, and then gives reasons (PaCo-Reward, arXiv
@@ -124,17 +94,7 @@ Asked about two pictures, the base with this adapter answers Yes or No first, an
 {loading}
 ```
 
-## Questions
-
-It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set's theme and the edit's instruction.
-
-{chr(10).join(questions)}
-
-## Training
-
-{_training(params)}
-
-{_validation(log)}Golden pairs, scores that a server should return, lie beside the merged model.
+{_questions_and_training(params, log)}Golden pairs, scores that a server should return, lie beside the merged model.
 """
 
 
@@ -163,6 +123,27 @@ question = {instruction!r}
 {_ASKING}"""
 
 
+def _head(front: Mapping[str, object], tags: Sequence[str]) -> str:
+    """The card's head, which Hugging Face reads."""
+    tree = {**front, "pipeline_tag": "image-text-to-text", "tags": list(tags)}
+    return f"---\n{yaml.safe_dump(tree, sort_keys=False)}---\n"
+
+
+def _questions_and_training(params: RewardParams, log: Path | None) -> str:
+    questions = [f"- `{name}`: `{TEMPLATES[name]}`" for name in (params.template, *EDIT_TEMPLATES)]
+    return f"""## Questions
+
+It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set's theme and the edit's instruction.
+
+{chr(10).join(questions)}
+
+## Training
+
+{_training(params)}
+
+{_validation(log)}"""
+
+
 def _training(params: RewardParams) -> str:
     if params.source != "train":
         return f"None here: published weights, {params.source} {params.weights}."
@@ -179,12 +160,12 @@ def _validation(log: Path | None) -> str:
         return ""
     with log.open(newline="", encoding="utf-8") as stream:
         rows = [row for row in csv.DictReader(stream) if row.get("validation_accuracy")]
-    names = [name for name in SHOWN if any(row.get(f"validation_{name}") for row in rows)]
+    names = [name for name in COLUMNS if any(row.get(f"validation_{name}") for row in rows)]
     lines = [
         f"| {row['epoch']} | " + " | ".join(_figure(row.get(f"validation_{name}")) for name in names) + " |"
         for row in rows
     ]
-    head = f"| epoch | {' | '.join(SHOWN[name] for name in names)} |\n|---|" + "---:|" * len(names)
+    head = f"| epoch | {' | '.join(COLUMNS[name] for name in names)} |\n|---|" + "---:|" * len(names)
     return f"## Validation pairs, after each epoch\n\n{head}\n" + "\n".join(lines) + "\n\n"
 
 

@@ -29,11 +29,10 @@ from paco_core.models.size import refuse_many_layers
 from paco_core.models.tokens import validate_tokens
 from paco_core.models.weights import load_model, reading
 from paco_core.reward_model import quantised
-from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
-from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
-from paco_core.reward_model.segments import attend_in_one_call
+from paco_core.reward_model.passes import Passes, ReadPositions
 from paco_core.reward_model.shapes import PATCH_STEP, READ_STEP, chunks, whole
+from paco_core.reward_model.vision import FeatureCache, Visual, attend_in_one_call, embed_patches_by_product
 from paco_core.reward_model.yes_probability import Query, answer_tokens
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from PIL import Image
 
 from paco_core.io.files import DataError
 from paco_core.models.weights import reading
-from paco_core.reward_model.bits import answers, batches_keep_bits
 from paco_core.reward_model.network import Network, TokenRow
 from paco_core.reward_model.passes import Passes
-from paco_core.reward_model.shapes import by_length, chunks, of_one_length
+from paco_core.reward_model.shapes import by_length, chunks, of_one_length, whole
 from paco_core.reward_model.yes_probability import Query, Score, cased_tokens, from_logits, from_top_logits
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Scorer:
         self.network.window = min(self.network.window, window or self.network.window)
         self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
         with reading(folder):
-            if not answers(self.network):
+            if not has_finite_logits(self.network):
                 raise DataError(f"{folder}: it answers with NaN or infinity; is its configuration that of its weights?")
 
     @classmethod
@@ -260,3 +260,43 @@ def _continue(network: Network, rows: Sequence[TokenRow], limit: int) -> list[tu
             break
         states = network.step(chosen, position + step, cache)
     return [(ids, number not in open_rows) for number, ids in enumerate(answers)]
+
+
+def batches_keep_bits(network: Network, passes: Passes, tokens: int) -> bool:
+    """Whether queries get the same logits one by one, together, and together in another order on this machine.
+
+    Args:
+        tokens: of a pass at most; as many queries are scored together, each about images of two sizes.
+    """
+
+    def rows_of(pairs: Sequence[Sequence[Image.Image]]) -> list[TokenRow]:
+        visuals = chunks(network.differentiable_features([image for pair in pairs for image in pair]), 2)
+        return [TokenRow(network.prompt("Same?", (a.grid, b.grid)), (a, b)) for a, b in visuals]
+
+    def logits(pairs: Sequence[Sequence[Image.Image]]) -> torch.Tensor:
+        return network.first_logits(rows_of(pairs))
+
+    with torch.no_grad():
+        (row,) = rows_of([_noise_images(network, 2)])
+    pairs = chunks(_noise_images(network, 2 * max(2, tokens // whole(row.length))), 2)
+    *single, together, reversed_ = passes.run(logits, [*([pair] for pair in pairs), pairs, pairs[::-1]])
+    expected = torch.cat(single)
+    return torch.equal(together, expected) and torch.equal(reversed_, expected.flip(0))
+
+
+def has_finite_logits(network: Network) -> bool:
+    """Whether a query about a small image gets finite logits; raises whatever the model's files make of it."""
+    with torch.no_grad():
+        (visual,) = network.differentiable_features(_noise_images(network, 1))
+        logits = network.first_logits([TokenRow(network.prompt("Same?", (visual.grid,)), (visual,))])
+    return bool(logits.isfinite().all())
+
+
+def _noise_images(network: Network, count: int) -> list[Image.Image]:
+    """By turns the smallest image of noise that the model sees as it is, and two of it side by side."""
+    processor = network.processor.image_processor
+    unit = processor.patch_size * processor.merge_size
+    side = unit * max(1, round(processor.size.shortest_edge**0.5 / unit))
+    pixels = torch.randint(0, 256, (count, side, 2 * side, 3), generator=torch.Generator().manual_seed(0))
+    images = [Image.fromarray(image.to(torch.uint8).numpy()) for image in pixels]
+    return [image.crop((0, 0, (1 + number % 2) * side, side)) for number, image in enumerate(images)]

@@ -6,7 +6,8 @@ a longer sequence round otherwise in the last bits. In passes on one thread, ove
 padded by its own length alone, a row is computed in the same way however many others there are and wherever it stands
 among them.
 
-That is a property of the libraries on a machine, and no promise of theirs: the scorer tries it out (:mod:`.bits`).
+That is a property of the libraries on a machine, and no promise of theirs: the scorer tries it out
+(:func:`.scorer.batches_keep_bits`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ split among them, and the result is the same.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -21,17 +22,15 @@ from paco_core.data.pairs.limits import refuse_unvalidated
 from paco_core.io.atomic import atomic
 from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
-from paco_core.reward_model.batches import epoch_batches, learning_rate_at
-from paco_core.reward_model.checkpoint import Best, Progressed
+from paco_core.reward_model.checkpoint import Best, Progressed, training_key
 from paco_core.reward_model.evaluation import RewardEvaluation, accuracy_gain, better, evaluate, most_wrong
 from paco_core.reward_model.examples import Example, require_both_labels
-from paco_core.reward_model.features import FeatureCache
 from paco_core.reward_model.items import Item, answer_module, tokenise
 from paco_core.reward_model.loss import shares
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
-from paco_core.reward_model.training_key import training_key
+from paco_core.reward_model.vision import FeatureCache
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
 from paco_core.training import fsdp2
@@ -44,6 +43,30 @@ from paco_core.training.updates import Updates
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
+
+POOL = 8  # batches that are sorted by length together: little padding, still shuffled
+
+
+def epoch_batches(lengths: Sequence[int], size: int, seed: int, epoch: int) -> list[list[int]]:
+    """Every example once, in random order, in batches of ``size`` (one may be smaller) of similar length."""
+    rng = random.Random(seed * 1_000_003 + epoch)
+    order = list(range(len(lengths)))
+    rng.shuffle(order)
+    pooled: list[int] = []
+    for start in range(0, len(order), POOL * size):
+        pooled += sorted(order[start : start + POOL * size], key=lambda number: lengths[number])
+    batches = [pooled[start : start + size] for start in range(0, len(pooled), size)]
+    rng.shuffle(batches)
+    return batches
+
+
+def learning_rate_at(step: int, total: int, peak: float, warmup_share: float) -> float:
+    """Linear warm-up over the share of steps, then a cosine to zero; ``step`` counts from 0."""
+    warmup = round(total * warmup_share)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
 
 ADAPTER = "adapter"
 METRICS_EVERY = 10  # steps
@@ -97,7 +120,7 @@ def train(  # noqa: PLR0913 - what a training reads, writes and reports to
         base: Qwen2.5-VL folder or hub id; ``params.base`` is what the adapter records as its base.
         checkpoints: where those of this training and of others like it lie, a folder an identity.
         code: digest of the code that trains; weights that other code made are not gone on with
-            (:func:`~paco_core.reward_model.training_key.training_key` names all that counts).
+            (:func:`~paco_core.reward_model.checkpoint.training_key` names all that counts).
         progress: advanced by the number of pairs trained on; its total is ``len(examples) * epochs``.
 
     Raises:

@@ -67,13 +67,14 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
     from paco_core.data.annotation.rounds import agreement, certainty
     from paco_core.data.records.panels import PanelStore
     from paco_core.data.records.records import read_prompts
-    from paco_core.reward_model.asked import answers
     from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.scorer import Scorer
+    from paco_core.reward_model.yes_probability import PairQuery
 
     reward, panel = ctx.params.reward, PanelStore.below(ctx.read(paths.GRIDS)).panel
     themes = {record.idx: record.theme for record in read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")}
-    pairs = [
-        (panel(reference), panel(candidate), render(reward.template, theme=themes[prompt]))
+    queries = [
+        PairQuery(panel(reference), panel(candidate), render(reward.template, theme=themes[prompt]))
         for prompt, reference, candidates in table[["prompt_id", "reference", "candidates"]].itertuples(index=False)
         for candidate in candidates
     ]
@@ -81,12 +82,12 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
     if ctx.params.rounds.ask.choose == "disagree":
         recipe = ctx.params.policies.recipe(ctx.params.rounds.recipe)
         judges.append(ctx.model(str(recipe.held_out_judge)))
-    found = []
-    with ctx.progress(len(judges) * len(pairs), "questions") as progress:
+    scores = []
+    with ctx.progress(len(judges) * len(queries), "questions") as progress:
         for judge in judges:
-            given = iter(answers(judge, reward, pairs, progress.advance))
-            found.append([[next(given) for _ in candidates] for candidates in table["candidates"]])
-    return agreement(*found) if len(found) > 1 else certainty(found[0])
+            values = iter(Scorer.configured(judge, reward).score(queries, progress.advance))
+            scores.append([[next(values).value for _ in candidates] for candidates in table["candidates"]])
+    return agreement(*scores) if len(scores) > 1 else certainty(scores[0])
 
 
 def _write(ctx: StageContext, table: pd.DataFrame, **figures: float) -> None:

@@ -172,7 +172,7 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 def _show(ctx: StageContext, seen: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
     from paco_core.io.contact_sheet import tiled
-    from paco_core.reward_model.mistakes import mistake
+    from paco_core.reward_model.evaluation import mistake
 
     ctx.tracker.text(seen.confusion(), "validation/confusion.md")
     pictures = [mistake(example, score) for example, score in mistakes]

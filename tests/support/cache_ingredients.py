@@ -21,8 +21,8 @@ from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
 from paco_core.grpo.recipe import training_key as policy_key
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.encodings import fingerprint, row_key
+from paco_core.reward_model.checkpoint import training_key as reward_key
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.training_key import training_key as reward_key
 from paco_core.rewards.http_scorer import sample_key
 from paco_core.runtime.code.source import reading_key
 from paco_core.runtime.tracking.sender import access_digest

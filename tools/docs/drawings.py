@@ -1,18 +1,18 @@
-"""Draw the pictures of docs/images that are no photographs: ``python tools/docs/drawings.py``.
+"""Drawing of the graph, docs/images/graph.svg, from the stages of dvc.yaml: ``python tools/docs/drawings.py``.
 
-A test compares each file with what this would write; the graph's edges come from dvc.yaml.
+A test compares the file with what this would write. It has a light ground, so it reads on light and dark pages.
 """
 
-import math
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
-
-from canvas import COLOURS, GREY, Drawing, panel
 
 from dvc_project.project import stages_of
 from paco_core.runtime import graph as stage_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = Path("docs") / "images"
+GRAPH = IMAGES / "graph.svg"
 #: Column and row of each stage, and its kind. `code` is left out: every stage depends on it.
 PLACES = {
     "prompts": (0, 0, "data"), "diverse_prompts": (1, 0, "data"), "grids": (2, 0, "data"), "rankings": (3, 0, "data"),
@@ -24,6 +24,46 @@ PLACES = {
     "report": (6, 3.3, "benchmark"),
 }  # fmt: skip
 WIDE, HIGH = 132, 40
+WIDTH, HEIGHT = 1120, 486
+INK, GREY, GROUND, EDGE = "#1f2330", "#5d6475", "#ffffff", "#c9cede"
+#: Fill and line by kind.
+COLOURS = {
+    "data": ("#e8f1fc", "#4a7fc1"),
+    "reward": ("#fdf0dc", "#c78a2c"),
+    "policy": ("#e9f6ec", "#4b9a62"),
+    "benchmark": ("#f1ebfa", "#8462b8"),
+}
+FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+
+
+def box(x: float, y: float, text: str, kind: str) -> list[str]:
+    """A rounded box with a word in its middle; coordinates are pixels from the upper left."""
+    fill, line = COLOURS[kind]
+    shape = (
+        f'x="{x:g}" y="{y:g}" width="{WIDE:g}" height="{HIGH:g}" rx="8" fill="{fill}" stroke="{line}" '
+        'stroke-width="1.5"'
+    )
+    place = f'x="{x + WIDE / 2:g}" y="{y + HIGH / 2 + 5:g}" font-size="14" text-anchor="middle" fill="{INK}"'
+    return [f"<rect {shape}/>", f"<text {place}>{escape(text)}</text>"]
+
+
+def caption(x: float, y: float, text: str, kind: str) -> str:
+    place = f'x="{x:g}" y="{y:g}" font-size="13" text-anchor="start" fill="{COLOURS[kind][1]}" font-weight="600"'
+    return f"<text {place}>{escape(text)}</text>"
+
+
+def path(points: Sequence[tuple[float, float]]) -> str:
+    """A line through points."""
+    along = " ".join(f"{x:g},{y:g}" for x, y in points)
+    return f'<polyline points="{along}" fill="none" stroke="{GREY}" stroke-width="1.6"/>'
+
+
+def arrow(x1: float, y1: float, x2: float, y2: float) -> str:
+    """A curve that leaves and arrives level, with a head; a straight one if one end is above the other."""
+    middle = (x1 + x2) / 2
+    end = f"{x2:g},{y2:g}"
+    curve = f"L{end}" if x1 == x2 else f"C{middle:g},{y1:g} {middle:g},{y2:g} {end}"
+    return f'<path d="M{x1:g},{y1:g} {curve}" fill="none" stroke="{GREY}" stroke-width="1.4" marker-end="url(#head)"/>'
 
 
 def reduced(edges: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -38,8 +78,8 @@ def reduced(edges: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(first, second) for first, second in edges if not reaches(first, above[second] - {first})]
 
 
-def graph() -> Drawing:
-    """The stages of dvc.yaml.
+def graph() -> str:
+    """The stages of dvc.yaml as SVG.
 
     Raises:
         SystemExit: a stage has no place in the picture, or a place no stage.
@@ -47,160 +87,32 @@ def graph() -> Drawing:
     stages = [stage for stage in stages_of(ROOT).values() if stage.dagster.get("group")]
     if odd := {stage.group for stage in stages} ^ set(PLACES):
         raise SystemExit(f"tools/docs/drawings.py: give {sorted(odd)} a place in PLACES, or take it away")
-    drawing = Drawing(1120, 486, "The graph: data, reward, policies, benchmarks")
     corner = {name: (30 + 154 * column, 52 + 66 * row) for name, (column, row, _) in PLACES.items()}
+    parts = []
     for first, second in reduced(stage_graph.edges(stages)):
         (x1, y1), (x2, y2) = corner[first], corner[second]
         if x2 > x1:
-            drawing.arrow(x1 + WIDE, y1 + HIGH / 2, x2 - 2, y2 + HIGH / 2)
+            parts.append(arrow(x1 + WIDE, y1 + HIGH / 2, x2 - 2, y2 + HIGH / 2))
         else:  # from the end of the upper half to the beginning of the lower one
             middle = x1 + WIDE / 2, x2 + WIDE / 2
-            drawing.path([(middle[0], y1 + HIGH), (middle[0], 196), (middle[1], 196), (middle[1], y2 - 8)])
-            drawing.arrow(middle[1], y2 - 9, middle[1], y2 - 2)
-    for name, (x, y) in corner.items():
-        drawing.box(x, y, WIDE, HIGH, name, PLACES[name][2])
-    for x, y, text, kind in (
-        (30, 34, "data: what is painted, ranked and asked", "data"),
-        (110, 262, "the reward model", "reward"),
-        (372, 408, "generators, trained against it", "policy"),
-        (806, 228, "what they learnt, on unseen data", "benchmark"),
-    ):
-        drawing.words(x, y, text, size=13, anchor="start", fill=COLOURS[kind][1], font_weight="600")
-    return drawing
-
-
-def scoring() -> Drawing:
-    """How a pair is scored."""
-    drawing = Drawing(900, 270, "How the reward model scores a pair of pictures")
-    panel(drawing, 30, 58, 84, "#3d74c9", "#fde9c8")
-    panel(drawing, 126, 58, 84, "#3d74c9", "#d7e8f7")
-    drawing.words(120, 172, "two pictures")
-    drawing.box(30, 190, 180, 56, "Are they consistent?\nAnswer Yes or No.")
-    drawing.arrow(214, 100, 282, 124)
-    drawing.arrow(214, 218, 282, 150)
-    drawing.box(286, 100, 172, 74, "Qwen2.5-VL\nreward adapter merged", "reward", bold=True)
-    drawing.arrow(460, 137, 502, 137)
-    drawing.words(592, 50, "first token of the answer", size=13, fill=GREY)
-    for y, word, share, kind in ((66, "Yes", 0.60, "good"), (106, "No", 0.045, "bad")):
-        drawing.words(516, y + 19, word, anchor="start")
-        drawing.box(552, y, 150 * share + 4, 28, "", kind)
-        drawing.words(552 + 150 * share + 14, y + 19, f"P = {share:.3f}".rstrip("0"), size=13, anchor="start")
-    drawing.words(516, 165, "all other tokens: not counted", size=13, anchor="start", fill=GREY)
-    drawing.box(504, 190, 180, 56, "then the reasons\n(training only)")
-    drawing.arrow(720, 137, 752, 137)
-    drawing.box(756, 92, 122, 90, "0.93\nP(Yes)\nP(Yes) + P(No)", "good", bold=True)
-    drawing.path([(768, 145), (866, 145)], colour="#3f9158", width=1.2)
-    drawing.words(817, 214, "no Yes and no No:\nNaN, never 0", size=13, fill=GREY)
-    return drawing
-
-
-def rollout() -> Drawing:
-    """GRPO on a flow with one noisy step."""
-    drawing = Drawing(980, 400, "A group of pictures from one prompt: one noisy step, scores, advantages")
-    drawing.words(34, 40, "one prompt, one group of G pictures", anchor="start", font_weight="600")
-    xs = [60, 210, 330, 450, 570]
-    for x, name in zip(xs, ("1", "σ₁", "σ₂", "σ₃", "0"), strict=True):
-        drawing.path([(x, 70), (x, 330)], colour="#e3e6ef", width=1, dash="4 4")
-        drawing.words(x, 352, name, size=13, fill=GREY)
-    drawing.words(315, 382, "σ: the share of noise; each step of the sampler lowers it", size=13, fill=GREY)
-    panel_y = [76, 142, 208, 274]
-    scores = (0.91, 0.62, 0.78, 0.35)
-    drawing.box(xs[0] - 30, 178, 60, 44, "noise")
-    drawing.path([(xs[0] + 30, 200), (xs[1], 200)], width=2.2)
-    drawing.words((xs[0] + xs[1]) / 2 + 12, 190, "Euler step", size=12, fill=GREY)
-    drawing.words((xs[1] + xs[2]) / 2, 64, "the noisy step", size=13, fill="#c2554d", font_weight="600")
-    mean = sum(scores) / len(scores)
-    grounds = ("#fde9c8", "#d7e8f7", "#e4f3dc", "#f4dff0")
-    animals = ("#3d74c9", "#3d74c9", "#3d74c9", "#c9543d")
-    for y, score, ground, animal in zip(panel_y, scores, grounds, animals, strict=True):
-        middle = y + 25
-        drawing.path([(xs[1], 200), (xs[2], middle)], colour="#c2554d", width=1.8)
-        drawing.path([(xs[2], middle), (xs[4], middle)], width=1.8)
-        for x in xs[2:4]:
-            drawing.parts.append(f'<circle cx="{x}" cy="{middle}" r="4" fill="{GREY}"/>')
-        panel(drawing, xs[4], y, 50, animal, ground)
-        drawing.words(xs[4] + 82, middle + 5, f"{score:.2f}", size=14)
-        width = (score - mean) * 260
-        kind = "good" if width > 0 else "bad"
-        drawing.box(800 + min(width, 0), y + 10, abs(width), 30, "", kind)
-    drawing.parts.append(f'<circle cx="{xs[1]}" cy="200" r="4" fill="{GREY}"/>')
-    drawing.words(xs[4] + 82, 64, "rewards", size=13, font_weight="600")
-    drawing.path([(800, 70), (800, 330)], colour=GREY, width=1.2)
-    drawing.words(800, 64, "advantages", size=13, font_weight="600")
-    drawing.words(800, 352, "the group's mean", size=13, fill=GREY)
-    drawing.words(736, 382, "less likely", size=13, fill=COLOURS["bad"][1])
-    drawing.words(862, 382, "more likely", size=13, fill=COLOURS["good"][1])
-    return drawing
-
-
-def log_tame() -> Drawing:
-    """Log-tamed aggregation: what ln(1 + R) does, and when."""
-    drawing = Drawing(900, 330, "Log-tamed aggregation")
-    left, bottom, scale = 70, 270, 200
-    drawing.words(left, 36, "what it does", anchor="start", font_weight="600")
-    drawing.path([(left, 56), (left, bottom), (left + 230, bottom)], colour=GREY)
-    for value in (0.5, 1.0):
-        drawing.words(left + scale * value, bottom + 20, f"{value:g}", size=12, fill=GREY)
-        drawing.words(left - 10, bottom - scale * value + 4, f"{value:g}", size=12, anchor="end", fill=GREY)
-    drawing.words(left + 115, bottom + 42, "reward R", size=13, fill=GREY)
-    grid = [step / 40 for step in range(41)]
-    drawing.path([(left + scale * r, bottom - scale * r) for r in grid], dash="5 4")
-    drawing.path([(left + scale * r, bottom - scale * math.log1p(r)) for r in grid], colour="#c78a2c", width=2.6)
-    drawing.words(left + 206, bottom - 200, "R", anchor="start", fill=GREY)
-    drawing.words(left + 206, bottom - 134, "ln(1 + R)", anchor="start", fill="#a8701a", font_weight="600")
-    drawing.words(400, 36, "when: a reward that varies too much for its mean", anchor="start", font_weight="600")
-    rows = (
-        (70, "consistency", "std / mean = 0.31", "above 0.2: ln(1 + R)", "reward"),
-        (150, "clip_t", "std / mean = 0.04", "R as it is", "plain"),
+            parts.append(path([(middle[0], y1 + HIGH), (middle[0], 196), (middle[1], 196), (middle[1], y2 - 8)]))
+            parts.append(arrow(middle[1], y2 - 9, middle[1], y2 - 2))
+    parts += [part for name, (x, y) in corner.items() for part in box(x, y, name, PLACES[name][2])]
+    parts += [
+        caption(30, 34, "data: what is painted, ranked and asked", "data"),
+        caption(110, 262, "the reward model", "reward"),
+        caption(372, 408, "generators, trained against it", "policy"),
+        caption(806, 228, "what they learnt, on unseen data", "benchmark"),
+    ]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'font-family="{FONT}" role="img">\n<title>The graph: data, reward, policies, benchmarks</title>\n'
+        '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+        f'orient="auto-start-reverse"><path d="M0,0 L10,5 L0,10 z" fill="{GREY}"/></marker></defs>\n'
+        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="12" fill="{GROUND}" stroke="{EDGE}"/>\n'
     )
-    for y, name, figure, then, kind in rows:
-        drawing.box(400, y, 120, 56, name, kind)
-        drawing.words(588, y + 33, figure, size=13)
-        drawing.arrow(652, y + 28, 684, y + 28)
-        drawing.box(688, y, 180, 56, then, kind)
-    drawing.path([(868, 98), (884, 98), (884, 268), (866, 268)])
-    drawing.arrow(868, 268, 862, 268)
-    drawing.arrow(738, 206, 738, 236)
-    drawing.box(600, 240, 260, 56, "weighted sum, then centred\nin each group", "policy")
-    return drawing
+    return head + "\n".join(parts) + "\n</svg>\n"
 
-
-def faces() -> Drawing:
-    """One graph, three faces."""
-    drawing = Drawing(980, 380, "One graph, three faces: Dagster, DVC and MLflow around dvc.yaml")
-    drawing.box(380, 148, 220, 74, "dvc.yaml\nstages, deps, params, outs", "plain", bold=True)
-    drawing.box(
-        34, 44, 230, 92, "Dagster: when and where\nlineage, schedules, checks,\nclusters, alerts", "data", bold=True
-    )
-    drawing.box(34, 228, 230, 92, "Your terminal\ndvc repro, dvc exp run,\nmake demo", "plain", bold=True)
-    drawing.box(
-        716,
-        44,
-        230,
-        92,
-        "DVC: whether to run\nmd5 of code, data, parameters;\nrun cache, dvc.lock",
-        "policy",
-        bold=True,
-    )
-    drawing.box(716, 228, 230, 92, "MLflow: how well\nfigures, curves, pictures,\nchampions", "benchmark", bold=True)
-    drawing.arrow(266, 90, 376, 168)
-    drawing.arrow(266, 274, 376, 204)
-    drawing.arrow(602, 168, 712, 90)
-    drawing.arrow(602, 204, 712, 274)
-    drawing.arrow(831, 226, 831, 140, dash="4 4")
-    drawing.words(322, 84, "materialise", size=13, fill=GREY)
-    drawing.words(322, 294, "run", size=13, fill=GREY)
-    drawing.words(652, 84, "decides, records", size=13, fill=GREY)
-    drawing.words(652, 294, "reports", size=13, fill=GREY)
-    drawing.words(841, 187, "joined by md5", size=13, anchor="start", fill=GREY)
-    drawing.words(
-        490, 346, "However a stage is started, the same command leaves the same files, records and figures.", fill=GREY
-    )
-    return drawing
-
-
-DRAWINGS = {"graph": graph, "scoring": scoring, "rollout": rollout, "log-tame": log_tame, "faces": faces}
 
 if __name__ == "__main__":
-    for name, draw in DRAWINGS.items():
-        (ROOT / IMAGES / f"{name}.svg").write_text(draw().svg())
+    (ROOT / GRAPH).write_text(graph())

@@ -1,4 +1,4 @@
-"""The drawings of docs/images are what their script draws, every one is used, and every picture is small."""
+"""The graph is drawn from dvc.yaml, every picture is on a page, and every picture is small."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import drawings
 import pytest
 
 
-@pytest.mark.parametrize("name", drawings.DRAWINGS)
-def test_a_drawing_is_up_to_date(name: str, repository: Path) -> None:
-    kept = (repository / drawings.IMAGES / f"{name}.svg").read_text()
-    assert kept == drawings.DRAWINGS[name]().svg(), "run `python tools/docs/drawings.py`"
-    root = ET.fromstring(kept)
-    assert root.find("{http://www.w3.org/2000/svg}title") is not None
+def test_the_drawing_of_the_graph_is_up_to_date(repository: Path) -> None:
+    drawing = (repository / drawings.GRAPH).read_text()
+    assert drawing == drawings.graph(), "run `python tools/docs/drawings.py`"
+    root = ET.fromstring(drawing)
     width, height = (float(root.get(side, "0")) for side in ("width", "height"))
     for words in root.iter("{http://www.w3.org/2000/svg}text"):
         assert 0 < float(words.get("x", "-1")) < width and 0 < float(words.get("y", "-1")) < height, words.text

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from paco_core.data.records import panels, records
-from paco_core.reward_model import asked
+from paco_core.reward_model import yes_probability
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import Score
 from paco_core.stages import rankings
 
 TABLE = pd.DataFrame({"prompt_id": ["p", "p"], "reference": ["r", "r"], "candidates": [["a", "b"], ["a", "c"]]})
@@ -24,11 +26,15 @@ ANSWERS = {
 def test_the_judge_before_is_asked_and_for_a_disagreement_the_held_out_one(
     monkeypatch: pytest.MonkeyPatch, choose: str, found: list[float]
 ) -> None:
-    def answers(model: str, _reward: object, pairs: list[tuple[str, str, str]], advance: object) -> list[float]:
-        assert {pair[2] for pair in pairs} == {"a theme?"}
-        return [ANSWERS[Path(model).name][second] for _, second, _ in pairs]
+    def configured(model: str, _reward: object) -> SimpleNamespace:
+        def score(queries: list[tuple[str, str, str]], _advance: object) -> list[Score]:
+            assert {instruction for *_, instruction in queries} == {"a theme?"}
+            return [Score(ANSWERS[Path(model).name][second]) for _, second, _ in queries]
 
-    monkeypatch.setattr(asked, "answers", answers)
+        return SimpleNamespace(score=score)
+
+    monkeypatch.setattr(Scorer, "configured", configured)
+    monkeypatch.setattr(yes_probability, "PairQuery", lambda *query: query)
     monkeypatch.setattr(records, "read_prompts", lambda _path: [SimpleNamespace(idx="p", theme="a theme")])
     monkeypatch.setattr(panels.PanelStore, "below", lambda _path: SimpleNamespace(panel=str))
     monkeypatch.setattr("paco_core.reward_model.instructions.render", lambda _template, theme: f"{theme}?")

@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paco_core.reward_model.margins import MERGED, SERVED, Bounds, compare, margin, served
+from paco_core.reward_model.golden import MERGED, SERVED, Bounds, compare, margin, served
 
 YES, NO = 3, 5
 

@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 
 from paco_core.io.files import DataError
-from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.golden import choose_golden, read_golden, write_golden
 from paco_core.reward_model.instructions import chat, render
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.shapes import READ_STEP
+from paco_core.reward_model.vision import FeatureCache, Visual
 from paco_core.reward_model.yes_probability import (
     PairQuery,
     Score,
@@ -107,7 +107,7 @@ def test_the_feature_cache_stays_within_its_bytes() -> None:
         first.put(str(number), visual(number))
     assert first.get("0") is not None and first.get("2") is None and first.bytes == 64
     first.clear()
-    assert first.get("0") is None and first.bytes == 0 and first.encoded == 3
+    assert first.get("0") is None and first.bytes == 0
 
 
 def test_logits_and_top_logprobs_give_the_same_score(scorer: Scorer) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from paco_core.reward_model import network as networks
 from paco_core.reward_model.network import Network
-from paco_core.reward_model.segments import attend_in_one_call
+from paco_core.reward_model.vision import attend_in_one_call
 from tests.support.tiny_vlm import build
 
 PICTURES = [Image.effect_noise((width, height), 90).convert("RGB") for width, height in ((140, 84), (56, 56))]

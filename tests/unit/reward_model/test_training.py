@@ -17,14 +17,13 @@ from paco_core.adapters.reader import CONFIG, WEIGHTS
 from paco_core.config.params import LoraParams, RewardParams
 from paco_core.io.files import DataError
 from paco_core.reward_model import checkpoint, lora, training
-from paco_core.reward_model.batches import epoch_batches, learning_rate_at
-from paco_core.reward_model.evaluation import calibration_error, evaluate, most_wrong, roc_auc
+from paco_core.reward_model.evaluation import calibration_error, evaluate, mistake, most_wrong, roc_auc
 from paco_core.reward_model.examples import Example, read_examples
 from paco_core.reward_model.items import answer_module, tokenise
 from paco_core.reward_model.merging import merge
-from paco_core.reward_model.mistakes import mistake
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.training import epoch_batches, learning_rate_at
 from paco_core.reward_model.yes_probability import Score
 from paco_core.training.processes import Processes
 from paco_core.training.updates import Updates
