@@ -175,15 +175,15 @@ def learn(
     dynamics = DYNAMICS[sampling.dynamics]
     for _ in range(UPDATES):
         optimizer.zero_grad()
-        for kept in trajectory.kept:  # one for each noisy step
-            step = sampling.steps[kept.step]
-            velocity_NLC = policy.velocity(kept.before, step.sigma, condition, GUIDANCE, SIZE)
-            transition = dynamics.transition(kept.before, velocity_NLC, step)
-            assert kept.log_prob is not None  # the loss `ppo` has the rollout keep it
+        for noisy in trajectory.noisy_steps:  # one for each noisy step
+            step = sampling.steps[noisy.step]
+            velocity_NLC = policy.velocity(noisy.before, step.sigma, condition, GUIDANCE, SIZE)
+            transition = dynamics.transition(noisy.before, velocity_NLC, step)
+            assert noisy.log_prob is not None  # the loss `ppo` has the rollout keep it
             terms = LOSSES["ppo"].function(
                 LossInputs(
-                    log_prob=dynamics.log_prob(kept.after, transition),  # (N,)
-                    old_log_prob=kept.log_prob,
+                    log_prob=dynamics.log_prob(noisy.after, transition),  # (N,)
+                    old_log_prob=noisy.log_prob,
                     advantages=advantages_N,
                     clip_range=CLIP_RANGE,
                     step=step,
@@ -191,7 +191,7 @@ def learn(
                     error_weight=dynamics.error_weight(transition.std),
                 )
             )
-            (terms.loss.mean() / len(trajectory.kept)).backward()
+            (terms.loss.mean() / len(trajectory.noisy_steps)).backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
 

@@ -82,13 +82,13 @@ def measure(
         return rollout(policy, prompt, [0] * batch, keys, sampling)
 
     done = sampled(recipe.train_batch)
-    kept, step, dynamics = done.kept[0], sampling.steps[1], DYNAMICS["flow_sde"]
+    noisy, step, dynamics = done.noisy_steps[0], sampling.steps[1], DYNAMICS["flow_sde"]
     condition = prompt.take([0] * recipe.train_batch)
 
     def trained() -> None:
         learner.updates.begin(single_pass=False)  # several passes an update: gradients are summed in float64
-        v = policy.velocity(kept.before, step.sigma, condition, recipe.guidance, size)
-        learner.updates.backward(dynamics.log_prob(kept.after, dynamics.transition(kept.before, v, step)).mean())
+        v = policy.velocity(noisy.before, step.sigma, condition, recipe.guidance, size)
+        learner.updates.backward(dynamics.log_prob(noisy.after, dynamics.transition(noisy.before, v, step)).mean())
         learner.updates.finish()
         learner.updates.step()
         learner.ema.update(learner.parameters)

@@ -97,8 +97,8 @@ def cps(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
     std = step.sigma_next * math.sin(step.noise_level * math.pi / 2.0)
     clean = x - step.sigma * v
     noise = x + (1.0 - step.sigma) * v
-    kept = math.sqrt(max(step.sigma_next**2 - std**2, 0.0))
-    return Transition((1.0 - step.sigma_next) * clean + kept * noise, std)
+    noise_share = math.sqrt(max(step.sigma_next**2 - std**2, 0.0))
+    return Transition((1.0 - step.sigma_next) * clean + noise_share * noise, std)
 
 
 def dance_sde(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:

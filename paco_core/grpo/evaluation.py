@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,10 @@ from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, gather_image, sample_batches, split_batches
 from paco_core.grpo.scoring import Reference, Scores, Scoring
 from paco_core.grpo.sizes import ImageGrid, buckets
+from paco_core.io.answer import plain
 from paco_core.io.atomic import atomic
+from paco_core.io.files import read_json
+from paco_core.io.pictures import read_image
 from paco_core.policies.base import NoiseKey, Policy
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import validate_failed_share
@@ -160,6 +164,41 @@ def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> np.ndarray:
 def picture_names(records: Sequence[PromptRecord], seeds: Sequence[int]) -> list[str]:
     """Files of an evaluation's pictures, in its order."""
     return [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
+
+
+def load_evaluation(
+    folder: Path, scores: Path, records: Sequence[PromptRecord], seeds: Sequence[int], sizes: Sequence[int]
+) -> Evaluation:
+    """The pictures that :func:`save_pictures` left in ``folder``, and the scores of :func:`write_scores`; no metrics.
+
+    Raises:
+        DataError: when a picture is missing or damaged, or the scores are.
+    """
+    names = picture_names(records, seeds)
+    pictures = {side: [read_image(folder / str(side) / name) for name in names] for side in sizes}
+    return Evaluation({}, pictures, read_scores(scores))
+
+
+def read_scores(path: Path) -> dict[str, np.ndarray]:
+    """What :func:`write_scores` left: (prompts, seeds) by name, NaN where there is none.
+
+    Raises:
+        DataError: when the file is missing or no JSON.
+    """
+    stored: dict[str, list[list[float | None]]] = read_json(path)
+    return {name: np.array(rows, dtype=np.float64) for name, rows in stored.items()}
+
+
+def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
+    """Scores, (prompts, seeds) by name, as JSON; null where there is none."""
+    with atomic(path) as part:
+        part.write_text(json.dumps(plain_scores(scores)), encoding="utf-8")
+
+
+def plain_scores(scores: Mapping[str, np.ndarray]) -> dict[str, list[list[float | None]]]:
+    """Scores, (prompts, seeds) by name, as JSON stores them: None for NaN."""
+    tree: dict[str, list[list[float | None]]] = plain({name: values.tolist() for name, values in scores.items()})
+    return tree
 
 
 def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +13,6 @@ from paco_core.data.image_measures import grid_score, pixel_distances, reference
 from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.metrics import deviation, mean_with_interval
-from paco_core.io.atomic import atomic
-from paco_core.io.files import read_json
 from paco_core.rewards.aggregation import normalise
 
 if TYPE_CHECKING:
@@ -27,30 +22,6 @@ if TYPE_CHECKING:
     from paco_core.grpo.scoring import Reference
 
 AGREEMENT = "agreement"
-
-
-def read_scores(path: Path) -> dict[str, np.ndarray]:
-    """What :func:`write_scores` left: (prompts, seeds) by name, NaN where there is none.
-
-    Raises:
-        DataError: when the file is missing or no JSON.
-    """
-    stored: dict[str, list[list[float | None]]] = read_json(path)
-    return {name: np.array(rows, dtype=np.float64) for name, rows in stored.items()}
-
-
-def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
-    """Scores, (prompts, seeds) by name, as JSON; null where there is none."""
-    with atomic(path) as part:
-        part.write_text(json.dumps(plain_scores(scores)), encoding="utf-8")
-
-
-def plain_scores(scores: Mapping[str, np.ndarray]) -> dict[str, list[list[float | None]]]:
-    """Scores, (prompts, seeds) by name, as JSON stores them: None for NaN."""
-    return {
-        name: [[None if math.isnan(one) else one for one in row] for row in values.tolist()]
-        for name, values in scores.items()
-    }
 
 
 def drift(

@@ -100,9 +100,9 @@ class Learner:
         if not batches:
             return dict(NO_UPDATE)
         dummies = [processes.dummy_passes(place for place, _ in update) for update in updates]
-        own = [batch for place, batch in enumerate(batches) if processes.owns(place)]
+        own_batches = [batch for place, batch in enumerate(batches) if processes.owns(place)]
         repeated = [batch for update, passes in zip(updates, dummies, strict=True) for _, batch in update[:1] * passes]
-        objective.prepare(experience, own + repeated)
+        objective.prepare(experience, own_batches + repeated)
         ends = np.cumsum([len(batch.rows) for batch in batches]).tolist()
         values = {name: torch.zeros(ends[-1], dtype=torch.float64) for name in objective.metrics}
         losses, norms, trained = torch.zeros(len(batches), dtype=torch.float64), list[float](), 0

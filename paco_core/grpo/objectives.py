@@ -137,13 +137,13 @@ class TransitionObjective(Objective):
     def steps(self, sampling: Sampling) -> list[int]:
         return list(sampling.train_steps or sampling.noise_steps)
 
-    def _velocity(self, experience: Experience, batch: MicroBatch, kept: NoisyStep) -> torch.Tensor:
+    def _velocity(self, experience: Experience, batch: MicroBatch, noisy: NoisyStep) -> torch.Tensor:
         """The velocity of each sample (N, L, C); identical samples share a pass."""
         sampling, counts = batch.bucket.sampling, [len(group) for group in batch.groups]
         first = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
         condition = experience.conditions([batch.samples[place] for place in first])
         velocity = self.policy.velocity(
-            kept.before[first], sampling.steps[batch.step].sigma, condition, sampling.guidance, sampling.size
+            noisy.before[first], sampling.steps[batch.step].sigma, condition, sampling.guidance, sampling.size
         )
         return velocity.repeat_interleave(torch.tensor(counts, device=velocity.device), dim=0)
 
@@ -154,26 +154,26 @@ class TransitionObjective(Objective):
             return
         with torch.no_grad():
             for batch in batches:
-                kept = batch.bucket.kept[batch.step].take(batch.rows)
+                noisy = batch.bucket.noisy_steps[batch.step].take(batch.rows)
                 dynamics = DYNAMICS[batch.bucket.sampling.dynamics]
                 step = batch.bucket.sampling.steps[batch.step]
-                old = dynamics.transition(kept.before, self._velocity(experience, batch, kept), step)
+                old = dynamics.transition(noisy.before, self._velocity(experience, batch, noisy), step)
                 mean = old.mean if "mean" in self.loss.keeps else None
-                self._old[id(batch)] = replace(kept, log_prob=dynamics.log_prob(kept.after, old), mean=mean)
+                self._old[id(batch)] = replace(noisy, log_prob=dynamics.log_prob(noisy.after, old), mean=mean)
 
     def terms(self, experience: Experience, batch: MicroBatch) -> Terms:
         sampling, kl = batch.bucket.sampling, self.params.kl
         dynamics, step = DYNAMICS[sampling.dynamics], sampling.steps[batch.step]
-        kept = self._old.get(id(batch)) or batch.bucket.kept[batch.step].take(batch.rows)
-        old_log_prob = kept.log_prob
+        noisy = self._old.get(id(batch)) or batch.bucket.noisy_steps[batch.step].take(batch.rows)
+        old_log_prob = noisy.log_prob
         if old_log_prob is None:
             raise ValueError("the rollout kept no log-probabilities and prepare() was not called to recompute them")
         reference = None
         if kl.beta > 0:
             with torch.no_grad(), self.policy.using(None):
-                reference = dynamics.transition(kept.before, self._velocity(experience, batch, kept), step).mean
-        transition = dynamics.transition(kept.before, self._velocity(experience, batch, kept), step)
-        log_prob = dynamics.log_prob(kept.after, transition)
+                reference = dynamics.transition(noisy.before, self._velocity(experience, batch, noisy), step).mean
+        transition = dynamics.transition(noisy.before, self._velocity(experience, batch, noisy), step)
+        log_prob = dynamics.log_prob(noisy.after, transition)
         terms = self.loss.function(
             LossInputs(
                 log_prob=log_prob,
@@ -183,7 +183,7 @@ class TransitionObjective(Objective):
                 step=step,
                 transition=transition,
                 error_weight=dynamics.error_weight(transition.std),
-                old_mean=kept.mean,
+                old_mean=noisy.mean,
             )
         )
         metrics = {"ratio": terms.ratio.detach()}

@@ -105,10 +105,10 @@ class NoisyStep:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Clean latents (N, L, C), the kept steps, and the condition of each sample: a row of ``encoded``."""
+    """Clean latents (N, L, C), the trained noisy steps, and the condition of each sample: a row of ``encoded``."""
 
     latents: torch.Tensor
-    kept: list[NoisyStep]
+    noisy_steps: list[NoisyStep]
     encoded: Encoded
     rows: Sequence[int]
 
@@ -134,15 +134,15 @@ def rollout(
     starts = [sampling.start(key) for key in keys]
     groups = group_identical(rows, starts)
     condition_of_each = encoded.take(rows)
-    kept: list[NoisyStep] = []
+    noisy_steps: list[NoisyStep] = []
     with torch.no_grad():  # not inference mode: what a model caches in its first pass, trained ones read, too
         x = policy.noise(sampling.size, [starts[places[0]] for places in groups])
         condition = condition_of_each
         if len(groups) < len(rows):
             condition = encoded.take([rows[places[0]] for places in groups])
         for number, step in enumerate(sampling.steps):
-            kept_for_training = number in sampling.noise_steps and sampling.is_trained(number)
-            with nullcontext() if kept_for_training else policy.painting():
+            is_trained = number in sampling.noise_steps and sampling.is_trained(number)
+            with nullcontext() if is_trained else policy.painting():
                 v = policy.velocity(x, step.sigma, condition, sampling.guidance, sampling.size)
             if number not in sampling.noise_steps:
                 x = euler(x, v, step)
@@ -155,10 +155,10 @@ def rollout(
             after = transition.mean + transition.std * policy.noise(sampling.size, draws)
             if sampling.is_trained(number):
                 log_prob = dynamics.log_prob(after, transition) if "log_prob" in sampling.keeps else None
-                kept.append(
+                noisy_steps.append(
                     NoisyStep(number, x, after, log_prob, transition.mean if "mean" in sampling.keeps else None)
                 )
             x = after
         if condition is not condition_of_each:
             x = expand_groups(x, groups)
-    return Trajectory(x, kept, encoded, rows)
+    return Trajectory(x, noisy_steps, encoded, rows)

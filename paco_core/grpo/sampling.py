@@ -197,13 +197,13 @@ def gather_image(image: Image | None, size: Size, processes: Processes) -> Image
 class Bucket:
     """Samples of one size.
 
-    ``samples``: their places in the epoch, ascending, (B,); ``kept``: one entry per trained noise step, B rows each;
-    ``clean``: latents (B, L, C) if the loss needs them.
+    ``samples``: their places in the epoch, ascending, (B,); ``noisy_steps``: one entry per trained noise step, B rows
+    each; ``clean``: latents (B, L, C) if the loss needs them.
     """
 
     sampling: Sampling
     samples: np.ndarray
-    kept: dict[int, NoisyStep]
+    noisy_steps: dict[int, NoisyStep]
     clean: torch.Tensor | None = None
 
 
@@ -380,11 +380,11 @@ class Sampler:
 
         shapes = {"before": latent, "after": latent, "log_prob": (), "mean": latent}
         shapes = {name: shape for name, shape in shapes.items() if name in sampling.keeps | {"before", "after"}}
-        kept: dict[int, NoisyStep] = {}
+        noisy_steps: dict[int, NoisyStep] = {}
         for position, step in enumerate(filter(sampling.is_trained, sampling.noise_steps)):
-            steps = [trajectory.kept[position] for trajectory in by_number.values()]
+            steps = [trajectory.noisy_steps[position] for trajectory in by_number.values()]
             tensors = {name: join([getattr(one, name) for one in steps], shape) for name, shape in shapes.items()}
-            kept[step] = NoisyStep(step, **tensors)
+            noisy_steps[step] = NoisyStep(step, **tensors)
         clean = join([trajectory.latents for trajectory in by_number.values()]) if self.keeps_clean else None
         samples = np.array([first[place] + part for batch in places.values() for place in batch])
-        return Bucket(sampling, samples, kept, clean)
+        return Bucket(sampling, samples, noisy_steps, clean)

@@ -19,17 +19,18 @@ import numpy as np
 from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.grpo.advantages import advantages
 from paco_core.grpo.epochs import Epochs
-from paco_core.grpo.evaluation import Evaluation, Evaluator, Gold, picture_names, save_pictures, save_references
-from paco_core.grpo.hacking import (
-    AGREEMENT,
-    agreement,
-    disagreement,
-    hack_metrics,
+from paco_core.grpo.evaluation import (
+    Evaluation,
+    Evaluator,
+    Gold,
+    load_evaluation,
     plain_scores,
     read_scores,
-    stop_reason,
+    save_pictures,
+    save_references,
     write_scores,
 )
+from paco_core.grpo.hacking import AGREEMENT, agreement, disagreement, hack_metrics, stop_reason
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.metrics import (
     EvaluationChange,
@@ -43,9 +44,10 @@ from paco_core.grpo.metrics import (
 )
 from paco_core.grpo.sampling import Experience
 from paco_core.grpo.scoring import Scores, Scoring
+from paco_core.io.answer import plain
 from paco_core.io.atomic import atomic
 from paco_core.io.contact_sheet import tiled
-from paco_core.io.pictures import in_a_row, read_image
+from paco_core.io.pictures import in_a_row
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction, validate_failed_share
 from paco_core.runtime.checkpoints import alone
@@ -234,7 +236,7 @@ class Trainer:
             stopped = self._one_epoch(epoch, rows, seconds, store)
             done = epoch + 1
             if done % self.recipe.checkpoint_every == 0 or done == self.recipe.epochs or stopped:
-                self._save(store, done, {"rows": _plain(rows), "seconds": seconds, "stopped": stopped})
+                self._save(store, done, {"rows": plain(rows), "seconds": seconds, "stopped": stopped})
         if stopped:
             self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.recipe.epochs}: {stopped}")
         return self._finish(out, store, rows, seconds, start, stopped)
@@ -307,7 +309,10 @@ class Trainer:
         evaluation = self.evaluator.evaluate()
         owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
         if (meter := self.recipe.hack_meter) is not None:
-            baseline = evaluation if store is None else self._baseline(store)
+            prompts = self.split.unseen, self.recipe.eval_seeds, self.recipe.eval_sizes
+            baseline = evaluation
+            if store is not None:
+                baseline = load_evaluation(store / BEFORE, store / BEFORE_SCORES, *prompts)
             metrics = hack_metrics(meter, evaluation, baseline, owners, self.split.reference)
             evaluation = replace(evaluation, metrics=evaluation.metrics | metrics)
         if self.processes.main:
@@ -320,18 +325,6 @@ class Trainer:
                     cells = [in_a_row([*reference(record), image], image.height) for record, image in pairs]
                 self.reports.picture(tiled(cells, SHEET_COLUMNS), f"unseen_{side}px", epoch)
         return evaluation
-
-    def _baseline(self, store: Path) -> Evaluation:
-        """The evaluation before training, from the files next to the checkpoints.
-
-        Raises:
-            DataError: when the scores are missing or are no JSON.
-        """
-        names = picture_names(self.split.unseen, self.recipe.eval_seeds)
-        pictures = {
-            side: [read_image(store / BEFORE / str(side) / name) for name in names] for side in self.recipe.eval_sizes
-        }
-        return Evaluation({}, pictures, read_scores(store / BEFORE_SCORES))
 
     def _scores(self, before: Mapping[str, np.ndarray], after: Evaluation) -> dict[str, object]:
         """The scores of each image before and after training, as JSON, with what the rows and columns are."""
@@ -402,8 +395,3 @@ class Trainer:
 def _changes(evaluation: Evaluation) -> Row:
     """The changes since the start, as they are logged: ``change/<size>/<metric>``."""
     return {f"change/{name}": change.mean for name, change in evaluation.changes.items()}
-
-
-def _plain(rows: list[Row]) -> list[dict[str, float | None]]:
-    """Rows as JSON holds them: NaN is None."""
-    return [{k: None if math.isnan(v) else v for k, v in row.items()} for row in rows]

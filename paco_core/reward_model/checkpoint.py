@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from paco_core.config.resolved import resolved_section
+from paco_core.io.answer import plain
 from paco_core.io.files import digest
 from paco_core.io.pictures import picture_digests
 from paco_core.models.content import content_of
@@ -77,7 +78,7 @@ def save(
     notes: dict[str, Any] = {"epoch": done.epoch, "within": done.within, "log": done.log, "best": None}
     if done.best is not None:
         groups["best"] = done.best.weights
-        notes["best"] = {"epoch": done.best.epoch, **_plain(done.best.seen)}
+        notes["best"] = {"epoch": done.best.epoch, **plain(done.best.seen)}
     save_checkpoint(folder, Checkpoint(key, done.step, pack(groups), notes))
 
 
@@ -107,13 +108,6 @@ def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], updates: U
             tensor.copy_(trained[name])
     updates.restore(unpack(found.tensors, "optimizer"))
     return done
-
-
-def _plain(seen: RewardEvaluation) -> dict[str, Any]:
-    """An evaluation as JSON, where NaN is null."""
-    tree = asdict(seen)
-    tree["scores"] = [None if math.isnan(score) else score for score in seen.scores]
-    return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in tree.items()}
 
 
 def _best(tree: dict[str, Any], weights: dict[str, torch.Tensor]) -> Best:

@@ -95,7 +95,7 @@ def test_recomputed_log_probabilities_leave_nothing_to_rounding(editor: Any, old
     sampling = Sampling.for_policy(editor, size, 3, 4.0, noise_steps=[1], noise_level=1.0)
     rows = [place // 4 % 3 for place in range(16)]
     keys = [NoiseKey(f"p{row}", place, 0) for place, row in enumerate(rows)]
-    step = rollout(editor, encoded, rows, keys, sampling).kept[0]
+    step = rollout(editor, encoded, rows, keys, sampling).noisy_steps[0]
     assert step.log_prob is not None
     step = replace(step, log_prob=step.log_prob + 0.01)  # more than rounding, which some processors do not show
     settings = recipe(dtype="bfloat16", old_log_prob=old, train_batch=4, updates_per_epoch=1, max_ratio_gap=1.0)

@@ -101,8 +101,8 @@ def test_only_what_a_loss_declares_is_kept(
     trainer, _ = train(tmp_path, monkeypatch, rule, **changes)
     for bucket in buckets(trainer):
         assert (bucket.clean is not None) == clean
-        assert list(bucket.kept) == ([1] if kept else [])
-        for step in bucket.kept.values():
+        assert list(bucket.noisy_steps) == ([1] if kept else [])
+        for step in bucket.noisy_steps.values():
             assert {n for n in ("before", "after", "log_prob", "mean") if getattr(step, n) is not None} == kept
 
 

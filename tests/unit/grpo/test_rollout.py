@@ -30,10 +30,10 @@ GROUPS = [(row, image) for row in range(2) for image in range(3)]
 def test_only_noise_steps_are_kept_and_each_step_is_one_pass() -> None:
     policy = ToyPolicy()
     done = run(policy, GROUPS, noise_steps=[1, 2])
-    assert [kept.step for kept in done.kept] == [1, 2]
+    assert [kept.step for kept in done.noisy_steps] == [1, 2]
     assert policy.rows["sampled"] == 5 * len(GROUPS)
-    assert torch.equal(done.kept[0].after, done.kept[1].before)
-    assert done.kept[0].mean is None and not done.latents.is_inference()
+    assert torch.equal(done.noisy_steps[0].after, done.noisy_steps[1].before)
+    assert done.noisy_steps[0].mean is None and not done.latents.is_inference()
 
 
 @pytest.mark.parametrize("dynamics", sorted(DYNAMICS))
@@ -42,7 +42,7 @@ def test_trained_pass_finds_the_log_probability_of_the_rollout(dynamics: str) ->
     sampling = Sampling.for_policy(policy, SIZE, 5, 3.5, noise_steps=[2], noise_level=0.5, dynamics=dynamics)
     encoded = policy.encode(["one", "three"], 80)
     rows = [row for row, _ in GROUPS]
-    kept = rollout(policy, encoded, rows, [NoiseKey("p", i, 0) for i in range(6)], sampling).kept[0]
+    kept = rollout(policy, encoded, rows, [NoiseKey("p", i, 0) for i in range(6)], sampling).noisy_steps[0]
     for start in (0, 2, 4):  # other batches than the rollout's
         part = kept.take(range(start, start + 2))
         step = sampling.steps[2]
@@ -86,7 +86,7 @@ def test_shared_noise_runs_the_common_steps_once_a_prompt() -> None:
     shared, single = ToyPolicy(), ToyPolicy()
     done = run(shared, GROUPS, noise_steps=[2], shared_noise=True)
     assert shared.rows["sampled"] == 3 * 2 + 2 * len(GROUPS)  # the noisy step's pass is shared, its noise is not
-    before = done.kept[0].before
+    before = done.noisy_steps[0].before
     assert torch.equal(before[0], before[2]) and not torch.equal(before[0], before[3])
     assert not torch.allclose(done.latents[0], done.latents[1])
     each = torch.cat([run(single, [sample], noise_steps=[2], shared_noise=True).latents for sample in GROUPS])

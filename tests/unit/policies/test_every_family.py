@@ -56,7 +56,7 @@ def test_log_probability_before_an_update_is_the_rollouts(family: Family, policy
     family.train_a_little(policy)
     encoded = family.encode(policy, SIZE, guidance)
     sampling = Sampling.for_policy(policy, SIZE, 4, guidance, noise_steps=[1], noise_level=0.7)
-    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
+    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
     for rows in ([1, 0], [2], [1]):
         part, step = kept.take(rows), sampling.steps[1]
         v = policy.velocity(part.before, step.sigma, encoded.take(rows), guidance, SIZE)

@@ -75,7 +75,7 @@ def test_mixed_trains_as_float32_does_and_paints_nearly_the_same(
     kept = []
     for each in (policy, mixed):
         sampling = Sampling.for_policy(each, (32, 32), 4, 3.5, noise_steps=[0], noise_level=0.7)
-        kept.append(rollout(each, each.encode(PROMPTS, TEXT_LENGTH), range(3), KEYS, sampling).kept[0])
+        kept.append(rollout(each, each.encode(PROMPTS, TEXT_LENGTH), range(3), KEYS, sampling).noisy_steps[0])
     assert torch.equal(kept[0].log_prob, kept[1].log_prob) and torch.equal(kept[0].after, kept[1].after)
 
 
@@ -105,7 +105,7 @@ def test_log_probability_before_an_update_is_the_rollouts(
     train_a_little(policy)
     encoded = policy.encode(PROMPTS, TEXT_LENGTH)
     sampling = Sampling.for_policy(policy, size, 4, 3.5, noise_steps=[1], noise_level=0.7, dynamics=dynamics)
-    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
+    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
     for rows in ([0, 1], [2]):  # other batches than the rollout's
         part, step = kept.take(rows), sampling.steps[1]
         v = policy.velocity(part.before, step.sigma, encoded.take(rows), 3.5, size)

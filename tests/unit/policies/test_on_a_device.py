@@ -55,7 +55,7 @@ def test_a_rollout_leaves_nothing_that_a_trained_pass_cannot_use(tmp_path: Path,
     policy.device = "meta"
     encoded = Encoded(words.rows, policy.device)
     sampling = Sampling.for_policy(policy, SIZE, 3, 3.5, noise_steps=[1], noise_level=0.7)
-    kept = rollout(policy, encoded, [0, 1], [NoiseKey("p", image, 0) for image in range(2)], sampling).kept[0]
+    kept = rollout(policy, encoded, [0, 1], [NoiseKey("p", image, 0) for image in range(2)], sampling).noisy_steps[0]
     step = sampling.steps[1]
     velocity = policy.velocity(kept.before, step.sigma, encoded.take([0, 1]), 3.5, SIZE)
     transition = DYNAMICS[sampling.dynamics].transition(kept.before, velocity, step)
