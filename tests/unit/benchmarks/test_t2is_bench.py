@@ -230,16 +230,6 @@ def test_without_files_the_criteria_of_a_record_are_asked() -> None:
         AlignmentWithTexts(Judge(lambda *_: 0.5), Questions(), "published").count(RECORDS[0])
 
 
-def test_public_records_have_questions(repository: Path) -> None:
-    file = repository.parent / "shared/data/t2is/prompts.jsonl"
-    if not file.is_file():
-        pytest.skip("the public prompts are not there")
-    records = [PromptRecord.model_validate_json(line) for line in file.read_text().splitlines()]
-    measure = ConsistencyByCriteria(Judge(lambda *_: 0.5), Questions(), "published")
-    counts = [measure.count(record) for record in records]
-    assert len(counts) == 298 and min(counts) > 0
-
-
 def logprobs(**tokens: float) -> Raw:
     listed = [{"token": token, "logprob": value} for token, value in tokens.items()]
     choice = {

@@ -187,15 +187,6 @@ def test_decay_schedules() -> None:
     assert OLD_DECAYS["on_policy"].at(500) == 0
 
 
-def test_nft_goes_on_where_it_left_off(tmp_path: Path) -> None:
-    whole, _ = train(tmp_path / "whole", loss="nft", epochs=4)
-    train(tmp_path / "cut", loss="nft", epochs=2)
-    resumed, outcome = train(tmp_path / "cut", loss="nft", epochs=4)
-    assert outcome.resumed_at == 2
-    for name, tensor in whole.learner.tensors().items():
-        assert torch.equal(tensor, resumed.learner.tensors()[name]), name
-
-
 @pytest.mark.slow
 @pytest.mark.behaviour
 @pytest.mark.parametrize(

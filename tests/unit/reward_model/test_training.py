@@ -43,19 +43,18 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(out / "adapter" / WEIGHTS)
 
 
+def train(
+    base: Path, out: Path, examples: list[Example], check: int | None = None, told: Any = None, **changes: Any
+) -> training.TrainingReport:
+    """Train on examples and validate on the first ``check`` of them."""
+    given = examples, examples[:check], params(**changes), out, out / "checkpoint", "code"
+    return training.train(base, *given, on_metrics=told)
+
+
 @pytest.mark.slow
 def test_training_lowers_the_loss_and_logs_every_step(base: Path, tmp_path: Path) -> None:
     examples, told = reward_tiny.pairs(12), []
-    report = training.train(
-        base,
-        examples,
-        examples,
-        params(epochs=4),
-        tmp_path,
-        tmp_path / "checkpoint",
-        "code",
-        on_metrics=lambda values, step: told.append((step, values)),
-    )
+    report = train(base, tmp_path, examples, told=lambda values, step: told.append((step, values)), epochs=4)
     log = pd.read_csv(tmp_path / training.LOG)
     assert list(log["step"]) == list(range(1, 13)) and report.steps == 12
     assert told[0][0] == 0 and "validation/calibration_error" in told[0][1]  # the base, before training
@@ -63,25 +62,6 @@ def test_training_lowers_the_loss_and_logs_every_step(base: Path, tmp_path: Path
     assert log["validation_accuracy"].notna().sum() == 4
     assert told[-1][0] == 12 and "validation/accuracy" in told[-1][1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "checkpoint", training.LOG]
-
-
-def test_accumulation_gives_the_same_gradient(base: Path) -> None:
-    """One step over 8 pairs, at once and as four micro-batches of 2 (the answers differ in length)."""
-    grads = []
-    for batch_size in (8, 2):
-        network = Network.load(base)
-        wrapped = lora.attach(network.model, params().lora, "tiny", 0)
-        torch.manual_seed(1)
-        for name, tensor in lora.tensors(wrapped).items():
-            tensor.data = torch.randn_like(tensor) * 0.1 if "lora_B" in name else tensor.data
-        module = answer_module(network, wrapped, "weighted", 0.1)
-        items = tokenise(network, reward_tiny.pairs(8))
-        for start in range(0, 8, batch_size):
-            (module(items[start : start + batch_size]).sum() / 8).backward()
-        grads.append({name: tensor.grad for name, tensor in lora.tensors(wrapped).items()})
-    assert max(float(gradient.abs().max()) for gradient in grads[0].values()) > 0.01
-    for name, gradient in grads[0].items():
-        torch.testing.assert_close(gradient, grads[1][name], rtol=0, atol=1e-6)
 
 
 def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradient(base: Path) -> None:
@@ -114,56 +94,11 @@ def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradie
 def test_one_batch_and_four_micro_batches_train_alike(base: Path, tmp_path: Path) -> None:
     examples = reward_tiny.pairs(8)
     for name, changes in {"one": {"batch_size": 8}, "four": {"batch_size": 2, "accumulation": 4}}.items():
-        training.train(
-            base,
-            examples,
-            examples[:2],
-            params(epochs=1, **changes),
-            tmp_path / name,
-            tmp_path / name / "checkpoint",
-            "code",
-        )
+        train(base, tmp_path / name, examples, 2, epochs=1, **changes)
     one, four = (pd.read_csv(tmp_path / name / training.LOG) for name in ("one", "four"))
     assert len(one) == len(four) == 1
     assert one["loss"][0] == pytest.approx(four["loss"][0], rel=1e-5)
     assert one["gradient_norm"][0] == pytest.approx(four["gradient_norm"][0], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_with_the_same_weights(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examples = reward_tiny.pairs(10)
-    training.train(
-        base, examples, examples[:4], params(), tmp_path / "whole", tmp_path / "whole" / "checkpoint", "code"
-    )
-    save = checkpoint.save
-
-    def save_then_die(*args: Any) -> None:
-        save(*args)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_die)
-    with pytest.raises(KeyboardInterrupt):
-        training.train(
-            base, examples, examples[:4], params(), tmp_path / "killed", tmp_path / "killed" / "checkpoint", "code"
-        )
-    assert not (tmp_path / "killed" / "adapter").exists()
-    monkeypatch.setattr(checkpoint, "save", save)
-    said: list[str] = []
-    training.train(
-        base,
-        examples,
-        examples[:4],
-        params(),
-        tmp_path / "killed",
-        tmp_path / "killed" / "checkpoint",
-        "code",
-        say=said.append,
-    )
-    assert "resuming after step 3 of 6 (1 of 2 epochs done)" in said
-    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
-    assert whole.keys() == killed.keys()
-    assert all(torch.equal(whole[name], killed[name]) for name in whole)
-    assert (tmp_path / "whole" / training.LOG).read_text() == (tmp_path / "killed" / training.LOG).read_text()
 
 
 def test_a_checkpoint_of_other_parameters_is_not_gone_on_from(tmp_path: Path) -> None:
@@ -191,7 +126,7 @@ def test_a_loss_that_is_not_finite_names_step_and_pairs(
     batch = epoch_batches([1] * 4, 4, 0, 0)  # the order depends on lengths; only the count is used here
     assert len(batch) == 1
     with pytest.raises(training.TrainingError, match=r"loss is not finite at step 1 of 2; pairs: pair-\d;"):
-        training.train(base, examples, examples, params(), tmp_path, tmp_path / "checkpoint", "code")
+        train(base, tmp_path, examples)
     assert not (tmp_path / "adapter").exists()
 
 
@@ -212,8 +147,7 @@ def test_a_target_that_matches_nothing_is_an_error(base: Path) -> None:
 @pytest.fixture(scope="module")
 def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("adapter")
-    examples = reward_tiny.pairs(8)
-    training.train(base, examples, examples[:2], params(epochs=1, learning_rate=3e-2), out, out / "checkpoint", "code")
+    train(base, out, reward_tiny.pairs(8), 2, epochs=1, learning_rate=3e-2)
     return out / "adapter"
 
 
@@ -281,7 +215,7 @@ def test_bad_rows_are_named(tmp_path: Path, changes: dict[str, str], message: st
 def test_a_training_set_with_one_label_is_refused(base: Path, tmp_path: Path) -> None:
     examples = [example for example in reward_tiny.pairs(6) if example.consistent]
     with pytest.raises(DataError, match="3 pairs say Yes and 0 say No"):
-        training.train(base, examples, examples, params(), tmp_path, tmp_path / "checkpoint", "code")
+        train(base, tmp_path, examples)
 
 
 def test_every_example_comes_once_an_epoch_in_an_order_of_its_own() -> None:
@@ -362,10 +296,7 @@ def test_gradient_checkpointing_computes_layers_twice_and_ends_with_the_same_wei
     examples, passes = reward_tiny.pairs(8), {}
     for name, on in (("off", False), ("on", True)):
         calls.clear()
-        changes = {"epochs": 1, "gradient_checkpointing": on}
-        training.train(
-            base, examples, examples[:2], params(**changes), tmp_path / name, tmp_path / name / "checkpoint", "code"
-        )
+        train(base, tmp_path / name, examples, 2, epochs=1, gradient_checkpointing=on)
         passes[name] = sum(calls)
     assert passes["on"] == 2 * passes["off"]
     off, on_ = weights(tmp_path / "off"), weights(tmp_path / "on")
@@ -375,10 +306,7 @@ def test_gradient_checkpointing_computes_layers_twice_and_ends_with_the_same_wei
 
 @pytest.mark.slow
 def test_bfloat16_trains_with_adapter_weights_in_float32(base: Path, tmp_path: Path) -> None:
-    examples = reward_tiny.pairs(8)
-    report = training.train(
-        base, examples, examples, params(epochs=1, dtype="bfloat16"), tmp_path, tmp_path / "checkpoint", "code"
-    )
+    report = train(base, tmp_path, reward_tiny.pairs(8), epochs=1, dtype="bfloat16")
     assert report.after.failed == 0
     assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
 
