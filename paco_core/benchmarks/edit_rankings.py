@@ -17,7 +17,7 @@ import pandas as pd
 
 from paco_core.benchmarks.published import sources
 from paco_core.benchmarks.rankings import BATCH, CandidateScores, Embedder, score_once
-from paco_core.benchmarks.statistics import METHODS, Estimate, as_dicts, compare, estimate, flat_differences
+from paco_core.benchmarks.statistics import METHODS, Estimate, compare, estimate, flat_differences
 from paco_core.benchmarks.tables import ResultTable, difference_tables, interval, number, with_published
 from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import plain
@@ -153,7 +153,7 @@ class EditResult:
         methods = {
             name: {
                 **scores.summary(),
-                "accuracy": {d: as_dicts({"strict": row[d], "geq": row[f"{d}_geq"]}) for d in DIMENSIONS},
+                "accuracy": {d: {"strict": row[d], "geq": row[f"{d}_geq"]} for d in DIMENSIONS},
                 "by_task": self.by_task(name),
             }
             for (name, scores), row in zip(self.scores.items(), self.estimates.values(), strict=True)
@@ -164,7 +164,7 @@ class EditResult:
             "level": LEVEL,
             "tie_rule": EDIT_TIE_RULE,
             "methods": methods,
-            "comparisons": {name: as_dicts(row) for name, row in self.comparisons.items()},
+            "comparisons": self.comparisons,
         }
         cleaned: dict[str, Any] = plain(tree)
         return cleaned

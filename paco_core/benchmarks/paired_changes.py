@@ -29,13 +29,6 @@ class Change:
     after: Estimate
     change: Estimate
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "before": self.before.as_dict(),
-            "after": self.after.as_dict(),
-            "change": self.change.as_dict(),
-        }
-
 
 @dataclass(frozen=True)
 class PairedChanges:
@@ -49,16 +42,12 @@ class PairedChanges:
 
     def as_dict(self) -> dict[str, Any]:
         """The content of ``results.json``."""
-        policies = {
-            policy: {str(size): {name: change.as_dict() for name, change in row.items()} for size, row in sizes.items()}
-            for policy, sizes in self.changes.items()
-        }
         tree = {
             "prompts": self.prompts,
-            "seeds": list(self.seeds),
+            "seeds": self.seeds,
             "steps": self.steps,
             "level": LEVEL,
-            "policies": policies,
+            "policies": self.changes,
         }
         if self.layouts:
             tree["layouts"] = {layout: part.as_dict() for layout, part in self.layouts.items()}

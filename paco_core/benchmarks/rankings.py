@@ -18,7 +18,7 @@ import pandas as pd
 
 from paco_core.benchmarks.published import sources
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, chance_metrics, rank_metrics
-from paco_core.benchmarks.statistics import Estimate, as_dicts, compare, estimate, flat_differences
+from paco_core.benchmarks.statistics import Estimate, compare, estimate, flat_differences
 from paco_core.benchmarks.tables import ResultTable, difference_tables, interval, number, with_published
 from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import plain
@@ -59,7 +59,7 @@ class HeldOutRanking:
     scores: tuple[float, ...]
 
 
-class Ranked(Protocol):
+class RankedCase(Protocol):
     """A ranking of candidates."""
 
     @property
@@ -193,7 +193,7 @@ def score_embeddings(
     return CandidateScores(label, scores)
 
 
-def random_order(label: str, cases: Sequence[Ranked]) -> CandidateScores:
+def random_order(label: str, cases: Sequence[RankedCase]) -> CandidateScores:
     """An evaluator that orders at random, of which the expectation counts."""
     return CandidateScores(label, [(math.nan,) * len(case.candidates) for case in cases], is_chance=True)
 
@@ -249,10 +249,9 @@ class RankingResult:
             "level": LEVEL,
             "tie_rule": TIE_RULE,
             "methods": {
-                name: {**scores.summary(), "metrics": as_dicts(self.estimates[name])}
-                for name, scores in self.scores.items()
+                name: {**scores.summary(), "metrics": self.estimates[name]} for name, scores in self.scores.items()
             },
-            "comparisons": {name: as_dicts(row) for name, row in self.comparisons.items()},
+            "comparisons": self.comparisons,
         }
         cleaned: dict[str, Any] = plain(tree)
         return cleaned

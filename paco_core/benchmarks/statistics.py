@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -49,18 +49,10 @@ class Estimate:
     missing: int = 0
     method: str = BOOTSTRAP  # of the interval
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def metrics(self, name: str) -> dict[str, float]:
         """``name``, ``name_low`` and ``name_high``; where cases had no value, their number as ``name_missing``."""
         metrics = {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
         return {**metrics, f"{name}_missing": self.missing} if self.count and self.missing else metrics
-
-
-def as_dicts(row: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
-    """Estimates by name, as JSON."""
-    return {name: value.as_dict() for name, value in row.items()}
 
 
 def flat_metrics(rows: Mapping[str, Mapping[str, Estimate]]) -> dict[str, float]:

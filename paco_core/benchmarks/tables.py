@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.io.files import DataError, read_json, write_json, write_text
 from paco_core.io.text_table import text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TABLES = "tables.json"
 INTERVAL = re.compile(r"(\S+) (\([^)]* to [^)]*\).*)")
@@ -132,6 +136,18 @@ def read_tables(folder: Path) -> list[ResultTable]:
         return [ResultTable(**table) for table in read_json(path)]
     except TypeError as error:
         raise DataError(f"{path}: not what a benchmark writes ({error}); run `dvc repro {folder.name}`") from None
+
+
+def read_method_means(results: Path) -> pd.DataFrame:
+    """One row per method of a benchmark of sets, from its ``results.json``: label and means."""
+    import pandas as pd  # noqa: PLC0415 - half a second that most users of a table need not spend
+
+    result = read_json(results)
+    rows = [
+        {"method": label, **{name: value["mean"] for name, value in result["figures"][method].items()}}
+        for method, label in result["methods"].items()
+    ]
+    return pd.DataFrame(rows)
 
 
 def write_page(path: Path, title: str, body: str) -> None:

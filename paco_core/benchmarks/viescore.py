@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ConfigDict
 
 from paco_core.benchmarks.edit_changes import VIESCORE_COLUMNS
-from paco_core.benchmarks.statistics import Estimate, estimate
+from paco_core.benchmarks.statistics import estimate
 from paco_core.benchmarks.tables import ResultTable, interval
 from paco_core.benchmarks.viescore_prompts import Wording
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
@@ -187,12 +187,3 @@ def ratings_table(rows: Sequence[Mapping[str, Any]], model: str, words: Wording)
     )
     head = ["method", "language", "subset", "edits", *VIESCORE_COLUMNS.values()]
     return ResultTable("GEdit-Bench", head, cells, [note])
-
-
-def jsonable_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows for ``results.json``."""
-
-    def tree(value: Any) -> Any:
-        return {name: e.as_dict() if isinstance(e, Estimate) else e for name, e in value.items()}
-
-    return [{**row, "figures": tree(row["figures"])} for row in rows]

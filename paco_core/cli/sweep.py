@@ -10,7 +10,7 @@ from paco_core.config.changes import changed, changes_of
 from paco_core.experiments.grid import Grid, begin, folder_of, needed
 from paco_core.experiments.reward_sweep import ALPHAS, cell, rows_of, tables, variant
 from paco_core.io import paths
-from paco_core.io.answer import Answer
+from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError, read_json, write_json
 
 
@@ -40,6 +40,6 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     if not results:
         raise DataError(f"no cell of {name} is finished yet: another command is training them")
     rows = rows_of(results, params)
-    write_json(out / "results.json", {name: row.as_dict() for name, row in rows.items()})
+    write_json(out / "results.json", plain(rows))
     write_tables(out, f"Sweep {out.name}", tables(rows))
     return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))

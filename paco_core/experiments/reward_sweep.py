@@ -20,7 +20,6 @@ from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import BASE, REWARD
 from paco_core.experiments.grid import Cell, Result, Variant
 from paco_core.io import paths
-from paco_core.io.answer import plain
 from paco_core.io.files import DataError, read_table
 
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
@@ -69,10 +68,6 @@ class SweepRow:
     seed_standard_deviation: Mapping[str, float]  # NaN for one seed
     gain: Mapping[str, Estimate] | None  # over the base; None for the base itself
     validation: Mapping[str, float]  # means over seeds; of what is trained
-
-    def as_dict(self) -> dict[str, Any]:
-        gain = None if self.gain is None else {metric: change.as_dict() for metric, change in self.gain.items()}
-        return dict(plain({**vars(self), "gain": gain}))
 
 
 def rows_of(results: Sequence[Result], params: Params) -> dict[str, SweepRow]:

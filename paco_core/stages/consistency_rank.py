@@ -151,8 +151,7 @@ def _of_round(ctx: StageContext) -> None:
     best = {name: bench.best_above_worst(scores[name], rankings, **draws) for name in models}
     with ctx.writing(paths.CONSISTENCY_RANK) as out:
         out.mkdir()
-        tree = plain({name: estimate.as_dict() for name, estimate in best.items()})
-        write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": tree})
+        write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": plain(best)})
         result.table().to_parquet(out / "per_instance.parquet", index=False)
         write_tables(out, f"ConsistencyRank, round {ctx.round}", result.tables([], template))
     ctx.tracker.artifact(ctx.root / ctx.place(paths.CONSISTENCY_RANK), "tables")

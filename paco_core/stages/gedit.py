@@ -155,7 +155,7 @@ def run(ctx: StageContext) -> None:
             words, model = wording(params.viescore.prompts, ctx.root), params.viescore.endpoint.model
             rows = viescore.macro_means(table, viescore.intersection_ids(painted), **draws)
             rated = viescore.ratings_table(rows, model, words)
-            tree["viescore"] = {"judge": model, "wording": words.name, "rows": viescore.jsonable_rows(rows)}
+            tree["viescore"] = {"judge": model, "wording": words.name, "rows": rows}
             write_jsonl(out / "answers.jsonl", ratings.answers)
         write_json(out / "results.json", plain(tree))
         table.to_parquet(out / "per_prompt.parquet", index=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,16 +57,9 @@ def _cost(params: Params, root: Path) -> Cost:
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """The figures of each method, as the benchmark's table has them."""
-    import pandas as pd
+    from paco_core.benchmarks.tables import read_method_means
 
-    from paco_core.io.files import read_json
-
-    result = read_json(data / paths.T2IS_BENCH.name / "results.json")
-    rows = [
-        {"method": label, **{name: value["mean"] for name, value in result["figures"][method].items()}}
-        for method, label in result["methods"].items()
-    ]
-    return {"judged_sets": Table(pd.DataFrame(rows))}
+    return {"judged_sets": Table(read_method_means(data / paths.T2IS_BENCH.name / "results.json"))}
 
 
 STAGE = Stage(
@@ -97,15 +89,14 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
 
     from paco_core.benchmarks.published import T2IS_BENCH
-    from paco_core.benchmarks.statistics import as_dicts, flat_metrics
-    from paco_core.benchmarks.t2is_bench.evaluators import evaluate_sets, open_parts
+    from paco_core.benchmarks.statistics import flat_metrics
+    from paco_core.benchmarks.t2is_bench.evaluators import count_queries, evaluate_sets, open_parts
     from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
     from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
     from paco_core.benchmarks.tables import write_tables
     from paco_core.io.answer import plain
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
-    from paco_core.rewards.base import validate_failed_share
 
     rejected = Rejected()
     questions = Questions(
@@ -116,32 +107,25 @@ def run(ctx: StageContext) -> None:
     sets = _sets(ctx, questions, rejected)
     rejected.print(ctx.say)
     with open_parts(params, ctx.params.reward, questions, ctx.root) as parts:
-        counts = {name: [part.measure.count(s.record) for s in sets] for name, part in parts.items()}
+        counts = count_queries(sets, parts)
         for name, part in parts.items():
-            ctx.say(f"{name}: {sum(counts[name])} questions about {len(sets)} sets to {part.judge}")
-        with ctx.progress(sum(map(sum, counts.values())), "questions") as progress:
-            table = evaluate_sets(sets, parts, progress.advance)
-        for name, part in parts.items():
-            share, causes = ctx.params.serving.max_failed_share, part.measure.causes
-            validate_failed_share(causes.total(), sum(counts[name]), share, f"queries about {name}", causes)
+            ctx.say(f"{name}: {counts[name]} questions about {len(sets)} sets to {part.judge}")
+        with ctx.progress(sum(counts.values()), "questions") as progress:
+            table, failed = evaluate_sets(sets, parts, ctx.params.serving.max_failed_share, progress.advance)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
         estimates = {str(name): estimate_sets(rows, **draws) for name, rows in table.groupby("method", sort=False)}
         layouts = estimate_layouts(table, {s.record.idx: s.record.layout for s in sets}, **draws)
-        failed = sum((part.measure.causes for part in parts.values()), Counter[str]())
         with ctx.writing(paths.T2IS_BENCH) as out:
             out.mkdir()
             result = {
                 "methods": {s.method: s.label for s in sets},
-                "figures": {method: as_dicts(row) for method, row in estimates.items()},
+                "figures": estimates,
                 "judges": {name: {"judge": part.judge, "wording": part.wording} for name, part in parts.items()},
                 "failed": dict(failed),
                 "published": [row.as_dict() for row in T2IS_BENCH],
             }
             if layouts:
-                result["layouts"] = {
-                    layout: {method: as_dicts(row) for method, row in methods.items()}
-                    for layout, methods in layouts.items()
-                }
+                result["layouts"] = layouts
             write_json(out / "results.json", plain(result))
             table.to_parquet(out / "per_set.parquet", index=False)
             labels = {s.method: s.label for s in sets}

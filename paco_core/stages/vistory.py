@@ -60,16 +60,9 @@ def _cost(params: Params, root: Path) -> Cost:
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """The figures of each method, as the benchmark's table has them."""
-    import pandas as pd
+    from paco_core.benchmarks.tables import read_method_means
 
-    from paco_core.io.files import read_json
-
-    result = read_json(data / paths.VISTORY.name / "results.json")
-    rows = [
-        {"method": label, **{name: value["mean"] for name, value in result["figures"][method].items()}}
-        for method, label in result["methods"].items()
-    ]
-    return {"measured_stories": Table(pd.DataFrame(rows))}
+    return {"measured_stories": Table(read_method_means(data / paths.VISTORY.name / "results.json"))}
 
 
 STAGE = Stage(
@@ -98,38 +91,30 @@ def run(ctx: StageContext) -> None:
     if reason := _nothing_asked(params):
         return ctx.skip(paths.VISTORY, reason)
 
-    from collections import Counter
-
-    from paco_core.benchmarks.statistics import as_dicts, flat_metrics
-    from paco_core.benchmarks.t2is_bench.evaluators import evaluate_sets
+    from paco_core.benchmarks.statistics import flat_metrics
+    from paco_core.benchmarks.t2is_bench.evaluators import count_queries, evaluate_sets
     from paco_core.benchmarks.tables import write_tables
     from paco_core.benchmarks.vistory import estimate_stories, result_tables
     from paco_core.io.answer import plain
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
-    from paco_core.rewards.base import validate_failed_share
 
     rejected = Rejected()
     stories = _stories(ctx, rejected)
     rejected.print(ctx.say)
     parts = dict(_parts(ctx))
-    counts = {name: sum(part.measure.count(one.record) for one in stories) for name, part in parts.items()}
-    questions = sum(counts.values())
+    questions = sum(count_queries(stories, parts).values())
     ctx.say(f"{questions} questions about {len(stories)} painted stories")
     with ctx.progress(questions, "questions") as progress:
-        table = evaluate_sets(stories, parts, progress.advance)
-    for name, part in parts.items():
-        share, causes = ctx.params.serving.max_failed_share, part.measure.causes
-        validate_failed_share(causes.total(), counts[name], share, f"queries about {name}", causes)
+        table, failed = evaluate_sets(stories, parts, ctx.params.serving.max_failed_share, progress.advance)
     draws = {"resamples": params.bootstrap, "seed": params.seed}
     estimates = {str(name): estimate_stories(rows, **draws) for name, rows in table.groupby("method", sort=False)}
     labels = {one.method: one.label for one in stories}
-    failed = sum((part.measure.causes for part in parts.values()), Counter[str]())
     with ctx.writing(paths.VISTORY) as out:
         out.mkdir()
         result = {
             "methods": labels,
-            "figures": {method: as_dicts(row) for method, row in estimates.items()},
+            "figures": estimates,
             "judges": {name: part.judge for name, part in parts.items()},
             "failed": dict(failed),
         }

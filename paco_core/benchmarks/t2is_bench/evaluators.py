@@ -30,7 +30,7 @@ from paco_core.reward_model.instructions import render
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.shapes import chunks
 from paco_core.reward_model.yes_probability import PairQuery, PictureQuery, Query, QueryScorer
-from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.base import RewardBatch, validate_failed_share
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -239,13 +239,27 @@ def open_parts(
         yield parts
 
 
+def count_queries(sets: Sequence[PaintedSet], parts: Mapping[str, BenchmarkPart]) -> dict[str, int]:
+    """How many queries each part needs."""
+    return {name: sum(part.measure.count(s.record) for s in sets) for name, part in parts.items()}
+
+
 def evaluate_sets(
-    sets: Sequence[PaintedSet], parts: Mapping[str, BenchmarkPart], advance: Callable[[int], object]
-) -> pd.DataFrame:
+    sets: Sequence[PaintedSet],
+    parts: Mapping[str, BenchmarkPart],
+    max_failed_share: float,
+    advance: Callable[[int], object],
+) -> tuple[pd.DataFrame, Counter[str]]:
     """One row per set: method, prompt_id, seed, panels, and the columns of each part (NaN = not measured).
 
     Args:
         advance: called with the number of answered queries.
+
+    Returns:
+        The table, and the causes of failed queries.
+
+    Raises:
+        DataError: when more than ``max_failed_share`` of the queries of a part failed.
     """
     frames = []
     for chunk in chunks(sets, BATCH):
@@ -261,7 +275,12 @@ def evaluate_sets(
             frame = frame.assign(**part.measure.measure(batch))
             advance(sum(part.measure.count(s.record) for s in chunk))
         frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+    causes = Counter[str]()
+    for name, count in count_queries(sets, parts).items():
+        failed = parts[name].measure.causes
+        validate_failed_share(failed.total(), count, max_failed_share, f"queries about {name}", failed)
+        causes += failed
+    return pd.concat(frames, ignore_index=True), causes
 
 
 def load_scorer(params: YesNoJudge, reward: RewardParams, root: Path) -> QueryScorer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,7 +58,7 @@ def test_policies_without_a_common_prompt_are_refused(tmp_path: Path) -> None:
 def test_rounds_stand_below_each_other(tmp_path: Path) -> None:
     policy = rounds.changes(*(painted(tmp_path / n, ["p1", "p2"], 0.1, v) for n, v in (("a", 0.4), ("b", 0.7))),
                             "flux_t2is", T2IS)  # fmt: skip
-    best = estimate([1.0, 1.0, 0.0] * 2, groups=[f"p{n}" for n in range(6)]).as_dict()
+    best = asdict(estimate([1.0, 1.0, 0.0] * 2, groups=[f"p{n}" for n in range(6)]))
     same = {"reward": best, "before": {**best, "mean": 0.5}}
     exam = {
         "instances": 3,
