@@ -1,8 +1,8 @@
-"""Trains the pairwise reward: LoRA on the language model, the vision tower frozen unless asked otherwise.
+"""Training of the pairwise reward: LoRA on the language model; the vision tower is frozen by default.
 
-Features of a frozen tower are computed once a panel and kept as far as they fit; only answer positions
-go through the head; examples of similar length share a batch. One process or several: then each batch is
-split among them, and the result is the same.
+Features of a frozen tower are computed once per panel and cached as far as they fit. Only answer positions go through
+the head. Examples of similar length share a batch. Several processes split each batch, with the same result. The order
+of examples is a pure function of seed and epoch, so a resumed run continues as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -137,52 +137,35 @@ def train(  # noqa: PLR0913 - what a training reads, writes and reports to
         pixels=(params.min_pixels, params.max_pixels),
     )
     network.features = FeatureCache(int(params.vision_cache_gb * 1e9), evict=False)
-    run = _Run(
-        base,
-        network,
-        examples,
-        validation,
-        params,
-        out=out,
-        checkpoints=checkpoints,
-        code=code,
-        processes=processes,
-        on_metrics=on_metrics,
-        progress=progress,
-    )
-    with alone(run.kept) if processes.main else nullcontext():
-        processes.barrier()  # until the first one is at it, no other reads where to go on from
+    digest = lora.base_digest(network.model)
+    store = checkpoints / training_key(params, examples, validation, base, digest, code)
+    run = _Run(network, examples, validation, params, out, digest, store, processes, on_metrics, progress)
+    with alone(store) if processes.main else nullcontext():
+        processes.barrier()  # the first process repairs the checkpoints before any process reads them
         return run.to_the_end(say or (lambda _line: None))
 
 
+@dataclass
 class _Run:
-    """One training run: what is fixed, and one method a phase."""
+    """One training run: its inputs as of :func:`train`, and one method per phase."""
 
-    def __init__(  # noqa: PLR0913 - as `train`
-        self,
-        base: str | Path,
-        network: Network,
-        examples: Sequence[Example],
-        validation: Sequence[Example],
-        params: RewardParams,
-        *,
-        out: Path,
-        checkpoints: Path,
-        code: str,
-        processes: Processes,
-        on_metrics: OnMetrics | None,
-        progress: Progress | None,
-    ) -> None:
-        self.network, self.examples, self.validation, self.params = network, examples, validation, params
-        self.processes, self.out = processes, out
-        self.on_metrics, self.progress = on_metrics, progress
+    network: Network
+    examples: Sequence[Example]
+    validation: Sequence[Example]
+    params: RewardParams
+    out: Path
+    base: str  # :func:`.lora.base_digest` of the network
+    store: Path  # of the checkpoints; its name is the key of the training
+    processes: Processes
+    on_metrics: OnMetrics | None
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        params = self.params
         self.trains_vision = params.vision == "lora"
-        self.items = tokenise(network, examples, swap=params.swap, newline=params.label_newline)
-        self.steps_per_epoch = math.ceil(math.ceil(len(examples) / params.batch_size) / params.accumulation)
-        self.total_steps = self.steps_per_epoch * params.epochs
-        self.base = lora.base_digest(network.model)
-        self.key = training_key(params, examples, validation, base, self.base, code)
-        self.kept = checkpoints / self.key
+        self.items = tokenise(self.network, self.examples, swap=params.swap, newline=params.label_newline)
+        batches = math.ceil(len(self.examples) / params.batch_size)
+        self.total_steps = math.ceil(batches / params.accumulation) * params.epochs
 
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
         """Everything from the untrained base to the written adapter."""
@@ -204,7 +187,7 @@ class _Run:
         optimizer = torch.optim.AdamW(weights.values(), lr=params.learning_rate, weight_decay=0.0)
         module = answer_module(self.network, wrapped, params.loss, params.alpha, trained_vision=self.trains_vision)
         updates = Updates(weights, optimizer, params.max_grad_norm, self.processes)
-        done = checkpoint.restore(self.kept, self.key, weights, updates)
+        done = checkpoint.restore(self.store, self.store.name, weights, updates)
         if done is None:
             done = Progressed()
             self._log_metrics(before.metrics("validation/"), 0)
@@ -312,7 +295,7 @@ class _Run:
         raise TrainingError(
             f"the {what} is not finite at step {step + 1} of {self.total_steps}; pairs: {ids}; "
             f"lower reward.learning_rate ({self.params.learning_rate}) or look at these pairs; "
-            f"the last checkpoint is kept in {self.kept}"
+            f"the last checkpoint is kept in {self.store}"
         )
 
     def _evaluate(self) -> RewardEvaluation:
@@ -322,7 +305,7 @@ class _Run:
 
     def _save(self, weights: Mapping[str, torch.Tensor], updates: Updates, done: Progressed) -> None:
         if self.processes.main:
-            checkpoint.save(self.kept, self.key, done, weights, updates.moments())
+            checkpoint.save(self.store, self.store.name, done, weights, updates.moments())
 
     def _advance(self, pairs: int, note: str) -> None:
         if self.progress is not None and pairs:

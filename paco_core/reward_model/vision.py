@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
-
-if TYPE_CHECKING:
-    import torch
 
 DEFAULT_BYTES = 2 << 30  # a 7B model needs 19 MB for a picture of 2 Mpx
 
@@ -61,7 +58,7 @@ class FeatureCache:
             self.bytes -= oldest.tokens.nbytes
         if self.bytes + size > self.limit:
             return visual
-        # A copy of its own: a slice would keep the whole batch that it was encoded with.
+        # A separate copy: a slice would keep the whole batch that it was encoded with.
         kept = replace(visual, tokens=visual.tokens.detach().cpu().clone())
         self._kept[key] = kept
         self.bytes += size
