@@ -19,7 +19,6 @@ from typing import Any
 
 from dvc_project.errors import DvcProjectError, MergeConflictError
 from dvc_project.hashing import digest
-from dvc_project.lock_schema import fault
 from dvc_project.locks import shared
 from dvc_project.paths import Overlaps
 from dvc_project.reading import read_data
@@ -27,6 +26,8 @@ from dvc_project.repository import tmp_folder
 
 LOCK_FILE = "dvc.lock"
 _POLL_SECONDS, _SETTLED_SECONDS = 0.05, 2.0
+_SCHEMA = "2.0"  # of DVC 2 and 3
+_MD5S = ("md5", "etag", "checksum")
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Lock:
             raise
         except DvcProjectError as error:  # cut off by a killed DVC, for example
             raise _unusable(str(error)) from None
-        if wrong := fault(tree):
+        if wrong := _schema_error(tree):
             raise _unusable(f"{path}: not in DVC's format (DVC: validation failed: {wrong})")
         known = {str(name): entry for name, entry in (tree.get("stages") or {}).items()}
         wanted = dict.fromkeys(known, str) if places is None else places
@@ -179,3 +180,42 @@ def whole_text(file: Path) -> str:
         elif data and time.monotonic() - since >= _SETTLED_SECONDS:
             return data.decode()
         time.sleep(_POLL_SECONDS)
+
+
+def _schema_error(tree: Any) -> str | None:
+    """What DVC would refuse, in DVC's words; None for a file that it accepts."""
+    if not isinstance(tree, Mapping):
+        return "expected a dictionary"
+    if "schema" not in tree:
+        return "required key not provided, in schema"
+    if tree["schema"] != _SCHEMA:
+        return "invalid schema version, in schema"
+    stages = tree.get("stages", {})
+    if not isinstance(stages, Mapping):
+        return "expected a dictionary, in stages"
+    errors = (_entry_error(entry, f"stages -> {name}") for name, entry in stages.items())
+    return next((text for text in errors if text), None)
+
+
+def _entry_error(entry: Any, where: str) -> str | None:
+    if not isinstance(entry, Mapping):
+        return f"expected a dictionary, in {where}"
+    if not isinstance(entry.get("cmd"), str | list):
+        return f"expected a str or a list, in {where} -> cmd"
+    files = entry.get("params", {})
+    if not isinstance(files, Mapping) or not all(isinstance(values, Mapping) for values in files.values()):
+        return f"expected a dictionary, in {where} -> params"
+    return _list_error(entry.get("deps", []), f"{where} -> deps") or _list_error(
+        entry.get("outs", []), f"{where} -> outs"
+    )
+
+
+def _list_error(listed: Any, where: str) -> str | None:
+    if not isinstance(listed, list):
+        return f"expected a list, in {where}"
+    for place, one in enumerate(listed):
+        if not isinstance(one, Mapping) or not isinstance(one.get("path"), str):
+            return f"required key not provided, in {where} -> {place} -> path"
+        if wrong := next((key for key in _MD5S if not isinstance(one.get(key, ""), str)), None):
+            return f"not a valid value, in {where} -> {place} -> {wrong}"
+    return None

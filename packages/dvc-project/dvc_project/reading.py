@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dvc_project.errors import DvcProjectError, MergeConflictError
-from dvc_project.python_params import python_params
 from dvc_project.yaml import parse_yaml
-
-#: By suffix, in whatever case; every other file is YAML.
-_KINDS: Mapping[str, Callable[[str], Any]] = {".json": json.loads, ".toml": tomllib.loads, ".py": python_params}
 
 
 def utf8_text(path: Path) -> str:
@@ -51,3 +48,52 @@ def read_data(path: Path, read: Callable[[Path], str] = utf8_text) -> dict[str, 
     if data and not isinstance(data, Mapping):
         raise DvcProjectError(f"{path}: expected a mapping, got {type(data).__name__}")
     return dict(data or {})
+
+
+def _python_params(text: str) -> dict[str, Any]:
+    """Parameters of a Python file, as DVC reads them.
+
+    These are constants at the top of the file, in classes, and of ``self`` in ``__init__``. The file is
+    parsed and not run. A value that is no constant, such as a call, is no parameter.
+
+    Raises:
+        SyntaxError: when it is no Python.
+    """
+    return _constants(ast.parse(text).body)
+
+
+def _constants(body: Sequence[ast.stmt], of_self: bool = False) -> dict[str, Any]:
+    constants: dict[str, Any] = {}
+    for statement in body:
+        if isinstance(statement, ast.ClassDef):
+            constants[statement.name] = _constants(statement.body)
+        elif isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+            constants |= _constants(statement.body, of_self=True)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            name = _name(targets[0], of_self) if len(targets) == 1 else None
+            if name is not None and statement.value is not None:
+                try:
+                    constants[name] = _plain(ast.literal_eval(statement.value))
+                except ValueError:
+                    continue
+    return constants
+
+
+def _plain(value: Any) -> Any:
+    """A tuple is recorded as a list."""
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _name(target: ast.expr, of_self: bool) -> str | None:
+    if isinstance(target, ast.Name) and not of_self:
+        return target.id
+    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+        return target.attr
+    return None
+
+
+#: By suffix, in whatever case; every other file is YAML.
+_KINDS: Mapping[str, Callable[[str], Any]] = {".json": json.loads, ".toml": tomllib.loads, ".py": _python_params}
