@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import filecmp
+import shlex
+from collections.abc import Iterator
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -9,11 +12,22 @@ from typing import Any
 
 from ruamel.yaml.comments import CommentedMap
 
-from paco_core.config.earlier_files import replacements
 from paco_core.config.execution import REMOVED, earlier_places, has
 from paco_core.config.graph_keys import left_out, named_keys
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError
 from paco_core.config.profiles import BASE, document, plain, write
+from paco_core.io.shipped import IN_WHEEL, new_project_files
+
+#: What was part of a project up to version 0.2.0, and is part of the wheel now.
+NOW_SHIPPED = (
+    "dagster.yaml",
+    "launch",
+    "locks",
+    *(f"pipelines/{name}" for name in ("defs", "instance", "previews", "progress", "webserver")),
+    *(f"pipelines/{name}.py" for name in ("antlr", "links", "mlflow_app", "repro", "ui")),
+    "profiles/params.schema.json",
+)
+_USERS_OWN = (".gitignore", "README.md", PARAMS_FILE)
 
 
 def migrate(root: Path) -> str:
@@ -95,3 +109,20 @@ def _delete(tree: Any, key: str) -> Any:
         if not holder[section]:
             del holder[section]
     return comment
+
+
+def replacements(root: Path) -> Iterator[str]:
+    """Lines with the commands that bring a project to this version; none in a clone, which git updates."""
+    if not IN_WHEEL:
+        return
+    if gone := [name for name in NOW_SHIPPED if (root / name).exists()]:
+        yield "paco ships these files now; remove them, unless you edited them:"
+        yield f"  rm -r {shlex.join(gone)}"
+    files = {name: file for name, file in new_project_files().items() if name not in _USERS_OWN}
+    if different := [name for name, file in files.items() if not _is_equal(root / name, file)]:
+        yield "these files differ from those of this version; replace them, unless you edited them:"
+        yield from (f"  cp {shlex.quote(str(files[name]))} {shlex.quote(name)}" for name in different)
+
+
+def _is_equal(place: Path, file: Path) -> bool:
+    return place.is_file() and filecmp.cmp(place, file, shallow=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dvc_project.project import stages_of
 from paco_core.config.params import Params, PolicyRecipe
@@ -17,7 +18,6 @@ from paco_core.planning.gpu_speed import measured_speeds
 from paco_core.planning.memory import server_gb, training_memory
 from paco_core.planning.model_configs import model_config
 from paco_core.planning.passes import part_sizes, references_per_part, side_multiple
-from paco_core.planning.problems import Problems
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import predecessors_of, refuse_other_pipeline, refuse_text_window
 from paco_core.rewards import registry
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
     from paco_core.grpo.prompt_split import PromptSplit
 
 CARDS, FILLED = (24, 48, 80), 0.9  # GB of common GPUs, and the share of them that is planned
+
+
+T = TypeVar("T")
+
+
+class Problems(list[str]):
+    """Lines that begin with a key of ``params.yaml``."""
+
+    def attempt(self, key: str, check: Callable[..., T], *given: object) -> T | None:
+        """What a check returns; None where it raises a DataError, which is noted under the key."""
+        try:
+            return check(*given)
+        except DataError as error:
+            message = str(error)
+            self.append(message if message.startswith(key) else f"{key}: {message}")
+            return None
 
 
 def impossible(params: Params, policy: str, root: Path, processes: int, foreseen: Foreseen) -> Problems:

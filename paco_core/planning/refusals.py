@@ -22,8 +22,7 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 from paco_core.planning.foreseen import edits_of, foreseen_of, sets_of
-from paco_core.planning.plan import impossible
-from paco_core.planning.problems import Problems
+from paco_core.planning.plan import Problems, impossible
 from paco_core.policies.base import refuse_tokens
 from paco_core.policies.compiled import check_compile
 from paco_core.policies.families import family_of, refuse_other_pipeline, refuse_text_window

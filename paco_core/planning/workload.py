@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import Params, PolicyRecipe, RewardSet
@@ -25,20 +25,21 @@ def evaluations_of(epochs: int, every: int) -> int:
     return 2 + max(0, epochs - 1) // every
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """What one training will do. ``passes`` are transformer passes of one sample; a guided step may take two.
 
     A sample is a whole picture, or a panel of a story.
     """
 
-    images_an_epoch: int
-    panels_a_story: float  # that are painted one by one, on average; 1 = pictures are painted at once
-    questions_by_layout: Mapping[str, int]  # distinct ones to a reward model about a picture: a set's pairs of panels
-    questions_a_picture: float  # the same on average; about an edit, at most
-    rubric_questions: int  # of a picture, to models behind an endpoint
-    rollout_batches: int
-    rollout_passes: int  # an epoch
+    images_an_epoch: int = 0
+    panels_a_story: float = 1  # that are painted one by one, on average; 1 = pictures are painted at once
+    #: Distinct questions to a reward model about an image: a set's pairs of panels.
+    questions_by_layout: Mapping[str, int] = field(default_factory=dict)
+    questions_a_picture: float = 0  # the same on average; about an edit, at most
+    rubric_questions: int = 0  # of a picture, to models behind an endpoint
+    rollout_batches: int = 0
+    rollout_passes: int = 0  # an epoch
     trained_passes: int  # an epoch, each forward and backward
     untrained_passes: int  # an epoch, beside the trained ones: old policy and reference
     micro_batches: int  # an update
@@ -123,13 +124,6 @@ class Workload:
         pairs = recipe.prompts_per_epoch // recipe.updates_per_epoch
         together = max(1, recipe.train_batch // recipe.pictures_a_pair)
         return cls(
-            images_an_epoch=0,
-            panels_a_story=1,
-            questions_by_layout={},
-            questions_a_picture=0,
-            rubric_questions=0,
-            rollout_batches=0,
-            rollout_passes=0,
             trained_passes=passes,
             untrained_passes=passes if recipe.loss == "dpo" else 0,
             micro_batches=-(-pairs // together) * trained,

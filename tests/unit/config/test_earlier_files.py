@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.config import earlier_files
+from paco_core.config import migration
 from paco_core.io.shipped import new_project_files
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of this version."""
-    monkeypatch.setattr(earlier_files, "IN_WHEEL", True)
+    monkeypatch.setattr(migration, "IN_WHEEL", True)
     for name, file in new_project_files().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, tmp_path / name)
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_project_of_this_version_needs_no_replacement(project: Path) -> None:
     (project / "params.yaml").write_text("profile: mine\n")
     (project / "pipelines/my_assets.py").touch()
-    assert list(earlier_files.replacements(project)) == []
+    assert list(migration.replacements(project)) == []
 
 
 def test_the_printed_commands_bring_a_project_to_this_version(project: Path) -> None:
@@ -34,13 +34,13 @@ def test_the_printed_commands_bring_a_project_to_this_version(project: Path) -> 
     for name in ("launch", "pipelines/defs"):
         (project / name).mkdir()
     (project / "dagster.yaml").touch()
-    lines = list(earlier_files.replacements(project))
+    lines = list(migration.replacements(project))
     commands = [line.strip() for line in lines if line.startswith("  ")]
     assert commands[0] == "rm -r dagster.yaml launch pipelines/defs" and len(commands) == 3
     for command in commands:
         subprocess.run(command, shell=True, cwd=project, check=True)
-    assert list(earlier_files.replacements(project)) == []
+    assert list(migration.replacements(project)) == []
 
 
 def test_a_clone_is_updated_by_git(tmp_path: Path) -> None:
-    assert list(earlier_files.replacements(tmp_path)) == []
+    assert list(migration.replacements(tmp_path)) == []
