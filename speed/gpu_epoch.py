@@ -30,7 +30,7 @@ from paco_core.grpo.evaluation import Evaluator
 from paco_core.grpo.recipe import assemble
 from paco_core.grpo.trainer import Outcome, RunContext
 from paco_core.planning.memory import training_memory
-from paco_core.planning.model_configs import ModelConfig, model_config
+from paco_core.planning.models import ModelConfig, model_config
 from paco_core.planning.random_models import build_policy, random_prompt
 from paco_core.policies.encoded import Encoded
 from paco_core.policies.pipeline_policy import PipelinePolicy

@@ -26,7 +26,7 @@ from paco_core.grpo.learner import Learner
 from paco_core.grpo.rollout import Sampling, Trajectory, rollout
 from paco_core.io.numbers import whole
 from paco_core.planning.memory import training_memory
-from paco_core.planning.model_configs import ModelConfig, model_config
+from paco_core.planning.models import ModelConfig, model_config
 from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.pipeline_policy import PipelinePolicy

@@ -17,7 +17,7 @@ from paco_core.config import profiles
 from paco_core.config.params import PolicyRecipe
 from paco_core.planning import memory
 from paco_core.planning.foreseen import usable
-from paco_core.planning.model_configs import model_config
+from paco_core.planning.models import model_config
 from paco_core.planning.passes import Pass, PassMemory
 from paco_core.tasks.table import task_of
 

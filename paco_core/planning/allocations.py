@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from paco_core.config.params import PolicyRecipe
-from paco_core.planning.model_configs import ModelConfig
+from paco_core.planning.models import STORED_BYTES, ModelConfig
 from paco_core.planning.passes import Pass, PassMemory
 from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
-from paco_core.planning.weights import STORED_BYTES
 from paco_core.policies.adapters import rounded
 
 

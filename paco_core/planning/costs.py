@@ -13,8 +13,8 @@ from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
 from paco_core.planning.foreseen import paintable, trained_on, usable
 from paco_core.planning.memory import benchmark_gb, training_memory
+from paco_core.planning.models import model_gb
 from paco_core.planning.passes import pixels_per_pass, references_per_part, side_multiple
-from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import edits, family_of
 from paco_core.runtime.rounds import params_of

@@ -20,9 +20,8 @@ from paco_core.io.messages import kept_if_possible, say_once
 from paco_core.io.project import owner_root
 from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.foreseen import paintable, usable
-from paco_core.planning.model_configs import ModelConfig, model_config
+from paco_core.planning.models import STORED_BYTES, ModelConfig, language_layers, model_config, model_gb
 from paco_core.planning.passes import Pass, PassMemory, largest_image, references_per_part, side_multiple
-from paco_core.planning.weights import STORED_BYTES, language_layers, model_gb
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen, Task

@@ -16,7 +16,7 @@ from paco_core.planning.costs import training_cost
 from paco_core.planning.foreseen import foresee, trained_on, usable
 from paco_core.planning.gpu_speed import measured_speeds
 from paco_core.planning.memory import server_gb, training_memory
-from paco_core.planning.model_configs import model_config
+from paco_core.planning.models import model_config
 from paco_core.planning.passes import part_sizes, references_per_part, side_multiple
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import predecessors_of, refuse_other_pipeline, refuse_text_window

@@ -25,8 +25,8 @@ from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.cut_texts import cut_texts
 from paco_core.planning.foreseen import left_out, usable
+from paco_core.planning.models import model_gb
 from paco_core.planning.refusals import refusals
-from paco_core.planning.weights import model_gb
 from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.stage_code import present_code, valid_code
 from paco_core.runtime.stage import Cost, Stage

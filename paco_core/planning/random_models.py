@@ -14,7 +14,7 @@ import torch
 from paco_core.config.params import PolicyRecipe
 from paco_core.io.files import DataError
 from paco_core.models.precision import weights_format
-from paco_core.planning.model_configs import ModelConfig
+from paco_core.planning.models import ModelConfig
 from paco_core.policies.base import Size, sized
 from paco_core.policies.encoded import Encoded, shapes_of
 from paco_core.policies.families import family_of

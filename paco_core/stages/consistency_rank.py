@@ -28,7 +28,7 @@ def _skipped(params: Params) -> str | None:
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
 
     most = params.consistency_rank.max_instances or amounts.instances(params, root)
     return Cost(

@@ -26,7 +26,7 @@ def _skipped(params: Params) -> str | None:
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
 
     work = f"{amounts.prompts(params, root)} -> {amounts.diverse_prompts(params, root)} prompts"
     if not _is_chosen(params):

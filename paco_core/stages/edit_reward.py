@@ -22,7 +22,7 @@ def _skipped(params: Params) -> str | None:
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
 
     asked, memory = params.edit_reward, BASE_GB + 2 * model_gb(root, params.reward.base)
     if asked.source:

@@ -29,7 +29,7 @@ def _skipped(params: Params) -> str | None:
 def _cost(params: Params, root: Path) -> Cost:
     """The base editors' pictures of the training edit prompts."""
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
     from paco_core.policies.families import family_of
 
     asked, count = params.edits, params.edit_prompts.count or 0

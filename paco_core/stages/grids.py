@@ -30,7 +30,7 @@ def _skipped(params: Params) -> str | None:
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
 
     asked, pictures = params.grids, amounts.pictures(params, root)
     return Cost(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
 
     reward = params.reward
     if reward.source != "train":

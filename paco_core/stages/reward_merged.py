@@ -23,7 +23,7 @@ DRAWN, DRAWN_PX = 8, 256
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
 
     memory = BASE_GB + 2 * model_gb(root, params.reward.base)
     return Cost("1 merge", memory, amounts.seconds(params, 3), params.reward.device)

@@ -33,7 +33,7 @@ def _skipped(params: Params) -> str | None:
 def _cost(params: Params, root: Path) -> Cost:
     """Questions about what ``t2is`` paints; the stage itself counts those of the records at hand."""
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
     from paco_core.storybook import bench_texts
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of

@@ -41,7 +41,7 @@ def _nothing_asked(params: VistoryParams) -> str | None:
 def _cost(params: Params, root: Path) -> Cost:
     """Questions about stories as long as the published ones; the stage itself counts those of the records at hand."""
     from paco_core.planning import amounts
-    from paco_core.planning.weights import model_gb
+    from paco_core.planning.models import model_gb
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of
 

@@ -16,7 +16,7 @@ from paco_core.io.files import DataError, read_json, write_json
 from paco_core.planning import memory
 from paco_core.planning.allocations import Allocated, measure
 from paco_core.planning.gpu_speed import RECORD, measured_speeds
-from paco_core.planning.model_configs import model_config
+from paco_core.planning.models import model_config
 from paco_core.planning.passes import Pass, PassMemory
 from paco_core.policies import base
 from tests.support.tiny import tiny_flux

@@ -10,7 +10,7 @@ import pytest
 from paco_core.config.changes import changed
 from paco_core.config.params import Params, ParamsError, ServingParams, load
 from paco_core.io.files import DataError
-from paco_core.planning.weights import language_layers
+from paco_core.planning.models import language_layers
 from paco_core.reward_model import quantised
 from paco_core.reward_model.network import Network
 from paco_core.serving.engines import launch
