@@ -142,20 +142,20 @@ def sweep(args: argparse.Namespace) -> None:
     root = project_root()
     _prepare(root, args.set)
     with uncollected():
-        from paco_core.cli.sweep import sweep
+        from paco_core.experiments.reward_sweep import sweep
 
     _show(args, sweep(root, args.alpha, args.seeds, args.set, args.name))
 
 
 def reproduce(args: argparse.Namespace) -> None:
     from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.experiments.reproduction.variants import chosen
+    from paco_core.experiments.variants import chosen
 
     root = project_root()
     chosen(args.variants, load(root / PARAMS_FILE).policies.recipes)  # before more is imported
     _prepare(root, args.set)
     with uncollected():
-        from paco_core.cli import reproduce as command
+        from paco_core.experiments import reproduction as command
 
     options = command.ReproduceOptions(args.variants, args.seeds, args.set, args.name)
     act = command.listing if args.list else command.report_only if args.report_only else command.reproduce
@@ -230,7 +230,7 @@ def compare(args: argparse.Namespace) -> None:
 
     root = project_root()
     checked(args.out, "file", suffixes=(".html", ".htm"))
-    from paco_core.cli.compare import compare
+    from paco_core.experiments.comparison import compare
 
     _show(args, compare(root, args.runs, args.out, args.baseline))
 

@@ -1,26 +1,28 @@
-"""The reward model trained in several variants and under several seeds, each measured on the held-out rankings.
+"""Sweep over the share alpha of the decision token: reward models under several seeds, on the held-out rankings.
 
-The paper weighs the decision token by alpha = 0.1 and shows no other value (arXiv 2512.04784, section 3);
-this is the sweep over alpha, a grid (:mod:`.grid`) of the stage ``consistency_rank``.
+The paper weighs the decision token by alpha = 0.1 and shows no other value (arXiv 2512.04784, section 3). A sweep is a
+grid (:mod:`.grid`) of the stage ``consistency_rank``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from paco_core.benchmarks.ranking_metrics import METRICS
-from paco_core.benchmarks.statistics import Estimate, compare, estimate
-from paco_core.benchmarks.tables import ResultTable, interval, number, signed
+from paco_core.benchmarks.statistics import compare, estimate
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed, write_tables
+from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import BASE, REWARD
-from paco_core.experiments.grid import Cell, Result, Variant
+from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, folder_of, needed
 from paco_core.io import paths
-from paco_core.io.files import DataError, read_table
+from paco_core.io.answer import Answer, plain
+from paco_core.io.files import DataError, read_json, read_table, write_json
 
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
 VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
@@ -59,19 +61,44 @@ def cell(variant: Variant, seed: int, changes: Mapping[str, Any]) -> Cell:
     return Cell(variant, seed, paths.CONSISTENCY_RANK.name, values)
 
 
-@dataclass(frozen=True)
-class SweepRow:
-    """One line of the result: a variant over its seeds, or an evaluator that no variant changes."""
+def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], changes: Sequence[str], name: str) -> Answer:
+    """Run a sweep, write its tables below ``data/sweeps/NAME`` and return them as Markdown.
 
-    seeds: int
-    metrics: Mapping[str, Estimate]  # over prompts, of the mean over seeds
-    seed_standard_deviation: Mapping[str, float]  # NaN for one seed
-    gain: Mapping[str, Estimate] | None  # over the base; None for the base itself
-    validation: Mapping[str, float]  # means over seeds; of what is trained
+    Args:
+        alphas: see :func:`variant`; :data:`ALPHAS` when None.
+        changes: further ``key=value`` of ``params.yaml``, dotted keys, for all cells.
+
+    Raises:
+        DataError: for a setting or change that means nothing, a name that is none, when the pairs were not made yet, or
+            an experiment fails.
+        ParamsError: when the changed parameters are invalid.
+    """
+    out = folder_of(root / paths.DATA / "sweeps", name)
+    names = list(alphas or ALPHAS)
+    variants = [variant(each) for each in names]
+    if len(set(names)) < len(names):
+        raise DataError(f"a setting is given twice: {', '.join(names)}")
+    params = begin(root, changes, seeds)
+    cells = [cell(each, seed, changes_of(changes)) for each in variants for seed in seeds]
+    for each in cells:
+        changed(params, each.changes)
+    needed(root, paths.PAIRS / "benchmark.parquet")
+    results = Grid(root, out).run(cells)
+    if not results:
+        raise DataError(f"no cell of {name} is finished yet: another command is training them")
+    rows = summarise(results, params)
+    write_json(out / "results.json", plain(rows))
+    write_tables(out, f"Sweep {out.name}", result_tables(rows))
+    return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))
 
 
-def rows_of(results: Sequence[Result], params: Params) -> dict[str, SweepRow]:
-    """One row per variant, in the order of the results, then one for each evaluator that no variant changes."""
+def summarise(results: Sequence[Result], params: Params) -> dict[str, dict[str, Any]]:
+    """One row per variant, in the order of the results, then one for each evaluator that no variant changes.
+
+    Of a row: ``seeds``; ``metrics``, an Estimate over prompts, of the mean over seeds; ``seed_standard_deviation``,
+    NaN for one seed; ``gain`` over the base, None for the base itself; ``validation``, means over seeds, of what is
+    trained.
+    """
     tables = [read_table(result.folder(paths.CONSISTENCY_RANK) / "per_instance.parquet") for result in results]
     trained: dict[str, list[pd.DataFrame]] = {}
     validation: dict[str, list[dict[str, float]]] = {}
@@ -81,7 +108,7 @@ def rows_of(results: Sequence[Result], params: Params) -> dict[str, SweepRow]:
         validation.setdefault(name, []).append(result.metrics(paths.REWARD_LORA.name))
     fixed = {name: [_scores(tables[0], name)] for name in dict.fromkeys(tables[0]["method"]) if name != REWARD}
     base = fixed[BASE][0]
-    draws: dict[str, Any] = {
+    bootstrap: dict[str, Any] = {
         "groups": base["prompt_id"].tolist(),
         "resamples": params.consistency_rank.bootstrap,
         "seed": params.consistency_rank.seed,
@@ -89,15 +116,20 @@ def rows_of(results: Sequence[Result], params: Params) -> dict[str, SweepRow]:
     rows = {}
     for name, scores in (trained | fixed).items():
         values = np.stack([table[list(METRICS)].to_numpy(float) for table in scores])  # (seeds, instances, metrics)
-        mean, deviation = values.mean(axis=0), pd.DataFrame(np.nanmean(values, axis=1)).std()
-        columns = dict(zip(METRICS, mean.T, strict=True))
-        rows[name] = SweepRow(
-            len(scores),
-            {metric: estimate(column, **draws) for metric, column in columns.items()},
-            dict(zip(METRICS, deviation.tolist(), strict=True)),
-            None if name == BASE else {m: compare(column, base[m], **draws) for m, column in columns.items()},
-            {m: float(np.mean([found[m] for found in validation[name]])) for m in VALIDATION if name in validation},
-        )
+        deviation = pd.DataFrame(np.nanmean(values, axis=1)).std()
+        columns = dict(zip(METRICS, values.mean(axis=0).T, strict=True))
+        gain = {metric: compare(column, base[metric], **bootstrap) for metric, column in columns.items()}
+        rows[name] = {
+            "seeds": len(scores),
+            "metrics": {metric: estimate(column, **bootstrap) for metric, column in columns.items()},
+            "seed_standard_deviation": dict(zip(METRICS, deviation.tolist(), strict=True)),
+            "gain": None if name == BASE else gain,
+            "validation": {
+                metric: float(np.mean([of_seed[metric] for of_seed in validation[name]]))
+                for metric in VALIDATION
+                if name in validation
+            },
+        }
     return rows
 
 
@@ -106,20 +138,21 @@ def _scores(table: pd.DataFrame, method: str) -> pd.DataFrame:
     return table[table["method"] == method].sort_values("instance_id", ignore_index=True)
 
 
-def tables(rows: Mapping[str, SweepRow]) -> list[ResultTable]:
+def result_tables(rows: Mapping[str, Mapping[str, Any]]) -> list[ResultTable]:
     """The rankings, and the decision on validation pairs."""
     ranking = []
     for name, row in rows.items():
-        deviation = number(row.seed_standard_deviation["accuracy"])
-        accuracy, t1_b1 = (signed(row.gain[of]) if row.gain else "" for of in ("accuracy", "t1_b1"))
-        cells = [interval(row.metrics["accuracy"]), deviation, accuracy, interval(row.metrics["t1_b1"]), t1_b1]
-        ranking.append([name, str(row.seeds), *cells, interval(row.metrics["tau"])])
+        metrics, gain = row["metrics"], row["gain"]
+        accuracy, t1_b1 = (signed(gain[metric]) if gain else "" for metric in ("accuracy", "t1_b1"))
+        deviation = number(row["seed_standard_deviation"]["accuracy"])
+        cells = [interval(metrics["accuracy"]), deviation, accuracy, interval(metrics["t1_b1"]), t1_b1]
+        ranking.append([name, str(row["seeds"]), *cells, interval(metrics["tau"])])
     head = ["setting", "seeds", "accuracy", "sd over seeds", "over base", "T1-B1", "over base", "tau"]
     note = (
         "Held-out rankings. Mean over seeds with a 95% bootstrap interval over prompts; differences are paired. "
         "The interval does not include the variation between seeds: the standard deviation over seeds shows it."
     )
-    decision = [[name, *map(number, row.validation.values())] for name, row in rows.items() if row.validation]
+    decision = [[name, *map(number, row["validation"].values())] for name, row in rows.items() if row["validation"]]
     words = [name.replace("_", " ") for name in VALIDATION]
     return [
         ResultTable("Held-out rankings", head, ranking, [note]),

@@ -13,7 +13,7 @@ import mlflow
 import psutil
 import pytest
 
-from paco_core.cli.compare import compare
+from paco_core.experiments.comparison import compare
 from paco_core.runtime.tracking import unsent
 from tests.support import REPOSITORY
 from tests.support.waiting import until

@@ -13,14 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from PIL import Image
 
-from paco_core.cli.reproduce import ReproduceOptions
 from paco_core.config.changes import changed
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.records import write_prompts
 from paco_core.experiments.grid import Cell, Grid, Result
+from paco_core.experiments.reproduction import ReproduceOptions
 from paco_core.io import paths
 from paco_core.storybook.prompts import storybook_prompts
 from tests.support.fixture_project import records_of
@@ -93,7 +92,6 @@ class World:
         self.kill_at: int | None = None
         self.meanwhile: Callable[[], object] = lambda: None  # while something is trained
         self.edit_gain = 0.3
-        self.reached_gain = 0.1
         self.edits_per_picture = 1
 
     def run(self, grid: Grid, name: str, cell: Cell) -> None:
@@ -121,30 +119,16 @@ class World:
             for size in rule.eval_sizes
             for n in range(6)
         ]
-        self._samples(out / "data" / cell.stage, rows)
+        (out / "data" / cell.stage).mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(out / "data" / cell.stage / "per_prompt.parquet")
         finish(grid, name)
-
-    def _samples(self, folder: Path, rows: list[dict[str, Any]]) -> None:
-        (folder / "samples" / "reference").mkdir(parents=True)
-        pd.DataFrame(rows).to_parquet(folder / "per_prompt.parquet")
-        entries = []
-        for n, row in enumerate(rows):
-            Image.new("RGB", (16, 16), (n, 0, 0)).save(folder / "samples" / f"{n}.png")
-            entry = {
-                **row,
-                "file": f"{n}.png",
-                "theme": f"theme {row['prompt_id']}",
-                "prompt": f"do {row['prompt_id']}",
-            }
-            entries.append(entry | ({"reference": f"{n}.png"} if "picture" in row else {}))
-        (folder / "samples" / "samples.json").write_text(json.dumps(entries))
 
     def _row(self, cell: Cell, recipe: str, size: int, when: str, n: int) -> dict[str, Any]:
         trained, variant = when == "after", cell.variant.name
         case = {"policy": recipe, "size": size, "when": when, "prompt_id": f"p{n}", "seed": 0}
         if recipe == "kontext_edit":
             gain = (self.edit_gain + cell.seed / 100 + n / 1000) * trained
-            scores = {"gold_editing": BARE + gain, "gold_reached": 0.5 + self.reached_gain * trained}
+            scores = {"gold_editing": BARE + gain, "gold_reached": 0.5 + 0.1 * trained}
             about = {"picture": f"picture {n // self.edits_per_picture}", "task_type": "size", "language": "en"}
             return {**case, **about, **scores, "gold_kept": 0.9, "editing": BARE, "edit_following": 0.5}
         gold = BARE + n / 10 + (GAIN.get(variant, 0.0) + cell.seed / 100 + n / 1000) * trained
@@ -164,6 +148,6 @@ def options(*variants: str, seeds: tuple[int, ...] = (0, 1), changes: tuple[str,
 
 
 def reported(made: Path, recipe: str = "flux_t2is") -> dict[str, Any]:
-    """What the report says of a recipe: its ``variants``, ``findings`` and ``published`` rows."""
+    """What the report says of a recipe: its ``variants`` and ``published`` rows."""
     report = json.loads((made / "data" / "reproduce" / "try" / "report.json").read_text())
     return dict(report["recipes"][recipe])

@@ -47,7 +47,7 @@ DIFFERENT = {
     "paco_core/data/checks.py": {"report": "a value of pairs.leakage"},
     "paco_core/exchange/card.py": {"pairs": PART, "prompts": PART, "rankings": PART},
     "paco_core/config/params_policies.py": {"edits": TASK, "policies": SECTION},
-    "paco_core/experiments/reproduction/report.py": {"report": "a file's name"},
+    "paco_core/experiments/reproduction_report.py": {"report": "a file's name"},
     "paco_core/planning/refusals.py": {"edits": TASK}
     | dict.fromkeys(
         ("annotations", "diverse_prompts", "edit_prompts", "grids", "pairs", "policies", "prompts", "t2is"), SECTION

@@ -17,7 +17,7 @@ from paco_core.benchmarks.edit_changes import compare_edits
 from paco_core.benchmarks.paired_changes import compare_changes
 from paco_core.benchmarks.tables import interval, signed
 from paco_core.config.params import load
-from paco_core.experiments.reproduction import summary
+from paco_core.experiments import reproduction_summary
 from paco_core.io.files import DataError
 from paco_core.operations.promotion import decision
 from paco_core.painting.painted import AFTER, BEFORE, Painted
@@ -108,5 +108,5 @@ def test_a_group_with_a_failed_case_has_no_mean_in_a_reproduction(tmp_path: Path
     table = pd.DataFrame(rows, columns=["when", "prompt_id", "seed", "x"]).assign(policy="flux", size=64)
     table.to_parquet(tmp_path / "per_prompt.parquet")
     result, task = SimpleNamespace(folder=lambda _path: tmp_path), SimpleNamespace(results=Path(), group="prompt_id")
-    means = summary._cases(result, "flux", task)["x"]  # type: ignore[arg-type]
+    means = reproduction_summary._cases(result, "flux", task)["x"]  # type: ignore[arg-type]
     assert math.isnan(means["after", 64, "p0"]) and means["after", 64, "p1"] == 0.5

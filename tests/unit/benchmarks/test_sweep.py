@@ -10,11 +10,10 @@ import pandas as pd
 import pytest
 
 from paco_core.benchmarks.ranking_metrics import METRICS
-from paco_core.cli.sweep import sweep
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
 from paco_core.experiments.grid import Cell, Grid
-from paco_core.experiments.reward_sweep import VALIDATION, variant
+from paco_core.experiments.reward_sweep import VALIDATION, sweep, variant
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from tests.support.reproduced import commit, finish, stand_in

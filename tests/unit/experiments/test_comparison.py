@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.cli.compare import compare
-from paco_core.experiments.comparison import page
-from paco_core.experiments.comparison.collect import Runs
-from paco_core.experiments.comparison.samples import read_samples
+from paco_core.experiments import comparison
+from paco_core.experiments.compared_runs import Runs, read_samples
+from paco_core.experiments.comparison import compare
 from paco_core.io.files import DataError, write_json
 from paco_core.runtime.tracking import open_run
 
@@ -52,11 +51,11 @@ def test_table_and_page(project: Path, runs: list[str]) -> None:
 def test_pictures_meet_at_equal_samples_though_their_steps_differ(project: Path, runs: list[str]) -> None:
     store = Runs(project)
     found = [found for run in runs for found in store.find(run)]
-    assert page.axis(found) == "samples seen"
-    rows = page.picture_rows(found, store.picture)["unseen_64px"]
+    assert comparison.axis(found) == "samples seen"
+    rows = comparison.picture_rows(found, store.picture)["unseen_64px"]
     assert [moment for moment, _ in rows] == ["0 samples seen", "288 samples seen"]
     assert all(cell is not None for _, cells in rows for cell in cells)
-    (drawn,) = [c for c in page.curve_charts(found) if c["title"] == "eval/64/consistency"]
+    (drawn,) = [c for c in comparison.curve_charts(found) if c["title"] == "eval/64/consistency"]
     assert "[0]: 0 at 0, 0.3 at 288; [1]: 0 at 0, 0.6 at 288" in drawn["svg"]
 
 

@@ -1,4 +1,4 @@
-"""The tables of `paco reproduce`: cells once, kills survived, honest words. Experiments are stood in for."""
+"""The tables of `paco reproduce`: cells once, kills survived. Experiments are stood in for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paco_core.cli import reproduce as command
 from paco_core.cli.commands import main
-from paco_core.cli.reproduce import ReproduceOptions, reproduce
 from paco_core.config.changes import changed
 from paco_core.config.params import load
-from paco_core.experiments.reproduction import summary
-from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN
-from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, cell, chosen
+from paco_core.experiments import reproduction as command
+from paco_core.experiments import reproduction_summary as summary
+from paco_core.experiments.reproduction import ReproduceOptions, reproduce
+from paco_core.experiments.variants import LARGEST, VARIANTS, cell, chosen
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import flatten
 from tests.support import forked
@@ -36,11 +35,10 @@ SECONDS = {"full": 10.0, "no_decoupling": 25.0, "no_log_tame": 11.0, "kontext": 
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow has the seconds of each training."""
 
-    def seconds(_runs: object, experiment: str, _stage: str, _epochs: int) -> dict[str, Any]:
-        taken = SECONDS[experiment.split("-")[1]]
-        return {"run": "r", "seconds": taken, "processor_seconds": 2.0, "ended": "today"}
+    def seconds(_store: object, name: str, _epochs: int) -> dict[str, Any]:
+        return {"run": "r", "seconds": SECONDS[name.split("-")[1]], "processor_seconds": 2.0, "ended": "today"}
 
-    monkeypatch.setattr(summary._Runs, "seconds", seconds)
+    monkeypatch.setattr(summary, "training_seconds", seconds)
 
 
 @pytest.mark.usefixtures("timed")
@@ -57,19 +55,12 @@ def test_the_table_says_what_the_figures_say(made: Path, world: World) -> None:
     training = report["variants"]["no_decoupling"]["trainings"]["1"]
     assert (training["seconds"], training["processor_seconds"], training["epochs"]) == (25.0, 2.0, 2)
     assert training["stopped"] is False and training["experiment"].startswith("try-no_decoupling-1-")
-    said = {finding["claim"][:24]: (finding["verdict"], finding["evidence"]) for finding in report["findings"]}
-    lifts = [f for f in report["findings"] if f["claim"].startswith("flux_t2is lifts gold consistency at")]
-    assert [f["verdict"] for f in lifts] == [HELD, HELD] and "at 64 px, its training size, by 0.15" in lifts[0]["claim"]
-    assert said["Training at 64 px gives "][0] == NOT_HELD and "+0.100 (+0.100" in said["Training at 64 px gives "][1]
-    assert said["The low training size sa"][0] == HELD and "2.50 x" in said["The low training size sa"][1]
-    assert said["Log-taming keeps the rat"] == (HELD, said["Log-taming keeps the rat"][1])
-    assert "over seeds: 1.50 (1.50 to 1.51) with it" in said["Log-taming keeps the rat"][1]
-    assert said["Without log-taming panel"][0] == HELD
+    assert training["reward_ratio"] == pytest.approx(1.51)
+    assert "| no_decoupling | 25 (25 to 25) | 2.50 | 2 (2 to 2) | 1.50 (1.50 to 1.51) | " in text
     assert [row["figures"]["hours"] for row in report["published"]] == [6.0, 12.0, 6.0]
     assert "(published)" in text and "| no_log_tame | 2 |" in text and text == (out / "report.md").read_text()
     html = (out / "report.html").read_text()
-    assert html.count("<img") == 2 * 4 * 4, "two sizes, four prompts, three variants and the bare model"
-    assert html.count('class="whisker"') == 5 * 3 * 2, "five measures, three variants, two sizes"
+    assert html.count("<table>") == text.count("\n|---") and "<h2>flux_t2is</h2>" in html
 
 
 def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
@@ -178,35 +169,10 @@ def test_an_editing_policy_has_a_part_of_its_own(made: Path, world: World) -> No
     found = edits["variants"]["kontext"]["measures"]["128"]["gold_editing"]
     assert found["before"]["mean"] == pytest.approx(BARE) and found["over_plain"] is None
     assert found["change"]["mean"] == pytest.approx(0.3 + 0.005 + 0.0025) and found["change"]["groups"] == 6
-    claims = edits["findings"]
-    lifts = [f"kontext_edit lifts gold editing at {size} px" for size in (64, 128)]
-    assert [f["claim"].split(",")[0] for f in claims] == lifts
-    assert [f["verdict"] for f in claims] == [HELD, HELD]
     assert {row["model"] for row in edits["published"]} >= {"FLUX.1-Kontext-dev"}
     table = text.split("# kontext_edit")[1]
     assert "edited as asked, all else kept" in table and "less " not in table.split("## Trainings")[0]
     assert "reward ratio |" not in table and "clip fraction |" in table, "one reward has no ratio"
-    html = (made / "data/reproduce/try/report.html").read_text()
-    assert html.count("<img") == 2 * 4 * 2 + 2 * 4 * 3, "sets before and after; edits with the picture to edit"
-    assert html.count('<div class="of">do p0</div>') == 2, "the instruction"
-
-
-@pytest.mark.parametrize(
-    ("gain", "reached", "verdict", "why"),
-    [
-        (0.3, 0.0, HELD, ""),
-        (-0.5, 0.0, NOT_HELD, "it did not rise"),
-        (0.3, -0.1, NOT_HELD, "gold reached fell by more than 0.03"),
-        (-0.004, 0.0, OPEN, "the interval reaches down to no change"),
-    ],
-)
-def test_an_editing_policy_that_does_not_rise_is_said_so(
-    made: Path, world: World, gain: float, reached: float, verdict: str, why: str
-) -> None:
-    world.edit_gain, world.reached_gain = gain, reached
-    reproduce(made, options("kontext"))
-    found = reported(made, "kontext_edit")["findings"]
-    assert {f["verdict"] for f in found} == {verdict} and all(f["evidence"].endswith(why) for f in found), found
 
 
 def test_edits_of_one_picture_stand_or_fall_together(made: Path, world: World) -> None:
@@ -262,10 +228,8 @@ def test_a_case_that_a_seed_does_not_measure_is_not_missing() -> None:
     assert (found.mean, found.count, found.missing) == (2.0, 3, 1)
 
 
-def test_what_cannot_be_told_apart_is_said_so(made: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GAIN, "no_decoupling", GAIN["full"])
+def test_variants_without_a_common_seed_have_no_difference(made: Path, world: World) -> None:
     reproduce(made, options("no_decoupling", seeds=(0,)))
-    assert reported(made)["findings"] == []
     reproduce(made, options("full", seeds=(1,)))
-    (apart,) = [f for f in reported(made)["findings"] if f["claim"].startswith("Training at 64 p")]
-    assert (apart["verdict"], apart["evidence"]) == (OPEN, "the two share no training seed")
+    measures = reported(made)["variants"]["no_decoupling"]["measures"]["128"]
+    assert measures["gold_consistency"]["over_plain"] is None

@@ -20,7 +20,7 @@ from tests.support.pretended_cuda.machine import uuid
 #: What every entry imports before it leases a GPU; stages lease theirs between their declaration and their `run`.
 ENTRIES = (
     "paco_core.cli.paint", "paco_core.cli.play", "paco_core.cli.score", "paco_core.cli.score_table",
-    "paco_core.operations.promote", "paco_core.cli.reproduce", "paco_core.cli.sweep",
+    "paco_core.operations.promote", "paco_core.experiments.reproduction", "paco_core.experiments.reward_sweep",
     "paco_core.operations.reevaluation", "paco_core.operations.promotion.measuring", "paco_core.api.painter",
     "paco_core.api.judge",
 )  # fmt: skip

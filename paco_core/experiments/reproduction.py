@@ -1,4 +1,4 @@
-"""`paco reproduce`: train the variants, measure them, write the report; resume where it was stopped."""
+"""`paco reproduce`: variants of recipes under several seeds, measured and reported; it resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, folder_of, needed, say
-from paco_core.experiments.reproduction import report
-from paco_core.experiments.reproduction.variants import VARIANTS, cell, chosen
+from paco_core.experiments.reproduction_report import write
+from paco_core.experiments.variants import VARIANTS, cell, chosen
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.file_locks import locked
+from paco_core.planning.plan import refuse_impossible
 from paco_core.tasks.table import task_of
 
 FOLDER = paths.DATA / "reproduce"
@@ -69,7 +70,7 @@ def report_only(root: Path, options: ReproduceOptions) -> Answer:
 def _write(grid: Grid, variants: Sequence[Variant], params: Params, options: ReproduceOptions) -> Answer:
     """Write the report; one command at a time does."""
     with locked(grid.out / ".report.lock"):
-        return report.write(grid.out, _finished(grid, variants, params, options), params)
+        return write(grid.out, _finished(grid, variants, params, options), params)
 
 
 def _finished(grid: Grid, variants: Sequence[Variant], params: Params, options: ReproduceOptions) -> list[Result]:
@@ -105,8 +106,6 @@ def reproduce(root: Path, options: ReproduceOptions) -> Answer:
 
 def _check(root: Path, params: Params, each: Cell) -> None:
     """Raise DataError if the stages before a cell's have not run, or its parameters cannot work."""
-    from paco_core.planning.plan import refuse_impossible
-
     task = task_of(params.policies.recipe(str(each.variant.recipe)))
     for path in (paths.REWARD_MERGED, task.prompts):
         needed(root, path)
