@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,6 @@ class Job:
     """A piece of work: its own thread reports progress here, and learns here that nobody wants it any more."""
 
     id: str
-    work: Work | None = field(repr=False)  # None once it has ended: what it holds is freed
     state: str = WAITS
     doing: str = ""
     done: int = 0
@@ -103,10 +103,9 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}  # oldest first
-        self._changed = threading.Condition()
-        self._closing = False
-        self._thread = threading.Thread(target=self._work, name="play", daemon=True)
-        self._thread.start()
+        self._lock = threading.RLock()
+        self._pool = ThreadPoolExecutor(1, "play")
+        self._last: Future[None] | None = None
 
     def submit(self, work: Work) -> dict[str, Any]:
         """Queue a piece of work; its view.
@@ -114,22 +113,22 @@ class Jobs:
         Raises:
             Full: when :data:`WAITING` jobs wait.
         """
-        with self._changed:
+        with self._lock:
             if len(self._in_state(WAITS)) >= WAITING:
                 raise Full(f"{WAITING} requests wait already: wait for one of them, or cancel one")
             for job in self._in_state(DONE, FAILED, CANCELLED)[:-KEPT]:
                 del self._jobs[job.id]
-            job = Job(secrets.token_hex(8), work)
+            job = Job(secrets.token_hex(8))
             self._jobs[job.id] = job
-            self._changed.notify()
+            self._last = self._pool.submit(self._run, job, work)
         return self.view(job.id)
 
     def view(self, name: str) -> dict[str, Any]:
         """
         Raises:
-            Unknown: when there is no such job.
+            UnknownJob: when there is no such job.
         """
-        with self._changed:
+        with self._lock:
             job = self._named(name)
             waiting = self._in_state(WAITS)
             ahead = waiting.index(job) + len(self._in_state(RUNS)) if job in waiting else 0
@@ -139,21 +138,19 @@ class Jobs:
         """Cancel a job: at once where it waits, at its next step where it runs; its view.
 
         Raises:
-            Unknown: when there is no such job.
+            UnknownJob: when there is no such job.
         """
-        with self._changed:
+        with self._lock:
             self._cancel(self._named(name))
         return self.view(name)
 
-    def close(self, patience: float) -> bool:
+    def close(self, timeout_s: float) -> bool:
         """Cancel everything; whether the thread has ended within so many seconds."""
-        with self._changed:
-            self._closing = True
+        with self._lock:
             for job in self._jobs.values():
                 self._cancel(job)
-            self._changed.notify()
-        self._thread.join(patience)
-        return not self._thread.is_alive()
+        self._pool.shutdown(wait=False)
+        return self._last is None or not wait([self._last], timeout_s).not_done
 
     def _named(self, name: str) -> Job:
         if name not in self._jobs:
@@ -166,33 +163,24 @@ class Jobs:
     def _cancel(self, job: Job) -> None:
         job.cancel()
         if job.state == WAITS:
-            job.state, job.work = CANCELLED, None
+            job.state = CANCELLED
 
-    def _next(self) -> tuple[Job, Work] | None:
-        """The oldest job that waits, once there is one; None when all is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._in_state(WAITS))
-            for job in self._in_state(WAITS):
-                if job.work is not None:
-                    job.state = RUNS
-                    return job, job.work
-            return None
-
-    def _work(self) -> None:
-        while (found := self._next()) is not None:
-            job, work = found
-            begun, state = time.monotonic(), DONE
-            try:
-                job.result = work(job)
-            except Cancelled:
-                state = CANCELLED
-            except DataError as error:
-                state, job.error = FAILED, str(error)
-            except Exception as error:  # the page goes on; the terminal shows where it happened
-                message = of_system(error)
-                if message is None:
-                    log.exception("a request of the page failed")
-                state, job.error = FAILED, message or f"{type(error).__name__}: {error}"
-            del work, found
-            with self._changed:
-                job.seconds, job.work, job.state = round(time.monotonic() - begun, 1), None, state
+    def _run(self, job: Job, work: Work) -> None:
+        with self._lock:
+            if job.state == CANCELLED:
+                return
+            job.state = RUNS
+        begun, state = time.monotonic(), DONE
+        try:
+            job.result = work(job)
+        except Cancelled:
+            state = CANCELLED
+        except DataError as error:
+            state, job.error = FAILED, str(error)
+        except Exception as error:  # the page goes on; the terminal shows where it happened
+            message = of_system(error)
+            if message is None:
+                log.exception("a request of the page failed")
+            state, job.error = FAILED, message or f"{type(error).__name__}: {error}"
+        with self._lock:
+            job.seconds, job.state = round(time.monotonic() - begun, 1), state

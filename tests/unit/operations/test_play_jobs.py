@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -158,10 +159,12 @@ def test_only_some_may_wait_and_only_the_last_are_kept(jobs: Jobs, monkeypatch: 
 
 
 def test_what_ended_holds_nothing_but_its_result(jobs: Jobs) -> None:
-    big = object()
-    name = jobs.submit(lambda _job, _held=big: {"made": True})["job"]
+    pictures = Gate()
+    name = jobs.submit(lambda _job, _pictures=pictures: {"made": True})["job"]
+    left = weakref.ref(pictures)
+    del pictures
     ended(jobs, name)
-    assert jobs._jobs[name].work is None
+    until(lambda: left() is None)
 
 
 def test_closing_cancels_all_and_says_whether_something_could_not_be_stopped() -> None:

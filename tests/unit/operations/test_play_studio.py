@@ -54,7 +54,7 @@ def job(at_step: Callable[[Job], object] = lambda _job: None) -> Job:
             super().advance(count)
             at_step(self)
 
-    return Watched("0", None)
+    return Watched("0")
 
 
 def pixels(made: Studio, row: dict[str, Any]) -> bytes:
