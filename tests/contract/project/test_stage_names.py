@@ -57,6 +57,7 @@ DIFFERENT = {
     "paco_core/report/policies.py": {"policies": "a key of a benchmark's results", "prompts": UNIT},
     "paco_core/reward_model/checks.py": {"pairs": "a figure"},
     "paco_core/runtime/code/stage_code.py": {"code": "the stage itself, which is bookkeeping"},
+    "tools/mutate.py": {"pairs": "a package"},
     "paco_core/tasks/edits.py": {"edits": TASK},
     "paco_core/tasks/preferences.py": {"annotations": "a place in an error"},
     "paco_core/tasks/sets.py": {"prompts": UNIT},
