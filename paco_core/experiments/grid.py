@@ -17,11 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dvc_project.file_locks import hold
 from dvc_project.yaml import parse_yaml
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
-from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError, checked_name, digest
 from paco_core.io.targets import checked
 from paco_core.runtime.git import git_output

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dvc_project.file_locks import locked
 from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
@@ -14,7 +15,6 @@ from paco_core.experiments.reproduction_report import write
 from paco_core.experiments.variants import VARIANTS, cell, chosen
 from paco_core.io import paths
 from paco_core.io.answer import Answer
-from paco_core.io.file_locks import locked
 from paco_core.planning.plan import refuse_impossible
 from paco_core.tasks.table import task_of
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dvc_project import file_locks
 from dvc_project.errors import DataError
-from paco_core.io import file_locks
 
 PREFIX, SUFFIX = ".paco-", ".part"  # .gitignore and .dvcignore of a project leave out *.part
 MARK = "made-by-paco.lock"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paco_core.io.file_locks import locked, try_hold
+from dvc_project.file_locks import locked, try_hold
 from paco_core.io.files import DataError, file_stats
 from paco_core.io.messages import meant
 from paco_core.io.project import owner_root

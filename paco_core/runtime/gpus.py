@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held, try_hold
+from dvc_project.file_locks import hold, is_held, locked, remove_unless_held, try_hold
 from paco_core.io.files import DataError
 from paco_core.runtime import nvidia_smi
 from paco_core.runtime.nvidia_smi import Gpu, Listing

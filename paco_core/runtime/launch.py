@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from dvc_project.file_locks import hold
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
 from paco_core.io import targets
-from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError
 from paco_core.io.imports import rarely_collected
 from paco_core.runtime import launchers

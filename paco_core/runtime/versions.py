@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dvc_project.cache import Cache
+from dvc_project.file_locks import locked
 from dvc_project.hashing import Workspace
 from paco_core.io.atomic import atomic
-from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError
 
 RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache

@@ -18,7 +18,7 @@ import mlflow
 import pytest
 import yaml
 
-from paco_core.io.file_locks import is_held
+from dvc_project.file_locks import is_held
 from paco_core.io.files import folder_digest
 from paco_core.operations.audit import audit
 from paco_core.runtime.checkpoints import stage_folder

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from paco_core.io.file_locks import hold, is_held
+from dvc_project.file_locks import hold, is_held
 from paco_core.serving.servers import supervisor
 from tests.faults.verdicts import Ledger
 from tests.support import forked

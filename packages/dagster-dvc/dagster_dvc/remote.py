@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from dagster_dvc.process import Completed, run_group, tidy_up
+from dvc_project.paths import replace_text
 from dvc_project.process_group import interrupt_on
 from dvc_project.project import DvcProject
 
@@ -49,9 +50,7 @@ def main(argv: list[str]) -> int:
         code = STOPPED
     code = code if code >= 0 else 128 - code
     if arguments.status is not None:
-        part = arguments.status.with_name(f".{arguments.status.name}.part")
-        part.write_text(str(code))
-        part.replace(arguments.status)
+        replace_text(arguments.status, str(code))
     return code
 
 

@@ -22,8 +22,8 @@ from dagster_dvc.pipes import open_stage_session, pipes_context_data
 from dagster_dvc.process import Completed, began, interrupt_with_parent, run_group, tidy_up
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
 from dagster_dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
+from dvc_project.file_locks import locked
 from dvc_project.lockfile import Entry
-from dvc_project.locks import alone
 from dvc_project.process_group import DVC, search_path
 from dvc_project.project import DvcProject, Stage
 from dvc_project.repository import tmp_folder
@@ -172,7 +172,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
             dagster.Failure: when one failed; it is busy while a stage runs that reads what it writes.
         """
         root = Path(self.project_dir)
-        with alone(tmp_folder(root) / "dagster-bookkeeping.lock"):
+        with locked(tmp_folder(root) / "dagster-bookkeeping.lock"):
             project = DvcProject(root, translator.get_derived)
             state = ProjectState(project)
             due = [one for one in project.bookkeeping(project.stages[stage.name]) if not state.of(one).in_sync]

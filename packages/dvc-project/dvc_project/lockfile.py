@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dvc_project.errors import DvcProjectError, MergeConflictError
+from dvc_project.file_locks import shared
 from dvc_project.hashing import digest
-from dvc_project.locks import shared
 from dvc_project.paths import Overlaps
 from dvc_project.reading import read_data
 from dvc_project.repository import tmp_folder

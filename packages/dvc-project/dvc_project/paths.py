@@ -11,6 +11,13 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file that readers see complete, either the earlier text or this one."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def overlap(a: str, b: str) -> bool:
     """Whether two paths are the same, or one lies in the other."""
     return a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dvc_project.locks import held
+from dvc_project.file_locks import try_hold
+from dvc_project.paths import replace_text
 from dvc_project.repository import locks_by_link, tmp_folder
 
 RWLOCK = "rwlock"
@@ -48,14 +48,14 @@ def release_dead_locks(root: Path) -> list[int]:
     path = tmp_folder(root) / RWLOCK
     if not path.is_file() or locks_by_link(root):
         return []
-    with held(path.with_name("rwlock.lock"), _WAIT_SECONDS) as ours:
-        if not ours:
-            return []
+    lock_file = try_hold(path.with_name("rwlock.lock"), _WAIT_SECONDS)
+    if lock_file is None:
+        return []
+    with lock_file:
         try:
             lock: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            with suppress(FileNotFoundError):
-                path.unlink()
+            path.unlink(missing_ok=True)
             return []
         try:
             write = {p: info for p, info in lock.get("write", {}).items() if lives(info["pid"])}
@@ -66,9 +66,7 @@ def release_dead_locks(root: Path) -> list[int]:
         read = {p: infos for p, infos in read.items() if infos}
         gone = before - _ids(write, read)
         if gone:
-            part = path.with_name(f".rwlock.{os.getpid()}.part")
-            part.write_text(json.dumps({"write": write, "read": read}))
-            part.replace(path)
+            replace_text(path, json.dumps({"write": write, "read": read}))
         return sorted(gone)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import IO, Any
 
+from dvc_project.file_locks import hold, locked
 from paco_core.io.files import DataError, read_jsonl
 
 
@@ -23,16 +23,14 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise DataError(f"{path}: a folder, expected a file; remove it")
-        self._file = path.open("a+b")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.rows = _rows(path, self._file)
+            self._file = hold(path)
         except BlockingIOError:
-            self._file.close()
             raise DataError(f"{path}: another process is writing it; wait until it has finished") from None
+        try:
+            self.rows = _rows(path, self._file)
         except DataError:
             self._file.close()
             raise
@@ -63,15 +61,12 @@ class SharedJournal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
+        with locked(path) as stream:
             self.rows = _rows(path, stream)
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one row as one line."""
-        with self.path.open("a+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
+        with locked(self.path) as stream:
             _cut_half_line(stream)
             stream.write(_line(row))
         self.rows.append(row)
@@ -81,7 +76,7 @@ def _line(row: dict[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _rows(path: Path, stream: BinaryIO) -> list[dict[str, Any]]:
+def _rows(path: Path, stream: IO[bytes]) -> list[dict[str, Any]]:
     """The rows of a file, without what a kill left of a last line."""
     _cut_half_line(stream)
     try:
@@ -90,7 +85,7 @@ def _rows(path: Path, stream: BinaryIO) -> list[dict[str, Any]]:
         raise DataError(f"{error}; remove the line") from None
 
 
-def _cut_half_line(stream: BinaryIO) -> None:
+def _cut_half_line(stream: IO[bytes]) -> None:
     """Remove what a kill left of a last line."""
     if end := stream.seek(0, os.SEEK_END):
         stream.seek(end - 1)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dvc_project.file_locks import locked
 from dvc_project.lockfile import Lock
 from paco_core.io import paths
 from paco_core.io.answer import Answer
-from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError
 from paco_core.io.project import owner_root
 from paco_core.runtime.provenance.chain import Provenance

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from dvc_project.file_locks import locked
 from paco_core.io.atomic import atomic
-from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, SERVERS, STORE, limit_requests, short

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from paco_core.io.file_locks import is_held, try_hold
+from dvc_project.file_locks import is_held, try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
 from paco_core.io.secrets import redacted

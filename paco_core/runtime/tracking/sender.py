@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.io.file_locks import is_held, try_hold
+from dvc_project.file_locks import is_held, try_hold
 from paco_core.io.project import owner_root
 from paco_core.io.secrets import bare, redact_tracebacks, redacted
 from paco_core.runtime.tracking.delivery import Delivery

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paco_core.io.file_locks import hold
+from dvc_project.file_locks import hold
 from paco_core.serving.engines import Launch
 from paco_core.serving.protocol import ServingError
 

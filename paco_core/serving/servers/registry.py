@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held
+from dvc_project.file_locks import hold, is_held, locked, remove_unless_held
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.io.local_server import is_loopback
 from paco_core.io.project import owner_root
@@ -96,7 +96,7 @@ class Registry:
     def log(self, name: str) -> Path:
         return self.home(name) / "server.log"
 
-    def guard(self) -> AbstractContextManager[None]:
+    def guard(self) -> AbstractContextManager[object]:
         """Hold the registry's lock."""
         return locked(self._lock)
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from paco_core.io.file_locks import locked, remove_unless_held
+from dvc_project.file_locks import locked, remove_unless_held
 from paco_core.runtime.parent_process import die_with_parent
 
 WATCH_S = 0.25

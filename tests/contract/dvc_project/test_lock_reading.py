@@ -12,8 +12,8 @@ from dvc.exceptions import DvcException
 from dagster_dvc import DvcProject, DvcProjectError
 from dagster_dvc.checks import in_sync
 from dvc_project import lockfile
+from dvc_project.file_locks import hold
 from dvc_project.state import ProjectState
-from paco_core.io.file_locks import hold
 from tests.support import dvc_itself
 
 STAGE = "  {0}:\n    cmd: make {0}\n    outs:\n    - path: {0}.out\n      md5: {0}00\n"

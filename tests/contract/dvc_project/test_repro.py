@@ -16,9 +16,9 @@ import pytest
 import dvc_graphs as graphs
 from dvc_project import process_group, repro
 from dvc_project.errors import DvcProjectError
+from dvc_project.file_locks import is_held
 from dvc_project.process_group import DVC, search_path
 from dvc_project.project import DvcProject
-from paco_core.io.file_locks import is_held
 from paco_core.runtime.launch import lock_file
 from tests.support import REPOSITORY, waiting
 

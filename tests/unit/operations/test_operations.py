@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dvc_project.file_locks import hold
 from paco_core.config.params import PARAMS_FILE, load
-from paco_core.io.file_locks import hold
 from paco_core.operations import cases, reevaluation
 from paco_core.operations.alerts import FILE, alert
 from paco_core.operations.audit import audit, to_audit

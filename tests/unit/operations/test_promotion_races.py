@@ -10,9 +10,9 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
+from dvc_project.file_locks import is_held
 from dvc_project.lockfile import Entry, Inputs, Lock
 from paco_core.config.params import load
-from paco_core.io.file_locks import is_held
 from paco_core.io.files import DataError
 from paco_core.operations import promote as command
 from paco_core.operations.promotion.champions import CHAMPION, LOCKS, MD5_TAG, Champions, Version

@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
+from dvc_project.file_locks import is_held
 from paco_core.config.params import Params, load
-from paco_core.io.file_locks import is_held
 from paco_core.runtime import gpus, placement
 from tests.support.pretended_cuda import pretended
 from tests.support.pretended_cuda.machine import uuid

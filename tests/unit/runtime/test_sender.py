@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from paco_core.io.file_locks import is_held
+from dvc_project.file_locks import is_held
 from paco_core.runtime.tracking import open_run, send_left_over, sender, tracking_uri, unsent
 from paco_core.runtime.tracking.journal import RunJournal, journals
 from paco_core.runtime.tracking.sender import LOG

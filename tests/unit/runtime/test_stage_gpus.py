@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paco_core.io.file_locks import is_held
+from dvc_project.file_locks import is_held
 from paco_core.io.files import DataError
 from paco_core.runtime import gpus, launch, placement
 from paco_core.runtime.launchers import accelerated

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.io.file_locks import is_held
+from dvc_project.file_locks import is_held
 from paco_core.io.files import DataError
 from paco_core.runtime.launch import lock_file, only_run
 from paco_core.stages import run_stage

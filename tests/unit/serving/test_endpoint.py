@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from dvc_project.file_locks import is_held
 from paco_core.config.params import ServingParams, load
-from paco_core.io.file_locks import is_held
 from paco_core.io.files import DataError
 from paco_core.serving.engines import launch, vllm
 from paco_core.serving.protocol import ServingError

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from paco_core.io import file_locks
-from paco_core.io.file_locks import hold, is_held, locked, remove_unless_held, try_hold
+from dvc_project import file_locks
+from dvc_project.file_locks import hold, is_held, locked, remove_unless_held, try_hold
 from paco_core.serving.servers import supervisor
 from tests.support.waiting import until
 
@@ -145,7 +145,7 @@ def test_a_file_that_is_removed_while_it_is_opened_is_opened_anew(
 def test_a_file_that_is_never_at_its_path_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a file system that gives a file another number each time it is asked."""
     (tmp_path / "lock").touch()
-    monkeypatch.setattr(file_locks, "LOOKED_AT_S", 0.01)
+    monkeypatch.setattr(file_locks, "SHARED_S", 0.01)
     monkeypatch.setattr(file_locks, "_is_at", lambda *_: False)
     for use in (file_locks.locked, file_locks.shared):
         with pytest.raises(OSError, match="lock"), use(tmp_path / "lock"):

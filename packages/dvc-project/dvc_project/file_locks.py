@@ -1,9 +1,8 @@
-"""File locks. The kernel releases them when the process that holds them ends, whatever ends it.
+"""File locks (flock). The kernel releases a lock when the process that holds it ends.
 
-To see whether a lock is held, :func:`is_held` takes a share of it for a moment. Who wants the lock can distinguish a
-look from a holder (a share can be had beside it, and beside a holder it cannot) and tries again. A lock file may be
-removed by its holder, or by :func:`remove_unless_held`: who has locked a file that is no longer at its path, or has a
-share of it, has nothing, and opens it anew.
+:func:`is_held` takes a shared lock for a moment. A process that wants the lock can tell a shared lock from an exclusive
+one, and tries again. A lock file may be removed by its holder, or by :func:`remove_unless_held`: a process that has
+locked a file which is no longer at its path opens the file again.
 """
 
 from __future__ import annotations
@@ -19,58 +18,61 @@ from pathlib import Path
 from typing import IO
 
 TRIES = 1000  # after which a file that is never at its path is a fault of its file system
-LOOKED_AT_S = 10.0  # that others may go on looking at a lock, one after another, before it counts as held
+SHARED_S = 10.0  # that others may share a lock, one after another, before it counts as held
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; waits for its present holder.
+def locked(path: Path) -> Iterator[IO[bytes]]:
+    """Hold the lock of a file, opened for appending, during the block; waits for its present holder.
 
     Raises:
         OSError: as :func:`try_hold`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(TRIES):
-        with path.open("ab") as stream:
+        with path.open("a+b") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             if _is_at(stream, path):
-                yield
+                yield stream
                 return
     raise _never_there(path)
 
 
-def try_hold(path: Path) -> IO[bytes] | None:
-    """The file, locked until the stream is closed; None when another process holds it.
+def try_hold(path: Path, wait_s: float = 0.0) -> IO[bytes] | None:
+    """The file, opened for appending and locked until the stream is closed; None if another process holds the lock.
+
+    Args:
+        wait_s: how long to wait for the other process.
 
     Raises:
         FileNotFoundError: when there is no folder for it.
         OSError: when its file system shows another file at the path than was opened, again and again.
     """
-    deadline = time.monotonic() + LOOKED_AT_S
+    start = time.monotonic()
     while True:
-        stream = path.open("ab")
+        stream = path.open("a+b")
         try:
-            is_free, is_late = _take(stream, fcntl.LOCK_EX), time.monotonic() > deadline
+            is_free, waited_s = _take(stream, fcntl.LOCK_EX), time.monotonic() - start
             if not _is_at(stream, path):
-                if is_late:
+                if waited_s > SHARED_S:
                     raise _never_there(path)
             elif is_free:
                 return stream
-            elif is_late or not _take(stream, fcntl.LOCK_SH):
+            elif waited_s >= (SHARED_S if _take(stream, fcntl.LOCK_SH) else wait_s):
                 stream.close()
                 return None
         except BaseException:
             stream.close()
             raise
-        stream.close()  # somebody looked at it, or removed it: again
-        time.sleep(0.001 * random.random())
+        stream.close()  # shared by others, removed, or to be waited for
+        time.sleep(0.001 * random.random() if not wait_s else 0.02)
 
 
 def hold(path: Path) -> IO[bytes]:
-    """Open and lock a file of one's own for as long as the stream stays open; its folder is made.
+    """The file, opened for appending and locked until the stream is closed; its folder is made.
 
     Raises:
-        BlockingIOError: when another process holds it.
+        BlockingIOError: when another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if (stream := try_hold(path)) is None:
@@ -80,33 +82,33 @@ def hold(path: Path) -> IO[bytes]:
 
 @contextmanager
 def shared(path: Path) -> Iterator[bool]:
-    """Let nobody take the lock of this file within the block; False when one holds it already.
+    """Let no process take the lock of this file during the block; False if a process holds it already.
 
-    Where there is no file, nobody holds it, and nobody is kept out.
+    If there is no file, no process holds it, and none is kept out.
     """
-    with _share(path) as (_, free):
-        yield free
+    with _share(path) as (_, is_free):
+        yield is_free
 
 
 def is_held(path: Path) -> bool:
     """Does some process hold the lock of this file?"""
-    with shared(path) as free:
-        return not free
+    with shared(path) as is_free:
+        return not is_free
 
 
 def remove_unless_held(path: Path) -> bool:
-    """Remove a lock file that nobody holds; whether nobody did. Who is about to lock it makes it anew."""
-    with _share(path) as (stream, free):
-        if stream is not None and free:
-            with _alone_in(path.parent):  # a share keeps out those who hold, not those who remove
+    """Remove a lock file if no process holds it; returns whether none did."""
+    with _share(path) as (stream, is_free):
+        if stream is not None and is_free:
+            with _locked_folder(path.parent):  # a shared lock excludes holders, not other removers
                 if _is_at(stream, path):
                     path.unlink(missing_ok=True)
-        return free
+        return is_free
 
 
 @contextmanager
 def _share(path: Path) -> Iterator[tuple[IO[bytes] | None, bool]]:
-    """The file, and whether the block has a share of its lock; None and True where there is no file."""
+    """The file, and whether the block has its shared lock; None and True if there is no file."""
     for _ in range(TRIES):
         try:
             stream = path.open("rb")
@@ -114,16 +116,16 @@ def _share(path: Path) -> Iterator[tuple[IO[bytes] | None, bool]]:
             yield None, True
             return
         with stream:
-            free = _take(stream, fcntl.LOCK_SH)
+            is_free = _take(stream, fcntl.LOCK_SH)
             if _is_at(stream, path):
-                yield stream, free
+                yield stream, is_free
                 return
     raise _never_there(path)
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Be the only one who removes lock files of a folder."""
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Let no other process remove lock files of a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
