@@ -212,6 +212,7 @@ def rows(rewards: list[float], diversities: list[float]) -> list[dict[str, float
         ([1, 1, 1, 1], [0.4, 0.4, 0.1, 0.1], False),  # the reward did not rise
         ([1, 1, 2, 2], [0.4, 0.4, 0.3, 0.3], False),  # the panels still differ
         ([2, 2, 2], [0.4, 0.1, 0.1], False),  # too early to tell
+        ([1, 2, 3], [0.4, 0.1, 0.05], False),  # too early, too: the first and the last epochs overlap
     ],
 )
 def test_collapse_is_a_rising_reward_with_panels_that_become_one(
@@ -245,6 +246,8 @@ def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[fl
         assert f"{mean} over the 3 epochs up to {len(agreements)}, and 0.5 is asked for" in found
     later = [{"epoch": len(trained) + n + 1.0, "agreement": 0.9} for n in range(3)]
     assert first_alarm([*trained, *later], meter) == found and alarm([*trained, *later], meter) is None
+    alone = meter.model_copy(update={"patience": 1})
+    assert first_alarm([{"epoch": 1.0, "agreement": 0.4}, *later], alone) is not None, "the first epoch counts"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from paco_core.grpo import objectives
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.losses import OLD_DECAYS
 from paco_core.grpo.objectives import FORWARD_NOISE, TransitionObjective, _advantages
@@ -284,3 +285,27 @@ def test_nft_draws_noise_anew_at_every_step_and_for_every_sample(tmp_path: Path)
     policy = Draws()
     train(tmp_path, policy=policy, epochs=1, rule={"dynamics": "ode", "noise_steps": []}, **NFT)
     assert len(policy.drawn) == len(set(policy.drawn)) == 4 * 6 * 4, "prompts x group x steps"
+
+
+def test_nft_noises_clean_latents_as_the_forward_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x_t = (1 - sigma) x_0 + sigma noise (arXiv 2210.02747): with other noise, x_t moves by sigma times the change."""
+
+    class Noised(ToyPolicy):
+        latents: list[tuple[torch.Tensor, float]]
+
+        def velocity(self, latents: Any, sigma: float, *rest: Any) -> torch.Tensor:
+            self.latents = [*getattr(self, "latents", []), (latents.detach(), sigma)]
+            return super().velocity(latents, sigma, *rest)
+
+    runs = []
+    for value in (0.0, 2.0):
+        monkeypatch.setattr(
+            objectives, "_forward_noise",
+            lambda _policy, _experience, batch, value=value: torch.full_like(batch.bucket.clean[batch.rows], value),
+        )  # fmt: skip
+        policy = Noised()
+        train(tmp_path / str(value), policy=policy, epochs=1, rule={"dynamics": "ode", "noise_steps": []}, **NFT)
+        runs.append(policy.latents)
+    sampled = next(n for n, ((before, _), (after, _)) in enumerate(zip(*runs, strict=True)) if (before != after).any())
+    (without, sigma), (moved, _) = runs[0][sampled], runs[1][sampled]
+    assert sigma > 0 and torch.allclose(moved - without, torch.full_like(moved, 2.0 * sigma), atol=1e-6)

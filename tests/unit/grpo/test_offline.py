@@ -134,6 +134,11 @@ def test_only_the_needed_passes_are_run_and_nothing_is_rolled_out(
     assert policy.rows == expected and reward.seen == evaluated
 
 
+def test_no_pair_is_preferred_before_the_policy_differs_from_the_reference(tmp_path: Path) -> None:
+    _, outcome = run(tmp_path, epochs=1, updates_per_epoch=1)
+    assert outcome.rows[-1]["update/preferred"] == 0
+
+
 @pytest.mark.behaviour
 @pytest.mark.parametrize(("loss", "gain"), [("dpo", 0.08), ("sft", 0.03)])
 @pytest.mark.parametrize("editor", [False, True])

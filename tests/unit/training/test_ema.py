@@ -16,7 +16,10 @@ def test_ema_closed_form() -> None:
     parameters = {"w": torch.zeros(3)}
     ema = Ema(parameters, decay=0.9, every=4)
     parameters["w"] = torch.ones(3)
-    for _ in range(50):
+    for _ in range(3):
+        ema.update(parameters)
+    assert not ema.shadow["w"].any(), "the fourth step is the first that counts"
+    for _ in range(47):
         ema.update(parameters)
     left = 1.0
     for step in range(4, 51, 4):
