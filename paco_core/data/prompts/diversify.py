@@ -144,7 +144,11 @@ def independent_set(rows: np.ndarray, threshold: float, stop: int | None = None)
 
 
 def at_least(rows: np.ndarray, target: int) -> tuple[list[int], float]:
-    """An independent set of at least ``target`` rows at a threshold as low as a bisection finds, and that threshold."""
+    """An independent set of at least ``target`` rows at a threshold as low as a bisection finds, and that threshold.
+
+    Args:
+        rows: embeddings (rows, width) of length 1.
+    """
     low, high = -1.0, 1.001  # above the largest similarity that rounding gives: everything is kept
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
