@@ -116,9 +116,10 @@ def prepare(uri: str) -> None:
     file = sqlite_file(uri)
     if file is None:
         return
-    with locked(file.parent / LOCK):
-        if not file.exists() or file.stat().st_size == 0:  # SQLite creates an empty file when it opens one
-            _create(uri, file)
+    if _is_empty(file):
+        with locked(file.parent / LOCK):
+            if _is_empty(file):  # no other process was faster
+                _create(uri, file)
     try:
         follow(file)
     except sqlite3.Error as error:
@@ -149,6 +150,11 @@ def has_models(file: Path) -> bool:
             return database.execute("SELECT 1 FROM registered_models").fetchone() is not None
     except sqlite3.Error:
         return True
+
+
+def _is_empty(file: Path) -> bool:
+    """Whether a store is missing or empty: SQLite creates an empty file when it opens one."""
+    return not file.exists() or file.stat().st_size == 0
 
 
 def _create(uri: str, file: Path) -> None:
