@@ -49,7 +49,7 @@ def test_a_stage_that_is_up_to_date_is_restored_or_unchanged(
             assert tags["dagster/data_version"] == md5s[f"data/{stage}"]
             told = event.asset_materialization.metadata
             assert told["dvc/outcome"].value in ("unchanged", "restored")
-            assert told["dagster/row_count"].value > 0 and "dvc/saved_seconds" in told
+            assert told["dagster/row_count"].value > 0
 
 
 def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> None:
