@@ -30,12 +30,12 @@ def test_schedules_ask_for_a_run(name: str) -> None:
 
 
 def test_the_endpoint_is_asked_only_while_one_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paco_core.serving.servers import cleanup
+    from paco_core.serving.servers import registry
 
-    monkeypatch.setattr(cleanup, "living", lambda _root: [])
+    monkeypatch.setattr(registry, "living", lambda _root: [])
     asleep = tick("endpoint_health_every_5_minutes")
     assert asleep.run_requests == [] and asleep.skip_message == "no server is up"
-    monkeypatch.setattr(cleanup, "living", lambda _root: ["paco-reward@abc"])
+    monkeypatch.setattr(registry, "living", lambda _root: ["paco-reward@abc"])
     (request,) = tick("endpoint_health_every_5_minutes").run_requests
     assert request.tags["serving"] == "paco-reward@abc"
 
