@@ -36,7 +36,7 @@ from paco_core.runtime.tracking.store import (
     run_tags,
     run_url,
     tracking_uri,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from PIL import Image
