@@ -1,6 +1,7 @@
 # make demo   the whole graph, for real, on this machine
-# make test   everything that is checked
 # make quick  the unit tests of less than a second each, while you work
+# make test   what a change can break, without servers and browsers
+# make test-all  `make test`, then the slow tests: the graph in dvc and Dagster, kills, pretended CUDA, wheels, a browser
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
 # make faults kills, full disks, damaged files and hostile requests, every training on a pretended GPU; ends with a table
 # make docs   the documentation as a site, in build/docs
@@ -17,7 +18,7 @@ JOBS ?= 2
 DAGSTER_PORT ?= 3000
 MLFLOW_PORT ?= 5000
 
-.PHONY: help setup demo test quick gpu faults docs lint ui zoo vllm lock wheels clean
+.PHONY: help setup demo test test-all quick gpu faults docs lint ui zoo vllm lock wheels clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -43,11 +44,14 @@ endif
 	@paco tour
 
 test: setup lint
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests packages/dagster-dvc/tests
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder -m "not thorough" tests packages/dagster-dvc/tests
+
+test-all: test
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder -m thorough tests packages/dagster-dvc/tests
 
 # What took a second and is not marked `slow` is listed at the end.
 quick: setup
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -q -n 2 --no-loadscope-reorder -m "not slow" \
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -q -n 2 --no-loadscope-reorder -m "not slow and not thorough" \
 		--durations 20 --durations-min 1 tests/unit
 
 # The table goes to this file; docs/reference/reliability.md explains it.

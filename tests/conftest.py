@@ -39,9 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked ``thorough`` belong to `make faults`."""
+    """Tests marked ``faults`` run only in `make faults`."""
     if config.getoption("--faults") is None:
-        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        left_out = [item for item in items if item.get_closest_marker("faults")]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
 

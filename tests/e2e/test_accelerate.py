@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.support.listeners import watched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 
 def _aside(root: Path, folder: Path) -> Path:

@@ -21,7 +21,7 @@ from tests.support.chromium import chromium
 from tests.support.dagster_page import PATIENCE, Ui, answers, until
 from tests.support.ranks import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 TERMINATE = "mutation($id: String!) { terminateRun(runId: $id) { __typename } }"
 SKIPPED = {"vistory"}  # the profile names no stories

@@ -25,7 +25,7 @@ from paco_core.runtime.code import closure
 from paco_pipelines.defs.translator import PacoTranslator
 from tests.e2e.conftest import Dvc, changed_stages
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 GRIDS = {"grids@0", "grids@1"}
 EDITORS = {"policies@kontext_edit", "policies@qwen_edit"}

@@ -12,7 +12,7 @@ from paco_core.io.shards import INDEX, encode_png, write_shard
 from tests.e2e.conftest import run_dvc
 from tests.support.project_copy import copy_project
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
 def test_a_cut_shard_index_stops_the_stage_with_file_and_remedy(

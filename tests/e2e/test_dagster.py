@@ -18,7 +18,7 @@ from dagster_dvc import DvcProject
 from paco_pipelines.defs.translator import PacoTranslator
 from paco_pipelines.instance.settings import DEFAULTS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 
 def materialise(root: Path, home: Path, *select: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ import pytest
 from tests.support import REPOSITORY
 from tests.support.doc_commands import SHELL, blocks, pages_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 TO_RUN = [
     page
     for page in pages_of(REPOSITORY, "tutorial", "how-to")

@@ -15,7 +15,7 @@ import yaml
 from tests.e2e.conftest import changed_stages
 from tests.support.chromium import chromium
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 #: Keeps the charts that the page makes, for their data.
 KEEP = """window.charts = []; Object.defineProperty(window, "vegaEmbed", {

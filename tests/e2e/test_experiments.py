@@ -18,7 +18,7 @@ from paco_core.runtime.tracking import unsent
 from tests.support import REPOSITORY
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(400)]
 GRAPH = """
 stages:
   prompts:

@@ -21,7 +21,7 @@ from tests.support.project_copy import copy_project
 from tests.support.ranks import free_port
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 BIN = Path(sys.executable).parent
 
 

@@ -25,7 +25,7 @@ from paco_core.runtime.checkpoints import stage_folder
 from paco_core.runtime.launch import lock_file
 from tests.e2e.conftest import changed_stages
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 TRAININGS = ("reward_lora", "policies")
 POLICIES = {  # stage -> model family

@@ -10,7 +10,7 @@ import pytest
 from dvc_project.paths import overlap
 from dvc_project.project import stages_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 #: What describes the project and its runs. None of it is data: parameters are recorded by value.
 OF_EVERY_STAGE = (

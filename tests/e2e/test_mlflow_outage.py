@@ -25,7 +25,7 @@ from paco_core.runtime.tracking.journal import FOLDER, journals
 from paco_core.runtime.tracking.sender import start
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
 class Server:

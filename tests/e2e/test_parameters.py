@@ -13,7 +13,7 @@ from dvc_project.project import Stage, stages_of
 from paco_core.config.execution import EXECUTION
 from paco_core.config.params import load
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 #: Benchmarks ask each recipe for its family, and pass over those of the other kind.
 OF_ANOTHER_KIND = {"t2is": (".family", ".task"), "gedit": (".family", ".task")}

@@ -22,7 +22,7 @@ from tests.support.chromium import chromium
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 PATIENCE_S = 300.0
 SCORE = re.compile(r"^[01]\.\d{3}$")
 

@@ -17,7 +17,7 @@ from tests.support.chromium import chromium
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.thorough
 PACKAGE = Path(paco_core.__file__).parent
 FILES, STYLE = PACKAGE / "operations" / "play" / "page", next(PACKAGE.rglob("base.css"))
 WHERE = "http://play.test"

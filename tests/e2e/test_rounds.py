@@ -16,7 +16,7 @@ from paco_core.config import profiles
 from paco_core.data.annotation import answer_file
 from tests.e2e.conftest import run_dvc
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+pytestmark = pytest.mark.thorough
 PROFILE = """
 extends: smoke
 profile: small_rounds

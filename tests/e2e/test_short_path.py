@@ -25,7 +25,7 @@ from tests.support import REPOSITORY
 from tests.support.project_copy import copy_project
 from tests.support.small_profiles import use
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 PAGE = REPOSITORY / "docs" / "how-to" / "one-gpu.md"
 PROMPTS = "data/external/mine.jsonl"

@@ -1,4 +1,4 @@
-"""The fault suite: `make faults` runs all of it and writes its table; `make test` a short part.
+"""The fault suite: `make faults` runs all of it and writes its table; `make test-all` a short part.
 
 ``--faults=FILE`` (tests/conftest.py) asks for all of it, and names the Markdown file that the table goes to.
 """

@@ -19,7 +19,7 @@ from tests.faults.readers import Kind, kinds
 from tests.faults.verdicts import Ledger
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.faults.verdicts import Ledger, Outcome, unclear
 from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.faults
 LIMIT_S = 20.0
 DAMAGES = {
     "empty": b"",

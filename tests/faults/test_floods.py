@@ -21,7 +21,7 @@ from tests.support.serving_fakes import NAME
 from tests.unit.serving.test_app import GOOD, request, url_of
 from tests.unit.serving.test_faults import memory
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 GROWTH = 1_200 << 20  # bytes; one picture of the largest size accepted is 48 MiB
 HEALTH_S = 5.0
 REQUESTS, SIDE = 20, 4096

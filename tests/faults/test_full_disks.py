@@ -46,7 +46,7 @@ def test_a_stage(bare: Path, disk: disks.Disk, tmp_path: Path, ledger: Ledger) -
             row.judge(f"{free} bytes left", run_full(disk, root, "prompts", free, tmp_path / "log"))
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_small_stage(finished: Path, disk: disks.Disk, tmp_path: Path, ledger: Ledger, stage: str) -> None:
     root, rng = disk.folder / "project", random.Random(f"full {stage}")
@@ -212,7 +212,7 @@ def _is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 def test_dvc(disk: disks.Disk, tmp_path: Path, ledger: Ledger) -> None:
     """The cache of DVC, and dvc.lock."""
     from tests.faults.test_killed_dvc import content, repro
@@ -237,7 +237,7 @@ def test_dvc(disk: disks.Disk, tmp_path: Path, ledger: Ledger) -> None:
             shutil.rmtree(root)
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 def test_the_store_of_mlflow(disk: disks.Disk, mlflow_template: Path, tmp_path: Path, ledger: Ledger) -> None:
     """Figures wait in the project while MLflow's own disk is full."""
     from paco_core.runtime.tracking import send_left_over

@@ -78,7 +78,7 @@ def _victims(how: str, daemon: psutil.Process, stage: psutil.Process) -> list[ps
     return [next(one for one in stage.parents() if "multiprocessing.spawn" in " ".join(one.cmdline()))]
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["the run", "everything"])
 def test_a_run_that_was_killed_is_retried_and_the_pool_is_free_at_its_end(tmp_path: Path, how: str) -> None:

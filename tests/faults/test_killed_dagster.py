@@ -15,7 +15,7 @@ from tests.faults.verdicts import Ledger, Outcome
 from tests.support import forked
 
 Breach = tuple[Outcome, str] | None
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(500)]
 GRAPH = """
 stages:
   a:

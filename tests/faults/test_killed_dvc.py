@@ -70,7 +70,7 @@ def test_short(tmp_path: Path, ledger: Ledger) -> None:
     killed(tmp_path, ledger, "chain", 2)
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 @pytest.mark.parametrize(("shape", "number"), [("chain", 20), ("fan", 8)])
 def test_dvc_repro(tmp_path: Path, ledger: Ledger, shape: str, number: int) -> None:
     killed(tmp_path, ledger, shape, number)

@@ -18,7 +18,7 @@ from tests.faults.verdicts import Ledger
 from tests.support.waiting import free_port
 from tests.unit.pipelines.test_ui import FAKE
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 GRACE_S = 15.0
 GRAPH = "stages:\n  a: {cmd: python slow.py, outs: [a.out]}\n  b: {cmd: python slow.py, outs: [b.out]}\n"
 SLOW = "import pathlib, os, time\npathlib.Path(f'begun-{os.getpid()}').touch()\ntime.sleep(120)\n"

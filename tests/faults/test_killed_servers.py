@@ -36,7 +36,7 @@ def wrong_scores(scores: list[Score]) -> Breach:
     return ("wrong", f"{len(off)} scores, e.g. {off[0]}") if off else None
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 def test_the_server(up: Callable[..., RewardEndpoint], diary: Path, ledger: Ledger) -> None:  # noqa: F811
     """Killed several times within one call of a client that waits for it."""
     first = up(wait_for_server_s=LIMIT_S, requests_in_flight=20, score_cache=None)

@@ -36,7 +36,7 @@ def test_short(bare: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> 
         killed(ledger, bare, stage, tries(1, 4))
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 @pytest.mark.parametrize("stage", micro.STAGES)
 def test_every_stage(finished: Path, tmp_path: Path, ledger: Ledger, stage: str) -> None:
     root = tmp_path / "project"
@@ -44,7 +44,7 @@ def test_every_stage(finished: Path, tmp_path: Path, ledger: Ledger, stage: str)
     killed(ledger, root, stage, KILLS[stage])
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 def test_a_round_goes_on(finished: Path, tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
     root = tmp_path / "project"
     shutil.copytree(finished, root, symlinks=True)

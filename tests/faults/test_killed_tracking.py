@@ -143,7 +143,7 @@ def test_a_damaged_line_in_the_middle(tmp_path: Path, mlflow_template: Path, led
             )
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 def test_a_server_that_takes_connections_and_never_answers(bare: Path, tmp_path: Path, ledger: Ledger) -> None:
     class Silent(Quiet):
         do_GET = do_POST = lambda self: silence(self)
@@ -166,7 +166,7 @@ def test_a_server_that_takes_connections_and_never_answers(bare: Path, tmp_path:
         )
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 @pytest.mark.timeout(400)
 def test_the_server(
     tmp_path: Path, project_root: Path, mlflow_template: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch

@@ -87,7 +87,7 @@ def went_otherwise(out: Path, again: forked.Ended, other: forked.Ended, expected
     return None
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 @pytest.mark.timeout(500)
 def test_rank_1_of_the_reward(finished: Path, tmp_path: Path, ledger: Ledger) -> None:
     root = tmp_path / "project"

@@ -16,7 +16,7 @@ import yaml
 from tests.support import pretended_cuda
 from tests.support.project_copy import smoke_project
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
 

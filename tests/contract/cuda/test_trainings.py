@@ -57,12 +57,12 @@ def test_nothing_is_pretended_afterwards() -> None:
     assert (torch.Generator, torch.Tensor.to, torch.Tensor.device, torch.cuda.is_available()) == before
 
 
-#: The first two in `make test`, the others in `make faults`.
+#: The first two in `make test-all`, the others in `make faults`.
 COMBINATIONS = [
     ("ppo", "bfloat16"),
     ("nft", "mixed"),
-    pytest.param("ppo", "mixed", marks=pytest.mark.thorough),
-    pytest.param("nft", "bfloat16", marks=pytest.mark.thorough),
+    pytest.param("ppo", "mixed", marks=pytest.mark.faults),
+    pytest.param("nft", "bfloat16", marks=pytest.mark.faults),
 ]
 
 

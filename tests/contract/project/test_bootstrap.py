@@ -60,42 +60,6 @@ def test_an_old_python_is_told_before_anything_is_started(bootstrap: Any, monkey
     assert not started
 
 
-def test_a_small_disk_is_told_before_anything_is_started(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = Started(bootstrap, monkeypatch)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=4e9))
-    with pytest.raises(SystemExit, match=r"4\.0 GB free below .*, 5 GB needed"):
-        bootstrap.main(gpu=False)
-    with pytest.raises(SystemExit, match=r"4\.0 GB free below .*, 9 GB needed"):
-        bootstrap.main(gpu=True)
-    assert not started
-
-
-def test_what_lies_in_the_environment_already_is_counted(
-    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Started(bootstrap, monkeypatch)
-    (tmp_path / ".venv").mkdir()
-    with (tmp_path / ".venv/torch.so").open("wb") as weights:
-        weights.truncate(3 * 10**9)  # holes: takes no room
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=3e9))
-    bootstrap.main(gpu=False)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1e9))
-    with pytest.raises(SystemExit, match=r"1\.0 GB free below .*, 2 GB needed"):
-        bootstrap.main(gpu=False)
-
-
-@pytest.mark.parametrize(("broken", "made"), [(("pip --version",), True), ((), False)])
-def test_an_environment_without_pip_is_made_anew_and_a_whole_one_is_kept(
-    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...], made: bool
-) -> None:
-    (tmp_path / ".venv").mkdir()
-    started = Started(bootstrap, monkeypatch, *broken)
-    bootstrap.main(gpu=False)
-    assert (f"{sys.executable} -m venv --clear .venv" in started) is made
-    assert (tmp_path / ".venv/.ready").is_file()
-    assert any("uv pip install" in command and "--require-hashes -r locks/dev.txt" in command for command in started)
-
-
 EXCLUDING = "--require-hashes -r locks/dev.txt --excludes tools/cuda-only.txt"
 
 
@@ -137,19 +101,6 @@ def test_cuda_is_added_where_pytorch_does_not_load_without(
     assert not (tmp_path / ".venv/.ready").exists()
 
 
-@pytest.mark.parametrize(("terminal", "quiet"), [(True, False), (False, True)])
-def test_a_terminal_sees_how_far_the_download_is_and_a_log_one_line_a_step(
-    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool, quiet: bool,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    (tmp_path / ".venv").mkdir()
-    started = Started(bootstrap, monkeypatch)
-    monkeypatch.setattr(bootstrap.sys.stderr, "isatty", lambda: terminal)
-    bootstrap.main(gpu=False)
-    assert [" --quiet " in command for command in started if "uv pip install" in command] == [quiet]
-    assert [line[:3] for line in capsys.readouterr().out.splitlines()] == ["1/5", "2/5", "3/5", "4/5", "5/5", "rea"]
-
-
 @pytest.mark.slow
 def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Path) -> None:
     python = ".venv/bin/python"
@@ -165,16 +116,6 @@ def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Pa
     (tmp_path / ".venv/.ready").write_text("/elsewhere")  # of a folder that was copied, or moved here
     bootstrap.make_environment(python, str(tmp_path))
     assert not (tmp_path / ".venv/kept").exists()
-
-
-def test_pip_stands_in_for_uv_and_what_fails_is_named(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path(".venv").mkdir()
-    started = Started(bootstrap, monkeypatch, "uv pip install")
-    bootstrap.main(gpu=False)
-    assert any("-m pip install -qq --no-compile --require-hashes" in command for command in started)
-    Started(bootstrap, monkeypatch, "--require-hashes")
-    with pytest.raises(SystemExit, match=r"`.*-m pip install -qq --no-compile` failed"):
-        bootstrap.main(gpu=False)
 
 
 def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path) -> None:

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from paco_core.planning import preflight
-from paco_core.stages import declared
-
 PACKAGES = Path(sysconfig.get_path("purelib"))
 pytestmark = pytest.mark.skipif(
     sysconfig.get_platform() != "linux-x86_64", reason="stand-ins are for PyTorch on Linux, x86-64"
@@ -88,26 +85,3 @@ def test_pytorch_loads_with_the_stand_ins_and_they_go_when_cuda_comes(stubs: Any
     for name in absent:
         (came / name).write_bytes(b"")
     assert not stubs.update(packages) and {path.name for path in folder.iterdir()} == before
-
-
-@pytest.mark.slow
-def test_a_library_that_pytorch_brings_itself_stays(stubs: Any, packages: Path) -> None:
-    own = packages / "torch/lib" / stubs.update(packages)[0]
-    own.unlink()
-    own.write_bytes(b"of another build of PyTorch")
-    assert own.name not in stubs.update(packages) and own.read_bytes() == b"of another build of PyTorch"
-
-
-def test_paco_check_reports_an_environment_without_cuda(
-    stubs: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    assert preflight.NO_CUDA == stubs.HOLDER
-    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
-    said = "device cuda: this environment was made without CUDA; `make setup GPU=1` adds it"
-    assert said not in preflight.check_project(project, declared(project), "paper").problems
-    (tmp_path / "torch/lib").mkdir(parents=True)
-    (tmp_path / "torch/lib" / stubs.HOLDER).write_bytes(b"")
-    assert said in preflight.check_project(project, declared(project), "paper").problems
-    assert said not in preflight.check_project(project, declared(project), "storybook").problems

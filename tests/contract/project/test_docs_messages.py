@@ -67,8 +67,3 @@ def test_the_page_quotes_many_and_each_once() -> None:
     messages = [message for _, message in quoted()]
     assert len(messages) == len(set(messages)) > 35
     assert len(re.findall(r"^### ", PAGE.read_text(), re.MULTILINE)) == len(messages), "a heading without a message"
-
-
-def test_a_message_that_is_gone_is_noticed() -> None:
-    assert says("stage … still runs as process …: wait", "stage … still runs as process …")
-    assert not says("stage … still runs: process …", "stage … still runs as process …")

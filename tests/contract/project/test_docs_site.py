@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pages
 import pytest
 
@@ -71,50 +70,3 @@ def test_the_navigation_names_every_page_once(repository: Path) -> None:
     known = {str(pages.site_path(path.relative_to(repository))) for path in (repository / "docs").rglob("*.md")}
     assert len(nav) == len(set(nav))
     assert known == {name for name in nav if not name.startswith("project/")}
-
-
-def test_a_page_keeps_its_links_wherever_they_lead(tmp_path: Path) -> None:
-    (tmp_path / "docs/how-to").mkdir(parents=True)
-    (tmp_path / "README.md").write_text("[the site](docs/README.md)\n")
-    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    (tmp_path / "docs/README.md").write_text("[read](how-to/a.md#part), [out](https://example.org/x.md), [top](#x)\n")
-    (tmp_path / "docs/how-to/a.md").write_text(
-        "see [the graph](../../dvc.yaml), [all](../../README.md)\n"
-        '```python append-to="x.py"\n[kept](../dvc.yaml)\n```\n'
-    )
-    pages.lay_out(tmp_path, tmp_path / "out")
-    assert (tmp_path / "out/index.md").read_text() == (tmp_path / "docs/README.md").read_text()
-    assert (tmp_path / "out/how-to/a.md").read_text() == (
-        "see [the graph](../source/dvc.yaml.md), [all](../project/overview.md)\n"
-        '```python title="append to x.py"\n[kept](../dvc.yaml)\n```\n'
-    )
-    assert (tmp_path / "out/project/overview.md").read_text() == "[the site](../index.md)\n"
-    assert "stages: {}" in (tmp_path / "out/source/dvc.yaml.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ('<img src="https://cdn.example/x.png">', "https://cdn.example/x.png: loaded from elsewhere"),
-        ('<script src="//cdn.example/x.js"></script>', "//cdn.example/x.js: loaded from elsewhere"),
-        ('<a href="gone.html">x</a>', "gone.html: no such file"),
-        ('<a href="../outside.html">x</a>', "../outside.html: no such file in the site"),
-        ('<a href="#gone">x</a>', "#gone: no such anchor"),
-        ('<pre class="mermaid">flowchart</pre>', "Mermaid"),
-        ('<p>```text after="here"</p>', "opens no code block"),
-    ],
-)
-def test_a_built_page_with_a_fault_is_named(tmp_path: Path, text: str, fault: str) -> None:
-    site = tmp_path / "site"
-    site.mkdir()
-    (tmp_path / "outside.html").write_text("")
-    (site / "index.html").write_text('<h1 id="top">x</h1><a href="#top">x</a><a href="https://example.org">x</a>')
-    assert built.faults(site) == []
-    (site / "page.html").write_text(text)
-    (found,) = built.faults(site)
-    assert found.startswith("page.html: ") and fault in found
-
-
-def test_a_style_from_elsewhere_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.css").write_text("@font-face{src:url(https://fonts.example/a.woff2)}")
-    assert built.faults(tmp_path) == ["a.css: loads from https:"]

@@ -46,11 +46,3 @@ def test_pictures_are_opened_at_one_place(repository: Path) -> None:
     assert "open" in named[DOOR] and len(files) > 300
     assert not others, "read pictures by paco_core.io.pictures: read_image, decode_image, or rgb for what is opened"
     assert {name: " ".join(named[name]) for name in OWN_PICTURES} == OWN_PICTURES
-
-
-def test_every_way_to_open_a_picture_is_seen() -> None:
-    assert doors("from PIL import Image\nImage.open(x)") == ["open"]
-    assert doors("def f():\n    from PIL import Image as pil\n    pil.open(x).convert('RGB')") == ["convert", "open"]
-    assert doors("from PIL.Image import open as look\nlook(x)") == ["open"]
-    assert doors("import PIL.Image\nPIL.Image.open(x)") == ["open"]
-    assert doors("import io\nio.open(x)\nfrom PIL import Image\nImage.new('RGB', (1, 1))") == []

@@ -18,7 +18,7 @@ def gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("speed.gpu")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_every_line_of_the_gpu_suite_runs_with_small_weights(
     gpu: ModuleType, capsys: pytest.CaptureFixture[str]
@@ -37,42 +37,12 @@ def test_every_line_of_the_gpu_suite_runs_with_small_weights(
     assert "| merge |" in tables and "| serving, transformers |" in tables and "pairs/s" in tables
 
 
-def test_without_a_gpu_the_suite_is_skipped_and_says_how_to_try_it(
-    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    gpu.main([])
-    assert capsys.readouterr().out.startswith("skipped: PyTorch finds no CUDA GPU here; `python -m speed.gpu --tiny")
-
-
-def test_figures_are_put_between_the_marks_of_the_page(gpu: ModuleType, tmp_path: Path) -> None:
-    page = tmp_path / "gpu.md"
-    page.write_text(gpu.PAGE.read_text())
-    before, after = (page.read_text().partition(mark)[place] for mark, place in ((gpu.BEGIN, 0), (gpu.END, 2)))
-    for figures in ("| first |", "| second |"):
-        gpu.write(page, figures)
-        assert page.read_text() == f"{before}{gpu.BEGIN}\n\n{figures}\n\n{gpu.END}{after}"
-    page.write_text("no marks")
-    with pytest.raises(SystemExit, match="the marks"):
-        gpu.write(page, "")
-
-
-def test_a_training_that_fails_is_a_row_of_its_own(
-    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = importlib.import_module("speed.gpu_trainer")
-    model = trainer.CASES["flux"][1](tmp_path / "model")
-    monkeypatch.setattr(trainer.Darkness, "__call__", lambda reward, batch: [float("nan")] * len(batch.whole))
-    row = trainer.measure("flux", model, "ppo", "float32", "cpu", tmp_path)
-    assert row["case"] == "flux" and row["error"].startswith("DataError: ") and "seconds" not in row
-
-
 @pytest.fixture
 def gpu_epoch(gpu: ModuleType) -> ModuleType:
     return importlib.import_module("speed.gpu_epoch")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_epoch_of_the_trainer_is_measured_part_by_part(gpu_epoch: ModuleType, repository: Path) -> None:
     with pretended():
         row = gpu_epoch.measure("flux_t2is", "klein_storybook", "cuda", repository)
@@ -90,19 +60,3 @@ def test_a_gpu_that_is_too_small_for_an_epoch_is_a_row_with_the_planned_number(
         row = gpu_epoch.measure(name, profile, "cuda", repository)
         assert row["error"] == f"skipped: {row['plan GB']:.1f} GB by the plan, 8.0 GB are free on this GPU"
         assert row["plan GB"] > 8 and "sample s" not in row
-
-
-def test_a_timed_call_within_another_is_part_of_that_one(gpu_epoch: ModuleType) -> None:
-    class Work:
-        def outer(self) -> str:
-            return self.inner()
-
-        def inner(self) -> str:
-            return "done"
-
-    clock = gpu_epoch.Clock("cpu")
-    with clock.timed(Work, "outer"), clock.timed(Work, "inner"):
-        assert Work().outer() == Work().inner() == "done"
-    assert {name: len(calls) for name, calls in clock.seconds.items()} == {"outer": 1, "inner": 1}
-    Work().inner()
-    assert len(clock.seconds["inner"]) == 1

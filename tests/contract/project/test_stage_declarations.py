@@ -11,12 +11,11 @@ import pytest
 
 from dvc_project.project import stages_of
 from paco_core import stages
-from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.config.params import ParamsError
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.planning.costs import stage_costs
 from paco_core.runtime.code import source
-from paco_core.runtime.stage import BASE_GB, Cost, Stage
+from paco_core.runtime.stage import Stage
 
 HEAVY = {"PIL", "dagster", "diffusers", "mlflow", "numpy", "pandas", "pydantic", "torch", "transformers"}
 FILE = """
@@ -59,31 +58,6 @@ def test_every_stage_of_the_graph_declares_its_cost_and_checks_what_it_makes(rep
                 check.reports(tmp_path)
         assert (stage.processes is None) == (not hasattr(stages.stage_file(name), "assist")), name
     assert stages.declaration("code") == Stage(), "an entry of dvc.yaml without a file here"
-
-
-def test_a_name_without_a_file_or_a_declaration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ParamsError, match=r"no stage 'gird'; did you mean 'grids'\? stages: annotations,"):
-        stages.stage_file("gird")
-    (tmp_path / "silent.py").write_text("def run(ctx): ...\n")
-    monkeypatch.setattr(stages, "FOLDER", tmp_path)
-    monkeypatch.setattr(stages, "__path__", [str(tmp_path)])
-    with pytest.raises(DataError, match=r"silent.py: declares no stage; write STAGE = Stage\(...\)"):
-        stages.stage_file("silent")
-
-
-def test_what_is_skipped_and_what_has_no_estimate_says_so(repository: Path) -> None:
-    given = {
-        "a": Stage(skipped=lambda _params: "nothing to paint", cost=lambda *_: Cost("much")),
-        "b": Stage(),
-        "c": Stage(cost=lambda _params, _root: {"x": Cost("one"), "y": Cost("two", 3.0, None, "cuda")}),
-    }
-    costs = stage_costs(given, load(repository / PARAMS_FILE), repository)
-    assert costs == {
-        "a": Cost("nothing: nothing to paint"),
-        "b": Cost("no estimate", BASE_GB, None),
-        "c@x": Cost("one"),
-        "c@y": Cost("two", 3.0, None, "cuda"),
-    }
 
 
 @pytest.mark.parametrize(

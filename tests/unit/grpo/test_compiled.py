@@ -40,7 +40,7 @@ def adapter(out: Path) -> dict[str, torch.Tensor]:
     return load_file(next((out / "adapter").glob("*.safetensors")))
 
 
-@pytest.mark.thorough
+@pytest.mark.faults
 def test_a_compiled_training_keeps_the_ratio_and_goes_on(tmp_path: Path) -> None:
     model = tiny_flux(tmp_path / "flux")
     plain = train(model, tmp_path / "plain", 2, compile=False)

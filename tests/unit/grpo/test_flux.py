@@ -27,7 +27,6 @@ class Redness:
 
 
 @pytest.mark.slow
-@pytest.mark.behaviour
 def test_reward_rises_on_unseen_prompts_and_sizes(tmp_path: Path) -> None:
     rule = recipe(
         train_size=32,

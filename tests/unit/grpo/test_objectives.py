@@ -189,7 +189,6 @@ def test_decay_schedules() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.behaviour
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [

@@ -139,7 +139,6 @@ def test_no_pair_is_preferred_before_the_policy_differs_from_the_reference(tmp_p
     assert outcome.rows[-1]["update/preferred"] == 0
 
 
-@pytest.mark.behaviour
 @pytest.mark.parametrize(("loss", "gain"), [("dpo", 0.08), ("sft", 0.03)])
 @pytest.mark.parametrize("editor", [False, True])
 def test_it_learns_what_is_preferred(tmp_path: Path, loss: str, gain: float, editor: bool) -> None:

@@ -23,7 +23,6 @@ from tests.support.grpo_toys import TRAIN, UNSEEN, Brightness, ToyPolicy, figure
 
 
 @pytest.mark.slow
-@pytest.mark.behaviour
 def test_reward_rises_on_unseen_prompts_at_both_sizes(tmp_path: Path) -> None:
     outcome = trainer(recipe=recipe(epochs=40, eval_every=40, group_size=12, learning_rate=0.1)).run(
         tmp_path, tmp_path / "checkpoint"

@@ -46,7 +46,7 @@ def test_loading_imports_no_framework() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.e2e
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "command", [["dg", "check", "defs"], ["dagster", "definitions", "validate", "-w", "workspace.yaml"]]
 )

@@ -1,4 +1,4 @@
-"""The graph is drawn from dvc.yaml, every picture is on a page, and every picture is small."""
+"""Generated parts of the docs are up to date: the drawing of the graph, the published tables, the images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import drawings
-import pytest
+import tables
 
 
 def test_the_drawing_of_the_graph_is_up_to_date(repository: Path) -> None:
@@ -25,11 +25,5 @@ def test_every_picture_is_small_and_shown_on_a_page(repository: Path) -> None:
         assert picture.stat().st_size < 400_000
 
 
-def test_edges_that_a_longer_way_implies_are_left_out() -> None:
-    assert drawings.reduced([("a", "b"), ("b", "c"), ("a", "c"), ("a", "d")]) == [("a", "b"), ("b", "c"), ("a", "d")]
-
-
-def test_a_stage_without_a_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawings, "PLACES", {k: v for k, v in drawings.PLACES.items() if k != "gedit"})
-    with pytest.raises(SystemExit, match="gedit"):
-        drawings.graph()
+def test_the_page_of_published_tables_is_up_to_date(repository: Path) -> None:
+    assert (repository / tables.PAGE).read_text() == tables.page(), "run `python tools/docs/tables.py`"
