@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dvc_project import errors
-from dvc_project.md5s import file_md5
 from dvc_project.yaml import parse_yaml
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
@@ -314,19 +313,31 @@ def file_stats(folder: Path) -> dict[Path, os.stat_result]:
     return {path: stats[path] for path in sorted(stats) if stat.S_ISREG(stats[path].st_mode)}
 
 
-def folder_digest(folder: Path, md5: Callable[[Path], str] = file_md5) -> str:
-    """MD5 over the names and MD5s of all files below a folder, in sorted order.
-
-    Args:
-        md5: gives the MD5 of a file.
+def files_below(folder: Path) -> list[Path]:
+    """All files below a folder, sorted.
 
     Raises:
         DataError: when the folder does not exist or is empty.
     """
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     if not files:
         raise DataError(f"{folder}: no such folder, or it is empty")
-    return md5_of("".join(f"{path.relative_to(folder).as_posix()}\0{md5(path)}\n" for path in files).encode())
+    return files
+
+
+def folder_digest(folder: Path) -> str:
+    """MD5 over the names and contents of all files below a folder, in sorted order. Ids of images depend on it.
+
+    Raises:
+        DataError: when the folder does not exist or is empty.
+    """
+    md5 = hashlib.md5(usedforsecurity=False)
+    for path in files_below(folder):
+        md5.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                md5.update(chunk)
+    return md5.hexdigest()
 
 
 def settle_safetensors(path: Path) -> None:

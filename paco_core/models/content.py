@@ -7,13 +7,13 @@ inode, size and times. So 24 GB of weights do not delay each start.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dvc_project.md5s import Md5s
 from dvc_project.repository import repository_of
-from paco_core.io.files import folder_digest
+from paco_core.io.files import digest, files_below, folder_digest
 from paco_core.io.project import found_root, owner_root
 
 
@@ -30,16 +30,21 @@ def content_of(model: Path | str) -> str:
 
         commit = revision(model)
         return f"{model}@{commit}" if commit else model
-    with file_md5s() as md5:
-        return folder_digest(model, md5) if model.is_dir() else md5(model)
+    place = os.path.abspath(model)  # noqa: PTH100 - a link to weights stays a link
+    with md5s_of_project() as md5s:
+        if not model.is_dir():
+            return md5s(place)
+        names = [path.relative_to(model).as_posix() for path in files_below(model)]
+        files = [f"{place}/{name}" for name in names]
+        return md5s.of(f"{place}: {digest(names)}", files, lambda: folder_digest(model))
 
 
 @contextmanager
-def file_md5s() -> Iterator[Callable[[Path], str]]:
-    """A function that gives the MD5 of a file; outside a project it reads each file."""
+def md5s_of_project() -> Iterator[Md5s]:
+    """The MD5s that this project remembers; outside a project each file is read."""
     root = found_root()
     md5s = Md5s() if root is None else Md5s.of_repository(repository_of(owner_root(root)))
     try:
-        yield lambda path: md5s(os.path.abspath(path))  # noqa: PTH100 - a link to weights stays a link
+        yield md5s
     finally:
         md5s.save()

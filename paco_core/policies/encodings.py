@@ -8,6 +8,7 @@ that ranks which encode the same things at once do no harm.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from paco_core.io.atomic import atomic
 from paco_core.io.files import digest
 from paco_core.io.messages import kept_if_possible
 from paco_core.io.project import owner_root
-from paco_core.models.content import file_md5s
+from paco_core.models.content import md5s_of_project
 
 Tensors = dict[str, torch.Tensor]
 FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
@@ -41,8 +42,12 @@ def fingerprint(model: Path, dtype: str, device: str) -> str:
     Which GPU computes, and with how many threads, moves an encoding by rounding and is left out.
     """
     files = [(path.relative_to(model), path) for path in sorted(model.rglob("*")) if path.is_file()]
-    with file_md5s() as md5:
-        contents = [(name.as_posix(), md5(path)) for name, path in files if name.parts[0] not in NOT_ENCODING]
+    with md5s_of_project() as md5s:
+        contents = [
+            (name.as_posix(), md5s(os.path.abspath(path)))  # noqa: PTH100 - a link to weights stays a link
+            for name, path in files
+            if name.parts[0] not in NOT_ENCODING
+        ]
     return digest([contents, dtype, device.partition(":")[0]], 32)
 
 

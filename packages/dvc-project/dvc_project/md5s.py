@@ -10,6 +10,7 @@ import hashlib
 import os
 import sqlite3
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -40,13 +41,21 @@ class Md5s:
         Raises:
             FileNotFoundError: when there is none.
         """
-        stamp, age = _stamp(path)
-        known = self._known.get(path)
+        return self.of(path, [path], lambda: file_md5(path))
+
+    def of(self, key: str, paths: Sequence[str], compute: Callable[[], str]) -> str:
+        """``compute()``, remembered under ``key`` as long as no file of ``paths`` changes.
+
+        Raises:
+            FileNotFoundError: when a file is missing.
+        """
+        stamp, age = _stamp(paths)
+        known = self._known.get(key)
         if known is not None and known[0] == stamp:
             return known[1]
-        md5 = file_md5(path)
-        if age > _SETTLED_NS and _stamp(path)[0] == stamp:
-            self._known[path] = self._new[path] = stamp, md5
+        md5 = compute()
+        if age > _SETTLED_NS and _stamp(paths)[0] == stamp:
+            self._known[key] = self._new[key] = stamp, md5
         return md5
 
     def save(self) -> None:
@@ -88,13 +97,14 @@ def _open(file: Path) -> sqlite3.Connection:
     return database
 
 
-def _stamp(path: str) -> tuple[str, int]:
-    """What changes with the bytes of a file, and how long ago it last did, in ns.
+def _stamp(paths: Sequence[str]) -> tuple[str, int]:
+    """Inodes, sizes and times of files, which change with their bytes, and how long ago the last change was, in ns.
 
     The time of change is the kernel's: nobody sets it back, as copying tools do with the time of modification.
     """
-    state = os.stat(path)
-    return f"{state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}", time.time_ns() - state.st_ctime_ns
+    states = [os.stat(path) for path in paths]
+    text = " ".join(f"{state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}" for state in states)
+    return text, time.time_ns() - max(state.st_ctime_ns for state in states)
 
 
 def file_md5(path: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -11,31 +12,36 @@ from huggingface_hub import constants
 from dvc_project import md5s
 from paco_core.config.references import model_content
 from paco_core.io.files import folder_digest
+from paco_core.models import content
 from paco_core.models.content import content_of
 
 
 @pytest.fixture
-def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that are read in a project with a model, in which every file counts as settled."""
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The files and folders that are read in a project with a model, in which every file counts as settled."""
     for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).touch()
     (tmp_path / ".dvc").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(md5s, "_SETTLED_NS", -1)
-    paths: list[str] = []
-
-    def counted(path: str) -> str:
-        paths.append(path)
-        return file_md5(path)
-
-    file_md5 = md5s.file_md5
-    monkeypatch.setattr(md5s, "file_md5", counted)
+    paths: list[object] = []
+    for module, name in ((md5s, "file_md5"), (content, "folder_digest")):
+        read = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda path, read=read: (paths.append(path), read(path))[1])
     (tmp_path / "model").mkdir()
     (tmp_path / "model/weights").write_bytes(b"one")
     return paths
 
 
-def test_weights_are_read_once_until_they_are_touched(reads: list[str], tmp_path: Path) -> None:
+def test_the_digest_of_a_folder_stays_the_same_in_each_version(tmp_path: Path) -> None:
+    """Ids of grids contain it, and answers of people refer to grids by their ids."""
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/weights").write_bytes(b"one")
+    (tmp_path / "a.json").write_bytes(b"{}")
+    assert content_of(tmp_path) == hashlib.md5(b"a.json{}b/weightsone").hexdigest()
+
+
+def test_weights_are_read_once_until_they_are_touched(reads: list[object], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     known = content_of(folder)
     assert content_of(folder) == known == folder_digest(folder) and len(reads) == 1
@@ -49,7 +55,7 @@ def test_weights_are_read_once_until_they_are_touched(reads: list[str], tmp_path
     assert content_of(folder) == folder_digest(folder) and len(reads) == 3
 
 
-def test_a_file_in_the_place_of_another_one_is_read(reads: list[str], tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_another_one_is_read(reads: list[object], tmp_path: Path) -> None:
     known = content_of(tmp_path / "model/weights")
     state = (tmp_path / "model/weights").stat()
     (tmp_path / "other").write_bytes(b"two")
@@ -58,7 +64,7 @@ def test_a_file_in_the_place_of_another_one_is_read(reads: list[str], tmp_path: 
     assert content_of(tmp_path / "model/weights") != known and len(reads) == 2
 
 
-def test_outside_a_project_nothing_is_stored(reads: list[str], tmp_path: Path) -> None:
+def test_outside_a_project_nothing_is_stored(reads: list[object], tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").unlink()
     for _ in range(2):
         content_of(tmp_path / "model")
