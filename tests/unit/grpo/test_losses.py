@@ -1,148 +1,144 @@
-"""Losses against their definitions, sample by sample."""
+"""Losses against float64 references, written from the equations of their papers."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paco_core.grpo.dynamics import DYNAMICS, Step, Transition
-from paco_core.grpo.losses import LOSSES, LossInputs, NftInputs, gaussian_kl, nft
-
-STEP = Step(0.8, 0.6, 0.9, 0.7)
-
-
-def inputs(log_prob: list[float], old: list[float], advantages: list[float]) -> LossInputs:
-    return LossInputs(
-        torch.tensor(log_prob, requires_grad=True),
-        torch.tensor(old),
-        torch.tensor(advantages),
-        1e-4,
-        STEP,
-        Transition(torch.zeros(len(old), 1, 1), 0.5),
-        2.0,
-        torch.zeros(len(old), 1, 1),
-    )
-
-
-def test_ppo_before_an_update_is_minus_the_advantage() -> None:
-    terms = LOSSES["ppo"].function(inputs([-1.0, -2.0], [-1.0, -2.0], [1.5, -0.5]))
-    assert torch.equal(terms.ratio, torch.ones(2))
-    assert torch.allclose(terms.loss, torch.tensor([-1.5, 0.5]))
-
-
-@pytest.mark.parametrize(
-    ("advantage", "ratio", "loss"),
-    [(1.0, 1.3, -1.2), (1.0, 1.1, -1.1), (1.0, 0.7, -0.7), (-1.0, 1.3, 1.3), (-1.0, 0.7, 0.8), (-1.0, 0.9, 0.9)],
+from paco_core.grpo.losses import (
+    LOSSES,
+    OLD_DECAYS,
+    LossInputs,
+    NftInputs,
+    PairErrors,
+    dpo,
+    gaussian_kl,
+    nft,
+    sft,
 )
-def test_ppo_clips_at_one_plus_and_minus_the_range(advantage: float, ratio: float, loss: float) -> None:
-    given = replace(inputs([math.log(ratio)], [0.0], [advantage]), clip_range=0.2)
-    terms = LOSSES["ppo"].function(given)
-    assert (terms.loss.item(), terms.ratio.item()) == pytest.approx((loss, ratio))
+from tests.unit.grpo.test_dynamics import STEPS, Array, gaussian_log_density, paper_transition
+
+SEEDS = st.integers(0, 1000)
 
 
-def test_ppo_gradient_vanishes_where_the_ratio_went_its_way_already() -> None:
-    given = inputs([-0.9, -0.9, -1.1, -1.1], [-1.0] * 4, [1.0, -1.0, 1.0, -1.0])
-    LOSSES["ppo"].function(given).loss.sum().backward()
-    gradient = given.log_prob.grad
-    assert gradient is not None
-    expected = [0.0, math.exp(0.1), -math.exp(-0.1), 0.0]
-    assert gradient.tolist() == pytest.approx(expected, rel=1e-5)
+def clipped(ratio: Array, advantages: Array, clip_range: float) -> Array:
+    return np.maximum(-advantages * ratio, -advantages * np.clip(ratio, 1 - clip_range, 1 + clip_range))
 
 
-@pytest.mark.parametrize("name", DYNAMICS)
-def test_guard_equals_the_analytic_ratio_of_each_sample(name: str) -> None:
-    torch.manual_seed(0)
-    x, v, moved = torch.randn(3, 4, 2), torch.randn(3, 4, 2), torch.randn(3, 4, 2) * 0.1
-    dynamics = DYNAMICS[name]
-    old, new = dynamics.transition(x, v, STEP), dynamics.transition(x, v + moved, STEP)
-    noise = torch.randn(3, 4, 2)
-    after = old.mean + old.std * noise
-
-    def terms(rows: slice) -> torch.Tensor:
-        given = LossInputs(
-            dynamics.log_prob(after, new)[rows],
-            dynamics.log_prob(after, old)[rows],
-            torch.ones(3)[rows],
-            10.0,
-            STEP,
-            Transition(new.mean[rows], new.std),
-            dynamics.error_weight(new.std),
-            old.mean[rows],
+@given(seed=SEEDS, clip_range=st.floats(1e-4, 0.5), moved=st.sampled_from([0.0, 1e-4, 0.3]))
+def test_ppo_and_its_gradient(seed: int, clip_range: float, moved: float) -> None:
+    log_prob, old, advantages = np.random.default_rng(seed).standard_normal((3, 6)) * [[moved], [1.0], [2.0]]
+    trained = torch.tensor(old + log_prob, requires_grad=True)
+    transition = Transition(torch.zeros(6, 1, 1), 0.5)
+    terms = LOSSES["ppo"].function(
+        LossInputs(
+            trained, torch.tensor(old), torch.tensor(advantages), clip_range, Step(0.8, 0.6, 0.9, 0.7), transition, 2.0
         )
-        return LOSSES["grpo_guard"].function(given).ratio
-
-    # log p - log p_old = mean(-(dm)^2 / (2 s^2) + dm xi / s); the drift cancels the first part.
-    expected = ((new.mean - old.mean) * noise).flatten(1).mean(1).exp()
-    assert torch.allclose(terms(slice(0, 3)), expected, atol=1e-5)
-    assert torch.equal(terms(slice(1, 2)), terms(slice(0, 3))[1:2])
-
-
-def test_guard_without_kept_means_says_so() -> None:
-    given = inputs([0.0], [0.0], [1.0])
-    with pytest.raises(ValueError, match="means"):
-        LOSSES["grpo_guard"].function(LossInputs(**{**given.__dict__, "old_mean": None}))
-
-
-def nft_inputs(advantages: list[float], velocity: torch.Tensor, mix: float = 0.5) -> NftInputs:
-    torch.manual_seed(0)
-    clean, noise = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-    old = torch.randn(2, 3, 4)
-    return NftInputs(clean, 0.4 * clean + 0.6 * noise, velocity, old, 0.6, torch.tensor(advantages), 5.0, mix)
-
-
-def test_nft_by_hand() -> None:
-    given = nft_inputs([2.0, -5.0], torch.full((2, 3, 4), 0.3), mix=0.25)
-    positive = 0.25 * given.velocity + 0.75 * given.old_velocity
-    negative = 1.25 * given.old_velocity - 0.25 * given.velocity
-    parts = []
-    for v in (positive, negative):
-        x0 = given.noised - 0.6 * v
-        parts.append(((x0 - given.clean) ** 2).mean((1, 2)) / (x0 - given.clean).abs().mean((1, 2)))
-    share = torch.tensor([0.7, 0.0])
-    assert torch.allclose(nft(given), 5.0 * (share * parts[0] + (1 - share) * parts[1]) / 0.25, rtol=1e-5)
-
-
-def test_nft_bounds_the_share_of_an_advantage_and_divides_by_a_small_distance() -> None:
-    velocity = torch.full((2, 3, 4), 0.3)
-    assert torch.equal(nft(nft_inputs([20.0, -20.0], velocity)), nft(nft_inputs([5.0, -5.0], velocity)))
-    near = replace(nft_inputs([5.0, 5.0], velocity), old_velocity=velocity)
-    near = replace(near, noised=near.clean + near.sigma * velocity + 1e-4)  # misses the clean sample by 1e-4
-    assert nft(near).tolist() == pytest.approx([5.0 * 1e-4 / near.mix] * 2, rel=1e-2)
-
-
-def test_nft_is_finite_where_the_prediction_is_exact() -> None:
-    given = nft_inputs([2.0, -2.0], torch.zeros(2, 3, 4))
-    exact = torch.full((2, 3, 4), 0.5)
-    loss = nft(replace(given, clean=torch.zeros(2, 3, 4), noised=0.6 * exact, velocity=exact, old_velocity=exact))
-    assert loss.tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
-
-
-def test_nft_pulls_towards_good_samples_and_away_from_bad_ones() -> None:
-    """At v = v_old the gradient is that of the flow matching loss times the advantage's sign, 0 at advantage 0."""
-    for advantage, sign in ((3.0, 1.0), (0.0, 0.0), (-3.0, -1.0)):
-        given = nft_inputs([advantage, advantage], torch.zeros(2, 3, 4))
-        velocity = given.old_velocity.clone().requires_grad_()
-        nft(replace(given, velocity=velocity)).sum().backward()
-        assert velocity.grad is not None
-        supervised = -(given.noised - 0.6 * velocity.detach() - given.clean)  # towards the clean sample
-        if sign == 0.0:
-            assert velocity.grad.abs().max() < 1e-6
-        else:
-            assert torch.equal(velocity.grad.sign(), sign * supervised.sign())
+    )
+    ratio = np.exp(trained.detach().numpy() - old)
+    np.testing.assert_allclose(terms.ratio.detach().numpy(), ratio)
+    np.testing.assert_allclose(terms.loss.detach().numpy(), clipped(ratio, advantages, clip_range))
+    terms.loss.sum().backward()
+    beyond = np.where(advantages > 0, ratio > 1 + clip_range, ratio < 1 - clip_range)
+    np.testing.assert_allclose(trained.grad, np.where(beyond, 0, -advantages * ratio))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(DYNAMICS))
-def test_kl_is_that_of_two_gaussians(name: str) -> None:
-    torch.manual_seed(1)
-    x, v, w = torch.randn(3, 4, 2), torch.randn(3, 4, 2), torch.randn(3, 4, 2)
-    ours, reference = (DYNAMICS[name].transition(x, velocity, STEP) for velocity in (v, w))
-    normal = torch.distributions.Normal
-    pair = normal(ours.mean, ours.std), normal(reference.mean, reference.std)
-    expected = torch.distributions.kl_divergence(*pair).flatten(1).mean(1)
-    found = gaussian_kl(ours.mean, reference.mean, ours, STEP, "exact")
-    assert torch.allclose(found, expected, rtol=1e-4)
-    # `paper` divides by the squared noise rate s_t, and s = s_t sqrt(-d).
-    assert torch.allclose(gaussian_kl(ours.mean, reference.mean, ours, STEP, "paper"), found * 0.2, rtol=1e-4)
+@given(step=STEPS, seed=SEEDS, clip_range=st.floats(1e-4, 0.5))
+def test_guard(name: str, step: Step, seed: int, clip_range: float) -> None:
+    """Each sample alone, by the Gaussian's log-probability, whatever the dynamics takes for its own."""
+    rng = np.random.default_rng(seed)
+    x, v, xi = rng.standard_normal((3, 3, 4, 2))
+    other, advantages = v + 0.1 * rng.standard_normal(v.shape), rng.standard_normal(3)
+    dynamics = DYNAMICS[name]
+    old, new = (dynamics.transition(torch.from_numpy(x), torch.from_numpy(each), step) for each in (v, other))
+    (mu_old, s), (mu, _) = (paper_transition(name, x, each, step) for each in (v, other))
+    x_next = mu_old + s * xi
+    log_ratio = gaussian_log_density(x_next, mu, s) - gaussian_log_density(x_next, mu_old, s)
+    ratio = np.exp((log_ratio + ((mu - mu_old) ** 2).mean(axis=(1, 2)) / (2 * s**2)) * s)
+    inputs = LossInputs(
+        log_prob=dynamics.log_prob(torch.from_numpy(x_next), new),
+        old_log_prob=dynamics.log_prob(torch.from_numpy(x_next), old),
+        advantages=torch.from_numpy(advantages),
+        clip_range=clip_range,
+        step=step,
+        transition=new,
+        error_weight=dynamics.error_weight(new.std),
+        old_mean=old.mean,
+    )
+    terms = LOSSES["grpo_guard"].function(inputs)
+    np.testing.assert_allclose(terms.ratio, ratio, rtol=1e-6)
+    expected = clipped(ratio, advantages, clip_range) / (step.sigma - step.sigma_next)
+    np.testing.assert_allclose(terms.loss, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="means"):
+        LOSSES["grpo_guard"].function(replace(inputs, old_mean=None))
+
+
+@given(
+    seed=SEEDS, sigma=st.floats(0.05, 1.0), limit=st.floats(0.5, 5.0), mix=st.floats(0.05, 1.0),
+    miss=st.sampled_from([1.0, 1e-4, 1e-6, 0.0]),
+)  # fmt: skip
+def test_nft_and_its_gradient(seed: int, sigma: float, limit: float, mix: float, miss: float) -> None:
+    """``miss`` is the distance of the clean sample: both losses stay finite where the prediction is exact."""
+    rng = np.random.default_rng(seed)
+    advantages = rng.uniform(-2 * limit, 2 * limit, 4)
+    clean, old, velocity, error = rng.standard_normal((4, 4, 3, 2))
+    velocity = old + miss * (velocity - old)
+    noised = clean + sigma * old + miss * error
+    share = np.clip(advantages / (2 * limit) + 0.5, 0, 1)
+    loss, gradient = np.zeros(4), np.zeros_like(velocity)
+    for part, sign in ((share, 1), (1 - share, -1)):
+        residual = noised - sigma * (old + sign * mix * (velocity - old)) - clean
+        scale = np.maximum(np.abs(residual).mean(axis=(1, 2)), 1e-5)  # takes no gradient
+        loss += limit / mix * part * (residual**2).mean(axis=(1, 2)) / scale
+        gradient += limit / mix * (part / scale)[:, None, None] * 2 * residual / 6 * -sigma * sign * mix
+    tensors = [torch.tensor(array) for array in (clean, noised, velocity, old)]
+    tensors[2].requires_grad_()
+    mine = nft(NftInputs(*tensors, sigma, torch.tensor(advantages), limit, mix))
+    np.testing.assert_allclose(mine.detach(), loss, rtol=1e-7, atol=1e-12)
+    mine.sum().backward()
+    np.testing.assert_allclose(tensors[2].grad, gradient, rtol=1e-6, atol=1e-9)  # type: ignore[arg-type]
+
+
+@given(seed=SEEDS, beta=st.floats(0.1, 100.0))
+def test_dpo_and_sft_and_their_gradients(seed: int, beta: float) -> None:
+    errors = np.random.default_rng(seed).uniform(0.0, 1.0, (4, 5))
+    best, worst, best_reference, worst_reference = errors
+    inside = -beta / 2 * ((best - best_reference) - (worst - worst_reference))
+    tensors = [torch.tensor(row, requires_grad=True) for row in errors]
+    pairs = PairErrors(*tensors)
+    np.testing.assert_allclose(pairs.margin.detach(), worst - worst_reference - best + best_reference, atol=1e-12)
+    loss = dpo(pairs, beta)
+    np.testing.assert_allclose(loss.detach(), np.log1p(np.exp(-inside)), rtol=1e-9)
+    loss.sum().backward()
+    pull = beta / 2 / (1 + np.exp(inside))
+    for tensor, expected in zip(tensors[:2], (pull, -pull), strict=True):
+        np.testing.assert_allclose(tensor.grad, expected, rtol=1e-9)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(sft(pairs, beta).detach(), best)
+
+
+@given(step=STEPS, seed=SEEDS, std=st.floats(0.01, 1.0))
+def test_kl_of_two_gaussians(step: Step, seed: int, std: float) -> None:
+    """``paper`` divides by the squared noise rate s_t, and s = s_t sqrt(-d)."""
+    mean, reference = np.random.default_rng(seed).standard_normal((2, 3, 4, 2))
+    tensors = torch.from_numpy(mean), torch.from_numpy(reference)
+    normals = [torch.distributions.Normal(tensor, std) for tensor in tensors]
+    exact = torch.distributions.kl_divergence(*normals).mean(dim=(1, 2)).numpy()
+    rate = std / np.sqrt(step.sigma - step.sigma_next)
+    paper = ((mean - reference) ** 2).mean(axis=(1, 2)) / (2 * rate**2)
+    for form, expected in (("exact", exact), ("paper", paper)):
+        found = gaussian_kl(*tensors, Transition(tensors[0], std), step, form)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_decay_schedules() -> None:
+    late = OLD_DECAYS["late"]
+    assert [late.at(n) for n in (0, 74, 75, 77, 1000)] == pytest.approx([0, 0, 0, 0.015, 0.999])
+    assert [OLD_DECAYS["slow"].at(n) for n in (1, 100, 900)] == pytest.approx([0.001, 0.1, 0.5])
+    assert OLD_DECAYS["on_policy"].at(500) == 0
