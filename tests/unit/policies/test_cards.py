@@ -47,14 +47,8 @@ RECIPES = {
 def settings(repository: Path, family: str, dtype: str, **changes: Any) -> Params:
     tree = yaml.safe_load((repository / "params.yaml").read_text())
     tree["policies"]["defaults"].update(dtype=dtype, eval_steps=3)
-    own = {
-        "family": family,
-        "model": "model",
-        "eval_sizes": [32, 64],
-        "max_sequence_length": 48,
-        "guidance": 2.5,
-        "start": None,
-    }
+    own = {"family": family, "model": "model", "eval_sizes": [32, 64], "start": None}
+    own |= {"max_sequence_length": 48, "guidance": 2.5}
     tree["policies"]["recipes"] = {"mine": tree["policies"]["recipes"][RECIPES[family]] | own | changes}
     return parse(tree)
 
@@ -77,15 +71,11 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
     ("family", "changes", "dtype"),
     [
         ("flux", {}, "float32"),
-        ("flux_kontext", {}, "float32"),
         ("flux_kontext", {"reference_size": 32}, "bfloat16"),
-        ("qwen_image_edit", {}, "float32"),
         ("qwen_image_edit", {"reference_size": 32}, "bfloat16"),
-        ("qwen_image_edit_plus", {}, "float32"),
         ("qwen_image_edit_plus", {"reference_size": 1024}, "float32"),
         ("qwen_image_edit_plus", {"reference_size": 32}, "bfloat16"),
         ("qwen_image", {"max_sequence_length": 128}, "float32"),
-        ("qwen_image", {"max_sequence_length": 128}, "bfloat16"),
         ("flux2_klein", {}, "float32"),
         ("flux2_klein", {"task": "edits"}, "float32"),
         ("flux2_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from PIL import Image
 from transformers import AutoTokenizer
 
-from paco_core.painting import paint as painting
-from paco_core.painting.paint import paint
-from paco_core.painting.painted import Painted, cuts_of
 from paco_core.policies import flux
 from paco_core.policies.cuts import Cut, of_records, read_part, report
 from paco_core.policies.pipeline_cuts import cut_prompts
 from tests.support.dataset_world import records
-from tests.support.grpo_toys import ToyPolicy
 from tests.support.tiny import tiny_flux
 
 
@@ -25,19 +19,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_flux(tmp_path_factory.mktemp("flux"))
 
 
-def test_none_is_a_figure_and_no_line() -> None:
+def test_cut_prompts_are_counted_and_the_first_ids_reported() -> None:
     said: list[str] = []
     assert report({}, said.append) == {"cut_prompts": 0} and said == []
-
-
-def test_many_are_one_line_with_the_first_ids() -> None:
-    said: list[str] = []
     cuts = {f"p{n}": Cut(50 + n, 40, "at night") for n in range(7)}
     assert report(cuts, said.append) == {"cut_prompts": 7}
-    assert said == [
-        "7 prompts are longer than the model reads and are cut: p0, p1, p2, p3, p4 and 2 more; "
-        "of p0 10 of 50 tokens are beyond max_sequence_length=40, not read: 'at night'"
-    ]
+    assert "p0, p1, p2, p3, p4 and 2 more" in said[0] and "'at night'" in said[0]
 
 
 def test_a_policy_and_its_plain_pipeline_name_the_same(model: Path) -> None:
@@ -60,15 +47,3 @@ def test_what_is_read_of_an_instruction_is_whole_tokens_and_whole_characters(rep
         assert text.startswith(read) and tokens == ids[: len(tokens)]
         assert window - 4 < len(tokens) <= window, "no more is given up than one character takes"
     assert read_part(tokenizer, text, len(ids)) == text
-
-
-def test_a_painted_picture_says_what_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = records(2)
-    monkeypatch.setattr(
-        painting, "sample_images", lambda *arguments: ([Image.new("RGB", (32, 32))] * len(arguments[2]), [])
-    )
-    how: dict[str, Any] = {"name": "toy", "when": "before", "steps": 2, "guidance": 1.0, "max_sequence_length": 3}
-    found = list(paint(ToyPolicy(), given, [0, 1], 32, **how))
-    assert list(cuts_of(found)) == [f"toy {record.idx}" for record in given]
-    whole = Painted("toy", 32, "before", given[0], 0, Image.new("RGB", (8, 8)))
-    assert cuts_of([whole]) == {} and report(cuts_of(found), print)["cut_prompts"] == 2

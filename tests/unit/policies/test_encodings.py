@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from paco_core.policies import base
-from paco_core.policies.encodings import adapters_on, fingerprint, row_key
+from paco_core.policies.encodings import adapters_on, fingerprint
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
 
 
@@ -49,28 +49,6 @@ def pooled(policy: Any) -> torch.Tensor:
     return policy.encode(["a blue bear"], TEXT_LENGTH).rows[0]["pooled"]
 
 
-@pytest.mark.slow
-def test_an_adapter_of_a_text_encoder_leaves_the_bases_encodings_alone(
-    model: Path, adapter: Path, tmp_path: Path
-) -> None:
-    clean, changed = pooled(load(model)), pooled(load(model, adapter=adapter))
-    assert not torch.equal(clean, changed)
-    for first, second in ((None, adapter), (adapter, None)):
-        cache = tmp_path / str(first is None)
-        for each in (first, second, first):
-            assert torch.equal(pooled(load(model, cache, each)), clean if each is None else changed)
-
-
-def test_a_policy_that_paints_as_before_training_encodes_as_before(model: Path, adapter: Path, tmp_path: Path) -> None:
-    clean, policy = pooled(load(model)), load(model, tmp_path, adapter)
-    changed = pooled(policy)
-    with policy.without_adapter():
-        assert torch.equal(pooled(policy), clean)
-    assert torch.equal(pooled(policy), changed) and not torch.equal(clean, changed)
-    policy.drop_encoders()
-    assert torch.equal(pooled(policy), changed), "what was encoded before they were dropped, with the same adapter"
-
-
 def test_scale_and_weights_of_an_adapter_count(model: Path, adapter: Path) -> None:
     assert adapters_on([load(model).pipeline.text_encoder, None]) == ""
     encoder = load(model, adapter=adapter).pipeline.text_encoder
@@ -90,13 +68,12 @@ def test_the_precision_of_products_counts(model: Path, tmp_path: Path) -> None:
     """A training in bfloat16 on a GPU multiplies float32 matrices in TF32; painting does not."""
     before = torch.get_float32_matmul_precision()
     try:
-        for precision in ("highest", "high"):
+        for number, precision in enumerate(("highest", "high"), start=1):
             torch.set_float32_matmul_precision(precision)
             pooled(load(model, tmp_path))
+            assert len(list(tmp_path.rglob("*.safetensors"))) == number
     finally:
         torch.set_float32_matmul_precision(before)
-    kept = {path.stem for path in tmp_path.rglob("*.safetensors")}
-    assert kept == {row_key(["text", "a blue bear", TEXT_LENGTH], "", name) for name in ("highest", "high")}
 
 
 def test_weights_in_the_place_of_others_of_their_size_and_time_are_others(tmp_path: Path) -> None:

@@ -12,18 +12,17 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from paco_core.config.params import PolicyLora
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.cuts import of_records
-from paco_core.policies.families import family_of, is_distilled, refuse_other_pipeline
+from paco_core.policies.families import family_of, refuse_other_pipeline
 from paco_core.policies.pipeline_cuts import cut_prompts
 from tests.support.dataset_world import records
 from tests.support.tiny_pipelines import flux2_klein
 
-LENGTH, LORA, SIZE = 48, PolicyLora(rank=4, alpha=8), (32, 32)
+LENGTH, SIZE = 48, (32, 32)
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
 KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
 
@@ -96,15 +95,6 @@ def test_pictures_equal_those_of_the_pipeline(folder: Path, distilled: Path, ref
 
 
 @pytest.mark.slow
-def test_each_reference_its_place_and_the_instruction_matter(folder: Path) -> None:
-    policy, (first, second, _) = load(folder), pictures()
-    one, both, turned = (sample(policy, [given])[0] for given in ([first], [first, second], [second, first]))
-    assert all(
-        np.abs(a - b).max() > 3 for a, b in ((one, both), (both, turned), (one, sample(load(folder, 0), None)[0]))
-    )
-
-
-@pytest.mark.slow
 def test_a_batch_of_prompts_with_other_references_is_each_prompt_alone(folder: Path) -> None:
     """One, two and one pictures of two shapes: two of the rows have equally many tokens in other shapes."""
     policy, (first, second, _) = load(folder), pictures()
@@ -122,19 +112,6 @@ def test_a_reference_keeps_its_own_proportions(folder: Path) -> None:
     assert rows["reference 96x96 shapes"].tolist() == [[7, 4]], "117 x 78 pixels, cropped to tokens"
     rows = load(folder, reference_size=None).encode(PROMPTS[:1], LENGTH, [large], [[(32, 32)]]).rows[0]
     assert rows["reference 32x32 shapes"].tolist() == [[6, 4]], "sides of 64 pixels at least, which the pipeline takes"
-
-
-def test_the_schedule_depends_on_tokens_and_steps(folder: Path) -> None:
-    policy = load(folder, 0)
-    first = [float(policy.sigmas(size, steps)[1]) for size, steps in (((32, 32), 4), ((512, 512), 4), ((32, 32), 40))]
-    assert len({round(sigma, 4) for sigma in first}) == 3
-
-
-def test_an_adapter_is_on_all_layers_of_the_blocks(folder: Path) -> None:
-    policy = load(folder)
-    policy.add_adapter(LORA, 0)
-    layers = {name.rsplit(".lora_", 1)[0] for name in policy.trainable()}
-    assert len(layers) == 12 + 2 * 2, "all of the double block, both of each single one"
 
 
 @pytest.mark.slow
@@ -161,44 +138,7 @@ def test_an_adapter_by_original_names_paints_as_in_the_pipeline(folder: Path, tm
     assert np.abs(by_pipeline(plain, policy.noise(SIZE, KEYS), None) - after).max() <= 1
 
 
-@pytest.mark.slow
-def test_what_was_encoded_once_is_not_encoded_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two references each by itself: the same picture beside another one is not read again."""
-    first, second, third = pictures()
-    args = (PROMPTS[:1], LENGTH)
-    found = load(folder, cache=tmp_path).encode(*args, [[first, second]], [[SIZE]])
-    again = load(folder, cache=tmp_path)
-    read: list[str] = []
-    for name in ("encode_prompt", "_encode_vae_image"):
-        real = getattr(again.pipeline, name)
-        monkeypatch.setattr(again.pipeline, name, lambda *a, _r=real, _n=name, **k: read.append(_n) or _r(*a, **k))
-    second_time = again.encode(*args, [[first, second]], [[SIZE]])
-    assert not read and all(torch.equal(tensor, second_time.rows[0][name]) for name, tensor in found.rows[0].items())
-    again.encode(*args, [[third, first]], [[SIZE]])
-    assert read == ["_encode_vae_image"]
-    again.drop_encoders()
-    with pytest.raises(RuntimeError, match="dropped"):
-        again.encode(["another one"], LENGTH, [first], [[SIZE]])
-
-
-@pytest.mark.slow
-def test_an_empty_prompt_is_encoded_only_for_guided_passes(folder: Path, distilled: Path) -> None:
-    def names(model: Path, guidance: float) -> set[str]:
-        return set(load(model, 0).encode(PROMPTS[:1], LENGTH, guidance=guidance).rows[0])
-
-    assert names(folder, 4.0) - names(folder, 1.0) == {"negative"} and "negative" not in names(distilled, 4.0)
-
-
-def test_a_long_prompt_is_noted_without_its_template(folder: Path) -> None:
-    policy = load(folder, 0)
-    policy.encode([long := " ".join(["The colour"] * 40), "short"], LENGTH)
-    (cut,) = policy.cut.values()
-    assert set(policy.cut) == {long} and long.endswith(cut.lost) and cut.lost and cut.window == LENGTH
-
-
-def test_grids_count_what_the_pipeline_cuts(folder: Path) -> None:
+def test_a_long_prompt_is_noted_as_the_pipeline_cuts_it(folder: Path) -> None:
     """The template's tokens count: by the tokenizer's own count nothing is cut."""
     policy, (first, second) = load(folder, 0), records(2)
     window = len(policy.pipeline.tokenizer(PROMPTS[0]).input_ids) + 2
@@ -206,6 +146,8 @@ def test_grids_count_what_the_pipeline_cuts(folder: Path) -> None:
     policy.encode([record.prompt for record in given], window)
     found = cut_prompts(folder, given, window)
     assert list(found) == [first.idx] and found == of_records(policy.cut, given)
+    (cut,) = policy.cut.values()
+    assert cut.lost and PROMPTS[0].endswith(cut.lost) and cut.window == window
 
 
 def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(folder: Path) -> None:
@@ -219,36 +161,35 @@ def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(folder: Path
 
 def test_references_that_the_family_does_not_take(folder: Path) -> None:
     editor, first = load(folder), pictures(1)[0]
-    for count in (0, 5, 20):
-        with pytest.raises(DataError, match=f"flux2_klein changes 1 to 4 reference pictures per prompt.*with {count}"):
-            editor.encode(PROMPTS[:1], LENGTH, [[first] * count], [[SIZE]])
-    with pytest.raises(DataError, match="3 prompts came with 1 pictures"):
+    for references, message in (
+        *(([first] * count, f"1 to 4 .*with {count}") for count in (0, 5)),
+        ([first.resize((63, 64))], "too small"), ([first.resize((900, 64))], "ratio"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            editor.encode(PROMPTS[:1], LENGTH, [references], [[SIZE]])
+    with pytest.raises(DataError, match="3 prompts came with 1"):
         editor.encode(PROMPTS, LENGTH, [first], [[SIZE]] * 3)
-    with pytest.raises(DataError, match="reference picture: Image too small"):
-        editor.encode(PROMPTS[:1], LENGTH, [first.resize((63, 64))], [[SIZE]])
-    with pytest.raises(DataError, match="Aspect ratio too extreme"):
-        editor.encode(PROMPTS[:1], LENGTH, [first.resize((900, 64))], [[SIZE]])
-    with pytest.raises(DataError, match="from text alone, and was given 1"):
+    with pytest.raises(DataError, match="flux2_klein"):
         load(folder, 0).encode(PROMPTS[:1], LENGTH, [first], [[SIZE]])
 
 
 def test_a_task_that_a_family_does_not_do() -> None:
     assert [family_of("flux2_klein").edits(task) for task in (None, "sets", "edits")] == [False, False, True]
-    with pytest.raises(DataError, match="FluxPipeline paints from text alone"):
+    with pytest.raises(DataError, match="FluxPipeline"):
         family_of("flux").edits("edits")
-    with pytest.raises(DataError, match="FluxKontextPipeline only edits"):
+    with pytest.raises(DataError, match="FluxKontextPipeline"):
         family_of("flux_kontext").edits("sets")
 
 
 @pytest.mark.parametrize(
     ("part", "changes", "message"),
     [
-        ("text_encoder", {"hidden_size": 24}, "width 48, and three layers of the text encoder have 72"),
-        ("text_encoder", {"num_hidden_layers": 24}, "has 24 layers, and the pipeline reads layer 27"),
-        ("vae", {"latent_channels": 16}, "takes 16 channels, and the autoencoder gives 4 x 16"),
-        ("transformer", {"guidance_embeds": True}, "as FLUX.2-dev does"),
-        ("tokenizer", None, "no chat template"),
-        ("", {"_class_name": "Flux2KleinKVPipeline"}, "holds a Flux2KleinKVPipeline, the family flux2_klein needs a"),
+        ("text_encoder", {"hidden_size": 24}, "48.*72"),
+        ("text_encoder", {"num_hidden_layers": 24}, "24.*27"),
+        ("vae", {"latent_channels": 16}, "16 channels.*4 x 16"),
+        ("transformer", {"guidance_embeds": True}, "FLUX.2-dev"),
+        ("tokenizer", None, "template"),
+        ("", {"_class_name": "Flux2KleinKVPipeline"}, "Flux2KleinKVPipeline"),
     ],
 )
 def test_a_folder_of_another_size_or_variant_is_refused(
@@ -270,9 +211,3 @@ def test_a_folder_of_another_size_or_variant_is_refused(
         refuse_other_pipeline(tmp_path, "model", "flux2_klein")
     with pytest.raises(DataError, match=message):
         load(tmp_path / "model")
-
-
-def test_distilled_weights_are_remarked_on(folder: Path, distilled: Path) -> None:
-    assert is_distilled(distilled.parent, "model") and not is_distilled(folder.parent, "model")
-    assert is_distilled(folder, "black-forest-labs/FLUX.2-klein-4B")
-    assert not is_distilled(folder, "black-forest-labs/FLUX.2-klein-base-4B")

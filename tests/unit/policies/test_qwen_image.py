@@ -9,12 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.cuts import of_records
 from paco_core.policies.pipeline_cuts import cut_prompts
 from tests.support.dataset_world import records
-from tests.support.policy_families import KEYS, PROMPTS, Family, build, loud_qwen_image
+from tests.support.policy_families import KEYS, Family, build, loud_qwen_image
 
 LENGTH, SIZE = 128, (32, 32)  # the small tokenizer makes 60 tokens more of the template than are dropped
 
@@ -29,23 +28,18 @@ def policy(folder: Path) -> Any:
     return base.load("qwen_image", str(folder), "cpu", "float32")
 
 
-def test_a_long_prompt_is_noted_as_the_pipeline_cuts_it(policy: Any) -> None:
-    policy.encode([long := " ".join(["The colour"] * 40), "short"], LENGTH)
-    (cut,) = policy.cut.values()
-    assert set(policy.cut) == {long} and cut.lost and long.endswith(cut.lost)
+def test_a_long_prompt_is_noted_as_the_pipeline_cuts_it(policy: Any, folder: Path) -> None:
+    """The template's tokens count, as its fixed opening does not: by the tokenizer's own count nothing is cut."""
+    long = " ".join(["The colour"] * 40)
+    prompts = zip(records(2), [long, "short"], strict=True)
+    given = [record.model_copy(update={"prompt": prompt}) for record, prompt in prompts]
+    policy.encode([long, "short"], LENGTH)
+    cut = policy.cut[long]
+    assert cut_prompts(folder, given, LENGTH) == of_records(policy.cut, given) == {given[0].idx: cut}
+    assert len(policy.pipeline.tokenizer(long).input_ids) < LENGTH and cut.lost and long.endswith(cut.lost)
     other = long.removesuffix(cut.lost) + "is the same and something else entirely, on and on and on and on and on"
     first, second = policy.encode([long, other], LENGTH).rows
     assert torch.allclose(first["text"], second["text"], atol=1e-5), "what is noted as lost makes no difference"
-
-
-def test_grids_count_what_the_pipeline_cuts(policy: Any, folder: Path) -> None:
-    """The template's tokens count, as its fixed opening does not: by the tokenizer's own count nothing is cut."""
-    asked = zip(records(2), [" ".join(["The colour"] * 40), "short"], strict=True)
-    given = [record.model_copy(update={"prompt": prompt}) for record, prompt in asked]
-    policy.encode([record.prompt for record in given], LENGTH)
-    found = cut_prompts(folder, given, LENGTH)
-    assert list(found) == [given[0].idx] and found == of_records(policy.cut, given)
-    assert len(policy.pipeline.tokenizer(given[0].prompt).input_ids) < LENGTH
 
 
 def test_a_picture_is_encoded_as_the_autoencoder_is_normalised(folder: Path) -> None:
@@ -59,8 +53,3 @@ def test_a_picture_is_encoded_as_the_autoencoder_is_normalised(folder: Path) -> 
     pixels = policy.pipeline.image_processor.preprocess(picture, 32, 48)
     raw = policy.vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0]
     assert torch.allclose(policy._unpacked(latents[:1], (32, 48))[:, :, 0] * 2 + 0.5, raw, atol=1e-5)
-
-
-def test_references_are_refused(policy: Any) -> None:
-    with pytest.raises(DataError, match="the family qwen_image paints from text alone, and was given 1"):
-        policy.encode(PROMPTS[:1], LENGTH, [Image.new("RGB", (64, 64))], [[SIZE]])
