@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paco_core.config.params import RewardSet, RewardTerm
+from paco_core.config.params import RewardTerm
 from paco_core.data.records.records import PromptRecord
 from paco_core.io import http_client
-from paco_core.io.files import DataError
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.sources import Sources
@@ -67,12 +66,8 @@ def test_one_request_a_batch_with_pictures_and_words(tmp_path: Path, monkeypatch
     (request,) = server.requests
     assert server.paths == {"/v2/score?team=a"} and server.keys == {"Bearer secret"}
     assert request["model"] == "aesthetics 1"
-    assert {k: v for k, v in request["samples"][1].items() if k != "picture"} == {
-        "id": "p7",
-        "prompt": "Animals. [LEFT]: p7 [RIGHT]: a dog",
-        "layout": "1x2",
-        "theme": "animals",
-    }
+    words = {"id": "p7", "prompt": "Animals. [LEFT]: p7 [RIGHT]: a dog", "layout": "1x2", "theme": "animals"}
+    assert {k: v for k, v in request["samples"][1].items() if k != "picture"} == words
     assert np.array_equal(np.asarray(seen(request["samples"][1]["picture"])), np.asarray(picture(7)))
 
 
@@ -114,11 +109,7 @@ def test_a_sample_without_score_keeps_its_cause_and_is_asked_again(tmp_path: Pat
         theirs = reward(server, tmp_path)
         assert theirs(batch(1, 2, 3, 4))[0] == 1.5
         values = theirs(batch(1, 2, 3, 4))
-    assert theirs.causes == {
-        "no face found": 1,
-        "the scorer gave no score and no cause": 1,
-        "the score is inf": 1,
-    }
+    assert theirs.causes == {"no face found": 1, "the scorer gave no score and no cause": 1, "the score is inf": 1}
     assert [s["id"] for s in server.requests[1]["samples"]] == ["p2", "p3", "p4"]
     assert values.tolist() == [1.5, -5.0, 5.0, 15.0]
 
@@ -126,10 +117,8 @@ def test_a_sample_without_score_keeps_its_cause_and_is_asked_again(tmp_path: Pat
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        ({"scores": [1.0]}, "the answer has 1 scores and 2 causes for 2 samples"),
         ({"scores": [1.0, 2.0], "causes": ["one"]}, "the answer has 2 scores and 1 causes for 2 samples"),
         ({"scores": ["1.0", True]}, "the answer has another form (scores.0"),
-        ({"score": 1.0}, "the answer has another form (scores: Field required)"),
         ([1.0, 2.0], "the answer is not a JSON object"),
     ],
 )
@@ -157,53 +146,30 @@ def test_what_was_not_served_is_tried_again(tmp_path: Path, status: int) -> None
     assert len(server.requests) == 3 and theirs.causes == {f"HTTP {status}: warming up": 2}
 
 
-def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_refusal_is_not_tried_again_and_an_address_without_a_server_is_a_cause(tmp_path: Path) -> None:
     with ScorerServer(failing(422, 1)) as server:
         theirs = reward(server, tmp_path)
         assert np.isnan(theirs(batch(3))).all()
     assert len(server.requests) == 1 and theirs.causes == {"HTTP 422: warming up": 1}
+    theirs = reward(server, tmp_path, retries=1)
+    assert np.isnan(theirs(batch(3))).all() and theirs.causes == {"connection refused": 1}
 
 
-def test_tries_end_with_the_budget_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tries_and_silence_end_with_the_budget_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(samples: list[dict[str, Any]], _number: int) -> tuple[int, Any]:
+        time.sleep(1)
+        return redness(samples)
+
     monkeypatch.setattr(http_client.Patience, "pause", lambda *_: 0.05)
     with ScorerServer(failing(503, 10**6)) as server:
         theirs = reward(server, tmp_path, retries=10**6, budget_s=0.3)
         assert np.isnan(theirs(batch(3))).all()
     assert 1 <= len(server.requests) <= 7 and sum(theirs.causes.values()) == 1
-
-
-def test_a_scorer_that_says_nothing_is_late_within_the_budget(tmp_path: Path) -> None:
-    def slow(samples: list[dict[str, Any]], _number: int) -> tuple[int, Any]:
-        time.sleep(1)
-        return redness(samples)
-
     with ScorerServer(slow) as server:
         theirs = reward(server, tmp_path, timeout_s=60, budget_s=0.25)
         assert np.isnan(theirs(batch(3))).all()
     (cause,) = theirs.causes
     assert cause.startswith("no answer within 0.2")
-
-
-def test_nobody_at_the_address_is_a_cause(tmp_path: Path) -> None:
-    with ScorerServer(redness) as server:
-        pass
-    theirs = reward(server, tmp_path, retries=1)
-    assert np.isnan(theirs(batch(3))).all()
-    assert theirs.causes == {"connection refused": 1}
-
-
-def test_what_is_missing_is_found_before_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(**term: Any) -> list[str]:
-        terms = {"theirs": RewardTerm(weight=1.0, reward="http", **term)}
-        return registry.check(RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group"))
-
-    with pytest.raises(DataError, match="reward http needs a section http: url and model"):
-        check()
-    scorer = {"url": "http://127.0.0.1:1/score", "model": "aesthetics 1"}
-    assert check(http=scorer) == []
-    monkeypatch.delenv("THEIR_KEY", raising=False)
-    with pytest.raises(DataError, match="http://127.0.0.1:1/score: the environment variable THEIR_KEY holds no key"):
-        check(http={**scorer, "api_key_env": "THEIR_KEY"})
 
 
 def test_the_scorer_of_the_page_answers(tmp_path: Path, repository: Path) -> None:

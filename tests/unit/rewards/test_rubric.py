@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paco_core.config.params import RewardSet, RewardTerm
+from paco_core.config.params import RewardTerm
 from paco_core.data.llm.journal import SharedJournal
-from paco_core.io.files import DataError
 from paco_core.rewards import registry
 from paco_core.rewards.rubric import JOURNAL
 from paco_core.rewards.sources import Sources
@@ -52,7 +51,6 @@ def test_the_value_is_the_mean_mark_and_answers_are_kept(tmp_path: Path) -> None
         (marks(11, 3), "mark_out_of_range"),
         (completion({"marks": [{"criterion": "identity", "reason": "", "mark": 1}]}), "not_each_criterion_once"),
         (completion("nice picture"), "no_json"),
-        (Raw(status=422, body=b"{}"), "http_422"),
     ],
 )
 def test_without_a_usable_answer_there_is_a_cause(tmp_path: Path, answer: Raw, cause: str) -> None:
@@ -69,9 +67,3 @@ def test_a_half_written_answer_is_cut_off(tmp_path: Path) -> None:
     assert again.rows == [{"a": 1}]
     again.append({"a": 3})
     assert path.read_text() == '{"a": 1}\n{"a": 3}\n'
-
-
-def test_a_missing_section_is_found_before_a_training() -> None:
-    terms = {"rubric": RewardTerm(weight=1.0)}
-    with pytest.raises(DataError, match="reward rubric needs a section rubric: endpoint and criteria"):
-        registry.check(RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group"))
