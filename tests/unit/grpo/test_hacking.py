@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.config.params import EarlyStop, HackMeter
-from paco_core.data.image_measures import grid_score
 from paco_core.grpo import checks
 from paco_core.grpo.hacking import (
-    _largest_grid_score,
     agreement,
     alarm,
     collapse_reason,
@@ -66,8 +63,7 @@ def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_
     assert found["drift_prompts"] == 6
 
 
-def test_drift_is_in_each_judges_own_deviations_so_that_a_narrow_scale_hides_nothing() -> None:
-    """A gain of .02 by a judge whose scores hardly differ is a large one."""
+def test_drift_is_in_each_judges_deviations_so_a_narrow_scale_hides_nothing() -> None:
     before = np.array([[0.2], [0.4], [0.6], [0.8], [0.3], [0.7]])
     narrow = 0.9 + 0.05 * before
     noise = np.array([[0.03], [-0.03], [0.02], [-0.02], [0.01], [-0.01]])
@@ -87,105 +83,87 @@ def test_a_copy_of_a_panel_or_of_the_reference_is_a_near_copy() -> None:
     assert math.isnan(near_copies([copies], [prompts[0].model_copy(update={"layout": "1x1"})], 0.05))
 
 
-def test_the_grid_score_of_several_sizes_is_the_largest() -> None:
-    before = [Image.new("RGB", (side, side), "grey") for side in (32, 48)]
-    for place, plain in enumerate(before):
-        stripes = plain.copy()
-        for column in range(0, plain.width, 4):
-            stripes.paste("white", (column, 0, column + 1, plain.height))
-        now = [stripes if n == place else picture for n, picture in enumerate(before)]
-        assert _largest_grid_score(now, before) == grid_score([stripes], [plain]) > 3
-    assert _largest_grid_score(before, before) == 0
-
-
 def test_judges_disagree_where_only_the_training_one_is_above_its_group() -> None:
     trained = np.array([[0.1, 0.9, 0.9, NAN], [0.5, 0.5, 0.5, 0.5]])
     held_out = np.array([[0.9, 0.1, NAN, 0.9], [0.1, 0.2, 0.3, 0.4]])
     assert disagreement(trained, held_out).tolist() == [[0, 1, 1, 0], [0, 0, 0, 0]]
 
 
-def test_the_log_holds_the_meter_at_each_evaluation_and_it_starts_at_zero(tmp_path: Path) -> None:
-    rows = run(tmp_path, Darkness())
-    measured = [row for row in rows if "eval/32/drift" in row]
-    assert [row["epoch"] for row in measured] == [0, 2, 4]
-    first, last = measured[0], measured[-1]
-    assert all(first[f"eval/32/{name}"] == 0 for name in ("drift", "grid_score", "start_distance"))
-    assert last["eval/32/drift"] == pytest.approx(2 * last["eval/32/trained_gain"])
-    assert last["eval/32/drift_low"] > 0 and last["eval/32/start_distance"] > 0
-    assert 0 <= last["eval/32/near_copies"] <= 1 and last["eval/32/drift_prompts"] == 12
-
-
-def test_a_held_out_judge_changes_no_weight_and_a_training_without_meter_logs_none(tmp_path: Path) -> None:
-    with_meter = run(tmp_path / "a", Darkness())
-    alone = {**REWARDS, "terms": {"brightness": TERMS["brightness"]}}
-    rule = recipe(**{**RULE, "hack_meter": None, "rewards": alone})
-    trainer(recipe=rule, unseen=UNSEEN).run(tmp_path / "b", tmp_path / "checkpoint")
-    with (tmp_path / "b" / "training_log.csv").open() as stream:
-        without = list(csv.DictReader(stream))
-    assert [row["eval/32/brightness"] for row in without if row["eval/32/brightness"]] == [
-        str(row["eval/32/brightness"]) for row in with_meter if "eval/32/brightness" in row
-    ]
-    assert not [name for name in without[0] if "drift" in name or "grid" in name]
-
-
 def test_a_training_that_goes_on_compares_with_the_same_start(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", Darkness())
-    rule = recipe(**RULE)
-    rewards = {"brightness": grpo_toys.Brightness(), "other": Darkness()}
-    first = trainer(recipe=rule, rewards=rewards, unseen=UNSEEN)
-    with pytest.raises(KeyboardInterrupt):
-        cut = first.epochs.gather
+    """Stopped between two checkpoints, it reports the drift, and the change, that an uninterrupted one reports."""
 
-        def stop(epoch: int) -> Any:
-            if epoch == 3:
+    def start(folder: Path, stop: int | None, changes: dict[int, float]) -> Any:
+        def metrics(values: dict[str, float], epoch: int) -> None:
+            if (change := values.get("change/32/brightness")) is not None:
+                changes[epoch] = change
+
+        def stopping(epoch: int) -> Any:
+            if epoch == stop:
                 raise KeyboardInterrupt
-            return cut(epoch)
+            return gather(epoch)
 
-        object.__setattr__(first.epochs, "gather", stop)
-        first.run(tmp_path / "cut", tmp_path / "checkpoint")
-    trainer(recipe=rule, rewards=rewards, unseen=UNSEEN).run(tmp_path / "cut", tmp_path / "checkpoint")
-    assert checks.read_log(tmp_path / "cut" / "training_log.csv") == whole
+        rewards, rule = {"brightness": grpo_toys.Brightness(), "other": Darkness()}, recipe(**RULE, checkpoint_every=2)
+        made = trainer(recipe=rule, rewards=rewards, unseen=UNSEEN, reports=Reports(metrics=metrics))
+        gather = made.epochs.gather
+        object.__setattr__(made.epochs, "gather", stopping)
+        return made.run(folder, folder / "checkpoint")
+
+    whole, resumed = dict[int, float](), dict[int, float]()
+    start(tmp_path / "whole", None, whole)
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path / "cut", 3, {})
+    assert start(tmp_path / "cut", None, resumed).resumed_at == 2
+    logs = [(tmp_path / name / "training_log.csv").read_bytes() for name in ("whole", "cut")]
+    assert logs[0] == logs[1]
+    assert whole[0] == 0 and whole[4] == resumed[4] != 0
 
 
 @pytest.mark.parametrize(("other", "shared"), [(Darkness(), False), (grpo_toys.Brightness(), True)])
 def test_a_gain_must_be_shared_by_the_held_out_judge(tmp_path: Path, other: Any, shared: bool) -> None:
-    report = checks.shared_gain(run(tmp_path, other), recipe(**RULE))
-    assert report.passed is shared and "held-out other" in report.description
-    assert ("rank the samples of a prompt apart" in report.description) is not shared
-    if not shared:
-        assert "the held-out judge does not share the gain at 32 px" in report.description
-        assert float(report.metadata["drift_32px"]) > 0
+    """The meter is measured at each evaluation, starts at zero, and changes no weight."""
+    rows = run(tmp_path / "meter", other)
+    measured = [row for row in rows if "eval/32/drift" in row]
+    first, last = measured[0], measured[-1]
+    assert [row["epoch"] for row in measured] == [0, 2, 4] and last["eval/32/drift_prompts"] == 12
+    assert all(first[f"eval/32/{name}"] == 0 for name in ("drift", "grid_score", "start_distance"))
+    assert last["eval/32/drift"] == pytest.approx(0.0 if shared else 2 * last["eval/32/trained_gain"], abs=1e-9)
+    assert last["eval/32/start_distance"] > 0 and 0 <= last["eval/32/near_copies"] <= 1
+    report = checks.shared_gain(rows, recipe(**RULE))
+    assert report.passed is shared and shared == (float(report.metadata["drift_32px"]) <= 0)
+    rule = recipe(**{**RULE, "hack_meter": None, "rewards": {**REWARDS, "terms": {"brightness": TERMS["brightness"]}}})
+    trainer(recipe=rule, unseen=UNSEEN).run(tmp_path, tmp_path / "checkpoint")
+    without = checks.read_log(tmp_path / "training_log.csv")
+    for name in ("eval/32/brightness", "update/grad_norm"):
+        assert [row.get(name) for row in without] == [row.get(name) for row in rows]
+    assert not [name for row in without for name in row if "drift" in name or "grid" in name]
 
 
-def test_no_meter_asks_nothing_and_a_log_without_its_figures_is_not_let_through() -> None:
+def test_a_log_without_the_metrics_of_its_meter_is_not_let_through() -> None:
     assert checks.shared_gain([{"epoch": 0.0}], recipe()).passed
     assert not checks.shared_gain([{"epoch": 0.0}], recipe(**RULE)).passed
-    unscored = checks.shared_gain([{"eval/32/drift_prompts": 1.0}], recipe(**RULE))
-    assert not unscored.passed and "fewer than 6 prompts" in unscored.description
+    assert not checks.shared_gain([{"eval/32/drift_prompts": 1.0}], recipe(**RULE)).passed
 
 
 @pytest.mark.slow
 def test_kl_where_judges_agree_counts_for_nothing(tmp_path: Path) -> None:
     """The held-out judge agrees always, so the gated KL equals none."""
-    kl = {"beta": 5.0, "form": "exact"}
-    gated = run(tmp_path / "a", grpo_toys.Brightness(), kl={**kl, "where": "disagreement"})
-    free = run(tmp_path / "b", grpo_toys.Brightness())
-    held = run(tmp_path / "c", grpo_toys.Brightness(), kl=kl)
-    against = run(tmp_path / "d", Darkness(), kl={**kl, "where": "disagreement"})
-    last = [rows[-1]["eval/32/brightness"] for rows in (gated, free, held, against)]
-    assert last[0] == pytest.approx(last[1]) and last[2] < last[1] and last[3] < last[1]
+    kl = {"kl": {"beta": 5.0, "form": "exact", "where": "disagreement"}}
+    gated, free = run(tmp_path / "a", grpo_toys.Brightness(), **kl), run(tmp_path / "b", grpo_toys.Brightness())
+    against = run(tmp_path / "d", Darkness(), **kl)
+    gated_score, free_score, against_score = (rows[-1]["eval/32/brightness"] for rows in (gated, free, against))
+    assert gated_score == pytest.approx(free_score) and against_score < free_score
     assert gated[-1]["disagreement"] == 0 and 0 < against[-1]["disagreement"] < 1
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hack_meter": {**METER, "held_out": "oter"}}, "'oter' is no term of rewards; there are brightness, other"),
-        ({"hack_meter": {**METER, "held_out": "brightness"}}, r"one of weight 0 \(brightness: weight 1\)"),
-        ({"hack_meter": {**METER, "trained": "other"}}, r"a reward that trains \(other: weight 0\)"),
-        ({"test_rewards": {**REWARDS, "terms": {"brightness": TERMS["brightness"]}}}, "'other' is no term of test_rew"),
-        ({"hack_meter": None, "early_stop": {"hack_meter": True}}, "heeds the alarm of hack_meter: name its judges"),
-        ({"hack_meter": None, "kl": {"beta": 1.0, "where": "disagreement"}}, "kl.where: disagreement is that of"),
+        ({"hack_meter": {**METER, "held_out": "oter"}}, "oter"),
+        ({"hack_meter": {**METER, "held_out": "brightness"}}, "brightness: weight 1"),
+        ({"hack_meter": {**METER, "trained": "other"}}, "other: weight 0"),
+        ({"test_rewards": {**REWARDS, "terms": {"brightness": TERMS["brightness"]}}}, "other"),
+        ({"hack_meter": None, "early_stop": {"hack_meter": True}}, "hack_meter"),
+        ({"hack_meter": None, "kl": {"beta": 1.0, "where": "disagreement"}}, "kl.where"),
     ],
 )
 def test_a_meter_is_refused_without_two_judges(changes: dict[str, Any], message: str) -> None:
@@ -220,8 +198,7 @@ def test_collapse_is_a_rising_reward_with_panels_that_become_one(
 ) -> None:
     found = collapse_reason(rows(rewards, diversities), {"a": 1.0, "b": 0.5}, COLLAPSE)
     assert (found is not None) == stops
-    if found is not None:
-        assert "2.1 (1.1 at first)" in found and "0.1 (0.4 at first)" in found
+    assert found is None or ("2.1 (1.1 at first)" in found and "0.1 (0.4 at first)" in found)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +219,7 @@ def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[fl
     assert (found is not None) == raised
     if found is not None:
         mean = f"{np.nanmean([one for one in agreements if one == one][-3:]):.2f}"
-        assert "a and the held-out b rank the samples of a prompt apart" in found
-        assert f"{mean} over the 3 epochs up to {len(agreements)}, and 0.5 is asked for" in found
+        assert f"{mean} over the 3 epochs up to {len(agreements)}" in found
     later = [{"epoch": len(trained) + n + 1.0, "agreement": 0.9} for n in range(3)]
     assert first_alarm([*trained, *later], meter) == found and alarm([*trained, *later], meter) is None
     alone = meter.model_copy(update={"patience": 1})
@@ -266,46 +242,35 @@ def test_agreement_is_the_correlation_of_scores_within_prompts(trained: Any, hel
     assert agreement(np.array(trained), np.array(held_out)) == pytest.approx(found, abs=1e-6, nan_ok=True)
 
 
-class Same:
-    """A judge that nothing pleases more than anything else."""
+def test_a_training_ends_where_its_judges_disagree(tmp_path: Path) -> None:
+    class Same(grpo_toys.Brightness):
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            return np.full(len(batch), 0.5)
 
-    def __init__(self) -> None:
-        self.name, self.causes = "same", dict[str, int]()
-
-    def __call__(self, batch: RewardBatch) -> np.ndarray:
-        return np.full(len(batch), 0.5)
-
-
-@pytest.mark.parametrize(("other", "ends"), [(Same(), True), (grpo_toys.Brightness(), False)])
-def test_a_training_ends_where_its_judges_part_and_not_where_they_agree(tmp_path: Path, other: Any, ends: bool) -> None:
-    heeded = {"early_stop": {"reward_rise": 9.0, "hack_meter": True}, "hack_meter": {**METER, "patience": 2}}
-    rule = recipe(**{**RULE, "epochs": 12, "eval_every": 99, **heeded})
-    rewards = {"brightness": grpo_toys.Brightness(), "other": other}
-    outcome = trainer(recipe=rule, rewards=rewards, unseen=UNSEEN).run(tmp_path, tmp_path / "checkpoint")
-    assert outcome.rows[-1]["epoch"] == (2 if ends else 12)
-    assert ("0.00 over the 2 epochs up to 2" in str(outcome.stopped)) == ends
+    stopping = {"early_stop": {"reward_rise": 9.0, "hack_meter": True}, "hack_meter": {**METER, "patience": 2}}
+    rule = recipe(**{**RULE, "eval_every": 99, **stopping})
+    for other, last in ((Same(), 2), (grpo_toys.Brightness(), 4)):
+        made = trainer(recipe=rule, rewards={"brightness": grpo_toys.Brightness(), "other": other}, unseen=UNSEEN)
+        outcome = made.run(tmp_path / str(last), tmp_path / str(last) / "checkpoint")
+        assert outcome.rows[-1]["epoch"] == last and (outcome.stopped is None) == (last == 4)
 
 
-def collapsing(policy: ToyPolicy | None = None, reports: Reports | None = None, **changes: Any) -> Trainer:
+def collapsing(policy: ToyPolicy | None = None, **changes: Any) -> Trainer:
     rule = recipe(epochs=30, eval_every=99, group_size=12, learning_rate=0.3, checkpoint_every=30, **changes)
-    return grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=rule, reports=reports or Reports())
+    return grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=rule)
 
 
 def test_a_training_that_collapses_ends_early_and_whole(tmp_path: Path) -> None:
     """All white is the brightest: the panels of a set become equal while the reward rises."""
-    told: list[str] = []
     rule = {"reward_rise": 0.02, "diversity_kept": 0.9, "patience": 2}
-    outcome = collapsing(reports=Reports(say=told.append), early_stop=rule).run(tmp_path, tmp_path / "checkpoint")
+    outcome = collapsing(early_stop=rule).run(tmp_path, tmp_path / "checkpoint")
     last = int(outcome.rows[-1]["epoch"])
     assert 4 <= last < 30 and outcome.stopped is not None and "collapse" in outcome.stopped
-    assert f"stopped after epoch {last} of 30: collapse" in told[-1]
     assert outcome.metrics()["stopped_early"] == 1.0 and outcome.metrics()["epochs"] == last
     assert (tmp_path / "adapter" / "adapter.safetensors").is_file()
     again = collapsing(early_stop=rule)
-    assert (
-        int(again.run(tmp_path, tmp_path / "checkpoint").rows[-1]["epoch"]) == last
-        and again.learner.policy.rows["trained"] == 0
-    )  # type: ignore[attr-defined]
+    assert int(again.run(tmp_path, tmp_path / "checkpoint").rows[-1]["epoch"]) == last
+    assert again.learner.policy.rows["trained"] == 0  # type: ignore[attr-defined]
 
 
 class BreaksLater(ToyPolicy):

@@ -80,6 +80,21 @@ def test_guard(name: str, step: Step, seed: int, clip_range: float) -> None:
         LOSSES["grpo_guard"].function(replace(inputs, old_mean=None))
 
 
+def plain_nft(
+    clean: Array, noised: Array, velocity: Array, old: Array, sigma: float, advantages: Array, limit: float, mix: float
+) -> tuple[Array, Array]:
+    """The loss of each sample, and its gradient by the velocity."""
+    share = np.clip(advantages / (2 * limit) + 0.5, 0, 1)
+    loss, gradient = np.zeros(len(clean)), np.zeros_like(velocity)
+    for part, sign in ((share, 1), (1 - share, -1)):
+        residual = noised - sigma * (old + sign * mix * (velocity - old)) - clean
+        scale = np.maximum(np.abs(residual).mean(axis=(1, 2)), 1e-5)  # takes no gradient
+        loss += limit / mix * part * (residual**2).mean(axis=(1, 2)) / scale
+        each = 2 * residual / residual[0].size * -sigma * sign * mix
+        gradient += limit / mix * (part / scale)[:, None, None] * each
+    return loss, gradient
+
+
 @given(
     seed=SEEDS, sigma=st.floats(0.05, 1.0), limit=st.floats(0.5, 5.0), mix=st.floats(0.05, 1.0),
     miss=st.sampled_from([1.0, 1e-4, 1e-6, 0.0]),
@@ -91,13 +106,7 @@ def test_nft_and_its_gradient(seed: int, sigma: float, limit: float, mix: float,
     clean, old, velocity, error = rng.standard_normal((4, 4, 3, 2))
     velocity = old + miss * (velocity - old)
     noised = clean + sigma * old + miss * error
-    share = np.clip(advantages / (2 * limit) + 0.5, 0, 1)
-    loss, gradient = np.zeros(4), np.zeros_like(velocity)
-    for part, sign in ((share, 1), (1 - share, -1)):
-        residual = noised - sigma * (old + sign * mix * (velocity - old)) - clean
-        scale = np.maximum(np.abs(residual).mean(axis=(1, 2)), 1e-5)  # takes no gradient
-        loss += limit / mix * part * (residual**2).mean(axis=(1, 2)) / scale
-        gradient += limit / mix * (part / scale)[:, None, None] * 2 * residual / 6 * -sigma * sign * mix
+    loss, gradient = plain_nft(clean, noised, velocity, old, sigma, advantages, limit, mix)
     tensors = [torch.tensor(array) for array in (clean, noised, velocity, old)]
     tensors[2].requires_grad_()
     mine = nft(NftInputs(*tensors, sigma, torch.tensor(advantages), limit, mix))
