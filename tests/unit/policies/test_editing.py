@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
+from PIL import Image
 
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
@@ -42,42 +43,16 @@ def test_pictures_equal_those_of_the_pipeline_at_large_references(family: Family
     assert np.abs(family.sample(policy, size, rows=1) - expected).max() <= 1
 
 
-def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(policy: Any) -> None:
-    several = policy.known.references[1] > 1
-    size = (64, 64) if several else (64, 32)  # several references keep their own proportions: here a square's
-    encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [[size]] * 3)
-    latents = policy.encode_pictures(references(), size)
-    assert torch.equal(latents, encoded.take([0, 1, 2]).tensors[f"reference {size[0]}x{size[1]}"].float())
-    assert latents.shape == policy.noise(size, KEYS).shape
-
-
 @pytest.mark.slow
-def test_a_prompt_is_encoded_at_the_sizes_of_its_own_pictures(
-    family: Family, policy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four shapes take as many passes of an encoder as one shape, and no memory beside the weights."""
-
-    def passes(own: list[list[tuple[int, int]]]) -> tuple[int, Any]:
-        ran: list[str] = []
-        for name in ("text_encoder", "vae"):
-            part = getattr(policy.pipeline, name)
-            method = "forward" if name == "text_encoder" else "encode"
-            real = getattr(part, method)
-            monkeypatch.setattr(part, method, lambda *a, _real=real, **k: ran.append("") or _real(*a, **k))
-        encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), own)
-        monkeypatch.undo()
-        return len(ran), encoded
-
+def test_a_prompt_is_encoded_at_the_sizes_of_its_own_pictures(family: Family, policy: Any) -> None:
     shapes = [[(32, 32)], [(64, 32)], [(32, 64)]]
-    ran, encoded = passes(shapes)
-    assert ran == passes([[(32, 32)]] * 3)[0] and passes([[(32, 32), (96, 64)]] * 3)[0] > ran
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), shapes)
     for row, (size,) in enumerate(shapes):
         named = [name for name in encoded.rows[row] if name.startswith("reference ") and "shapes" not in name]
         assert named == [f"reference {size[0]}x{size[1]}"]
         alone = family.sample(policy, size)[row]
         done = rollout(policy, encoded, [row], KEYS[row : row + 1], Sampling.for_policy(policy, size, STEPS, GUIDANCE))
         assert np.abs(arrays(policy.decode(done.latents, size))[0] - alone).max() <= 1
-    assert all(tensor.device.type == "cpu" for row in encoded.rows for tensor in row.values())
 
 
 @pytest.mark.slow
@@ -129,3 +104,26 @@ def test_references_must_fit_the_prompts(policy: Any) -> None:
 def test_instructions_that_were_cut_are_named_with_what_is_lost(policy: Any) -> None:
     policy.encode([long := " ".join(["a red cat"] * 40), "a frog"], 8, references(2), [[(32, 32)]] * 2)
     assert {text: cut.window for text, cut in policy.cut.items()} == {long: 8} and long.endswith(policy.cut[long].lost)
+
+
+@pytest.mark.parametrize("guidance", [1.0, GUIDANCE])
+@pytest.mark.parametrize("family", EDITORS[2:], indirect=True, ids=["2509", "2511"])
+def test_one_to_three_references_of_other_proportions(
+    family: Family, folder: Path, monkeypatch: pytest.MonkeyPatch, guidance: float
+) -> None:
+    size = (32, 64)
+    policy: Any = base.load(family.name, str(folder), "cpu", "float32", reference_size=64)
+    monkeypatch.setattr(plus, "VAE_IMAGE_SIZE", 64 * 64)
+    shapes = zip(references(), [(64, 32), (96, 96), (32, 80)], strict=True)
+    first, second, third = (image.resize(shape, Image.Resampling.NEAREST) for image, shape in shapes)
+    several = [[first, second, third], [first], [second, first]]
+    encoded = policy.encode(PROMPTS[:1] * 3, TEXT_LENGTH, several, [[size]] * 3, guidance=guidance)
+    done = rollout(policy, encoded, range(3), KEYS, Sampling.for_policy(policy, size, STEPS, guidance))
+    ours, noise = arrays(policy.decode(done.latents, size)), policy.noise(size, KEYS)
+    for row, images in enumerate(several):
+        more = {"prompt": PROMPTS[:1], "image": [images]}
+        theirs = family.by_pipeline(policy.pipeline, noise[row : row + 1], size, guidance, **more)
+        assert np.abs(ours[row] - theirs[0]).max() <= 1, f"{len(images)} references"
+    assert len({row.tobytes() for row in ours}) == 3
+    long = policy.encode(PROMPTS[:1], TEXT_LENGTH, [[Image.new("RGB", (1000, 4))]], [[size]])
+    assert long.rows[0]["reference 32x64 shapes"].min() > 0, "a very long reference keeps a side"

@@ -19,7 +19,7 @@ from paco_core.io.files import DataError
 from paco_core.policies import families
 from paco_core.policies.base import Size
 from paco_core.policies.encoded import Encoded
-from tests.support.policy_families import FAMILIES, GUIDANCE, KEYS, Family, build
+from tests.support.policy_families import FAMILIES, GUIDANCE, KEYS, Family, build, references
 from tests.support.released_lora import as_released
 
 LORA, SIZE = PolicyLora(rank=4, alpha=8), (32, 32)
@@ -158,6 +158,16 @@ def test_another_pipeline_class_is_refused(family: Family, folder: Path, tmp_pat
 
 def test_every_family_is_here() -> None:
     assert {family.name for family in FAMILIES} == set(families.FAMILIES)
+
+
+def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(family: Family, policy: Any) -> None:
+    """The losses dpo and sft learn from it; references keep their proportions, which are a square's here."""
+    size = (64, 64)
+    latents = policy.encode_pictures(references(), size)
+    assert latents.shape == policy.noise(size, KEYS).shape and latents.dtype == torch.float32
+    if family.edits:
+        rows = family.encode(policy, size).rows
+        assert torch.equal(latents, torch.stack([row["reference 64x64"].float() for row in rows]))
 
 
 @pytest.mark.slow

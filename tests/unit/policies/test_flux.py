@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from paco_core.adapters import reader
 from paco_core.config.params import LoraParams
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
@@ -18,7 +16,6 @@ from paco_core.models import precision
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.flux import FluxPolicy
-from tests.support.released_lora import as_released
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
 
 PROMPTS = ["a red cat on the beach", "a small blue bear in the snow", "a frog"]
@@ -115,22 +112,6 @@ def test_other_adapters_predict_for_the_length_of_a_block(policy: FluxPolicy) ->
     assert np.array_equal(sample(policy, size), now)
     found = policy.trainable()
     assert list(found) == list(trainable) and all(found[name] is trainable[name] for name in found)
-
-
-def test_an_adapter_may_come_from_a_hub(
-    policy: FluxPolicy, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its safetensors and settings alone are downloaded."""
-    policy.add_adapter(LORA, 0)
-    train_a_little(policy)
-    released = as_released(policy, tmp_path / "lora")
-    calls: list[Any] = []
-    monkeypatch.setattr(reader, "snapshot_download", lambda *a, **k: calls.append((a, k)) or str(released))
-    other = FluxPolicy.load(str(folder), "cpu", "float32")
-    other.start_from("X-GenGroup/PaCo-FLUX.1-dev-Lora")
-    assert all(torch.equal(weight, policy.trainable()[name]) for name, weight in other.trainable().items())
-    both = {"allow_patterns": ["*.safetensors", "adapter_config.json"], "ignore_patterns": ["*/*"]}
-    assert calls == [(("X-GenGroup/PaCo-FLUX.1-dev-Lora",), both)]
 
 
 def test_the_seed_of_an_adapter_decides(folder: Path) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import AutoencoderKLQwenImage
 from PIL import Image
 
 from paco_core.policies import base
 from paco_core.policies.cuts import of_records
+from paco_core.policies.one_frame import one_frame
 from paco_core.policies.pipeline_cuts import cut_prompts
 from tests.support.dataset_world import records
 from tests.support.policy_families import KEYS, Family, build, loud_qwen_image
@@ -53,3 +55,19 @@ def test_a_picture_is_encoded_as_the_autoencoder_is_normalised(folder: Path) -> 
     pixels = policy.pipeline.image_processor.preprocess(picture, 32, 48)
     raw = policy.vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0]
     assert torch.allclose(policy._unpacked(latents[:1], (32, 48))[:, :, 0] * 2 + 0.5, raw, atol=1e-5)
+
+
+def test_one_frame_is_what_the_video_autoencoder_makes_of_it() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        vae = AutoencoderKLQwenImage(
+            base_dim=8, z_dim=4, dim_mult=[1, 1, 2], num_res_blocks=1, temperal_downsample=[False, True]
+        ).eval()
+        frames = torch.randn(2, 3, 5, 16, 16)
+    with torch.inference_mode():
+        picture, film = (vae.encode(x).latent_dist.mode() for x in (frames[:, :, :1], frames))
+        decoded = vae.decode(picture).sample
+        one_frame(vae)
+        assert (vae.encode(frames[:, :, :1]).latent_dist.mode() - picture).abs().max() < 1e-5
+        assert (vae.decode(picture).sample - decoded).abs().max() < 1e-5
+        assert (vae.encode(frames).latent_dist.mode() - film).abs().max() < 1e-5
