@@ -21,11 +21,9 @@ from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.scoring import Scoring
 from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.io.files import DataError
-from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys
 from tests.support.grpo_toys import TOKEN, ToyEditor, ToyPolicy, recipe
-from tests.support.tiny_pipelines import qwen_image_edit_plus
 
 
 class Likeness:
@@ -70,7 +68,10 @@ def editor(rule: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Tr
 
 def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None:
     shown: list[tuple[str, Image.Image]] = []
-    given = editor(reports=Reports(picture=lambda image, key, _epoch: shown.append((key, image))))
+    reward = Likeness()
+    given = editor(
+        rewards={"likeness": reward}, reports=Reports(picture=lambda image, key, _epoch: shown.append((key, image)))
+    )
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
     assert outcome.after["32/likeness"] > outcome.before["32/likeness"] + 0.05
     assert outcome.after["32/reference_distance"] == pytest.approx(1 - outcome.after["32/likeness"])
@@ -82,7 +83,10 @@ def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None
     assert "panel_diversity" not in rows[0] and float(rows[-1]["reference_distance"]) > 0
     sizes = {key: image.size for key, image in shown}
     assert sizes == {"unseen_32px": (6 * 2 * 32, 32), "unseen_64px": (6 * 2 * 64, 64)}, "reference beside each edit"
-    assert given.split.reference is not None
+    known = {record.idx: record for record in (*given.split.trained, *given.split.unseen)}
+    assert given.split.reference is not None and reward.seen.keys() == known.keys()
+    for idx, seen in reward.seen.items():
+        assert seen == {given.split.reference(known[idx])[0].tobytes()}, "of its own prompt"
     assert shown[0][1].getpixel((0, 0)) == given.split.reference(given.split.unseen[0])[0].getpixel((0, 0))
     names = sorted(path.name for path in (tmp_path / "samples/reference").iterdir())
     assert names == sorted(f"{record.idx}.png" for record in given.split.unseen)
@@ -99,73 +103,17 @@ def test_other_reference_pictures_under_the_same_ids_are_another_training(tmp_pa
     assert other.run(tmp_path, tmp_path / "checkpoint").resumed_at == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["ppo", "nft"])
-@pytest.mark.parametrize("version", [{}, {"zero_cond_t": True}], ids=["2509", "2511"])
-def test_a_real_pipeline_with_true_guidance_is_trained(tmp_path: Path, loss: str, version: dict[str, Any]) -> None:
-    """Qwen-Image-Edit-Plus, of random weights: log-probabilities repeat, both losses move it, the adapter loads."""
-    model = str(qwen_image_edit_plus(tmp_path / "model", **version))
-    noise = {"noise_steps": [1], "dynamics": "flow_sde"} if loss == "ppo" else {"noise_steps": [], "dynamics": "ode"}
-    rule = {"family": "qwen_image_edit_plus", "loss": loss, "guidance": 2.0, "eval_sizes": [32], **noise}
-    lora = {"rank": 2, "alpha": 4, "targets": None}
-    given = editor(
-        {**rule, "epochs": 2, "eval_every": 2, "learning_rate": 0.03, "lora": lora, "gradient_checkpointing": True},
-        policy=base.load("qwen_image_edit_plus", model, "cpu", "float32", cache=tmp_path / "encodings"),
-    )
-    outcome = given.run(tmp_path / "out", tmp_path / "out" / "checkpoint")
-    first, second = outcome.rows[1:]
-    assert all(row["update/grad_norm"] > 0 for row in (first, second))
-    assert loss == "nft" or max(row["update/ratio_gap"] for row in (first, second)) < 1e-5
-    assert outcome.after["32/likeness"] != outcome.before["32/likeness"]
-    trained: Any = base.load("qwen_image_edit_plus", model, "cpu", "float32")
-    trained.start_from(str(tmp_path / "out" / "adapter"))
-    assert max(float(p.abs().max()) for name, p in trained.trainable().items() if "lora_B" in name) > 0
-
-
-def test_each_sample_is_scored_with_the_reference_of_its_own_prompt(tmp_path: Path) -> None:
-    reward = Likeness()
-    given = editor({"epochs": 1}, rewards={"likeness": reward})
-    given.run(tmp_path, tmp_path / "checkpoint")
-    known = {record.idx: record for record in (*given.split.trained, *given.split.unseen)}
-    assert given.split.reference is not None and len(reward.seen) == 4 + 3, "an epoch's prompts and the unseen ones"
-    for idx, seen in reward.seen.items():
-        assert seen == {given.split.reference(known[idx])[0].tobytes()}
-
-
-def test_references_belong_to_editing_policies_only(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an editing policy needs references"):
-        editor(reference=None).run(tmp_path, tmp_path / "checkpoint")
-    with pytest.raises(ValueError, match="no other policy takes them"):
-        editor(policy=ToyPolicy()).run(tmp_path, tmp_path / "checkpoint")
-
-
-def test_a_missing_reference_stops_training_before_anything_is_sampled(tmp_path: Path) -> None:
+def test_references_belong_to_editing_policies_and_a_missing_one_stops_training_before_sampling(tmp_path: Path) -> None:
     def lost(record: Any) -> list[Image.Image]:
         raise DataError(f"editing prompt {record.idx}: picture gone")
 
+    for changes in ({"reference": None}, {"policy": ToyPolicy()}):
+        with pytest.raises(ValueError, match="references|takes them"):
+            editor(**changes).run(tmp_path, tmp_path / "checkpoint")
     policy = ToyEditor()
-    with pytest.raises(DataError, match="editing prompt e0000[0-9]: picture gone"):
+    with pytest.raises(DataError, match="e0000[0-9]: picture gone"):
         editor(policy=policy, reference=lost).run(tmp_path, tmp_path / "checkpoint")
     assert not policy.calls and not list(tmp_path.iterdir())
-
-
-def test_a_reward_that_cannot_be_told_gets_no_advantage_and_too_many_stop_training(tmp_path: Path) -> None:
-    class Blind(Likeness):
-        def __call__(self, batch: RewardBatch) -> np.ndarray:
-            values = super().__call__(batch)
-            self.causes["no answer"] = self.causes.get("no answer", 0) + 1
-            values[0] = np.nan
-            return values
-
-    with pytest.raises(DataError, match=r"could not be scored.*likeness: no answer"):
-        editor(rewards={"likeness": Blind()}, max_failed_share=0.05).run(
-            tmp_path / "few", tmp_path / "few" / "checkpoint"
-        )
-    editor({"epochs": 1}, rewards={"likeness": Blind()}, max_failed_share=0.5).run(
-        tmp_path / "many", tmp_path / "many" / "checkpoint"
-    )
-    with (tmp_path / "many/training_log.csv").open() as stream:
-        assert float(list(csv.DictReader(stream))[-1]["groups/failed_samples"]) == 3
 
 
 def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
@@ -183,23 +131,17 @@ def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
     both = RewardBatch.join([batch.take([2, 0]), batch.take([1])])
     assert both.originals == [pictures[records[n].idx] for n in (2, 0, 1)]
     assert RewardBatch.join([batch, RewardBatch(records, batch.panels)]).references is None
-    with pytest.raises(ValueError, match="8 prompts for 2 references"):
-        RewardBatch(records, batch.panels, edits, [[edit] for edit in edits[:2]])
-
-
-def _pale(_record: Any) -> list[Image.Image]:
-    return [Image.new("RGB", (32, 32), "white")]
 
 
 def test_unseen_edits_are_those_that_were_held_back() -> None:
-    records, _ = prompts()
-    split = held_out_edits(records, _pale, 2, 0)
+    (records, _), pale = prompts(), [Image.new("RGB", (32, 32), "white")]
+    split = held_out_edits(records, lambda _: pale, 2, 0)
     assert len(split.trained) == 5 and len(split.unseen) == 2
     assert {r.part for r in split.unseen if isinstance(r, EditRecord)} == {"unseen"}
-    with pytest.raises(DataError, match=r"eval_prompts=4, but only 3 editing prompts are held back"):
-        held_out_edits(records, _pale, 4, 0)
-    with pytest.raises(DataError, match="none is left to train on"):
-        held_out_edits([r for r in records if r.part == "unseen"], _pale, 1, 0)
+    with pytest.raises(DataError, match="eval_prompts=4"):
+        held_out_edits(records, lambda _: pale, 4, 0)
+    with pytest.raises(DataError, match="none is left"):
+        held_out_edits([r for r in records if r.part == "unseen"], lambda _: pale, 1, 0)
 
 
 def test_copying_the_reference_is_a_collapse() -> None:
@@ -207,6 +149,6 @@ def test_copying_the_reference_is_a_collapse() -> None:
         {"reward/a": 0.4 + 0.02 * n, "reference_distance": d, f"eval/{TOKEN}/reference_distance": d}
         for n, d in enumerate(0.2 * 0.8**n for n in range(10))
     ]
-    assert "reference distance was at most" in str(collapse_reason(log, {"a": 1.0}, EarlyStop()))
+    assert collapse_reason(log, {"a": 1.0}, EarlyStop()) is not None
     assert collapse_reason(log[:5], {"a": 1.0}, EarlyStop()) is None
     assert not checks.collapse(log, [TOKEN]).passed and checks.collapse(log[:4], [TOKEN]).passed

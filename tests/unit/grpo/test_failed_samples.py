@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from tests.support.grpo_toys import Brightness, recipe, record, trainer
@@ -22,16 +21,18 @@ RULE: dict[str, Any] = {"epochs": 2, "eval_every": 1, "eval_prompts": 8, "eval_s
 
 
 class Failing(Brightness):
-    """No score for samples that ``fails`` selects by prompt id, size of a panel and number of evaluations so far."""
+    """No score for samples that ``fails`` selects by prompt id, size of a panel and number of evaluations so far.
+
+    The number is -1 for samples of a training epoch.
+    """
 
     def __init__(self, fails: Callable[[str, int, int], bool]) -> None:
         super().__init__()
         self.fails, self.samples = fails, 0
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        if batch.draw:  # of a training epoch
-            return super().__call__(batch)
-        evaluation, self.samples = self.samples // 16, self.samples + len(batch)
+        evaluation = -1 if batch.draw else self.samples // 16
+        self.samples += 0 if batch.draw else len(batch)
         failed = [
             self.fails(one.idx, panels[0].width, evaluation)
             for one, panels in zip(batch.records, batch.panels, strict=True)
@@ -47,12 +48,13 @@ def run(tmp: Path, fails: Callable[[str, int, int], bool], share: float = 0.3, *
     return made.run(tmp / "out", tmp / "checkpoint")
 
 
-@pytest.mark.parametrize("last", [0, 1, 2])
-def test_an_evaluation_with_too_many_failures_ends_the_training(tmp_path: Path, last: int) -> None:
-    """Before training, between epochs and after them; the message contains counts, size and cause."""
+@pytest.mark.parametrize(("last", "where"), [(0, "32 px"), (1, "32 px"), (2, "32 px"), (-1, "epoch 1")])
+def test_too_many_failures_end_the_training(tmp_path: Path, last: int, where: str) -> None:
+    """Before training, between epochs and after them, and in an epoch; the message has counts, place and cause."""
     with pytest.raises(DataError) as error:
-        run(tmp_path, lambda idx, _size, number: number == last and idx < "p24")
-    assert all(text in str(error.value) for text in ("32 px", "4 of 8", "max_failed_share", "busy"))
+        run(tmp_path, lambda idx, _size, number: number == last and (number < 0 or idx < "p24"))
+    counts = "24 of 24" if last < 0 else "4 of 8"
+    assert all(text in str(error.value) for text in (where, counts, "busy"))
 
 
 def test_differences_are_over_the_prompts_that_have_all_scores(tmp_path: Path) -> None:
@@ -84,33 +86,3 @@ def test_a_reward_that_is_only_watched_ends_no_training(tmp_path: Path) -> None:
     figures = made.run(tmp_path / "out", tmp_path / "checkpoint").metrics()
     assert math.isnan(figures["eval.32.watched.change"]) and figures["eval.32.watched.change_missing"] == 8
     assert math.isfinite(figures["eval.32.brightness.change"]) and "eval.32.failed_samples.after" not in figures
-
-
-def test_changes_since_the_start_survive_a_resume(tmp_path: Path) -> None:
-    """A resumed training reports the changes that an uninterrupted one reports."""
-
-    def run_with(reports: Reports, tmp: Path, stop: int | None = None) -> None:
-        made = trainer(recipe=recipe(**RULE), unseen=UNSEEN, reports=reports)
-        gather = made.epochs.gather
-
-        def stopping(epoch: int) -> Any:
-            if epoch == stop:
-                raise KeyboardInterrupt
-            return gather(epoch)
-
-        object.__setattr__(made.epochs, "gather", stopping)
-        made.run(tmp / "out", tmp / "checkpoint")
-
-    whole: dict[int, dict[str, float]] = {}
-    resumed: dict[int, dict[str, float]] = {}
-
-    def into(logged: dict[int, dict[str, float]]) -> Reports:
-        return Reports(metrics=lambda values, epoch: logged.setdefault(epoch, {}).update(values))
-
-    run_with(into(whole), tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run_with(Reports(), tmp_path / "cut", stop=1)
-    run_with(into(resumed), tmp_path / "cut")
-    key = "change/64/brightness"
-    assert whole[0][key] == 0 and whole[1][key] != 0 and resumed.keys() == {2}
-    assert resumed[2][key] == whole[2][key]

@@ -13,9 +13,8 @@ from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
-from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys
-from tests.support.grpo_toys import recipe, record
+from tests.support.grpo_toys import Brightness, recipe, record
 from tests.support.tiny_pipelines import flux2_klein
 
 
@@ -26,33 +25,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return flux2_klein(tmp_path_factory.mktemp("klein") / "model")
 
 
-class Darkness:
-    """Of the whole picture; knows no reference."""
-
-    name = "darkness"
-
-    def __init__(self) -> None:
-        self.causes: dict[str, int] = {}
-
-    def __call__(self, batch: RewardBatch) -> Any:
-        import numpy as np
-
-        return np.array([1 - np.asarray(picture, dtype=float).mean() / 255 for picture in batch.whole])
-
-
 def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
     kind: Any = "sets" if task == "stories" else task
     side = 128 if task == "stories" else 32
     noise = {"noise_steps": [1], "dynamics": "flow_sde"} if loss == "ppo" else {"noise_steps": [], "dynamics": "ode"}
     one_by_one = {"panels": "one_by_one", "train_size": 128, "guidance": 1.0} if task == "stories" else {}
-    terms = {"terms": {"darkness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    terms = {"terms": {"brightness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
     rule = recipe(
         **{"family": "flux2_klein", "task": kind, "loss": loss, "guidance": 2.0, "eval_sizes": [side], "rewards": terms,
         "epochs": epochs, "eval_every": 9, "learning_rate": 0.03, "lora": {"rank": 2, "alpha": 4, "targets": None},
         "gradient_checkpointing": True, **noise, **one_by_one},
     )  # fmt: skip
     policy = base.load("flux2_klein", str(model), "cpu", "float32", task=kind)
-    given: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"darkness": Darkness()}}
+    given: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"brightness": Brightness()}}
     if kind == "sets":
         return grpo_toys.trainer(train=[record(n) for n in range(4)], unseen=[record(20)], **given)
     found = drawn(8, 32, 0)
@@ -70,7 +55,7 @@ def test_it_is_trained_and_resumed(model: Path, tmp_path: Path, task: str, loss:
     assert all(row["update/grad_norm"] > 0 for row in outcome.rows[1:])
     assert loss == "nft" or max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-4
     side = 128 if task == "stories" else 32
-    assert outcome.after[f"{side}/darkness"] != outcome.before[f"{side}/darkness"]
+    assert outcome.after[f"{side}/brightness"] != outcome.before[f"{side}/brightness"]
     with pytest.raises(KeyboardInterrupt):
         cut = trainer(model, task, loss, 2)
         step = cut.learner.learn

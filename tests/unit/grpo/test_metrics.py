@@ -30,13 +30,10 @@ def test_the_mean_of_changes_has_students_interval_and_leaves_missing_ones_out()
     assert few[0] == pytest.approx(0.4) and all(map(math.isnan, (*few[1:], *none)))
 
 
-def test_a_change_has_the_interval_of_its_prompts() -> None:
-    gains = np.array([[0.1], [0.2], [0.3], [0.1], [0.2], [0.3]])
+def test_changes_are_of_what_was_measured_before_and_after() -> None:
     before = {"a": np.tile([[0.1, 0.3]], (6, 1)), "gone": np.zeros((6, 2))}
-    found = paired_changes(before, {"a": before["a"] + gains, "new": np.zeros((6, 2))})
-    assert set(found) == {"a"}
-    half = 2.570582 * math.sqrt(0.04 / 5) / math.sqrt(6)  # t of 5 degrees of freedom
-    assert (found["a"].mean, found["a"].low, found["a"].high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
+    changes = paired_changes(before, {"a": before["a"] + 0.2, "new": np.zeros((6, 2))})
+    assert set(changes) == {"a"} and changes["a"].mean == pytest.approx(0.2)
 
 
 def test_a_change_and_its_interval_are_over_the_prompts_with_all_scores() -> None:

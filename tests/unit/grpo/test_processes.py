@@ -49,23 +49,16 @@ def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -
 
     module.Learner = Watching  # type: ignore[misc]
     given = {
-        "lora": {"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
-        "learning_rate": 0.01,
-        "epochs": 2,
-        "eval_every": 1,
-        "prompts_per_epoch": 6,
-        "group_size": 4,
-        "updates_per_epoch": 2,
-        "rollout_batch": 4,
+        "lora": {"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]}, "learning_rate": 0.01, "epochs": 2,
+        "eval_every": 1, "prompts_per_epoch": 6, "group_size": 4, "updates_per_epoch": 2, "rollout_batch": 4,
         "train_batch": 3,
-        "checkpoint_every": 1,
-    }
-    steps = [1] if changes else [1, 2]
+    }  # fmt: skip
+    steps = [1] if "train_batch" in changes else [1, 2]
     rule = recipe(**{**given, **changes, "max_sequence_length": TEXT_LENGTH, "noise_steps": steps})
     policy = base.load("flux", str(model), "cpu", "float32")
     train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
-    if os.environ.get("MIXED"):  # pictures of 32 x 32, 16 x 32 and 16 x 48
-        train = [of(one, ("2x2", "1x2", "1x3")[number % 3]) for number, one in enumerate(train)]
+    layouts = ("2x2", "1x2", "1x3")  # pictures of 32 x 32, 16 x 32 and 16 x 48
+    train = [of(one, layouts[number % 3]) for number, one in enumerate(train)]
     made = trainer(policy=policy, recipe=rule, train=train, unseen=unseen)
     outcome = made.run(out, out / "checkpoint")
     whole: Any = policy
@@ -103,12 +96,13 @@ def assert_same_training(seen: dict[str, Any], alone: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
-    model = tiny_flux(tmp_path / "flux")
-    (alone,) = train(1, model, tmp_path / "1")
+    """Six groups of four in batches of eight: at least four of them, of three sizes, shared out unevenly."""
+    model, changes = tiny_flux(tmp_path / "flux"), {"rollout_batch": 8}
+    (alone,) = train(1, model, tmp_path / "1", changes=changes)
     weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
     assert np.ptp(alone["advantages"][0]) > 1 and alone["rows"][1]["update/ratio_gap"] < 1e-6
     for world in (2, 3):
-        for seen in train(world, model, tmp_path / str(world)):
+        for seen in train(world, model, tmp_path / str(world), changes=changes):
             assert_same_training(seen, alone)
         other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
         assert set(weights) <= set(other), "a random state for each rank besides"
@@ -141,17 +135,6 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
     assert len(adapters[1]) == sum("lora_" in name and ".default." in name for name in alone["held"]), (
         "as many as are trained"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("env", [{}, FSDP2], ids=["whole", "fsdp2"])
-def test_processes_share_the_batches_of_several_layouts_unevenly(tmp_path: Path, env: dict[str, str]) -> None:
-    """Six groups of four in batches of eight: at least four of them, of three sizes, three on one process in places."""
-    model, changes = tiny_flux(tmp_path / "flux"), {"rollout_batch": 8}
-    (alone,) = train(1, model, tmp_path / "1", {"MIXED": "1"}, changes)
-    assert np.ptp(alone["advantages"][0]) > 1
-    for seen in train(2, model, tmp_path / "2", {"MIXED": "1", **env}, changes):
-        assert_same_training(seen, alone)
 
 
 @pytest.mark.slow

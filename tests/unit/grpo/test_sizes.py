@@ -2,71 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from paco_core.grpo.evaluation import by_layout
 from paco_core.grpo.sampling import split_batches
-from paco_core.grpo.sizes import picture_size
+from paco_core.grpo.sizes import picture_size, token_pixels, validate_sizes
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
-from tests.support.grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
+from tests.support.grpo_toys import Brightness, recipe, record, trainer
 
 
 def shaped(number: int, height: int, width: int) -> Any:
     return record(number).model_copy(update={"height": height, "width": width})
 
 
-def test_mixed_sizes_go_into_batches_of_their_own(tmp_path: Path) -> None:
-    """Proportions are the record's: 32 px and 1:4 is 16 x 64; every batch that is painted holds one size."""
-
-    class Watched(ToyPolicy):
-        def velocity(self, latents: Any, sigma: Any, condition: Any, guidance: Any, size: Any) -> torch.Tensor:
-            self.calls[str(size)] += len(latents)
-            assert latents.shape[1] == size[0] * size[1] // 256
-            return super().velocity(latents, sigma, condition, guidance, size)
-
-    train = [record(0), shaped(1, 512, 2048), record(2), shaped(3, 512, 2048)]
-    unseen = [shaped(20, 2048, 512), record(21)]
-    rule = recipe(epochs=2, train_batch=64)
-    given = trainer(policy=Watched(), train=train, unseen=unseen, recipe=rule, multiple=None)  # panels of 8 px
-    outcome = given.run(tmp_path, tmp_path / "checkpoint")
-    policy: Any = given.learner.policy
-    rolled_out = 2 * 2 * 6 * 4  # epochs x prompts of the size x group x steps
-    assert policy.calls["(16, 64)"] == rolled_out + 2 * 2 * 6  # and one trained pass a sample
-    assert {name for name in policy.calls if name.startswith("(")} == {
-        "(32, 32)",
-        "(16, 64)",
-        "(64, 16)",
-        "(128, 32)",
-        "(64, 64)",
-    }
-    assert outcome.rows[1]["update/ratio_gap"] < 1e-6 and outcome.rows[1]["update/trained"] == 24
-    assert Image.open(tmp_path / "samples" / "after" / "64" / "p20-0.png").size == (32, 128)
-
-
-@pytest.mark.parametrize(
-    ("layout", "size"),
-    [
-        ("2x2", (64, 64)),
-        ("1x1", (64, 64)),
-        *((f"1x{n}", (32, 32 * n)) for n in range(2, 8)),
-        ("2x1", (64, 32)),
-        ("2x3", (64, 96)),
-        ("3x2", (96, 64)),
-        ("2x4", (64, 128)),
-        ("3x3", (96, 96)),
-    ],
-)
-def test_a_panel_keeps_the_pixels_that_it_has_among_2x2(layout: str, size: tuple[int, int]) -> None:
-    rows, columns = (int(n) for n in layout.split("x"))
-    given = shaped(0, 512 * rows, 512 * columns).model_copy(update={"layout": layout})
-    assert picture_size(given, 64, "aspect", 16) == size
-    assert picture_size(given, 64, "ignore", 16) == (64, 64)
+@given(rows=st.integers(1, 4), columns=st.integers(1, 8))
+def test_a_panel_keeps_the_pixels_that_it_has_among_2x2(rows: int, columns: int) -> None:
+    wide = shaped(0, 512 * rows, 512 * columns).model_copy(update={"layout": f"{rows}x{columns}"})
+    expected = (64, 64) if rows == columns == 1 else (32 * rows, 32 * columns)
+    assert picture_size(wide, 64, "aspect", 16) == expected
+    assert picture_size(wide, 64, "ignore", 16) == (64, 64)
 
 
 def test_panels_that_are_not_square_keep_their_proportions_and_area() -> None:
@@ -92,10 +54,10 @@ def test_layouts_are_trained_together_in_batches_of_their_own(tmp_path: Path) ->
 
     train = [of(0, "2x2"), of(1, "1x3"), of(2, "2x3"), of(3, "1x3")]
     unseen = [of(20, "1x3"), of(21, "2x2"), of(22, "1x3")]
-    given = trainer(
+    made = trainer(
         train=train, unseen=unseen, recipe=recipe(epochs=1, eval_sizes=[32]), rewards={"brightness": Counting()}
     )
-    outcome = given.run(tmp_path, tmp_path / "checkpoint")
+    outcome = made.run(tmp_path, tmp_path / "checkpoint")
     assert Counting.panels == {("2x2", 4, (16, 16)), ("1x3", 3, (16, 16)), ("2x3", 6, (16, 16))}
     assert outcome.rows[1]["update/trained"] == 24 and outcome.rows[1]["update/ratio_gap"] < 1e-6
     each = {layout: outcome.after[f"32/brightness/{layout}"] for layout in ("1x3", "2x2")}
@@ -103,22 +65,12 @@ def test_layouts_are_trained_together_in_batches_of_their_own(tmp_path: Path) ->
     assert outcome.metrics()["eval.32.brightness.1x3.after"] == each["1x3"] and "32/brightness/1x3" in outcome.changes
 
 
-def test_figures_of_one_layout_are_not_repeated() -> None:
-    scores = {"a": np.arange(6.0).reshape(3, 2)}
-    assert by_layout(scores, ["2x2"] * 3) == {}
-    found = by_layout(scores, ["2x2", "1x3", "2x2"])
-    assert {name: values.tolist() for name, values in found.items()} == {
-        "a/2x2": [[0.0, 1.0], [4.0, 5.0]],
-        "a/1x3": [[2.0, 3.0]],
-    }
-
-
 def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
     train = [shaped(n, 64, 32) for n in range(4)]
-    given = trainer(train=train, recipe=recipe(record_size="exact", epochs=1))
-    experience, _ = given.epochs.gather(0)
+    made = trainer(train=train, recipe=recipe(record_size="exact", epochs=1))
+    experience, _ = made.epochs.gather(0)
     assert [bucket.sampling.size for bucket in experience.buckets] == [(64, 32)]
-    given.run(tmp_path, tmp_path / "checkpoint")
+    made.run(tmp_path, tmp_path / "checkpoint")
     pictures = [Image.open(p).size for p in (tmp_path / "samples" / "after" / "64").iterdir()]
     assert set(pictures) == {(32, 32)}, "the unseen records name 32 x 32, whatever the evaluation's size"
 
@@ -142,3 +94,32 @@ def test_an_evaluations_batches_are_shared_out(
     found = split_batches(places, most, shares, together)
     assert [len(part) for part in found] == sizes and [place for part in found for place in part] == places
     assert all(part[0] % together == places[0] % together for part in found)
+
+
+@pytest.mark.parametrize(
+    ("layout", "record", "changes", "message"),
+    [
+        ("2x2", {}, {"train_size": 72}, "72 x 72 .* 64 x 64"),
+        ("2x2", {}, {"eval_sizes": [64, 72]}, "72 x 72 .* 64 x 64"),
+        ("2x2", {"width": 72}, {"record_size": "exact"}, "64 x 72 .* 64 x 64"),
+        ("1x3", {}, {"record_size": "ignore"}, "64 x 64 .* 1x3 .* 64 x 48"),
+        ("1x3", {"width": 192}, {"train_size": 48}, "24 x 72 .* 1x3 .* 32 x 96"),  # 2x2 would divide
+    ],
+)
+def test_a_size_that_tokens_or_panels_do_not_divide_is_refused_with_the_nearest(
+    layout: str, record: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    plain, other = shaped(0, 64, 64), shaped(1, 64, 64).model_copy(update={"layout": layout, **record})
+    with pytest.raises(DataError, match=message):
+        validate_sizes([plain, other], recipe(**{"train_size": 64, "eval_sizes": [64], **changes}), 16)
+
+
+def test_token_pixels_are_those_of_the_configuration(tmp_path: Path) -> None:
+    assert token_pixels(tmp_path) is None
+    assert token_pixels(tmp_path / "black-forest-labs/FLUX.1-dev") == 16, "of the hub, and not here yet"
+    for part, config in (("transformer", {}), ("vae", {"block_out_channels": [8, 8, 8, 8]})):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_text(json.dumps(config))
+    assert token_pixels(tmp_path) == 16
+    (tmp_path / "vae/config.json").write_text(json.dumps({"temperal_downsample": [False, True, True]}))
+    assert token_pixels(tmp_path) == 16

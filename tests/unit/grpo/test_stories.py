@@ -16,11 +16,10 @@ from paco_core.data.records.panels import cut
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import model_card
-from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, compose, panel_texts, sample_images
 from paco_core.grpo.sizes import ImageGrid, validate_sizes
 from paco_core.io.files import DataError
-from paco_core.painting.paint import paint_sizes
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.families import predecessors_of, refuse_stories
@@ -90,39 +89,6 @@ def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it
     assert (arrays(images)[0] == arrays([compose(panels[0], (2, 2))])[0]).all()
 
 
-@pytest.mark.slow
-def test_a_panel_depends_on_those_before_it_as_far_as_predecessors_reach(model: Path) -> None:
-    record, policy = story(1), load(model)
-    by_one, by_two = (painted(policy, record, count)[1] for count in (1, 2))
-    for number, equal in enumerate([True, True, False]):
-        assert torch.equal(by_one[number].latents, by_two[number].latents) is equal
-    assert [len(part.latents[0]) for part in by_two] == [16] * 3
-
-
-def test_references_stand_behind_those_that_a_prompt_has(model: Path) -> None:
-    """Two given at once, and one of them later, are the same two."""
-    policy, size = load(model, "edits"), (SIDE, SIDE)
-    pictures = [Image.new("RGB", size, colour) for colour in ("red", "blue")]
-    together = policy.encode(["the beach"], WINDOW, [pictures], [[size]])
-    behind = policy.with_references(
-        policy.encode(["the beach"], WINDOW, [pictures[:1]], [[size]]), [pictures[1:]], size
-    )
-    sampling = Sampling.for_policy(policy, size, 2, 4.0)
-    found = [rollout(policy, encoded, [0], KEYS[:1], sampling).latents for encoded in (together, behind)]
-    assert torch.equal(*found)
-
-
-@pytest.mark.slow
-def test_a_recipe_paints_a_story(model: Path) -> None:
-    policy, record = load(model), story(2)
-    found, at_once = (
-        paint_sizes(policy, "klein", each, [record], when="before", seeds=[0], steps=2)
-        for each in (rule(), rule(panels="together"))
-    )
-    assert found[0].image.size == at_once[0].image.size == (3 * SIDE, SIDE)
-    assert len(found[0].panels) == 3 and (arrays([found[0].image]) != arrays([at_once[0].image])).any()
-
-
 @dataclass(frozen=True)
 class Zero(NoiseKey):
     """The noise of the generator's seed 0, as a card's example has it."""
@@ -152,37 +118,30 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
     assert np.abs(arrays(images) - arrays([Image.open("painted.png")])).max() <= 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"family": "flux"}, "one_by_one.*the family flux takes no reference pictures.*flux2_klein"),
-        ({"family": "qwen_image"}, "the family qwen_image takes no reference pictures"),
-        ({"family": "flux_kontext"}, "the family flux_kontext only edits"),
-        ({"family": "qwen_image_edit_plus"}, "the family qwen_image_edit_plus only edits"),
-        ({"task": "edits"}, "the family flux2_klein is to edit"),
-        ({"predecessors": 5}, "predecessors=5: the family flux2_klein takes 4 reference pictures at most"),
-    ],
-)
-def test_what_cannot_be_a_story_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_what_cannot_be_a_story_is_refused_by_name() -> None:
+    for changes, message in (
+        ({"family": "flux"}, "flux takes no"), ({"family": "qwen_image"}, "qwen_image takes no"),
+        ({"family": "flux_kontext"}, "flux_kontext only edits"), ({"task": "edits"}, "flux2_klein is to edit"),
+        ({"predecessors": 5}, "predecessors=5"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            refuse_stories(rule(**changes))
+    for changes in ({}, {"predecessors": 4}, {"panels": "together", "family": "flux"}):
         refuse_stories(rule(**changes))
-    for own in ({}, {"predecessors": 4}, {"panels": "together", "family": "flux"}):
-        refuse_stories(rule(**own))
-    assert [predecessors_of(rule(**own)) for own in ({}, {"predecessors": 2}, {"panels": "together"})] == [4, 2, 0]
+    assert [predecessors_of(rule(**each)) for each in ({}, {"predecessors": 2}, {"panels": "together"})] == [4, 2, 0]
+    for changes in (
+        {"loss": "dpo", "noise_steps": [], "dynamics": "ode", "kl": {"beta": 0.0}},
+        {"panels": "together", "predecessors": 2},
+    ):
+        with pytest.raises(ValueError, match=r"dpo|predecessors"):
+            rule(**changes)
 
 
 def test_panels_too_small_to_be_a_reference_are_refused() -> None:
-    with pytest.raises(DataError, match="panels of 32 x 32 px.*its reference pictures of 64 px; .* needs 64 x 192"):
+    with pytest.raises(DataError, match="32 x 32.*64 x 192"):
         validate_sizes([story(0)], rule(train_size=SIDE), 16)
     long = story(0).model_copy(update={"height": 64, "width": 3 * 1024})
-    with pytest.raises(DataError, match="panels of 64 x 1024 px are no reference pictures .* 1 to 8 at most"):
+    with pytest.raises(DataError, match="64 x 1024"):
         validate_sizes([long], rule(record_size="exact"), 16)
     validate_sizes([story(0)], rule(), 16)
     validate_sizes([story(0)], rule(train_size=SIDE, panels="together"), 16)
-
-
-def test_a_picture_that_was_ranked_is_no_story() -> None:
-    with pytest.raises(ValueError, match="loss dpo learns from pictures that were painted at once"):
-        rule(loss="dpo", noise_steps=[], dynamics="ode", kl={"beta": 0.0})
-    with pytest.raises(ValueError, match="predecessors is for panels: one_by_one"):
-        rule(panels="together", predecessors=2)
