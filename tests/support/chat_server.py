@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from paco_core.config.params import ChatParams
-from tests.support.loopback import Loopback, Quiet
-
-
-@dataclass(frozen=True)
-class Raw:
-    """A reply as it goes over the wire."""
-
-    status: int = 200
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
+from tests.support.loopback import JsonServer, Raw
 
 
 def completion(content: Any, finish: str = "stop", **message: Any) -> Raw:
@@ -38,39 +27,9 @@ def text_of(body: dict[str, Any]) -> str:
 Answer = Callable[[dict[str, Any], int], "Raw | None"]
 
 
-class ChatServer(Loopback):
-    """``answer(body, n)`` makes the reply to the n-th request, None hangs up; keeps the requests and the keys."""
-
+class ChatServer(JsonServer):
     def __init__(self, answer: Answer) -> None:
-        state, lock = self, threading.Lock()
-        self.bodies: list[dict[str, Any]] = []
-        self.keys: set[str | None] = set()
-        self.most_at_once = self._now = 0
-
-        class Handler(Quiet):
-            def do_POST(self) -> None:
-                data = self.rfile.read(int(self.headers["Content-Length"]))
-                if not data:
-                    return  # the client was killed
-                body = json.loads(data)
-                assert self.path == "/v1/chat/completions"
-                with lock:
-                    number = len(state.bodies)
-                    state.bodies.append(body)
-                    state.keys.add(self.headers["Authorization"])
-                    state._now += 1
-                    state.most_at_once = max(state.most_at_once, state._now)
-                try:
-                    raw = answer(body, number)
-                finally:
-                    with lock:
-                        state._now -= 1
-                if raw is None:
-                    self.close_connection = True
-                    return
-                self.reply(raw.status, raw.body, {"Content-Type": "application/json", **raw.headers})
-
-        super().__init__(Handler)
+        super().__init__(answer, path="/v1/chat/completions")
 
     @property
     def url(self) -> str:

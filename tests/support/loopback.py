@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -64,3 +66,67 @@ class Loopback(ThreadingHTTPServer):
     def __exit__(self, *exc: object) -> None:
         self.shutdown()
         self.server_close()
+
+
+Step = Callable[[Quiet], None]
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A reply as it goes over the wire."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, handler: Quiet) -> None:
+        handler.reply(self.status, self.body, {"Content-Type": "application/json", **self.headers})
+
+
+def hang_up(handler: Quiet) -> None:
+    """Close without an answer."""
+    handler.close_connection = True
+
+
+class JsonServer(Loopback):
+    """``answer(body, n)`` replies to the n-th POST, None hangs up; keeps the requests' bodies, paths and keys.
+
+    Args:
+        path: the only one that is answered; any when None.
+        listing: what is answered to GET.
+    """
+
+    def __init__(
+        self, answer: Callable[[Any, int], Step | None], *, path: str | None = None, listing: bytes = b"{}"
+    ) -> None:
+        state, lock = self, threading.Lock()
+        self.bodies: list[Any] = []
+        self.paths: set[str] = set()
+        self.keys: set[str | None] = set()
+        self.most_at_once = self._now = 0
+
+        class Handler(Quiet):
+            def do_GET(self) -> None:
+                self.reply(200, listing)
+
+            def do_POST(self) -> None:
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                if not data:
+                    return  # the client was killed
+                body = json.loads(data)
+                assert path in (None, self.path)
+                with lock:
+                    number = len(state.bodies)
+                    state.bodies.append(body)
+                    state.paths.add(self.path)
+                    state.keys.add(self.headers["Authorization"])
+                    state._now += 1
+                    state.most_at_once = max(state.most_at_once, state._now)
+                try:
+                    step = answer(body, number)
+                finally:
+                    with lock:
+                        state._now -= 1
+                (step or hang_up)(self)
+
+        super().__init__(Handler)

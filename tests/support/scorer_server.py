@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from paco_core.config.params import HttpScorer
-from tests.support.loopback import Loopback, Quiet
+from tests.support.loopback import JsonServer, Raw
 
 #: The samples of a request and its number -> status and the JSON that is answered; None hangs up.
 Answer = Callable[[list[dict[str, Any]], int], "tuple[int, Any] | None"]
 
 
-class ScorerServer(Loopback):
-    """``answer(samples, n)`` makes the reply to the n-th request."""
-
+class ScorerServer(JsonServer):
     def __init__(self, answer: Answer) -> None:
-        state, lock = self, threading.Lock()
-        self.requests: list[dict[str, Any]] = []
-        self.paths: set[str] = set()
-        self.keys: set[str | None] = set()
+        def reply(body: dict[str, Any], number: int) -> Raw | None:
+            answered = answer(body["samples"], number)
+            return None if answered is None else Raw(answered[0], json.dumps(answered[1]).encode())
 
-        class Handler(Quiet):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    number = len(state.requests)
-                    state.requests.append(body)
-                    state.paths.add(self.path)
-                    state.keys.add(self.headers["Authorization"])
-                given = answer(body["samples"], number)
-                if given is None:
-                    self.close_connection = True
-                    return
-                self.reply(given[0], json.dumps(given[1]).encode(), {"Content-Type": "application/json"})
-
-        super().__init__(Handler)
+        super().__init__(reply)
+        self.requests = self.bodies
 
     def scorer(self, **changes: Any) -> HttpScorer:
         """How to reach this server."""

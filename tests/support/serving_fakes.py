@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from paco_core.serving.engines import Launch
 from paco_core.serving.engines.answers import Ask, ModelAnswer, TokenLogprob, Usage
 from paco_core.serving.engines.transformers_app import ModelServer, build_app
 from tests.support import children
-from tests.support.loopback import Loopback, Quiet
+from tests.support.loopback import JsonServer, Quiet, Raw, Step
 
 NAME = "paco-reward@0123456789ab"
+CHAT = "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
 
 
 def panel(number: int, size: int = 8) -> Image.Image:
@@ -101,22 +104,28 @@ def served(model: FakeModel, *, port: int = 0, name: str = NAME, **settings: Any
         yield url, state
 
 
+def call(
+    url: str, path: str = CHAT, body: bytes | Mapping[str, Any] | Iterator[bytes] | None = None, **headers: str
+) -> tuple[int, Any, str | None]:
+    """Status, JSON (or text) and ``Retry-After`` of an answer; a POST if there is a body."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    data = json.dumps(body).encode() if isinstance(body, Mapping) else body
+    sent = {**({} if body is None else JSON), **{name.replace("_", "-"): value for name, value in headers.items()}}
+    connection.request("GET" if body is None else "POST", path, data, sent)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, json.loads(text) if text.startswith("{") else text, response.getheader("Retry-After")
+
+
 def completion(share: float = 0.75, model: str = NAME) -> bytes:
     rivals = [{"token": "Yes", "logprob": math.log(share)}, {"token": "No", "logprob": math.log(1 - share)}]
     logprobs = {"content": [{"token": "Yes", "logprob": math.log(share), "top_logprobs": rivals}]}
     return json.dumps({"model": model, "choices": [{"logprobs": logprobs}]}).encode()
 
 
-Step = Callable[[Quiet], None]
-
-
-def reply(status: int, body: bytes, **headers: str) -> Step:
-    return lambda handler: handler.reply(status, body, headers)
-
-
-def hang_up(handler: Quiet) -> None:
-    """Close without an answer."""
-    handler.close_connection = True
+def reply(status: int, body: bytes, **headers: str) -> Raw:
+    return Raw(status, body, headers)
 
 
 def half(handler: Quiet) -> None:
@@ -135,26 +144,16 @@ def silence(handler: Quiet) -> None:
     handler.close_connection = True
 
 
-class Scripted(Loopback):
+class Scripted(JsonServer):
     """Follows a script of replies to questions, the last one for ever; counts the questions."""
 
-    def __init__(self, steps: Sequence[Step], name: str = NAME) -> None:
-        script, state, lock = list(steps), self, threading.Lock()
-        self.asked = 0
+    def __init__(self, steps: Sequence[Step], name: str = NAME, listing: bytes | None = None) -> None:
         models = json.dumps({"data": [{"id": name}]}).encode()
+        super().__init__(lambda _body, n: steps[min(n, len(steps) - 1)], listing=models if listing is None else listing)
 
-        class Handler(Quiet):
-            def do_GET(self) -> None:
-                self.reply(200, models)
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                with lock:
-                    step = script[min(state.asked, len(script) - 1)]
-                    state.asked += 1
-                step(self)
-
-        super().__init__(Handler)
+    @property
+    def asked(self) -> int:
+        return len(self.bodies)
 
 
 #: An engine without a model: answers with the name that it was given; `fail` makes it die, `hang` makes it

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from paco_core.io.http_client import MAX_PAUSE_S, Patience
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving.client import RewardClient
 from paco_core.serving.protocol import ServingError
+from tests.support.dataset_world import quick
+from tests.support.loopback import Quiet, Step, hang_up
 from tests.support.serving_fakes import (
     NAME,
     FakeModel,
     Scripted,
     completion,
     half,
-    hang_up,
     panel,
     queries,
     reply,
@@ -32,6 +39,74 @@ from tests.support.serving_fakes import (
 
 QUICK = Patience(retries=3, backoff_s=0.001)
 GOOD = reply(200, completion(0.75))
+OTHER = "paco-reward@ffffffffffff"
+DEEP = b'{"model": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+class Fault(NamedTuple):
+    """Something other than a score; ``again``: another try may help; ``fatal``: nobody gets a score any more."""
+
+    step: Step
+    again: bool = False
+    down: bool = False
+    fatal: bool = False
+
+
+FAULTS = {
+    **{str(status): Fault(reply(status, b"oops"), again=True) for status in (409, 429, 500)},
+    **{str(status): Fault(reply(status, b""), again=True, down=True) for status in (502, 503)},
+    "dropped": Fault(hang_up, again=True, down=True),
+    "half": Fault(half, again=True, down=True),
+    "400": Fault(reply(400, b'{"error": {"message": "bad picture"}}')),
+    **{str(status): Fault(reply(status, b"{}"), fatal=True) for status in (401, 403, 404)},
+    "nested": Fault(reply(200, DEEP)),
+    "no list": Fault(reply(200, b'{"model": "%s", "choices": {"0": 1}}' % NAME.encode())),
+    "not a number": Fault(reply(200, completion(math.nan))),
+    "another model": Fault(reply(200, completion(0.5, OTHER)), fatal=True),
+}
+
+
+@quick
+@given(st.lists(st.sampled_from(["good", *FAULTS]), max_size=8), st.integers(0, 3), st.sampled_from([0.0, 60.0]))
+def test_tries_scores_and_errors_after_any_sequence_of_faults(script: list[str], retries: int, wait_s: float) -> None:
+    """Two calls with three questions each; while the server is down, tries go on for ``wait_s``."""
+    steps = [
+        FAULTS[name].step if name in FAULTS else reply(200, completion(n / 100)) for n, name in enumerate(script, 1)
+    ]
+    steps += [reply(200, completion((len(script) + n) / 100)) for n in range(1, 7)]
+    sent: list[int] = []
+    known: dict[int, float] = {}
+
+    def is_fatal(question: int) -> bool:
+        """Ask a question as it should be asked; whether the call ends with it."""
+        for attempt in count():
+            sent.append(question)
+            fault = FAULTS.get(script[len(sent) - 1]) if len(sent) <= len(script) else None
+            if fault is None:
+                known[question] = len(sent) / 100
+            elif fault.again and (attempt < retries or (fault.down and wait_s > 0)):
+                continue
+            return fault is not None and fault.fatal
+        raise AssertionError
+
+    asked = [PairQuery(panel(1), panel(2), str(n)) for n in range(3)]
+    patience = Patience(retries, backoff_s=0, wait_s=wait_s)
+    with (
+        TemporaryDirectory() as folder,
+        Scripted(steps) as server,
+        RewardClient(server.url, NAME, in_flight=1, patience=patience, cache=Path(folder) / "scores.db") as client,
+    ):
+        for _ in range(2):
+            first = len(known)
+            if any(is_fatal(n) for n in range(3) if n not in known):
+                with pytest.raises(ServingError):
+                    client.score(asked)
+                continue
+            values = [score.value for score in client.score(asked)]
+            assert values == pytest.approx([known.get(n, math.nan) for n in range(3)], nan_ok=True)
+            assert client.counts.cached >= first
+        assert [int(body["messages"][0]["content"][2]["text"]) for body in server.bodies] == sent
+        assert client.counts.requests - sum(client.counts.failures.values()) == len(known)
 
 
 def test_equal_questions_are_asked_once_and_equal_panels_encoded_once() -> None:
@@ -41,53 +116,18 @@ def test_equal_questions_are_asked_once_and_equal_panels_encoded_once() -> None:
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     asked = [PairQuery(panels[a], panels[b], "Same?") for a, b in pairs]
     again = [PairQuery(copies[a], copies[b], "Same?") for a, b in pairs]
+    others = [PairQuery(panels[0], panels[1], "Another?"), PairQuery(panels[1], panels[0], "Same?")]
     with served(model) as (url, state), RewardClient(url, NAME) as client:
-        scores = client.score(asked + again)
-    assert [s.value for s in scores] == pytest.approx([true_score(q) for q in asked] * 2)
-    assert len(model.asks) == client.counts.requests == 6
-    assert client.counts.encoded == state.pictures.decoded == 4
+        scores = client.score(asked + again + others)
+        assert [s.value for s in scores] == pytest.approx([true_score(q) for q in [*asked, *asked, *others]])
+        assert len(model.asks) == client.counts.requests == 6 + 2
+        assert client.counts.encoded == state.pictures.decoded == 4
+        assert client.generate_reasons(asked[:2]) == ["Yes"] * 2
+        for _ in range(2):  # from an event loop that ends, and another one
+            assert asyncio.run(client.score_async(asked)) == scores[:6]
 
 
-def test_another_prompt_or_another_order_is_another_question() -> None:
-    a, b = panel(1), panel(2)
-    model = FakeModel()
-    with served(model) as (url, _), RewardClient(url, NAME) as client:
-        client.score([PairQuery(a, b, "One?"), PairQuery(a, b, "Another?"), PairQuery(b, a, "One?")])
-    assert len(model.asks) == 3
-
-
-def test_the_server_sees_the_pixels_that_were_sent() -> None:
-    model = FakeModel()
-    noise = Image.effect_noise((31, 17), 80).convert("RGB")
-    with served(model) as (url, _), RewardClient(url, NAME) as client:
-        client.score([PairQuery(noise, panel(3), "Same?")])
-    assert model.asks[0].query.first.tobytes() == noise.tobytes()
-    assert model.asks[0].query.first.size == (31, 17)
-
-
-def test_two_calls_in_a_row_and_calls_from_event_loops() -> None:
-    with served(FakeModel()) as (url, _), RewardClient(url, NAME) as client:
-        expected = [true_score(q) for q in queries(5)]
-        for _ in range(2):
-            assert [s.value for s in client.score(queries(5))] == pytest.approx(expected)
-        for _ in range(2):
-            assert [s.value for s in asyncio.run(client.score_async(queries(5)))] == pytest.approx(expected)
-
-
-@pytest.mark.slow
-def test_many_at_once_equal_one_at_a_time() -> None:
-    asked = queries(200)
-    model = FakeModel()
-    with served(model) as (url, _):
-        with RewardClient(url, NAME, in_flight=64) as client:
-            together = [s.value for s in client.score(asked)]
-        with RewardClient(url, NAME, in_flight=1) as client:
-            alone = [s.value for s in client.score(asked)]
-    assert together == pytest.approx(alone, abs=1e-12)
-    assert max(len(batch) for batch in model.batches) > 1
-
-
-def test_both_orders_of_a_pair_are_averaged_and_asked_once_each(tmp_path: Path) -> None:
+def test_both_orders_of_a_pair_are_averaged_and_asked_once_each() -> None:
     asked = queries(4)
     turned = [PairQuery(q.second, q.first, q.instruction) for q in asked]
     model = FakeModel()
@@ -98,8 +138,6 @@ def test_both_orders_of_a_pair_are_averaged_and_asked_once_each(tmp_path: Path) 
     assert [true_score(q) for q in asked] != pytest.approx(means)
     assert len(model.asks) == 8
 
-
-def test_a_pair_of_which_one_order_failed_is_nan() -> None:
     def score(queries: Sequence[PairQuery]) -> list[Score]:
         return [Score(0.5), Score(0.5), Score(math.nan, "lost"), Score(0.7)]
 
@@ -118,39 +156,32 @@ def test_jpeg_only_when_asked_and_never_mixed_with_png(tmp_path: Path) -> None:
     assert lossy.tobytes() != noise.tobytes() == lossless.tobytes()
 
 
-def test_a_client_waits_for_a_server_that_is_down_and_no_longer_than_it_was_told() -> None:
-    patient = Patience(retries=0, backoff_s=0.001, wait_s=0.2)
+def test_no_server_is_waited_for_and_then_an_error_and_no_score() -> None:
     with Scripted([GOOD]) as server:
         url = server.url
-    with RewardClient(url, NAME, patience=patient) as client, pytest.raises(ServingError, match="connection refused"):
-        client.check()
-    assert client.retries >= 1
+    with RewardClient(url, NAME, in_flight=2, patience=Patience(retries=0, backoff_s=0.001, wait_s=0.2)) as client:
+        with pytest.raises(ServingError, match=url):
+            client.check()
+        assert client.retries >= 1
+        client._checked = True  # it was there, and is gone
+        with pytest.raises(ServingError, match=url):
+            client.score(queries(10))
 
 
 @pytest.mark.parametrize(
     ("header", "at_least_s", "at_most_s"),
-    [
-        ("7", 7, 7),
-        ("999999999", MAX_PAUSE_S, MAX_PAUSE_S),
-        ("soon", 0, 1),
-        ("-3", 0, 1),
-        ("\u00b2", 0, 1),
-        (None, 0, 1),
-    ],
+    [("7", 7, 7), ("999999999", MAX_PAUSE_S, MAX_PAUSE_S), ("-3", 0, 1), ("\u00b2", 0, 1), (None, 0, 1)],
 )
-def test_a_client_waits_as_long_as_a_busy_server_asks(
-    monkeypatch: pytest.MonkeyPatch, header: str | None, at_least_s: float, at_most_s: float
-) -> None:
+def test_a_client_waits_as_long_as_a_busy_server_asks(header: str | None, at_least_s: float, at_most_s: float) -> None:
     pauses: list[float] = []
-    pause = Patience.pause
 
-    def record(patience: Patience, attempt: int, at_least_s: float = 0.0) -> float:
-        pauses.append(pause(patience, attempt, at_least_s))
-        return 0.0
+    class Noting(Patience):
+        def pause(self, attempt: int, at_least_s: float = 0.0) -> float:
+            pauses.append(super().pause(attempt, at_least_s))
+            return 0.0
 
-    monkeypatch.setattr(Patience, "pause", record)
     busy = reply(503, b"busy", **({} if header is None else {"Retry-After": header}))
-    with Scripted([busy, GOOD]) as server, RewardClient(server.url, NAME, patience=QUICK) as client:
+    with Scripted([busy, GOOD]) as server, RewardClient(server.url, NAME, patience=Noting()) as client:
         assert client.score(queries(1))[0].value == pytest.approx(0.75)
     assert len(pauses) == 1 and at_least_s <= pauses[0] <= at_most_s
 
@@ -158,110 +189,45 @@ def test_a_client_waits_as_long_as_a_busy_server_asks(
 def test_a_client_follows_a_server_to_its_new_address() -> None:
     with Scripted([GOOD]) as old:
         url = old.url
-    with (
-        Scripted([GOOD]) as new,
-        RewardClient(url, NAME, patience=QUICK, locate=lambda: new.url) as client,
-    ):
+    with Scripted([GOOD]) as new, RewardClient(url, NAME, patience=QUICK, locate=lambda: new.url) as client:
         assert client.score(queries(1))[0].value == pytest.approx(0.75)
         assert client.url == new.url
 
 
-def test_failures_are_nan_with_their_cause_and_not_cached(tmp_path: Path) -> None:
-    asked = [*queries(3), *queries(1, "mute"), *queries(1, "crash")]
-    with (
-        served(FakeModel()) as (url, _),
-        RewardClient(url, NAME, cache=tmp_path / "c.db", patience=Patience(1, 0.001)) as client,
-    ):
-        scores = client.score(asked)
-        assert [s.failed for s in scores] == [False] * 3 + [True] * 2
-        assert "neither Yes nor No" in str(scores[3].cause)
-        assert "HTTP 500" in str(scores[4].cause) and math.isnan(scores[4].value)
-        assert sum(client.counts.failures.values()) == 2
-        client.score(asked)
-        assert client.counts.cached == 3
+def dripping(handler: Quiet) -> None:
+    """A whole answer, a byte at a time, each well within the time limit."""
+    body = completion(0.75)
+    for byte in f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body:
+        handler.wfile.write(bytes([byte]))
+        handler.wfile.flush()
+        threading.Event().wait(0.05)
+    handler.close_connection = True
 
 
-def test_one_failed_query_of_a_small_call_stops_nobody() -> None:
-    """A call of two images has too few queries for a share of them: the training counts over an epoch."""
-    with (
-        Scripted([GOOD, reply(400, b'{"error": {"message": "no such thing"}}'), GOOD]) as server,
-        RewardClient(server.url, NAME, in_flight=1) as client,
-    ):
-        scores = client.score(queries(3))
-        assert [score.failed for score in scores] == [False, True, False]
-        assert client.counts.failures == {"HTTP 400: no such thing": 1}
-
-
-def test_a_server_that_is_gone_stops_the_caller() -> None:
-    with RewardClient("http://127.0.0.1:1", NAME, in_flight=2, patience=Patience(1, 0.001)) as client:
-        client._checked = True
-        with pytest.raises(ServingError) as error:
-            client.score(queries(40))
-    assert "127.0.0.1:1" in str(error.value) and "refused" in str(error.value)
-
-
-@pytest.mark.parametrize("fault", [reply(500, b"oops"), reply(503, b""), reply(429, b"{}"), hang_up, half])
-def test_overload_and_dropped_connections_are_retried(fault: object) -> None:
-    with Scripted([fault, fault, GOOD]) as server, RewardClient(server.url, NAME, patience=QUICK) as client:  # type: ignore[list-item]
-        assert client.score(queries(1))[0].value == pytest.approx(0.75)
-        assert server.asked == 3 and client.retries == 2
-
-
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        (reply(400, b'{"error": {"message": "bad picture"}}'), "HTTP 400: bad picture"),
-        (reply(413, b""), "HTTP 413"),
-        (reply(200, b"not json"), "not a JSON object"),
-        (reply(200, b'{"model": "%s"}' % NAME.encode()), "lacks log-probabilities"),
-        (silence, "no answer within"),
-    ],
-)
-def test_other_faults_are_not_retried(fault: object, cause: str) -> None:
-    with Scripted([fault]) as server:  # type: ignore[list-item]
-        with RewardClient(server.url, NAME, patience=QUICK, timeout_s=0.3) as client:
+@pytest.mark.parametrize("step", [dripping, silence])
+def test_one_time_limit_holds_for_the_whole_request_and_is_no_reason_to_ask_again(step: Step) -> None:
+    """The answer is a good one, and takes 10 s: as long as its next byte came in time, it was waited for."""
+    with Scripted([step]) as server:
+        with RewardClient(server.url, NAME, patience=QUICK, timeout_s=0.5) as client:
             score = client.score(queries(1))[0]
-        assert score.failed and cause in str(score.cause)
-        assert server.asked == 1
+        assert score.failed and score.cause == "no answer within 0.5 s" and server.asked == 1
 
 
 def test_another_model_is_refused_with_both_ids() -> None:
-    other = "paco-reward@ffffffffffff"
-    with Scripted([GOOD], name=other) as server, RewardClient(server.url, NAME) as client:
-        with pytest.raises(ServingError) as error:
+    for server, asked in ((Scripted([GOOD], name=OTHER), 0), (Scripted([reply(200, completion(0.5, OTHER))]), 1)):
+        with server, RewardClient(server.url, NAME) as client:
+            with pytest.raises(ServingError) as error:
+                client.score(queries(1))
+            assert NAME in str(error.value) and OTHER in str(error.value) and server.asked == asked
+
+
+def test_a_malformed_list_of_models_is_an_error_of_its_server() -> None:
+    tokens: list[object] = [{"Yes": 1}, {"Yes": "x", "No": 2}]
+    cards = [json.dumps({"data": [{"id": NAME, "answer_tokens": each}]}).encode() for each in tokens]
+    for body in (b'{"data": null}', b'{"data": ["x"]}', b'{"data": [{}]}', DEEP, *cards):
+        with (
+            Scripted([GOOD], listing=body) as server,
+            RewardClient(server.url, NAME) as client,
+            pytest.raises(ServingError, match=server.url),
+        ):
             client.score(queries(1))
-        assert NAME in str(error.value) and other in str(error.value) and server.asked == 0
-    with Scripted([reply(200, completion(0.5, other))]) as server, RewardClient(server.url, NAME) as client:
-        with pytest.raises(ServingError) as error:
-            client.score(queries(1))
-        assert NAME in str(error.value) and other in str(error.value)
-
-
-def test_no_server_is_an_error_and_not_a_score() -> None:
-    with Scripted([GOOD]) as server:
-        url = server.url
-    with RewardClient(url, NAME, patience=QUICK) as client, pytest.raises(ServingError, match="connection refused"):
-        client.score(queries(1))
-
-
-def test_a_server_that_comes_back_loses_no_question() -> None:
-    """The server ends in the middle of a call and returns on the same port: all scored, none made up."""
-    asked = queries(120)
-    model, half_way = FakeModel(), threading.Event()
-
-    class Slow(FakeModel):
-        def __call__(self, asks: object) -> object:  # type: ignore[override]
-            if len(model.asks) > 20:
-                half_way.set()
-            return model(asks)  # type: ignore[arg-type]
-
-    scores: list[float] = []
-    with served(Slow(), max_batch=4) as (url, _):
-        client = RewardClient(url, NAME, in_flight=8, patience=Patience(retries=2, backoff_s=0.01, wait_s=60))
-        caller = threading.Thread(target=lambda: scores.extend(s.value for s in client.score(asked)))
-        caller.start()
-        assert half_way.wait(60)
-    with served(model, port=int(url.rsplit(":", 1)[1])):
-        caller.join(60)
-        client.close()
-    assert scores == pytest.approx([true_score(q) for q in asked])

@@ -1,7 +1,4 @@
-"""What happens to a server and its clients when things go wrong, at the sizes of a training run.
-
-With ``pytest -s`` each test tells the figures that it saw.
-"""
+"""What happens to a server and its clients when things go wrong, at the sizes of a training run."""
 
 from __future__ import annotations
 
@@ -15,20 +12,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from paco_core.config.params import ServingParams, load
-from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.reward_model.yes_probability import Score
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.serving.servers.registry import Registry
 from tests.support import waiting
-from tests.support.pictures import bomb
-from tests.support.serving_fakes import diarist_launch, panel, queries, true_score
-from tests.unit.serving.test_app import BAD, GOOD, NAME, post, request, url_of
+from tests.support.serving_fakes import diarist_launch, queries, true_score
 
 LIMIT_S = 240
-MEMORY = 300 << 20  # bytes that bad requests may cost a server, for a time
 
 
 @pytest.fixture(scope="module")
@@ -100,41 +93,9 @@ def test_a_server_that_is_killed_in_a_batch_of_500_and_comes_back_elsewhere(
         assert not caller.is_alive() and client.url == second.url
         counts = client.counts
     times = written(diary)
-    again, zeros = sum(times.values()) - len(times), sum(score.value == 0 for score in scores)
-    print(f"\nserver killed after {before} of 500 answers, {in_flight} in flight, and started again elsewhere:")
-    print(f"{sum(not score.failed for score in scores)} scored, {counts.requests} scores received, {zeros} zeros;")
-    print(f"{again} whose answer died with the server were asked again")
+    again = sum(times.values()) - len(times)
     assert [score.value for score in scores] == pytest.approx([true_score(query) for query in asked])
-    assert zeros == 0
     assert len(times) == 500 and 150 < before < 500
     assert counts.requests == 500  # none was scored twice: an answer that arrived is never asked for again
     assert again <= in_flight and max(times.values()) <= 2  # at most what was in flight
     assert "is down; waiting for it" in caplog.text
-
-
-@pytest.mark.slow
-def test_bad_requests_cost_no_memory_and_no_life(up: Callable[..., RewardEndpoint]) -> None:
-    served = up()
-    pid = server_of(served.pid)
-    good = request([GOOD, GOOD], model=served.model)
-    assert post(served.url, good)[0] == 200
-    before = memory(pid)
-    for _name, body, status, code in BAD:
-        fit = {**body, "model": served.model} if isinstance(body, dict) and body.get("model") == NAME else body
-        got, answer = post(served.url, fit)
-        assert (got, answer["error"]["code"]) == (status, code)
-    for _ in range(4):
-        assert post(served.url, b" " * (40 << 20))[0] == 413
-        assert post(served.url, request([GOOD, url_of(bomb())], model=served.model))[0] == 400
-    assert post(served.url, good)[0] == 200
-    grown = memory(pid, "VmHWM") - before
-    print(f"\n{len(BAD)} kinds of bad requests, 4 x 40 MB and 4 x 30,000 x 30,000 pixels, all refused:")
-    print(f"{grown / 1e6:.1f} MB at most above what the server held before; it lives")
-    assert grown < MEMORY and server_of(served.pid) == pid
-
-
-def test_a_large_picture_is_scored(up: Callable[..., RewardEndpoint]) -> None:
-    noise = Image.effect_noise((1024, 1024), 90).convert("RGB")
-    with up(score_cache=None).client() as client:
-        query = PairQuery(noise, panel(3), "Same?")
-        assert client.score([query])[0].value == pytest.approx(true_score(query))
