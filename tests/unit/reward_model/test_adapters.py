@@ -64,17 +64,14 @@ def agree(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> 
         assert torch.allclose(found[name], delta, atol=1e-5), name
 
 
-def test_patterns_in_layers_that_were_renamed_are_applied(base: Path, tmp_path: Path) -> None:
+def test_patterns_in_layers_that_were_renamed_and_stabilised_scales_are_applied(base: Path, tmp_path: Path) -> None:
     wide = "model.language_model.layers.1.mlp.up_proj"
     patterns = {"alpha_pattern": {r"model\.layers\.0\.self_attn\.q_proj": 2}, "rank_pattern": {f"^{older(wide)}": 2}}
     tensors = published(base, tmp_path / "adapter", {wide: 2}, **patterns)
     scales = {"model.language_model.layers.0.self_attn.q_proj": 2 / 4, wide: 8 / 2}
     agree(added(base, tmp_path / "adapter"), by_hand(tensors, lambda name: scales.get(name, 2.0)))
-
-
-def test_rank_stabilised_scales_are_applied(base: Path, tmp_path: Path) -> None:
-    tensors = published(base, tmp_path / "adapter", use_rslora=True)
-    agree(added(base, tmp_path / "adapter"), by_hand(tensors, lambda _name: 8 / 4**0.5))
+    tensors = published(base, tmp_path / "stabilised", use_rslora=True)
+    agree(added(base, tmp_path / "stabilised"), by_hand(tensors, lambda _name: 8 / 4**0.5))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from pathlib import Path
 from random import Random
 
@@ -16,7 +15,6 @@ from paco_core.reward_model.examples import Example
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.items import tokenise
 from paco_core.reward_model.scorer import Scorer
-from paco_core.reward_model.shapes import STEP, of_one_length, whole
 from paco_core.reward_model.yes_probability import PairQuery
 from tests.support import tiny_vlm
 
@@ -67,28 +65,6 @@ def test_a_score_does_not_depend_on_its_neighbours(repository: Path, folder: Pat
         torch.set_num_threads(known)
 
 
-def test_questions_are_padded_by_their_own_length_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer = Scorer(folder)
-    network, seen = scorer.network, set[tuple[int, ...]]()
-    forward = network._forward
-
-    def noting(rows: list, use_cache: bool, length: int | None = None) -> object:  # type: ignore[type-arg]
-        seen.update((row.length, length) for row in rows)
-        return forward(rows, use_cache, length)
-
-    monkeypatch.setattr(network, "_forward", noting)
-    scorer.score(questions(24, 60))
-    assert len({length for length, _ in seen}) > 5
-    assert all(padded == whole(length) and padded % STEP == 0 for length, padded in seen)
-
-
-def test_rows_of_one_length_keep_their_order(folder: Path) -> None:
-    rows = Scorer(folder)._rows(questions(12, 60))
-    groups = of_one_length(rows)
-    assert sorted(number for numbers in groups.values() for number in numbers) == list(range(12))
-    assert list(groups) == sorted(groups) and len(groups) > 1
-
-
 def test_where_batches_leave_a_trace_each_question_is_computed_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,13 +99,13 @@ def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:
     done: list[int] = []
     scores = scorer.score([asked[0], long, asked[1], narrow, mark, asked[2]], on_batch=done.append)
     assert [score.failed for score in scores] == [False, True, False, True, True, False] and sum(done) == 6
-    assert scores[1].cause == "the question, its pictures and the answer exceed the model's window of 2048 tokens"
-    assert scores[3].cause == "a picture's longer side is more than 200 times its shorter one"
-    assert "<|image_pad|>" in str(scores[4].cause)
+    assert "2048" in str(scores[1].cause) and "200" in str(scores[3].cause) and "<|image_pad|>" in str(scores[4].cause)
     assert [scores[n].value for n in (0, 2, 5)] == [score.value for score in scorer.score(asked)]
-    with pytest.raises(DataError, match="window of 2048"):
+    with pytest.raises(DataError, match="2048"):
         scorer.first_logits([good, long])
-    assert all(math.isnan(score.value) for score in scorer.score([long]))
+    network, answer = scorer.network, "Yes. " + "The style is the same. " * 400
+    with pytest.raises(DataError, match="pair p7.*2048"):
+        tokenise(network, [Example("p7", (good.first, good.second), good.instruction, answer)])
 
 
 @pytest.mark.slow
@@ -140,11 +116,3 @@ def test_the_window_ends_where_question_and_answer_fill_it(folder: Path) -> None
     assert Scorer(folder, window=length).fault(query) is not None
     assert Scorer(folder, window=length + 1).fault(query, answer=2) is not None
     assert Scorer(folder, window=10**6).network.window == 2048
-
-
-def test_an_example_that_is_longer_than_the_window_is_named(folder: Path) -> None:
-    network = Scorer(folder).network
-    pictures = (Image.new("RGB", (56, 56)), Image.new("RGB", (56, 56), "red"))
-    example = Example("p7", pictures, render("theme", theme="red"), "Yes. " + "The style is the same. " * 400)
-    with pytest.raises(DataError, match="pair p7.*window of 2048"):
-        tokenise(network, [example])

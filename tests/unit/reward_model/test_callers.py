@@ -20,13 +20,13 @@ from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.client import RewardClient
-from paco_core.serving.engines.answers import Answerer
+from paco_core.serving.engines.answers import Answerer, Ask, ModelAnswer, counter
 from tests.support import reward_tiny, tiny_vlm
 from tests.support.serving_fakes import NAME, served
 
 THEME, EDIT = "a red cat in many places", "Change the colour of the cat to blue."
 FIRST, SECOND = reward_tiny.picture(1), reward_tiny.picture(2)
-Ask = Callable[[Scorer], object]
+Caller = Callable[[Scorer], object]
 
 
 @pytest.fixture(scope="module")
@@ -73,25 +73,24 @@ class Both:
         return FIRST if ref == "first" else SECOND
 
 
-def by_ranking(template: str) -> Ask:
+def by_ranking(template: str) -> Caller:
     instance = rankings.HeldOutRanking("i", "p", THEME, "first", ("second",) * 2, (0, 1), (math.nan,) * 2)
     return lambda scorer: rankings.score_rankings("x", scorer, [instance], Both(), template=template)
 
 
-def by_edits(dimension: str) -> Ask:
+def by_edits(dimension: str) -> Caller:
     case = edit_rankings.EditCase("c", "t", dimension, EDIT, "g", lambda: (FIRST, SECOND, SECOND))
     return lambda scorer: edit_rankings.score_edits("x", scorer, [case])
 
 
-def by_command(theme: str | None) -> Ask:
+def by_command(theme: str | None) -> Caller:
     return lambda scorer: scorer.score([PairQuery(FIRST, SECOND, question(theme))])
 
 
-CALLERS: list[tuple[str, Ask, str]] = [
+CALLERS: list[tuple[str, Caller, str]] = [
     ("RL", by_rl, render("theme", theme=THEME)),
     ("serving", by_serving, render("theme", theme=THEME)),
     ("rankings", by_ranking("theme"), render("theme", theme=THEME)),
-    ("rankings, plain", by_ranking("plain"), render("plain")),
     ("edits, following", by_edits("prompt_following"), render("edit_following", instruction=EDIT)),
     ("edits, consistency", by_edits("consistency"), render("edit_consistency", instruction=EDIT)),
     ("paco score", by_command(THEME), render("theme", theme=THEME)),
@@ -101,7 +100,7 @@ CALLERS: list[tuple[str, Ask, str]] = [
 
 @pytest.mark.parametrize(("ask", "instruction"), [c[1:] for c in CALLERS], ids=[c[0] for c in CALLERS])
 def test_every_caller_asks_the_librarys_tokens(
-    scorer: Scorer, monkeypatch: pytest.MonkeyPatch, ask: Ask, instruction: str
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch, ask: Caller, instruction: str
 ) -> None:
     asked: list[list[int]] = []
     logits = scorer.network.first_logits
@@ -120,11 +119,17 @@ def test_training_asks_the_same_tokens(scorer: Scorer) -> None:
     instruction = render("theme", theme=THEME)
     item = tokenise(scorer.network, [Example("p", (FIRST, SECOND), instruction, "Yes. Both show a cat.")])[0]
     assert item.prompt.ids.tolist() == library_ids(scorer, instruction)
+    usage = counter(scorer.network)(Ask(PairQuery(FIRST, SECOND, instruction)), ModelAnswer("", "stop", num_tokens=3))
+    assert (usage.prompt, usage.completion) == (len(library_ids(scorer, instruction)), 3)
 
 
 def test_the_server_gives_the_score_of_the_process(scorer: Scorer) -> None:
     """Top log-probabilities over HTTP and logits in the process: one score, to the last digits of float32."""
     asked = [PairQuery(reward_tiny.picture(n), SECOND, render("theme", theme=THEME)) for n in range(4)]
+    expected = [score.value for score in scorer.score(asked)]
     with through_http(scorer) as client:
-        over_http = [score.value for score in client.score(asked)]
-    assert over_http == pytest.approx([score.value for score in scorer.score(asked)], abs=1e-6)
+        assert [score.value for score in client.score(asked)] == pytest.approx(expected, abs=1e-6)
+        long, narrow = PairQuery(FIRST, SECOND, "é" * 16_000), PairQuery(Image.new("RGB", (2, 401)), SECOND, "?")
+        scores = client.score([asked[0], long, asked[1], narrow])
+        assert [score.failed for score in scores] == [False, True, False, True] and client.retries == 0
+        assert "HTTP 400" in str(scores[1].cause) and "2 x 401" in str(scores[3].cause)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
-from safetensors.torch import load_file
+from PIL import ImageOps
+from safetensors.torch import load_file, save_file
 
 from paco_core.adapters.reader import WEIGHTS
 from paco_core.config.params import RewardParams
 from paco_core.reward_model import checkpoint, training
 from paco_core.reward_model.evaluation import RewardEvaluation
-from paco_core.training.processes import Processes
-from paco_core.training.updates import Updates
+from paco_core.reward_model.examples import Example
 from tests.support import children, reward_tiny, tiny_vlm
 from tests.support.ranks import FSDP2, together
 
@@ -88,31 +89,6 @@ def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_
     assert (tmp_path / "whole" / training.LOG).read_text() == (out / training.LOG).read_text()
 
 
-def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.AdamW([weight])
-    weight.sum().backward()
-    optimizer.step()
-    stored = weight.detach().clone()
-    updates = Updates({"w": weight}, optimizer, 1.0, Processes())
-    checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=1, within=1), {"w": weight}, updates.moments())
-    optimizer.step()
-
-    def killed(*_args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(
-        "paco_core.training.checkpoint.os.fsync", killed
-    )  # the new one is there, not yet under its name
-    with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=2, within=2), {"w": weight}, updates.moments())
-    done = checkpoint.restore(tmp_path, "key", {"w": weight}, updates)
-    assert done is not None and done.step == 1
-    assert torch.equal(weight.detach(), stored)
-
-
 #: Two epochs of one optimiser step from two micro-batches; five pairs do not divide by two processes.
 TOGETHER = {"epochs": 2, "batch_size": 5, "accumulation": 2, "checkpoint_every": 1, "gradient_checkpointing": False}
 
@@ -177,8 +153,7 @@ def seen(**figures: float) -> RewardEvaluation:
     [
         ("accuracy", [0.6, 0.9, 0.7], 2),
         ("calibration_error", [0.3, 0.2, 0.4], 2),
-        ("roc_auc", [0.8, float("nan"), 0.7], 1),
-        ("accuracy", [0.6, 0.6, 0.6], 3),
+        ("roc_auc", [0.7, float("nan"), 0.7], 3),
         ("last", [0.9, 0.8, 0.1], 3),
     ],
 )
@@ -212,13 +187,47 @@ def test_a_vision_tower_in_training_changes_and_its_features_are_not_kept(base: 
     assert any(float(names[name].abs().max()) > 0 for name in visual if ".lora_B." in name)
     frozen = train(base, tmp_path / "frozen", epochs=1)
     assert frozen.after.scores != report.after.scores
+    train(base, tmp_path / "uncached", epochs=1, vision_cache_gb=0.0)
+    kept, computed = weights(tmp_path / "frozen"), weights(tmp_path / "uncached")
+    for name, value in kept.items():
+        torch.testing.assert_close(value, computed[name], rtol=0, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_small_feature_cache_changes_nothing_but_the_work(base: Path, tmp_path: Path) -> None:
-    train(base, tmp_path / "large", epochs=1)
-    train(base, tmp_path / "none", epochs=1, vision_cache_gb=0.0)
-    large, none = weights(tmp_path / "large"), weights(tmp_path / "none")
-    for name, value in large.items():
-        torch.testing.assert_close(value, none[name], rtol=0, atol=1e-6)
-    assert len(pd.read_csv(tmp_path / "none" / training.LOG)) == 5
+def inverted(example: Example) -> Example:
+    return replace(example, images=tuple(map(ImageOps.invert, example.images)))
+
+
+def test_a_checkpoint_is_of_its_parameters_pairs_pictures_and_base_only(base: Path, tmp_path: Path) -> None:
+    params = RewardParams.model_validate(reward_tiny.PARAMS)
+    examples, check = reward_tiny.pairs(6), reward_tiny.pairs(10)[6:]
+    copy = Path(shutil.copytree(base, tmp_path / "copy"))
+
+    def key(**changes: Any) -> str:
+        given = {"params": params, "examples": examples, "validation": check, "base": base, "loaded": "w", "code": "c"}
+        return checkpoint.training_key(**{**given, **changes})
+
+    assert key(base=copy) == key() == key(params=params.model_copy(update={"threads": 7}))
+    corrected = replace(check[0], answer="No." if check[0].consistent else "Yes.")
+    keys = [
+        key(),
+        key(params=params.model_copy(update={"alpha": 0.2})),
+        key(params=params.model_copy(update={"device": "cuda:1"})),
+        key(examples=examples[::-1]),
+        key(examples=[inverted(examples[0]), *examples[1:]]),
+        key(examples=[replace(examples[0], ordered=True), *examples[1:]]),
+        key(validation=check[:2]),
+        key(validation=[*check, examples[0]]),
+        key(validation=[corrected, *check[1:]]),
+        key(validation=[inverted(check[0]), *check[1:]]),
+        key(loaded="other weights"),
+        key(code="other code"),
+    ]
+    processor = copy / "preprocessor_config.json"
+    processor.write_text(processor.read_text() + "\n")
+    keys.append(key(base=copy))
+    (file,) = copy.glob("*.safetensors")
+    tensors = load_file(file)
+    name = next(name for name in tensors if "visual.blocks.0" in name and name.endswith("weight"))
+    save_file({**tensors, name: tensors[name] + 1}, file, {"format": "pt"})
+    keys.append(key(base=copy))
+    assert len(set(keys)) == len(keys)

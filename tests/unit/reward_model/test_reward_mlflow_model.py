@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.io.files import DataError
 from paco_core.reward_model import mlflow_model
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.scorer import Scorer
@@ -40,17 +39,3 @@ def test_it_scores_as_the_scorer_does(folder: Path, tmp_path: Path) -> None:
     assert list(found.index) == [5, 7]
     assert list(found["score"]) == pytest.approx([score.value for score in Scorer(folder).score(queries)], abs=1e-6)
     assert len(set(found["score"])) == 2
-
-
-def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
-    model = mlflow.pyfunc.load_model(str(folder))
-    with pytest.raises(DataError, match="column second is missing"):
-        model.predict(pd.DataFrame({"first": ["a.png"]}))
-    with pytest.raises(DataError, match=r"lost\.png"):
-        model.predict(pd.DataFrame({"first": [str(tmp_path / "lost.png")], "second": ["b.png"]}))
-
-
-def test_the_file_is_the_same_everywhere(tmp_path: Path) -> None:
-    mlflow_model.write(tmp_path)
-    text = (tmp_path / mlflow_model.FILE).read_text()
-    assert text == "flavors:\n  python_function:\n    loader_module: paco_core.reward_model.mlflow_model\n"

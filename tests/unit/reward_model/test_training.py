@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,21 +14,20 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoTokenizer
 
-from paco_core.adapters.reader import CONFIG, WEIGHTS
+from paco_core.adapters.reader import WEIGHTS
 from paco_core.config.params import LoraParams, RewardParams
 from paco_core.io.files import DataError
-from paco_core.reward_model import checkpoint, lora, training
+from paco_core.reward_model import lora, training
 from paco_core.reward_model.evaluation import calibration_error, evaluate, mistake, most_wrong, roc_auc
 from paco_core.reward_model.examples import Example, read_examples
 from paco_core.reward_model.items import answer_module, tokenise
-from paco_core.reward_model.merging import merge
+from paco_core.reward_model.merging import merge, write_model
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.training import epoch_batches, learning_rate_at
 from paco_core.reward_model.yes_probability import Score
-from paco_core.training.processes import Processes
-from paco_core.training.updates import Updates
 from tests.support import reward_tiny, tiny_vlm
 
 
@@ -65,52 +66,42 @@ def test_training_lowers_the_loss_and_logs_every_step(base: Path, tmp_path: Path
 
 
 def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradient(base: Path) -> None:
-    def passed(whole: bool) -> tuple[torch.Tensor, dict[str, Any], int]:
-        """Losses, gradients, and how many positions the last layer's MLP saw."""
+    def passed(whole: bool) -> tuple[torch.Tensor, dict[str, Any]]:
         network = Network.load(base)
         wrapped = lora.attach(network.model, params().lora, "tiny", 0)
         for tensor in lora.tensors(wrapped).values():
             torch.nn.init.normal_(tensor, std=0.1, generator=torch.Generator().manual_seed(tensor.numel()))
-        seen: list[int] = []
-        mlp = network.model.model.language_model.layers[-1].mlp
-        mlp.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].shape[:-1].numel()))
         if whole:
             network.states = lambda rows, row, place: network.prefill(rows)[0][row, place]  # type: ignore[method-assign]
         losses = answer_module(network, wrapped, "weighted", 0.1)(tokenise(network, examples))
         losses.sum().backward()
-        (positions,) = seen
-        return losses.detach(), {name: tensor.grad for name, tensor in lora.tensors(wrapped).items()}, positions
+        return losses.detach(), {name: tensor.grad for name, tensor in lora.tensors(wrapped).items()}
 
     examples = reward_tiny.pairs(4)
-    losses, gradients, answers = passed(whole=False)
-    expected, expected_gradients, positions = passed(whole=True)
-    assert answers == sum(len(item.answer) for item in tokenise(Network.load(base), examples)) < positions
+    losses, gradients = passed(whole=False)
+    expected, expected_gradients = passed(whole=True)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_one_batch_and_four_micro_batches_train_alike(base: Path, tmp_path: Path) -> None:
-    examples = reward_tiny.pairs(8)
-    for name, changes in {"one": {"batch_size": 8}, "four": {"batch_size": 2, "accumulation": 4}}.items():
-        train(base, tmp_path / name, examples, 2, epochs=1, **changes)
-    one, four = (pd.read_csv(tmp_path / name / training.LOG) for name in ("one", "four"))
-    assert len(one) == len(four) == 1
-    assert one["loss"][0] == pytest.approx(four["loss"][0], rel=1e-5)
-    assert one["gradient_norm"][0] == pytest.approx(four["gradient_norm"][0], rel=1e-4)
-
-
-def test_a_checkpoint_of_other_parameters_is_not_gone_on_from(tmp_path: Path) -> None:
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.AdamW([weight])
-    weight.sum().backward()
-    optimizer.step()
-    updates = Updates({"w": weight}, optimizer, 1.0, Processes())
-    checkpoint.save(tmp_path / "c", "key", checkpoint.Progressed(1, 2, 5), {"w": weight}, updates.moments())
-    assert checkpoint.restore(tmp_path / "c", "other", {"w": weight}, updates) is None
-    done = checkpoint.restore(tmp_path / "c", "key", {"w": weight}, updates)
-    assert done is not None and (done.epoch, done.within, done.step) == (1, 2, 5)
+def test_micro_batches_and_gradient_checkpointing_change_no_number(base: Path, tmp_path: Path) -> None:
+    settings = {
+        "one": {},
+        "checkpointed": {"gradient_checkpointing": True},
+        "four": {"batch_size": 2, "accumulation": 4},
+    }
+    logs, found = [], []
+    for name, changes in settings.items():
+        train(base, tmp_path / name, reward_tiny.pairs(8), 2, **{"epochs": 1, "batch_size": 8, **changes})
+        logs.append(pd.read_csv(tmp_path / name / training.LOG))
+        found.append(weights(tmp_path / name))
+    for log in logs:
+        assert len(log) == 1 and log["loss"][0] == pytest.approx(logs[0]["loss"][0], rel=1e-5)
+        assert log["gradient_norm"][0] == pytest.approx(logs[0]["gradient_norm"][0], rel=1e-4)
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(tensor, found[1][name], rtol=1e-4, atol=1e-6)
 
 
 def test_a_loss_that_is_not_finite_names_step_and_pairs(
@@ -123,25 +114,19 @@ def test_a_loss_that_is_not_finite_names_step_and_pairs(
         return torch.where(torch.arange(4) == 2, torch.nan, losses)
 
     monkeypatch.setattr("paco_core.reward_model.items.answer_loss", broken)
-    batch = epoch_batches([1] * 4, 4, 0, 0)  # the order depends on lengths; only the count is used here
-    assert len(batch) == 1
-    with pytest.raises(training.TrainingError, match=r"loss is not finite at step 1 of 2; pairs: pair-\d;"):
+    with pytest.raises(training.TrainingError, match=r"step 1 of 2; pairs: pair-\d;"):
         train(base, tmp_path, examples)
     assert not (tmp_path / "adapter").exists()
 
 
 def test_lora_touches_the_language_model_only(base: Path) -> None:
     model = Network.load(base).model
+    with pytest.raises(DataError, match="'qkv'"):
+        lora.attach(model, LoraParams(rank=2, alpha=4, targets=["q_proj", "qkv"]), "tiny", 0)
     wrapped = lora.attach(model, LoraParams(rank=2, alpha=4, targets=["gate_proj", "down_proj"]), "tiny", 0)
     names = list(lora.tensors(wrapped))
     assert len(names) == 2 * 2 * 2  # layers, targets, A and B
     assert all(".language_model." in name and "visual" not in name for name in names)
-
-
-def test_a_target_that_matches_nothing_is_an_error(base: Path) -> None:
-    model = Network.load(base).model
-    with pytest.raises(DataError, match=r"'qkv' matches no linear layer of the language model; there are"):
-        lora.attach(model, LoraParams(rank=2, alpha=4, targets=["q_proj", "qkv"]), "tiny", 0)
 
 
 @pytest.fixture(scope="module")
@@ -163,59 +148,42 @@ def test_the_merged_folder_answers_as_base_and_adapter(base: Path, adapter: Path
 
 
 def test_an_adapter_of_another_base_is_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / CONFIG).write_bytes((adapter / CONFIG).read_bytes())
+    query = reward_tiny.pairs(1)[0].query
+    foreign = Path(shutil.copytree(adapter, tmp_path / "foreign"))
     tensors = load_file(adapter / WEIGHTS)
     first = next(name for name in tensors if ".lora_A." in name)
-    tensors[first] = torch.zeros(tensors[first].shape[0], 65)
-    save_file(tensors, foreign / WEIGHTS)
-    says = (
-        r"does not fit .*lora_A.weight has the shape \[\d+, 65\] instead of \[\d+, \d+\]; .* trained on data/zoo/tiny"
-    )
-    with pytest.raises(DataError, match=says):
-        merge(base, foreign, tmp_path / "merged", [reward_tiny.pairs(1)[0].query])
-
-
-def test_an_adapter_of_another_base_of_the_same_shape_is_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
+    save_file({**tensors, first: torch.zeros(tensors[first].shape[0], 65)}, foreign / WEIGHTS)
+    with pytest.raises(DataError, match=r"lora_A.weight has the shape \[\d+, 65\].*data/zoo/tiny"):
+        merge(base, foreign, tmp_path / "merged", [query])
     other = tiny_vlm.build(tmp_path / "other", seed=1)
-    with pytest.raises(DataError, match="made for other weights than this model's, of the same shape: .*data/zoo/tiny"):
-        merge(other, adapter, tmp_path / "merged", [reward_tiny.pairs(1)[0].query])
+    with pytest.raises(DataError, match="of the same shape: .*data/zoo/tiny"):
+        merge(other, adapter, tmp_path / "merged", [query])
     rounded = lora.base_digest(Network.load(base, dtype="bfloat16").model)
     assert rounded == lora.base_digest(Network.load(base).model)  # the same base in another number format
 
 
-def table(tmp_path: Path, **changes: str) -> Path:
-    row = {
-        "pair_id": "p1", "prompt_id": "a", "theme": "red", "first": "g#0", "second": "g#1", "label": "Yes",
-        "answer": "Yes. The style is the same.",
-    }  # fmt: skip
-    pd.DataFrame([{**row, **changes}]).to_parquet(tmp_path / "train.parquet")
-    return tmp_path / "train.parquet"
+def test_bad_rows_and_tables_are_named(base: Path, tmp_path: Path) -> None:
+    row = {"prompt_id": "a", "theme": "red", "first": "g#0", "second": "g#1", "answer": "Yes. The style is the same."}
+    file = tmp_path / "train.parquet"
 
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"label": "Maybe"}, "pair p1: label 'Maybe' is neither Yes nor No"),
-        ({"answer": "No. It differs."}, "pair p1: label Yes but its answer is 'No. It differs.'"),
-        ({"first": "lost#0"}, "pair p1: picture lost#0 is missing"),
-    ],
-)
-def test_bad_rows_are_named(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     def panel(ref: str) -> Any:
         if ref.startswith("lost"):
             raise DataError(f"picture {ref} is missing")
         return reward_tiny.picture(0)
 
-    with pytest.raises(DataError, match=message):
-        read_examples(table(tmp_path, **changes), panel, "theme")
-
-
-def test_a_training_set_with_one_label_is_refused(base: Path, tmp_path: Path) -> None:
-    examples = [example for example in reward_tiny.pairs(6) if example.consistent]
-    with pytest.raises(DataError, match="3 pairs say Yes and 0 say No"):
-        train(base, tmp_path, examples)
+    for changes, named in (
+        ({"label": "Maybe"}, "Maybe"),
+        ({"answer": "No. It differs."}, "Yes"),
+        ({"first": "lost#0"}, "lost#0"),
+    ):
+        pd.DataFrame([{"pair_id": "p1", "label": "Yes", **row, **changes}]).to_parquet(file)
+        with pytest.raises(DataError, match=f"pair p1.*{named}"):
+            read_examples(file, panel, "theme")
+    pd.DataFrame([{"pair_id": "p1", "label": "Yes", **row}])[:0].to_parquet(file)
+    with pytest.raises(DataError, match=r"train.parquet"):
+        read_examples(file, panel, "theme")
+    with pytest.raises(DataError, match="3 pairs say Yes and 0"):
+        train(base, tmp_path, [example for example in reward_tiny.pairs(6) if example.consistent])
 
 
 def test_every_example_comes_once_an_epoch_in_an_order_of_its_own() -> None:
@@ -241,27 +209,19 @@ class LeaningScorer:
         ]
 
 
-def test_evaluation_tells_position_bias_and_failures() -> None:
+def test_evaluation_tells_position_bias_failures_and_the_most_wrong_pairs() -> None:
     wide, narrow, lost = (reward_tiny.picture(0, side) for side in (16, 4, 8))
-    rows = [(wide, narrow, "Yes."), (wide, narrow, "No."), (narrow, wide, "Yes."), (lost, wide, "Yes.")]
-    examples = [Example(str(n), (a, b), "?", answer) for n, (a, b, answer) in enumerate(rows)]
+    rows = [(wide, narrow, "Yes."), (wide, narrow, "No."), (narrow, wide, "No."), (lost, wide, "Yes.")]
+    examples = [Example(f"p{n}", (a, b), "?", answer) for n, (a, b, answer) in enumerate(rows)]
     edit = Example("edit", (narrow, wide), "?", "Yes.", ordered=True)  # turned round it is another question
     seen = evaluate(LeaningScorer(), [edit, *examples])
-    assert seen.failed == 1 and seen.pairs == 5
-    assert seen.accuracy == pytest.approx(3 / 4)
+    assert (seen.true_yes, seen.false_yes, seen.true_no, seen.false_no, seen.failed, seen.pairs) == (2, 2, 0, 0, 1, 5)
+    assert seen.accuracy == pytest.approx(2 / 4)
     assert seen.position_bias == pytest.approx((0.3 + 0.3 - 0.3) / 3)
     assert seen.position_spread == pytest.approx(0.3)
     assert seen.identical_score == pytest.approx((0.9 + 0.9 + 0.6) / 3)
-
-
-def test_the_confusion_table_and_the_most_wrong_pairs() -> None:
-    wide, narrow, lost = (reward_tiny.picture(0, side) for side in (16, 4, 8))
-    rows = [(wide, wide, "Yes."), (wide, narrow, "No."), (narrow, wide, "No."), (lost, wide, "Yes.")]
-    examples = [Example(f"p{n}", (a, b), "?", answer) for n, (a, b, answer) in enumerate(rows)]
-    seen = evaluate(LeaningScorer(), examples)
-    assert (seen.true_yes, seen.false_yes, seen.true_no, seen.false_no, seen.failed) == (1, 2, 0, 0, 1)
     assert "| label No | 2 | 0 |" in seen.confusion() and "no score: 1" in seen.confusion()
-    worst = most_wrong(examples, seen.scores)
+    worst = most_wrong([edit, *examples], seen.scores)
     assert [(example.id, score) for example, score in worst] == [("p1", 0.9), ("p2", 0.6)]
     red = Example("p", (Image.new("RGB", (8, 4), "red"),) * 2, "?", "No.")
     shown = mistake(red, 0.9)
@@ -280,31 +240,6 @@ def test_roc_auc_and_calibration_by_hand() -> None:
 
 
 @pytest.mark.slow
-def test_gradient_checkpointing_computes_layers_twice_and_ends_with_the_same_weights(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLAttention
-
-    calls: list[bool] = []
-    forward = Qwen2_5_VLAttention.forward
-
-    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(self.training)
-        return forward(self, *args, **kwargs)
-
-    monkeypatch.setattr(Qwen2_5_VLAttention, "forward", counted)
-    examples, passes = reward_tiny.pairs(8), {}
-    for name, on in (("off", False), ("on", True)):
-        calls.clear()
-        train(base, tmp_path / name, examples, 2, epochs=1, gradient_checkpointing=on)
-        passes[name] = sum(calls)
-    assert passes["on"] == 2 * passes["off"]
-    off, on_ = weights(tmp_path / "off"), weights(tmp_path / "on")
-    for name in off:
-        torch.testing.assert_close(off[name], on_[name], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
 def test_bfloat16_trains_with_adapter_weights_in_float32(base: Path, tmp_path: Path) -> None:
     report = train(base, tmp_path, reward_tiny.pairs(8), epochs=1, dtype="bfloat16")
     assert report.after.failed == 0
@@ -319,3 +254,21 @@ def test_pairs_are_shown_in_both_orders_in_turns_but_edits_are_not(base: Path) -
     again = items[0].swapped().swapped()
     assert again.images == items[0].images and again.prompt is items[0].prompt and again.answer is items[0].answer
     assert all(item.swapped() is item for item in tokenise(network, [first, second]))
+
+
+def test_the_settings_are_named_as_transformers_4_57_reads_them(tmp_path: Path) -> None:
+    """It fails on a list of extra_special_tokens, and takes the sections of the rotary positions from rope_scaling."""
+    base = tiny_vlm.build(tmp_path / "base")
+    out = tmp_path / "out"
+    write_model(Network.load(base), base, out)
+    settings = json.loads((out / "tokenizer_config.json").read_text())
+    assert not isinstance(settings.get("extra_special_tokens"), list)
+    text = json.loads((out / "config.json").read_text())["text_config"]
+    assert text["rope_scaling"]["mrope_section"] == text["rope_parameters"]["mrope_section"]
+    assert text["rope_theta"] == text["rope_parameters"]["rope_theta"] and "rope_theta" not in text["rope_scaling"]
+    was, now = (AutoConfig.from_pretrained(folder).text_config.rope_parameters for folder in (base, out))
+    assert was == now, "this version reads the same"
+    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (base, out))
+    words = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Yes or No?<|im_end|>"
+    assert before(words)["input_ids"] == after(words)["input_ids"]
+    assert before.get_added_vocab() == after.get_added_vocab()
