@@ -72,11 +72,13 @@ def served(request: pytest.FixtureRequest, repository: Path, folder: Path) -> It
 
 @pytest.mark.slow
 def test_scores_are_those_of_the_model_in_this_process(served: RewardEndpoint, expected: list[float]) -> None:
+    close = CLOSE[served.serving.engine]
     with served.client() as client:
-        scores = client.score(questions())
-        assert client.counts.requests == 30 and not client.counts.failures
+        for _ in range(2):
+            assert [score.value for score in client.score(questions())] == pytest.approx(expected, abs=close)
+            client._token_ids = None  # of a server that does not name them: the 20 most probable tokens are asked for
+        assert client.counts.requests == 60
         assert client.generate_reasons(questions(1), 12)[0].startswith(("Yes", "No"))
-    assert [score.value for score in scores] == pytest.approx(expected[:30], abs=CLOSE[served.serving.engine])
 
 
 def test_golden_pairs_tell_another_model(served: RewardEndpoint, folder: Path) -> None:
