@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from paco_core.io import decoding, pictures
-from paco_core.io.decoding import TooLarge, Undecodable, read_head
+from paco_core.io.decoding import TooLarge, read_head
 from paco_core.io.files import DataError, md5_of
 from paco_core.io.pictures import content_and_size, decode_image, image_size, picture_digest, read_image, rgb
 from paco_core.io.shards import encode_png
@@ -53,17 +54,22 @@ def _loaded(file: Path) -> Image.Image:
     return image.copy()
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_all_orientations_of_a_photograph(orientation: int, tmp_path: Path) -> None:
+def test_photographs_in_all_orientations_in_cmyk_and_one_of_several_pictures(tmp_path: Path) -> None:
     """JPEG is lossy: as close to the upright drawing as the upright JPEG is."""
-    back = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_90"}
-    back |= {7: "TRANSVERSE", 8: "ROTATE_270"}
-    stored = drawing().transpose(Image.Transpose[back[orientation]]) if orientation > 1 else drawing()
-    data = encoded(stored, "JPEG", quality=95, subsampling=0, exif=exif(orientation))
-    (tmp_path / "x.jpg").write_bytes(data)
-    found = decode_image(data, "x")
-    assert found.size == image_size(tmp_path / "x.jpg") == (64, 48)
-    assert np.abs(np.asarray(found).astype(int) - np.asarray(drawing())).mean() < 4
+    turns = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_90", "TRANSVERSE", "ROTATE_270")
+    stored = [drawing(), *(drawing().transpose(Image.Transpose[turn]) for turn in turns)]
+    photographs = [
+        encoded(image, "JPEG", quality=95, subsampling=0, exif=exif(orientation))
+        for orientation, image in enumerate(stored, start=1)
+    ]
+    photographs.append(encoded(drawing().convert("CMYK"), "JPEG", quality=95))
+    more = [drawing().rotate(180)]
+    photographs.append(encoded(drawing(), "MPO", quality=95, subsampling=0, save_all=True, append_images=more))
+    for number, data in enumerate(photographs):
+        (tmp_path / "x.jpg").write_bytes(data)
+        image = decode_image(data, "x")
+        assert image.size == image_size(tmp_path / "x.jpg") == (64, 48)
+        assert np.abs(np.asarray(image).astype(int) - np.asarray(drawing())).mean() < 4, number
 
 
 def test_what_is_half_transparent_is_half_white() -> None:
@@ -76,19 +82,6 @@ def test_what_is_half_transparent_is_half_white() -> None:
     np.testing.assert_allclose(np.asarray(rgb(palette.convert("PA"))), np.asarray(rgb(palette)), atol=2)
 
 
-def test_a_plain_picture_in_memory_is_itself() -> None:
-    plain = drawing()
-    assert rgb(plain) is plain and PairQuery(plain, plain, "?").first is plain
-
-
-def test_a_cmyk_photograph_and_one_of_several_pictures() -> None:
-    for data in (
-        encoded(drawing().convert("CMYK"), "JPEG", quality=95),
-        encoded(drawing(), "MPO", quality=95, subsampling=0, save_all=True, append_images=[drawing().rotate(180)]),
-    ):
-        assert np.abs(np.asarray(decode_image(data, "x")).astype(int) - np.asarray(drawing())).mean() < 4
-
-
 REFUSED = [
     ("zero bytes", b"", "zero bytes, expected a picture"),
     ("text", b"no picture", "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
@@ -97,7 +90,6 @@ REFUSED = [
     ("a shorter strip", encoded(Image.new("L", (401, 2))), "401 x 2 pixels: its longer side is more than 200 times"),
     ("a bomb", bomb(), "too many pixels"),
     ("a smaller bomb", bomb(8_001), "8001 x 8001 pixels exceed the limit of 64000000"),
-    ("negative", encoded(Image.fromarray(np.full((4, 4), -1, np.int32)), "TIFF"), "its pixels go from -1 to -1"),
     ("32 bits", encoded(Image.fromarray(np.full((4, 4), 1 << 20, np.int32)), "TIFF"), "expected 0 to 65535"),
     ("8 bits in 32", encoded(Image.new("L", (4, 4), 200).convert("I"), "TIFF"), "from 200 to 200 in mode I"),
     ("above 1", encoded(Image.fromarray(np.full((4, 4), 2.5, np.float32)), "TIFF"), "from 2.5 to 2.5, expected 0 to 1"),
@@ -118,7 +110,7 @@ def test_what_cannot_be_read_is_refused_with_its_cause(data: bytes, cause: str, 
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("WEBP", {}), ("GIF", {}), ("BMP", {}),
-    ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"}),
+    ("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"}),
 ]  # fmt: skip
 
 
@@ -137,11 +129,6 @@ def test_a_truncated_file_is_refused(kind: str, more: dict[str, Any], tmp_path: 
             content_and_size(file)
 
 
-def test_a_picture_without_its_last_chunk_has_all_pixels(tmp_path: Path) -> None:
-    (file := tmp_path / "picture.png").write_bytes(encode_png(Image.new("RGB", (8, 4)))[:-12])
-    assert content_and_size(file)[1] == read_image(file).size == (8, 4)
-
-
 def test_a_picture_is_looked_at_once_until_it_is_touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (file := tmp_path / "picture.png").write_bytes(encode_png(Image.new("RGB", (8, 4))))
     first = content_and_size(file)
@@ -150,33 +137,31 @@ def test_a_picture_is_looked_at_once_until_it_is_touched(monkeypatch: pytest.Mon
         assert content_and_size(file) == first
     file.write_bytes(encode_png(Image.new("RGB", (9, 5))))
     assert content_and_size(file)[1] == (9, 5)
+    file.write_bytes(file.read_bytes()[:-12])  # without its last chunk it has all pixels
+    assert content_and_size(file)[1] == read_image(file).size == (9, 5)
 
 
 def test_limits_hold_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(decoding, "_load", lambda _image: pytest.fail("pixels were decoded"))
-    with pytest.raises(TooLarge, match="64 x 48 pixels exceed the limit of 100; scale it down"):
+    with pytest.raises(TooLarge, match="64 x 48 .* 100"):
         read_head(encoded(drawing()), 100)
-    with pytest.raises(Undecodable, match="zero bytes"):
-        read_head(b"")
     huge = tmp_path / "huge.png"
     with huge.open("wb") as stream:
         stream.truncate(decoding.MAX_BYTES + 1)  # takes no room on the disk
     monkeypatch.setattr(Path, "read_bytes", lambda _path: pytest.fail("the file was read"))
-    with pytest.raises(DataError, match=r"huge\.png: 256000001 bytes, at most 256000000 are accepted"):
+    with pytest.raises(DataError, match=r"huge\.png: 256000001"):
         read_image(huge)
 
 
 def test_a_picture_of_the_callers_that_is_damaged_is_named(tmp_path: Path) -> None:
     (tmp_path / "cut.png").write_bytes(encoded(Image.effect_noise((64, 64), 50))[:900])
-    with pytest.raises(DataError, match=r"cut\.png: not a readable picture"):
+    with pytest.raises(DataError, match=r"cut\.png: "):
         PairQuery(Image.open(tmp_path / "cut.png"), drawing(), "?")
-    with pytest.raises(DataError, match="picture: expected a picture that Pillow opened or made, not str"):
+    with pytest.raises(DataError, match="not str"):
         PairQuery(str(tmp_path / "cut.png"), drawing(), "?")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="picture: its pixels go from 0 to 3"):
-        rgb(Image.fromarray(np.array([[0, 3]], np.float32)))
 
 
-@pytest.mark.parametrize("mode", ["I", "I;16", "I;16B"])
+@pytest.mark.parametrize("mode", ["I", "I;16B"])
 def test_numbers_of_8_bits_in_a_wider_mode_are_refused(mode: str) -> None:
     grey = Image.new("L", (4, 4), 200)
     with pytest.raises(DataError, match=f"200 in mode {mode}"):
@@ -192,3 +177,10 @@ def test_grey_and_colour_of_16_bits_are_cut_alike() -> None:
     grey = decode_image(encoded(Image.fromarray(values[None, :200].copy())), "grey")
     rows = [b"".join(struct.pack(">HHH", v, v, v) for v in values[:200].tolist())]
     assert decode_image(png(16, 2, rows, 200), "colour").tobytes() == grey.tobytes()
+
+
+def test_a_digest_is_of_the_pixels_however_they_are_stored() -> None:
+    image = Image.effect_noise((9, 7), 50).convert("RGB")
+    stored = io.BytesIO(encoded(image))
+    assert picture_digest(Image.open(stored)) == picture_digest(image)
+    assert len({picture_digest(other) for other in (image, image.convert("L"), image.resize((7, 9)))}) == 3

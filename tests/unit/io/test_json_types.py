@@ -10,19 +10,14 @@ import pytest
 from pydantic import ValidationError
 
 from paco_core.adapters.settings import Settings
-from paco_core.benchmarks.public_files import _parse_case
 from paco_core.benchmarks.viescore import Rating
 from paco_core.data.annotation.judge import Order, PairScore
 from paco_core.data.prompts.edit_prompts import EditRow
 from paco_core.data.records.records import PromptRecord, validated
-from paco_core.exchange import rank_bench, sharegpt
-from paco_core.exchange.gedit_bench import _usable
 from paco_core.io.files import DataError, read_json, read_jsonl
-from paco_core.io.rejected import Rejected
 from paco_core.policies.families import is_distilled
 from paco_core.rewards.http_scorer import _Answer
 from paco_core.rewards.rubric import Mark
-from paco_core.serving.protocol import ChatRequest
 
 MARK = {"criterion": "a", "reason": "b"}
 
@@ -54,51 +49,38 @@ def test_answers_and_rows_keep_the_types_of_json(form: Any, right: dict[str, Any
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("use_rslora", "false"),
-        ("use_rslora", 1),
-        ("r", True),
-        ("r", 1.5),
-        ("lora_alpha", True),
-        ("lora_alpha", "8"),
-        ("lora_alpha", float("nan")),
-        ("rank_pattern", {"a": True}),
-        ("alpha_pattern", {"a": "8"}),
-        ("target_modules", [1]),
-        ("layers_to_transform", [True]),
+        ("use_rslora", "false"), ("r", True), ("r", 1.5), ("lora_alpha", True), ("lora_alpha", "8"),
+        ("lora_alpha", float("nan")), ("rank_pattern", {"a": True}), ("alpha_pattern", {"a": "8"}),
+        ("target_modules", [1]), ("layers_to_transform", [True]),
     ],
-)
+)  # fmt: skip
 def test_the_settings_of_an_adapter_have_their_types(key: str, value: object) -> None:
-    given = {"r": 4, "lora_alpha": 8, "target_modules": ["a"]}
-    assert Settings(given, Path("adapter_config.json")).config.r == 4
-    with pytest.raises(DataError) as error:
-        Settings({**given, key: value}, Path("adapter_config.json"))
-    assert key in str(error.value) and "adapter_config.json" in str(error.value)
+    right = {"r": 4, "lora_alpha": 8, "target_modules": ["a"]}
+    assert Settings(right, Path("adapter_config.json")).config.r == 4
+    with pytest.raises(DataError, match=f"adapter_config.json: .*{key}"):
+        Settings({**right, key: value}, Path("adapter_config.json"))
 
 
 @pytest.mark.parametrize(("key", "value"), [("height", True), ("height", "512"), ("size", [True, 512])])
-def test_the_numbers_of_a_prompt_are_numbers(key: str, value: object, repository: Path) -> None:
+def test_the_numbers_of_a_prompt_are_numbers(key: str, value: object) -> None:
     row = {
         "idx": "a", "prompt": "A fox.", "height": 512, "width": 512, "layout": "1x1", "theme": "fox", "category": "c",
         "task_name": "t", "criteria": {},
     }  # fmt: skip
     assert validated(PromptRecord, {**row, "size": [512, 512]}, "f:1").height == 512
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=f"f:1: .*{key}"):
         validated(PromptRecord, {**row, key: value}, "f:1")
-    assert "f:1" in str(error.value) and key in str(error.value)
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 def test_numbers_that_are_not_finite_are_no_json(tmp_path: Path, number: str) -> None:
     (tmp_path / "a.json").write_text(f'{{"score": {number}}}')
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match="a.json"):
         read_json(tmp_path / "a.json")
-    assert "a.json" in str(error.value)
     rejected: list[int] = []
     (tmp_path / "a.jsonl").write_text(f'{{"score": 1}}\n{{"score": {number}}}\n')
-    assert [row for _, row in read_jsonl(tmp_path / "a.jsonl", lambda line, _cause: rejected.append(line))] == [
-        {"score": 1}
-    ]
-    assert rejected == [2]
+    rows = read_jsonl(tmp_path / "a.jsonl", lambda line, _cause: rejected.append(line))
+    assert list(rows) == [(1, {"score": 1})] and rejected == [2]
 
 
 def test_the_index_of_a_model_says_true_or_false(tmp_path: Path) -> None:
@@ -108,34 +90,5 @@ def test_the_index_of_a_model_says_true_or_false(tmp_path: Path) -> None:
         index.write_text(json.dumps({"is_distilled": value}))
         assert is_distilled(tmp_path, "model") is expected
     index.write_text(json.dumps({"is_distilled": "false"}))
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match="is_distilled"):
         is_distilled(tmp_path, "model")
-    assert "is_distilled" in str(error.value)
-
-
-def test_rows_of_public_benchmarks_keep_their_types(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="Intersection_exist"):
-        _usable({"instruction": "a", "Intersection_exist": "false", "input_image": {"bytes": b""}})
-    entry = {"key": [True, "b"], "dimension": "overall", "instruction": "a", "task_type": "t"}
-    with pytest.raises(DataError, match="key"):
-        _parse_case(entry, lambda: ())  # type: ignore[arg-type, return-value]
-    with pytest.raises(DataError, match="task_type"):
-        _parse_case({**entry, "key": ["a", "b"], "task_type": None}, lambda: ())  # type: ignore[arg-type, return-value]
-    (tmp_path / "prompts.jsonl").write_text('{"idx": "a", "theme": "t", "prompt": true}\n')
-    rejected = Rejected()
-    assert rank_bench._prompts(tmp_path / "prompts.jsonl", rejected) == {} and len(rejected) == 1
-    info = {"x": {"formatting": "sharegpt", "file_name": "x.jsonl", "ranking": "false"}}
-    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(DataError):
-        list(sharegpt.read(tmp_path, rejected))
-    assert any("ranking" in cause for _, cause in rejected)
-
-
-def test_a_request_keeps_the_types_of_json() -> None:
-    pictures = [{"type": "image_url", "image_url": {"url": "data:,"}}] * 2
-    messages = [{"role": "user", "content": [*pictures, {"type": "text", "text": "q"}]}]
-    right = {"model": "m", "messages": messages, "max_tokens": 1, "logprobs": True, "temperature": 0}
-    ChatRequest.parse(json.dumps(right).encode())
-    for key, value in (("max_tokens", True), ("logprobs", "false"), ("logprob_token_ids", ["1"])):
-        with pytest.raises(Exception, match=key):
-            ChatRequest.parse(json.dumps({**right, key: value}).encode())

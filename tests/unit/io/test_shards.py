@@ -40,8 +40,11 @@ def test_pictures_come_back_by_id_from_any_shard(tmp_path: Path) -> None:
     reader = shards.ShardReader.below(tmp_path)
     for n in range(4):
         assert reader.read(f"p{n}").size == (4 + n, 5)
-    with pytest.raises(DataError, match="picture p9: not in"):
+    with pytest.raises(DataError, match="picture p9"):
         reader.read("p9")
+    shards.write_shard(tmp_path / "2", [{"id": "p0"}], images)
+    with pytest.raises(DataError, match="p0"):
+        _ = shards.ShardReader.below(tmp_path).index
 
 
 def test_only_shards_that_dvc_yaml_declares_are_read(tmp_path: Path) -> None:
@@ -54,82 +57,60 @@ def test_only_shards_that_dvc_yaml_declares_are_read(tmp_path: Path) -> None:
     assert list(shards.ShardReader.below(tmp_path / "data/grids").index.index) == ["p0", "p1"]
     for n in range(2):
         shutil.rmtree(tmp_path / f"data/grids/shard-{n}")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="dvc repro grids"):
         shards.ShardReader.below(tmp_path / "data/grids")
 
 
-def test_a_truncated_shard_names_picture_and_file(tmp_path: Path) -> None:
-    images = pictures(3)
-    shards.write_shard(tmp_path / "0", [{"id": n} for n in images], images)
-    tar = tmp_path / "0" / shards.TAR
-    tar.write_bytes(tar.read_bytes()[:700])
-    reader = shards.ShardReader.below(tmp_path)
-    with pytest.raises(DataError, match=r"images\.tar: cut off: picture p2 .* run `dvc repro grids`"):
-        reader.read("p2")
-
-
-def test_rows_and_pictures_must_agree(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="1 rows have no picture, e.g. a"):
-        shards.write_shard(tmp_path, [{"id": "a"}], {})
-    with pytest.raises(DataError, match="repeated"):
-        shards.write_shard(tmp_path, [{"id": "a"}, {"id": "a"}], {"a": b""})
-
-
-def test_one_id_in_two_shards_is_an_error(tmp_path: Path) -> None:
-    for side in "ab":
-        shards.write_shard(tmp_path / side, [{"id": "p0"}], pictures(1))
-    with pytest.raises(DataError, match="two shards, e.g. p0"):
-        _ = shards.ShardReader.below(tmp_path).index
-
-
-def test_no_shard_says_which_stage_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="dvc repro grids"):
-        shards.ShardReader.below(tmp_path)
+@pytest.mark.parametrize("name", ["../up", "x" * 97, 3])
+def test_rows_and_pictures_must_agree(tmp_path: Path, name: Any) -> None:
+    for rows, images in (([{"id": "a"}], {}), ([{"id": "a"}] * 2, {"a": b""}), ([{"id": name}], {name: b""})):
+        with pytest.raises(DataError):
+            shards.write_shard(tmp_path / "0", rows, images)
+    assert not (tmp_path / "0").exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "place"),
     [
-        ({"offset": [-5, 512]}, "column 'offset' is damaged"),
-        ({"offset": [float("nan"), 512.0]}, "column 'offset' is damaged"),
-        ({"offset": ["a", "b"]}, "column 'offset' is damaged"),
-        ({"size": [-1, 5]}, "column 'size' is damaged"),
-        ({"size": [1 << 40, 5]}, "column 'size' is damaged"),
-        ({"id": ["../p0", "p1"]}, "row 0: '../p0' cannot be an id"),
-        ({"id": [None, "p1"]}, "row 0: (None|nan) cannot be an id"),
-        ({"offset": None}, "column 'offset' is missing"),
-        ({"id": None}, "column 'id' is missing"),
+        ({"offset": [-5, 512]}, "column 'offset'"),
+        ({"offset": [float("nan"), 512.0]}, "column 'offset'"),
+        ({"size": [-1, 5]}, "column 'size'"),
+        ({"size": [1 << 40, 5]}, "column 'size'"),
+        ({"id": ["../p0", "p1"]}, "row 0"),
+        ({"id": [None, "p1"]}, "row 0"),
+        ({"offset": None}, "column 'offset'"),
     ],
 )
-def test_a_damaged_index_is_one_error_that_names_it(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_a_damaged_index_is_one_error_that_names_it(tmp_path: Path, change: dict[str, Any], place: str) -> None:
     shards.write_shard(tmp_path / "0", [{"id": "p0"}, {"id": "p1"}], pictures(2))
     index = pd.read_parquet(tmp_path / "0" / shards.INDEX)
     ((column, values),) = change.items()
     index = index.drop(columns=column) if values is None else index.assign(**{column: values})
     index.to_parquet(tmp_path / "0" / shards.INDEX)
-    with pytest.raises(DataError, match=rf"0/index\.parquet: {said}"):
+    with pytest.raises(DataError, match=rf"0/index\.parquet: {place}"):
         shards.ShardReader.below(tmp_path).read("p1")
 
 
-def test_a_shard_whose_index_names_another_place_says_which_picture(tmp_path: Path) -> None:
-    shards.write_shard(tmp_path / "0", [{"id": "p0"}, {"id": "p1"}], pictures(2))
-    index = pd.read_parquet(tmp_path / "0" / shards.INDEX)
-    for offset, said in ((513, r"images\.tar:p1\.png: not a readable picture"), (1 << 61, "cut off: picture p1")):
+def test_a_shard_that_is_cut_off_or_whose_index_names_another_place_says_which_picture(tmp_path: Path) -> None:
+    images = pictures(3)
+    shards.write_shard(tmp_path / "0", [{"id": n} for n in images], images)
+    tar, index = tmp_path / "0" / shards.TAR, pd.read_parquet(tmp_path / "0" / shards.INDEX)
+    for offset in (513, 1 << 61):
         index.assign(offset=offset).to_parquet(tmp_path / "0" / shards.INDEX)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=r"images\.tar.*p1"):
             shards.ShardReader.below(tmp_path).read("p1")
+    index.to_parquet(tmp_path / "0" / shards.INDEX)
+    reader, last = shards.ShardReader.below(tmp_path), index.iloc[2]
+    tar.write_bytes(tar.read_bytes()[: last["offset"] + last["size"]])
+    assert reader.read("p2").size == (6, 5)
+    tar.write_bytes(tar.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"images\.tar: cut off: picture p2 .*dvc repro grids"):
+        reader.read("p2")
 
 
 def test_an_index_of_grids_says_what_it_lacks(tmp_path: Path) -> None:
     shards.write_shard(tmp_path / "0", [{"id": "p0"}], pictures(1))
-    with pytest.raises(DataError, match="column 'prompt_id' is missing"):
+    with pytest.raises(DataError, match="prompt_id"):
         PanelStore.below(tmp_path).panels("p0")
-    with pytest.raises(DataError, match="no column 'md5'"):
+    with pytest.raises(DataError, match="md5"):
         picture_md5s(shards.ShardReader.below(tmp_path).index)
-
-
-@pytest.mark.parametrize("name", ["../up", "a/b", ".x", "x" * 97, 3])
-def test_an_id_that_cannot_be_a_members_name_is_not_written(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(DataError, match="cannot be an id"):
-        shards.write_shard(tmp_path / "0", [{"id": name}], {name: b""})
-    assert not (tmp_path / "0").exists()

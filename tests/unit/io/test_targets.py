@@ -12,6 +12,8 @@ from paco_core.io.files import DataError
 from paco_core.io.targets import Kind, checked
 from tests.unit.io.test_atomic import a_folder, a_link_to_a_folder, a_link_to_nothing, a_pipe, an_empty_folder
 
+KINDS: tuple[Kind, ...] = ("file", "folder", "new folder", "empty folder")
+
 
 def a_file(place: Path) -> None:
     place.write_text("mine")
@@ -35,8 +37,7 @@ def nothing(_place: Path) -> None:
 )
 def test_what_may_stand_there(tmp_path: Path, make: Callable[[Path], None], allowed: set[str]) -> None:
     make(tmp_path / "out")
-    kinds: tuple[Kind, ...] = ("file", "folder", "new folder", "empty folder")
-    for kind in kinds:
+    for kind in KINDS:
         if kind in allowed:
             assert checked(tmp_path / "out", kind) == tmp_path / "out"
         else:
@@ -45,23 +46,14 @@ def test_what_may_stand_there(tmp_path: Path, make: Callable[[Path], None], allo
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "part"),
     [
-        ("file/x", "file is a file, and nothing can lie below it"),
-        ("file/x/y", "file is a file, and nothing can lie below it"),
-        ("dangling/x", "dangling is a link to nothing"),
-        ("circle/x", "circle is a link to nothing|links lead in a circle"),
-        ("n" * 300, "the name is too long; name a shorter one"),
-        ("data/out", "lies in data/out, an out of the stage make"),
-        ("data/out/deep/x", "lies in data/out, an out of the stage make"),
-        ("link/out/x", "lies in data/out, an out of the stage make"),
-        ("data/given/x", "which given.dvc tracks"),
-        (".git/x", "lies in .*/.git, whose content is not yours"),
-        (".dvc/cache/x", "lies in .*/.dvc, whose"),
-        (".paco/x", "lies in .*/.paco, whose"),
+        ("file/x/y", "file "), ("dangling/x", "dangling "), ("circle/x", "circle"), ("n" * 300, "too long"),
+        ("data/out", "data/out, .* make"), ("link/out/x", "data/out, .* make"), ("data/given/x", "given.dvc"),
+        (".git/x", "/.git,"), (".dvc/cache/x", "/.dvc,"), (".paco/x", "/.paco,"),
     ],
-)
-def test_where_it_may_lie(tmp_path: Path, name: str, said: str) -> None:
+)  # fmt: skip
+def test_where_it_may_lie(tmp_path: Path, name: str, part: str) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "circle").symlink_to("circle")
@@ -69,43 +61,39 @@ def test_where_it_may_lie(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "link").symlink_to("data")
     (tmp_path / "data" / "given.dvc").write_text("outs: [{path: given}]")
     (tmp_path / "dvc.yaml").write_text("stages: {make: {cmd: x, outs: [data/out]}}")
-    for kind in ("file", "folder", "new folder", "empty folder"):
-        with pytest.raises(DataError, match=said):
-            checked(tmp_path / name, kind)  # type: ignore[arg-type]
+    for kind in KINDS:
+        with pytest.raises(DataError, match=part):
+            checked(tmp_path / name, kind)
     assert checked(tmp_path / "data" / "outer", "new folder")
     assert not (tmp_path / "data" / "outer").exists()
 
 
-def test_a_stage_writes_its_own_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_writes_its_own_out_and_an_experiment_into_its_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "dvc.yaml").write_text("stages: {make: {cmd: x, outs: [out.html]}, other: {cmd: x, outs: [b.html]}}")
     monkeypatch.setenv("DVC_STAGE", "dvc.yaml:make")
     checked(tmp_path / "out.html", "file")
-    with pytest.raises(DataError, match="an out of the stage other"):
-        checked(tmp_path / "b.html", "file")
-
-
-def test_a_checkout_of_an_experiment_is_a_project_of_its_own(tmp_path: Path) -> None:
     checkout = tmp_path / ".dvc" / "tmp" / "exps" / "tmp1"
     (checkout / ".dvc").mkdir(parents=True)
     checked(checkout / "page.html", "file")
-    with pytest.raises(DataError, match="whose content is not yours"):
-        checked(tmp_path / ".dvc" / "tmp" / "page.html", "file")
+    for name in ("b.html", ".dvc/tmp/page.html"):
+        with pytest.raises(DataError, match="other|/.dvc,"):
+            checked(tmp_path / name, "file")
 
 
 def test_a_file_of_another_kind_and_one_that_is_read(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("first,second\n")
     (tmp_path / "same.csv").hardlink_to(table)
-    with pytest.raises(DataError, match=r"dvc\.yaml: expected a name that ends in \.csv or \.jsonl"):
-        checked(tmp_path / "dvc.yaml", "file", suffixes=(".csv", ".jsonl"))
-    for name in ("t.csv", "same.csv"):
-        with pytest.raises(DataError, match="is what the command reads"):
-            checked(tmp_path / name, "file", suffixes=(".csv",), inputs=[table])
+    for name in ("dvc.yaml", "t.csv", "same.csv"):
+        with pytest.raises(DataError, match=name):
+            checked(tmp_path / name, "file", suffixes=(".csv", ".jsonl"), inputs=[table])
+    checked(tmp_path / "u.csv", "file", suffixes=(".csv", ".jsonl"), inputs=[table])
 
 
-def test_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As another user sees it; root may write anywhere."""
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
-    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)  # noqa: PTH116
-    with pytest.raises(DataError, match=r"a/out cannot be written: permission denied: it belongs to \w+, and"):
+    with pytest.raises(DataError, match="a/out"):
         checked(tmp_path / "a" / "out", "new folder")

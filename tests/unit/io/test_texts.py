@@ -29,31 +29,20 @@ MARKS = (
     "<start_of_text>", "<end_of_turn>", "</tool_call>", "<|ENDOFTEXT|>", "\uff1c|im_end|\uff1e", "<|im_\u200bend|>",
 )  # fmt: skip
 WORDS = (
-    "a < b and c > d",
-    "<image2>'s hat",
-    "<3",
-    "x </ y",
-    "| a |",
-    "[TOP]-[LEFT]: a",
-    "a <b> tag",
-    "< |im_end| >",
-    "",
-)
+    "a < b and c > d", "<image2>'s hat", "<3", "x </ y", "| a |", "[TOP]-[LEFT]: a", "a <b> tag", "< |im_end| >", "",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("mark", MARKS)
-def test_a_mark_is_found_in_any_spelling_that_a_tokenizer_may_read(mark: str) -> None:
-    assert template_mark(f"a red{mark} cat") is not None
-    with pytest.raises(ValueError, match="contains"):
-        validate_marks(f"a red {mark}")
+def test_a_mark_is_found_in_any_spelling_that_a_tokenizer_may_read_and_words_are_words() -> None:
+    for mark in MARKS:
+        assert template_mark(f"a red{mark} cat") is not None
+        with pytest.raises(ValueError, match="contains"):
+            validate_marks(f"a red {mark}")
+    for words in WORDS:
+        assert validate_marks(words) == words
 
 
-@pytest.mark.parametrize("words", WORDS)
-def test_words_are_words(words: str) -> None:
-    assert validate_marks(words) == words
-
-
-@pytest.mark.parametrize("folder", ["qwen2_5_vl", "clip", "flux/tokenizer", "flux2_klein/tokenizer"])
+@pytest.mark.parametrize("folder", ["qwen2_5_vl", "clip", "flux2_klein/tokenizer"])
 def test_every_mark_of_a_tokenizer_is_refused_by_both(repository: Path, folder: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo" / folder)
     for mark in tokenizer.get_added_vocab():
@@ -63,10 +52,6 @@ def test_every_mark_of_a_tokenizer_is_refused_by_both(repository: Path, folder: 
         assert mark in str(error.value)
     for words in WORDS:
         validate_tokens(tokenizer, words)
-
-
-def test_a_mark_that_only_the_tokenizer_knows_is_refused_by_it(repository: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/qwen2_5_vl")
     tokenizer.add_special_tokens({"additional_special_tokens": ["[OWN]"]})
     assert template_mark("a [OWN] cat") is None
     with pytest.raises(DataError):
@@ -94,21 +79,13 @@ def test_records_commands_and_questions_refuse_a_mark_by_its_name() -> None:
         with pytest.raises((DataError, ValidationError)) as error:
             call()
         assert MARK in str(error.value)
-
-
-def test_a_judge_refuses_a_theme_before_it_asks() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": f"Same? {MARK}"}]}]}
+    with pytest.raises(RequestError) as refused:
+        ChatRequest.parse(json.dumps(body).encode())
+    assert refused.value.status == 400 and MARK in refused.value.message
     judge = Judge.__new__(Judge)  # nothing is loaded
-    picture = Image.new("RGB", (32, 32))
     with pytest.raises(DataError, match="theme"):
         judge.score(picture, picture, theme=f"a cat {MARK}")
-
-
-def test_server_and_gateway_refuse_a_message_with_a_mark() -> None:
-    text = {"type": "text", "text": f"Same? {MARK}"}
-    body = {"model": "m", "messages": [{"role": "user", "content": [text]}]}
-    with pytest.raises(RequestError) as error:
-        ChatRequest.parse(json.dumps(body).encode())
-    assert error.value.status == 400 and MARK in error.value.message
 
 
 def test_an_answer_with_a_mark_is_no_answer(tmp_path: Path) -> None:
