@@ -47,39 +47,35 @@ def test_what_a_kill_leaves_is_no_checkpoint(tmp_path: Path) -> None:
     left.mkdir(parents=True)
     (left.parent / MARK).touch()
     (left / "state.json").write_text(json.dumps({"key": "r"}))
-    found = checkpoint.latest(tmp_path, "r")
-    assert found is not None and found.done == 1
+    before = checkpoint.latest(tmp_path, "r")
+    assert before is not None and before.done == 1
     checkpoint.save(tmp_path, make(2))
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-00002"]
 
 
-def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, make(1))
-    (tmp_path / "checkpoint-00001" / "tensors.safetensors").write_bytes(b"\0" * 9)
-    with pytest.raises(DataError, match="checkpoint-00001.*damaged"):
-        checkpoint.latest(tmp_path, "r")
+def test_the_newest_is_the_furthest_that_came_no_further_than_the_limit(tmp_path: Path) -> None:
+    for step in (99_998, 99_999, 100_000):
+        checkpoint.save(tmp_path, make(step), keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-100000", "checkpoint-99999"]
+    limited = checkpoint.latest(tmp_path, "r", limit=99_999)
+    assert limited is not None and limited.done == 99_999
+    assert checkpoint.latest(tmp_path, "r", limit=99_998) is None
 
 
-def test_a_checkpoint_that_came_further_than_asked_for_is_left_aside(tmp_path: Path) -> None:
-    for epoch in (2, 3):
-        checkpoint.save(tmp_path, make(epoch), keep=2)
-    found = checkpoint.latest(tmp_path, "r", limit=2)
-    assert found is not None and found.done == 2
-    assert checkpoint.latest(tmp_path, "r", limit=1) is None
-
-
-def test_steps_of_six_digits_come_after_those_of_five(tmp_path: Path) -> None:
-    for step in (99_999, 100_000):
-        checkpoint.save(tmp_path, make(step))
-    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-100000"]
-
-
-@pytest.mark.parametrize(("name", "value"), [("done", True), ("done", "3"), ("done", 4), ("notes", 3)])
-def test_a_state_that_is_none_is_named(tmp_path: Path, name: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (checkpoint.TENSORS, b"\0" * 9), (checkpoint.STATE, b"\xff"), (checkpoint.STATE, b"[]"),
+        *((checkpoint.STATE, change) for change in ({"done": True}, {"done": "3"}, {"done": 4}, {"notes": 3})),
+    ],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, content: bytes | dict[str, Any]) -> None:
     checkpoint.save(tmp_path, make(3))
-    file = tmp_path / "checkpoint-00003" / checkpoint.STATE
-    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
-    with pytest.raises(DataError, match="checkpoint-00003: checkpoint is damaged .*remove it to start afresh"):
+    file = tmp_path / "checkpoint-00003" / name
+    if isinstance(content, dict):
+        content = json.dumps(json.loads(file.read_bytes()) | content).encode()
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="checkpoint-00003"):
         checkpoint.latest(tmp_path, "r")
 
 

@@ -16,11 +16,6 @@ FOLDER = LIBRARY / "launch"
 SHARDED = {"ddp": False, "cpu": False, "fsdp2": True, "fsdp2-cpu": True}
 
 
-def test_every_configuration_is_tested() -> None:
-    of_accelerate = {path.stem for path in FOLDER.glob("*.yaml") if "distributed_type" in path.read_text()}
-    assert of_accelerate == set(SHARDED)
-
-
 @pytest.mark.parametrize("name", SHARDED)
 def test_a_configuration_starts_several_processes_that_know_what_they_share(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -39,20 +34,18 @@ def test_a_configuration_starts_several_processes_that_know_what_they_share(
 
 
 @pytest.mark.parametrize(
-    ("env", "message"),
+    ("env", "key"),
     [
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DEEPSPEED was removed in 0.3; use launch/fsdp2.yaml"),
-        ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),
-        ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params.*set it to false"),
-        ({**FSDP2, "FSDP_CPU_RAM_EFFICIENT_LOADING": "True"}, "fsdp_cpu_ram_efficient_loading.*set it to false"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DEEPSPEED"),
+        ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version"),
+        ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params"),
+        ({**FSDP2, "FSDP_CPU_RAM_EFFICIENT_LOADING": "True"}, "fsdp_cpu_ram_efficient_loading"),
     ],
 )
-def test_sharding_of_another_kind_is_refused(
-    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], message: str
-) -> None:
+def test_sharding_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], key: str) -> None:
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=key):
         Processes()
 
 

@@ -19,22 +19,16 @@ def _restored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "precision"),
+    ("device", "dtype", "precision", "attends_by_cudnn"),
     [
-        ("cuda", "bfloat16", "high"),
-        ("cuda:3", "bfloat16", "high"),
-        ("cuda", "float32", "highest"),
-        ("cpu", "bfloat16", "highest"),
+        ("cuda:3", "bfloat16", "high", False),
+        ("cuda", "float32", "highest", False),  # under autocast, its attention is half precision, too
+        ("cpu", "bfloat16", "highest", True),
     ],
 )
-def test_products_are_tf32_beside_bfloat16_on_a_gpu(device: str, dtype: str, precision: str) -> None:
+def test_kernels_of_a_training(device: str, dtype: str, precision: str, attends_by_cudnn: bool) -> None:
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.enable_cudnn_sdp(True)
     choose_kernels(device, dtype)
     assert torch.get_float32_matmul_precision() == precision
-
-
-@pytest.mark.parametrize(("device", "left"), [("cuda", False), ("cuda:1", False), ("cpu", True)])
-def test_no_training_on_a_gpu_attends_by_cudnn(device: str, left: bool) -> None:
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    choose_kernels(device, "float32")  # under autocast, attention of float32 weights is half precision, too
-    assert torch.backends.cuda.cudnn_sdp_enabled() is left
+    assert torch.backends.cuda.cudnn_sdp_enabled() is attends_by_cudnn
