@@ -8,13 +8,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
+import yaml
 
+from dvc_project.file_locks import is_held
 from paco_core.io.files import DataError
-from paco_core.runtime import gpus, nvidia_smi
+from paco_core.runtime import gpus, launch, nvidia_smi
 from paco_core.runtime.gpus import Machine
+from paco_core.runtime.launchers import accelerated
 from paco_core.runtime.nvidia_smi import Gpu, Listing
+from paco_core.serving.engines import Launch
+from paco_core.serving.servers.registry import Registry, ServerSettings
+from paco_core.stages import declaration
+from tests.support.waiting import until
 
 CARDS = [Gpu(str(n), f"GPU-{n}", 80.0) for n in range(4)]
 HOLD = """
@@ -38,13 +46,15 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gpus_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.visible() == []
-    first, second, last = cards = [Gpu("0", "GPU-a", 85.5), Gpu("1", "GPU-b", 85.5), Gpu("2", "GPU-c")]
+    first, second, last = cards = [Gpu("0", "GPU-a1", 85.5), Gpu("1", "GPU-b2", 85.5), Gpu("2", "GPU-c")]
     monkeypatch.setattr(nvidia_smi, "listed", lambda: Listing(cards))
     assert gpus.visible() == [first, second, last]
     monkeypatch.setenv(gpus.VISIBLE, "1")
     assert gpus.visible() == [second]
     monkeypatch.setenv(gpus.VISIBLE, "GPU-b, 7")
     assert gpus.visible() == [second, Gpu("7", "7")]
+    monkeypatch.setenv(gpus.VISIBLE, "GPU-")  # the beginning of several UUIDs: CUDA sees none
+    assert gpus.visible() == [Gpu("GPU-", "GPU-")]
     for nothing in ("", "-1", "-1,0"):
         monkeypatch.setenv(gpus.VISIBLE, nothing)
         assert gpus.visible() == []
@@ -65,14 +75,10 @@ def test_the_last_gpus_are_the_servers(
     chosen: list[int] | None, servers: int | None, needed: int, machine: Machine
 ) -> None:
     assert gpus.divide(CARDS, chosen, servers, needed) == machine
-
-
-def test_a_division_that_cannot_be_is_named() -> None:
-    with pytest.raises(DataError, match="devices.gpus: no GPU 7 is visible; there are: 0, 1, 2, 3"):
-        gpus.divide(CARDS, [0, 7], None, 1)
-    with pytest.raises(DataError, match="devices.servers: 4 of 4 GPUs for reward servers leaves none"):
-        gpus.divide(CARDS, None, 4, 1)
-    assert gpus.divide([], None, None, 1) == Machine()
+    assert gpus.divide([], None, None, needed) == Machine()
+    for numbers, of_servers, key in (([0, 7], None, "devices.gpus"), (None, 4, "devices.servers")):
+        with pytest.raises(DataError, match=key):
+            gpus.divide(CARDS, numbers, of_servers, 1)
 
 
 def test_nobody_has_a_gpu_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,7 @@ def test_nobody_has_a_gpu_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ[gpus.VISIBLE] == "GPU-1,GPU-2"
     for stream in [first[0], *second, *third]:
         stream.close()
-    with pytest.raises(DataError, match="stage d needs 5 GPUs, and stages have 4 here"):
+    with pytest.raises(DataError, match="stage d"):
         gpus.take(CARDS, 5, "stage d", print)
 
 
@@ -99,8 +105,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had(end: signal.Signals) -> None:
+def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had() -> None:
     holder = waiter("2", "0,1")
     try:
         assert line_of(holder) == "has GPU-0,GPU-1"
@@ -108,13 +113,11 @@ def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had(end: signal.Signa
 
         def heard(line: str) -> None:
             told.append(line)
-            holder.send_signal(end)
+            holder.kill()
 
         held = gpus.take(CARDS[:3], 2, "stage c", heard)
-        assert os.environ[gpus.VISIBLE] == "GPU-0,GPU-1" and holder.wait(10) == -end
-        assert told == [
-            f"waiting for 2 GPUs: GPU 0 has stage b, process {holder.pid}; GPU 1 has stage b, process {holder.pid}"
-        ]
+        assert os.environ[gpus.VISIBLE] == "GPU-0,GPU-1" and holder.wait(10) == -signal.SIGKILL
+        assert len(told) == 1 and told[0].count(f"stage b, process {holder.pid}") == 2
         for stream in held:
             stream.close()
     finally:
@@ -153,7 +156,7 @@ def test_a_waiting_process_that_was_killed_blocks_no_other() -> None:
 
 
 def test_two_that_want_both_do_not_have_one_each() -> None:
-    for _ in range(3):
+    for _ in range(2):
         both = [waiter("2", "0,1"), waiter("2", "1,0")]
         try:
             while both:
@@ -170,7 +173,8 @@ def test_two_that_want_both_do_not_have_one_each() -> None:
 
 
 def test_servers_get_a_gpu_each_and_share_the_last_where_there_are_too_few() -> None:
-    assert _for_server() == ({}, ())  # nobody said so: a server computes where its starter does
+    with gpus.for_server(1, "server") as unannounced:
+        assert unannounced == ({}, ())  # nobody said so: a server computes where its starter does
     gpus.announce(Machine(tuple(CARDS[:2]), tuple(CARDS[2:])))
     with gpus.for_server(1, "server a") as (first, held), gpus.for_server(1, "server b") as (second, more):
         assert (first, second) == ({gpus.VISIBLE: "GPU-2"}, {gpus.VISIBLE: "GPU-3"}) and len(held) == len(more) == 1
@@ -182,11 +186,6 @@ def test_servers_get_a_gpu_each_and_share_the_last_where_there_are_too_few() -> 
         assert nothing == ({}, ())
 
 
-def _for_server() -> tuple[dict[str, str], tuple[int, ...]]:
-    with gpus.for_server(1, "server") as found:
-        return found
-
-
 def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus.take(CARDS, 1, "stage a", print)[0].close()
     other = os.getuid() + 1
@@ -196,17 +195,73 @@ def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         gpus.take(CARDS, 1, "stage a", print)
 
 
-def test_the_beginning_of_one_uuid_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = [Gpu("0", "GPU-a1"), Gpu("1", "GPU-a2")]
-    monkeypatch.setenv(gpus.VISIBLE, "GPU-a2")
-    assert gpus.visible(Listing(cards)) == [cards[1]]
-    monkeypatch.setenv(gpus.VISIBLE, "GPU-a")  # of two: CUDA sees none
-    assert gpus.visible(Listing(cards)) == [Gpu("GPU-a", "GPU-a")]
+# --- stages and servers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cards", [CARDS[:2], CARDS[1::-1]])
-def test_a_lease_is_by_uuid_whatever_the_order(cards: list[Gpu]) -> None:
-    """nvidia-smi counts by slot, CUDA the fastest first: a number would show another card."""
-    (stream,) = gpus.take(cards, 1, "stage a", print)
-    assert os.environ[gpus.VISIBLE] == cards[0].name
-    stream.close()
+def on_gpus(project: Path, **sections: Any) -> None:
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    for name in ("grids", "reward", "policies", "serving"):
+        (tree[name]["defaults"] if name == "policies" else tree[name])["device"] = "cuda"
+    for name, changes in sections.items():
+        tree.setdefault(name, {}).update(changes)
+    (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    os.environ[gpus.VISIBLE] = "0,1,2"
+
+
+def place(stage: str, item: str | None, project: Path, launcher: Any = "local") -> list[IO[bytes]]:
+    return launch._placed(stage, declaration(stage), item, project, launcher)
+
+
+def test_a_training_takes_a_gpu_for_each_process(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as params.yaml or accelerate's configuration says, held by the launcher that the stage becomes."""
+    on_gpus(project, execution={"reward": {"processes": 2}})
+    (project / "launch").mkdir()
+    (project / "launch" / "ddp.yaml").write_text("num_machines: 1\nnum_processes: 2\n")
+    became: list[tuple[str, str, bool]] = []
+
+    def replace_process(stage: str, *_more: object) -> None:
+        held = [gpus._file(gpus._folder(), gpu) for gpu in gpus.visible()]
+        became.append((stage, os.environ[gpus.VISIBLE], all(is_held(file) for file in held)))
+
+    monkeypatch.setattr(accelerated, "replace_process", replace_process)
+    for stage, item, launcher in (("reward_lora", None, "local"), ("policies", "qwen_edit", "accelerate")):
+        for lease in place(stage, item, project, launcher):
+            assert os.get_inheritable(lease.fileno())
+            lease.close()
+        monkeypatch.setenv(gpus.VISIBLE, "0,1,2")
+    assert became == [("reward_lora", "0,1", True), ("policies", "0,1", True)]
+    for text, part in (
+        ("num_processes: 7\n", "policies@qwen_edit of .* 7 GPUs"),
+        ("num_machines: 1\n", "num_processes"),
+    ):
+        (project / "launch" / "ddp.yaml").write_text(text)
+        with pytest.raises(DataError, match=part):
+            place("policies", "qwen_edit", project, "accelerate")
+
+
+def test_numbered_devices_processors_and_ray_take_no_lease(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus(project, grids={"device": "cuda:1"})
+    assert place("grids", "0", project) == [] and os.environ[gpus.VISIBLE] == "0,1,2"
+    assert place("policies", "flux_t2is", project, "ray") == []
+    monkeypatch.delenv(gpus.SERVERS)
+    on_gpus(project, grids={"device": "cpu"}, serving={"device": "cpu"})
+    assert place("grids", "0", project) == [] and gpus.SERVERS not in os.environ
+
+
+def test_a_server_computes_on_its_own_gpu_and_holds_it_while_it_lives(project: Path) -> None:
+    on_gpus(project)
+    leases = place("policies", "flux_t2is", project)
+    assert os.environ[gpus.VISIBLE] == "0"
+    file = project / "visible"
+    code = f"import os, time; open({str(file)!r}, 'w').write(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(60)"
+    server = Launch([sys.executable, "-c", code], {**os.environ}, inherits=True)
+    settings = ServerSettings("fake", "model", "127.0.0.1", 0, "float32", 0.0, lambda _h, _p, _d: server, gpus=1)
+    registry = Registry(project)
+    _, lease = registry.join("paco-reward@a", settings)
+    until(lambda: file.is_file() and file.read_text())
+    lock = gpus._file(gpus._folder(), Gpu("2", "2"))
+    assert file.read_text() == "2" and is_held(lock) and b"server paco-reward@a" in lock.read_bytes()
+    registry.leave("paco-reward@a", lease)
+    assert not is_held(lock)
+    for held in leases:
+        held.close()
