@@ -93,21 +93,19 @@ def a_folder(place: Path) -> None:
     (place / "mine").write_text("mine")
 
 
-def an_empty_folder(place: Path) -> None:
-    place.mkdir()
-
-
 def a_link_to_a_folder(place: Path) -> None:
     a_folder(place.with_name("elsewhere"))
     place.symlink_to("elsewhere")
 
 
-def a_link_to_nothing(place: Path) -> None:
-    place.symlink_to("nowhere")
-
-
-def a_pipe(place: Path) -> None:
-    os.mkfifo(place)
+#: What may stand where something is to be written, and is no file.
+OCCUPANTS: dict[str, Callable[[Path], None]] = {
+    "a folder": a_folder,
+    "an empty folder": Path.mkdir,
+    "a link to a folder": a_link_to_a_folder,
+    "a link to nothing": lambda place: place.symlink_to("nowhere"),
+    "a pipe": os.mkfifo,
+}
 
 
 def state(folder: Path) -> list[tuple[str, int, bytes]]:
@@ -117,9 +115,9 @@ def state(folder: Path) -> list[tuple[str, int, bytes]]:
     )
 
 
-@pytest.mark.parametrize("make", [a_folder, an_empty_folder, a_link_to_a_folder, a_link_to_nothing, a_pipe])
-def test_what_a_file_may_not_replace_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    make(tmp_path / "out")
+@pytest.mark.parametrize("occupant", OCCUPANTS)
+def test_what_a_file_may_not_replace_stays(tmp_path: Path, occupant: str) -> None:
+    OCCUPANTS[occupant](tmp_path / "out")
     before = state(tmp_path)
     with pytest.raises(DataError, match="out"), atomic(tmp_path / "out"):
         raise AssertionError("nothing is computed first")
@@ -128,10 +126,7 @@ def test_what_a_file_may_not_replace_stays(tmp_path: Path, make: Callable[[Path]
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_what_comes_meanwhile_stays(tmp_path: Path, replace: bool) -> None:
-    with (
-        pytest.raises(DataError, match="out"),
-        atomic(tmp_path / "out", replace=replace) as part,
-    ):
+    with pytest.raises(DataError, match="out"), atomic(tmp_path / "out", replace=replace) as part:
         part.write_text("a file")
         a_folder(tmp_path / "out")
     assert names(tmp_path) == ["out"] and (tmp_path / "out" / "mine").read_text() == "mine"
