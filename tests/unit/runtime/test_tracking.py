@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -16,7 +15,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from PIL import Image
 
-from paco_core.runtime import tracking
 from paco_core.runtime.tracking import delivery, open_run, send_left_over, unsent
 from paco_core.runtime.tracking.journal import FOLDER, RunJournal, journals
 from tests.support.tracked import history, runs, store
@@ -41,7 +39,9 @@ class Outage:
         monkeypatch.setattr(delivery.Delivery, "_deliver", flaky)
 
 
-def test_all_kinds_arrive_and_the_journal_is_removed(project: Path) -> None:
+def test_all_kinds_arrive_and_the_journal_is_removed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
     (project / "page.html").write_text("page")
     with open_run(project, "paco/x", "x", {"profile": "smoke"}) as tracker:
         tracker.params({"grpo": {"lr": 0.1}})
@@ -52,7 +52,9 @@ def test_all_kinds_arrive_and_the_journal_is_removed(project: Path) -> None:
         tracker.dataset("grids", "data/grids", "ab.dir")
         tracker.external_model("paco-x", Path("data/policies/x"), {"dvc.md5": "cd"})
         (project / "page.html").write_text("changed later")
-    run, client = runs(project)["x"], store(project)
+        run_id, client = str(tracker.run_id), store(project)
+        until(lambda: "system/system_memory_usage_megabytes" in client.get_run(run_id).data.metrics)
+    run = runs(project)["x"]
     assert run.info.run_id == tracker.run_id and str(tracker.url).endswith(f"/runs/{tracker.run_id}")
     assert run.info.status == "FINISHED" and run.data.params == {"grpo.lr": "0.1"}
     assert history(project, run.info.run_id) == [(3, 1.0)]
@@ -62,20 +64,10 @@ def test_all_kinds_arrive_and_the_journal_is_removed(project: Path) -> None:
     assert {i.path for i in client.list_artifacts(run.info.run_id)} == {"images", "notes", "page.html"}
     assert Path(client.download_artifacts(run.info.run_id, "page.html")).read_text() == "page"
     assert len(client.list_artifacts(run.info.run_id, "images")) == 2  # full size and small
-    assert list((project / FOLDER).iterdir()) == []
-
-
-def test_models_belong_to_the_experiment_of_their_run(project: Path) -> None:
-    """If `mlflow server` created the store, only a server can store the files of "Default"."""
-    with sqlite3.connect(project / "mlflow.db") as database:
-        database.execute("update experiments set artifact_location = 'mlflow-artifacts:/0' where name = 'Default'")
-    said = list[str]()
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        tracker.external_model("paco-x", Path("data/policies/x"), {"dvc.md5": "cd"})
-    run = runs(project)["x"]
-    (model,) = store(project).search_logged_models([run.info.experiment_id])
-    assert (model.name, model.tags["dvc.md5"], model.status) == ("paco-x", "cd", "READY")
-    assert run.info.status == "FINISHED" and said == []
+    monkeypatch.setenv("PACO_TRACKING", "off")
+    with open_run(project, "paco/x", "off", {}) as tracker:
+        tracker.metrics({"loss": 1.0})
+    assert list((project / FOLDER).iterdir()) == [] and runs(project).keys() == {"x"}
 
 
 def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
@@ -104,8 +96,7 @@ def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(
         tracker.metrics({"loss": 1.0}, 0)
         tracker.image(Image.new("RGB", (8, 8)), "sheet", 0)
         assert tracker.run_id is None and tracker.url is None
-    (line,) = said
-    assert "4 events of this run wait in" in line and "connection refused" in line and "`paco sync`, sends them" in line
+    assert len(said) == 1 and "4 events" in said[0] and "connection refused" in said[0]
     outage.down = False
     with open_run(project, "paco/x", "second", {}):
         until(lambda: unsent(project) == 1)  # its own
@@ -155,8 +146,7 @@ def test_what_the_store_refuses_is_kept_with_its_reason_and_stops_nothing(
     refused = [json.loads(line) for line in events.read_text().splitlines()]
     assert refused[0]["values"] == {"bad": 1.0} and "no such name" in refused[0]["refused"]
     assert (events.parent / refused[1]["file"]).is_file()
-    (line,) = said
-    assert line.startswith("2 events were refused; the last: MLflow refused image") and str(events.parent) in line
+    assert len(said) == 1 and "2 events" in said[0] and str(events.parent) in said[0]
 
 
 def test_a_deleted_experiment_is_named_with_the_remedy_which_works(project: Path) -> None:
@@ -198,33 +188,7 @@ def test_kill_minus_nine_loses_nothing_that_was_logged(project: Path) -> None:
     run = runs(project)["x"]
     assert run.info.status == "KILLED" and len(history(project, run.info.run_id)) == 100
     assert send_left_over(project).events == 0 and not journal.home.exists()
-
-
-def test_tracking_off_writes_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACO_TRACKING", "off")
-    with open_run(project, "paco/x", "x", {}) as tracker:
-        tracker.metrics({"loss": 1.0})
-        tracker.image(Image.new("L", (8, 8)), "a")
-        assert tracker.run_id is None
-    assert not (project / FOLDER).exists()
-
-
-def test_mlflow_monitors_the_machine_while_a_run_goes_on(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
-    with open_run(project, "paco/x", "x", {}) as tracker:
-        run_id = str(tracker.run_id)
-        until(lambda: store(project).get_run(run_id).data.metrics.get("system/system_memory_usage_megabytes", 0) > 0)
-    assert runs(project)["x"].info.status == "FINISHED"
-
-
-def test_links_lead_to_the_server_or_to_the_local_pages() -> None:
-    assert tracking.run_url("https://me:key@example.org/", "1", "ab") == "https://example.org/#/experiments/1/runs/ab"
-    assert tracking.run_url("sqlite:////tmp/mlflow.db", "1", "ab").startswith("http://127.0.0.1:5000/#/")
-
-
-def test_a_journal_that_never_began_is_removed(project: Path) -> None:
-    journal = RunJournal.begin(project, {"kind": "run"})
-    journal.events.write_text('{"kind": "ru')
-    journal.close()
-    assert send_left_over(project).waiting == 0 and not journal.home.exists()
+    never_begun = RunJournal.begin(project, {"kind": "run"})
+    never_begun.events.write_text('{"kind": "ru')
+    never_begun.close()
+    assert send_left_over(project).waiting == 0 and not never_begun.home.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import textwrap
@@ -14,9 +15,9 @@ import pytest
 from PIL import Image
 
 from paco_core.io.files import append_line
-from paco_core.runtime import tracking
-from paco_core.runtime.tracking import open_run, send_left_over, sender
-from paco_core.runtime.tracking.journal import FOLDER
+from paco_core.runtime.tracking import Tracker, access_digest, open_run, send_left_over, sender, tracking_uri
+from paco_core.runtime.tracking.journal import FOLDER, RunJournal
+from paco_core.runtime.tracking.store import artifact_location
 from tests.support.tracked import runs
 from tests.support.waiting import until
 
@@ -100,38 +101,31 @@ def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path,
     until(lambda: not [*(project / FOLDER).iterdir()])  # nothing of a file that did not fit is left
 
 
-def test_a_run_whose_disk_stays_full_ends_killed(
-    project: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking, "PATIENCE_S", 2.0)  # the sender cannot write how far it came
+def test_a_run_whose_disk_stays_full_ends_killed(project: Path, small_disk: Path) -> None:
     said: list[str] = []
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        tracker.metrics({"before": 1.0})
-        fill(small_disk)
-        for step in range(200):
-            tracker.metrics({"during": float(step)}, step)
-        fill(small_disk)
+    fill(small_disk)
+    with open_run(project, "paco/x", "none", {}, say=said.append) as tracker:
+        assert tracker.run_id is None, "not even a journal can begin"
+    assert len(said) == 1 and "No space left" in said.pop()
+    small_disk.unlink()
+    header = {
+        "kind": "run", "experiment": "paco/x", "name": "x", "tags": {}, "uri": tracking_uri(project),
+        "artifacts": artifact_location(project), "access": access_digest(tracking_uri(project), os.environ),
+    }  # fmt: skip
+    tracker = Tracker(project, tracking_uri(project), header, said.append)
+    tracker.metrics({"before": 1.0})
+    fill(small_disk)
+    for step in range(200):
+        tracker.metrics({"during": float(step)}, step)
+    fill(small_disk)
+    tracker.end("FINISHED", patience_s=2.0)  # the sender cannot write how far it came
     assert "No space left on device" in said[0] and "KILLED" in said[0]
     small_disk.unlink()
     until(lambda: send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "KILLED")
-    assert {"before", "during"} <= runs(project)["x"].data.metrics.keys()
-
-
-def test_a_stage_runs_where_not_even_a_journal_can_begin(project: Path, small_disk: Path) -> None:
-    fill(small_disk)
-    said: list[str] = []
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        tracker.metrics({"loss": 1.0})
-        assert tracker.run_id is None
-    assert len(said) == 1 and "No space left" in said[0]
-    small_disk.unlink()
-    assert not [path for path in (project / FOLDER).glob("*") if path.is_dir()]
+    assert {"before", "during"} <= runs(project)["x"].data.metrics.keys() and "none" not in runs(project)
 
 
 # --- a server that keeps silent --------------------------------------------------------------------------
-
-
-PATIENCE_S = tracking.PATIENCE_S  # before a fixture changes it
 
 
 class Clock:
@@ -157,13 +151,13 @@ class Silent:
 def test_a_stage_waits_for_a_silent_server_no_longer_than_it_may_in_all(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, said = Clock(), list[str]()
+    clock = Clock()
     monkeypatch.setattr(sender, "start", lambda *_args: Silent())
     monkeypatch.setattr(sender, "time", clock)
-    monkeypatch.setattr(tracking, "PATIENCE_S", PATIENCE_S)
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        assert tracker.run_id is None and tracker.url is None and tracker.run_id is None
-    assert 0 < clock.now <= 20.1
-    assert "2 events of this run wait in" in said[-1]
-    monkeypatch.undo()
-    assert send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "FINISHED"
+    outbox = sender.Outbox(RunJournal.begin(project, {"kind": "run", "access": "a"}), project, patience_s=20.0)
+    for wait in (outbox.delivered, outbox.delivered, outbox.close):
+        assert wait().run_id is None
+    assert 19.9 <= clock.now <= 20.1
+    hurried = sender.Outbox(RunJournal.begin(project, {"kind": "run", "access": "a"}), project, patience_s=20.0)
+    hurried.close(5.0)  # as after SIGTERM
+    assert 24.9 <= clock.now <= 25.2
