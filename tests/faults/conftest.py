@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ RECORDS = ".jsonl"  # beside the table: one line a verdict
 
 
 def _target(config: pytest.Config) -> Path | None:
-    given = config.getoption("--faults")
-    return config.invocation_params.dir / given if given else None  # tests work in folders of their own
+    name = config.getoption("--faults")
+    return config.invocation_params.dir / name if name else None  # tests work in folders of their own
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -28,14 +29,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    target = _target(config)
-    if target is None:
-        return
-    from tests.faults.table import markdown
-
-    text = markdown(Ledger(target.with_suffix(RECORDS)).verdicts())
-    target.write_text(text, encoding="utf-8")
-    terminalreporter.write_line(f"\n{text}\nwritten to {target}")
+    if target := _target(config):
+        text = Ledger(target.with_suffix(RECORDS)).table()
+        target.write_text(text, encoding="utf-8")
+        terminalreporter.write_line(f"\n{text}\nwritten to {target}")
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +58,7 @@ def bare(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="session")
 def finished(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project after every stage, none of them disturbed; copy what a fault would change."""
+    """A project after every stage, none of them disturbed."""
     from paco_core.serving.servers import endpoint
     from tests.faults import micro
 
@@ -72,3 +69,9 @@ def finished(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.T
         assert ended.code == 0, f"{stage}: {ended.code}\n{ended.text}"
     yield root
     endpoint.down(root)
+
+
+@pytest.fixture
+def finished_copy(finished: Path, tmp_path: Path) -> Path:
+    """A finished project to break."""
+    return Path(shutil.copytree(finished, tmp_path / "project", symlinks=True))

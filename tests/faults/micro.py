@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import json
 import os
 import re
 import shutil
@@ -14,7 +16,7 @@ from paco_core import stages
 from paco_core.cli.commands import main
 from paco_core.config import profiles
 from paco_core.io.files import folder_digest
-from paco_core.io.paths import DATA, METRICS, in_round
+from paco_core.io.paths import DATA, METRICS
 from paco_core.runtime import tracking
 from tests.support import forked
 from tests.support.stage_modules import imported_by
@@ -41,22 +43,6 @@ STAGES = (
     "prompts", "diverse_prompts", "grids@0", "grids@1", "rankings", "annotations", "edit_prompts", "edits", "pairs",
     "cot_labels", "reward_lora", "reward_merged", "policies@flux_t2is", "policies@kontext_edit", "policies@qwen_edit",
     "consistency_rank", "edit_reward", "t2is", "t2is_bench", "vistory", "gedit", "report",
-)  # fmt: skip
-
-
-#: A round after the graph, and its stages in order.
-ROUND = {
-    "rounds": {
-        "ask": {"count": 40, "choose": "uncertain", "random_share": 0.5},
-        "items": {"1": {"after": "data", "epochs": 2}},
-    }
-}
-ROUND_STAGES = tuple(
-    f"round_{name}@1"
-    for name in (
-        "grids", "rankings", "annotations", "pairs", "cot_labels", "reward_lora", "reward_merged", "policies", "t2is",
-        "consistency_rank", "report",
-    )
 )  # fmt: skip
 
 
@@ -112,41 +98,42 @@ def run(
 def out(stage: str) -> Path:
     """The out of a stage, relative to the root."""
     name, _, item = stage.partition("@")
-    if of := in_round(name):
-        folder = DATA / "rounds" / item / of
-        return folder / "flux_t2is" if of == "policies" else folder
-    folder = DATA / name
-    return folder / (f"shard-{item}" if name == "grids" else item)
+    return DATA / name / (f"shard-{item}" if name == "grids" else item)
 
 
 def metrics(stage: str) -> Path:
     return METRICS / f"{stage.replace('@', '-')}.json"
 
 
-def digest(root: Path, stage: str) -> str | None:
-    """Of a stage's out, None where there is none; the report's without the minute that stands on it."""
-    folder = root / out(stage)
-    if stage == "report" and (folder / "index.html").is_file():
-        page = re.sub(rb"\d+ \w+ \d{4}, \d\d:\d\d UTC", b"", (folder / "index.html").read_bytes())
-        return hashlib.md5(page, usedforsecurity=False).hexdigest()
-    return folder_digest(folder) if folder.is_dir() and any(folder.rglob("*")) else None
+def result(root: Path, stage: str) -> tuple[str | None, dict[str, float] | None]:
+    """Digest of a stage's out and its metrics, None for what is not there; without dates and speeds, which change."""
+    folder, file = root / out(stage), root / metrics(stage)
+    page = folder / "index.html"
+    if stage == "report" and page.is_file():
+        text = re.sub(rb"\d+ \w+ \d{4}, \d\d:\d\d UTC", b"", page.read_bytes())
+        digest = hashlib.md5(text, usedforsecurity=False).hexdigest()
+    else:
+        digest = folder_digest(folder) if folder.is_dir() and any(folder.rglob("*")) else None
+    figures = json.loads(file.read_text()) if file.is_file() else None
+    return digest, figures and {name: value for name, value in figures.items() if "second" not in name}
+
+
+def start_afresh(root: Path, stage: str) -> None:
+    """As a stage is started that never ran: DVC removes its outs, and nothing is left of earlier attempts."""
+    for path in (root / out(stage), root / ".paco" / "checkpoints"):
+        shutil.rmtree(path, ignore_errors=True)
+    (root / metrics(stage)).unlink(missing_ok=True)
 
 
 def preload() -> None:
     """Import what stages import, once for all forks."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import diffusers
-    import matplotlib.pyplot
-    import open_clip
-    import peft
-    import transformers
-
-    for part in ("FluxPipeline", "FluxKontextPipeline", "QwenImageEditPipeline"):
-        getattr(diffusers, part)
-    for part in ("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLProcessor", "T5EncoderModel", "CLIPTextModel"):
-        getattr(transformers, part)
-    del matplotlib, open_clip, peft
-    import importlib
-
-    for module in imported_by(*stages.names()):
-        importlib.import_module(module)
+    vlm = ("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLProcessor")
+    parts = {
+        "diffusers": ("FluxPipeline", "FluxKontextPipeline", "QwenImageEditPipeline"),
+        "transformers": (*vlm, "T5EncoderModel", "CLIPTextModel"),
+    }
+    for module in ("matplotlib.pyplot", "open_clip", "peft", *parts, *imported_by(*stages.names())):
+        imported = importlib.import_module(module)
+        for part in parts.get(module, ()):
+            getattr(imported, part)

@@ -15,10 +15,9 @@ import pytest
 
 from paco_core.cli.arguments import parser
 from paco_core.cli.commands import main
-from tests.faults.verdicts import Ledger, Outcome, unclear
+from tests.faults.verdicts import Breach, Ledger, unclear
 
 KIND = "something of the user's in the way"
-Breach = tuple[Outcome, str] | None
 #: A verb up to the path that it writes, that path's name, and what may not stand there.
 FILE, FOLDER, NEW = ("folder", "empty folder", "link to a folder"), ("file",), ("folder", "file", "link to a folder")
 VERBS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
@@ -53,49 +52,37 @@ def project(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def stand(place: Path, what: str) -> Path:
     """Something of the user's at a place, or what makes the place impossible; the path to ask for."""
-    if "folder" in what:
-        place = place.with_name("elsewhere") if "link" in what else place
+    if what in ("folder", "empty folder", "link to a folder"):
         place.mkdir()
         if what != "empty folder":
             (place / "thesis.txt").write_text("years of work")
-        if "link" in what:
-            place.with_name(f"link-{place.name}").symlink_to(place)
-            return place.with_name(f"link-{place.name}")
+        if what == "link to a folder":
+            place.with_name("link").symlink_to(place.absolute())
+            return place.with_name("link")
     elif what == "link to nothing":
         place.symlink_to("nowhere")
     elif what == "file":
         place.write_text("years of work")
+    elif what == "below a file":
+        place.with_name("notes").write_text("years of work")
+        return place.with_name("notes") / place.name
+    elif what == "below a link to nothing":
+        place.with_name("gone").symlink_to("nowhere")
+        return place.with_name("gone") / place.name
     elif what == "long name":
         return place.with_name("n" * 300)
-    elif what == "below a file":
-        (place.parent / "notes").write_text("years of work")
-        return place.parent / "notes" / place.name
-    elif what == "below a link to nothing":
-        (place.parent / "gone").symlink_to("nowhere")
-        return place.parent / "gone" / place.name
-    elif what == "in an out":
-        return Path("data/reward_merged/copy") / place.name
-    elif what == "in .git":
-        return Path(".git") / place.name
-    return place
+    elsewhere = {"in an out": "data/reward_merged/copy", "in .git": ".git"}
+    return Path(elsewhere[what], place.name) if what in elsewhere else place
 
 
-def content(root: Path) -> list[tuple[str, int, bytes]]:
-    """All names, kinds and bytes; links are not followed."""
-    return sorted(
-        (str(path.relative_to(root)), stat.S_IFMT(path.lstat().st_mode), b"" if path.is_dir() else path.read_bytes())
-        for path in walk(root)
-    )
-
-
-def walk(folder: Path) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if path.is_symlink():
-            continue
-        if path.name != ".paco":  # caches of what was read
-            yield path
-            if path.is_dir():
-                yield from walk(path)
+def content(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Kinds and bytes of all but what is read again (.paco); of a link, where it leads."""
+    found = {}
+    for path in root.rglob("*"):
+        if ".paco" not in path.parts:
+            data = bytes(path.readlink()) if path.is_symlink() else b"" if path.is_dir() else path.read_bytes()
+            found[str(path.relative_to(root))] = stat.S_IFMT(path.lstat().st_mode), data
+    return found
 
 
 def refused(
@@ -103,7 +90,6 @@ def refused(
 ) -> Breach:
     """Ask for something to be written at a path; a breach unless it is refused by name and nothing has changed."""
     before = content(root)
-    links = {one for one in root.iterdir() if one.is_symlink()}
     capsys.readouterr()
     try:
         main([*verb, str(path)])
@@ -112,7 +98,7 @@ def refused(
         code = error.code
     except BaseException as error:
         return "unclear", f"Traceback: {type(error).__name__}: {error}"
-    if content(root) != before or links != {one for one in root.iterdir() if one.is_symlink()}:
+    if content(root) != before:
         return "lost", "something of the user's is not as it was"
     text = "".join(capsys.readouterr())
     return ("wrong", f"taken: {text[:200]}") if code == 0 else unclear(text, names or [Path(str(path)).name[:100]])
@@ -130,22 +116,20 @@ def test_every_verb_that_writes_where_it_is_asked_to(
             row.judge(what, refused(project, verb, stand(place, what), capsys))
 
 
-def paths_to_write(verb: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def paths_to_write(verb: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[str]:
     """The verbs whose parser has a path that is named as one to write to."""
     for action in verb._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, sub in action.choices.items():
                 yield from paths_to_write(sub, (*words, name))
-        elif (
-            action.type is Path and action.dest in ("out", "folder") and (action.help or "").find("of public data") < 0
-        ):
-            yield words
+        elif action.type is Path and action.dest in ("out", "folder") and "of public data" not in (action.help or ""):
+            yield " ".join(words)
 
 
 def test_no_verb_is_forgotten() -> None:
-    tried = {" ".join(word for word in verb if word.isalpha()) for verb in VERBS}
+    tried = [" ".join(word for word in verb if word.isalpha()) for verb in VERBS]
     for words in paths_to_write(parser()):
-        assert any(said.startswith(" ".join(words)) for said in tried), f"paco {' '.join(words)} writes to a path"
+        assert any(verb.startswith(words) for verb in tried), f"paco {words} writes to a path"
 
 
 @pytest.mark.parametrize("verb", ["sweep", "reproduce"])
@@ -153,65 +137,15 @@ def test_a_name_of_a_folder_is_no_path(
     project: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     with ledger.row(KIND, f"paco {verb}") as row:
-        for name in ("..", "../../elsewhere", "/tmp", "a/b", ".hidden", "-x", "n" * 300):
+        for name in ("../../elsewhere", "/tmp", ".hidden", "-x", "n" * 300):
             row.judge(name[:40], refused(project, (verb,), f"--name={name}", capsys, names=("cannot be an id",)))
-
-
-def test_temporary_names_are_ours(project: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    """Folders that are named as half-written ones are, and are the user's."""
-    (project / "data/policies/flux_t2is/adapter").mkdir(parents=True)
-    (project / "data/policies/flux_t2is/adapter/README.md").write_text("card")
-    for name in (".f9.part", "f9.part", ".paco-f9.part", ".paco-abcdefgh.part"):
-        (project / name).mkdir()
-        (project / name / "thesis.txt").write_text("years of work")
-    before = content(project)
-    with ledger.row(KIND, "temporary names") as row:
-        main(["fetch", "flux_t2is", "f9"])
-        shutil.rmtree(project / "f9")
-        row.judge("fetch f9", None if content(project) == before else ("lost", "a folder that looks half-written"))
 
 
 def test_a_file_that_is_read_is_not_written_over(
     project: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "cat.png").rename(project / "sheet.png")
-    with ledger.row(KIND, "paco edit") as row:
-        verb = ("edit", "sheet.png", "Make it red.", "--policy", "base", "--out")
-        row.judge("its own picture as the sheet", refused(project, verb, project, capsys))
-    (project / "sheet.png").rename(project / "cat.png")
-    with ledger.row(KIND, "paco score") as row:
-        row.judge("its own table", refused(project, ("score", "--table", "t.csv", "--out"), Path("t.csv"), capsys))
-
-
-@pytest.mark.parametrize("what", ["params.yaml", "docs/reference/parameters.md"])
-def test_a_folder_in_the_place_of_a_file_that_a_verb_writes(
-    project: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str], what: str
-) -> None:
-    verb = ("profile", "use", "smoke") if what == "params.yaml" else ("params", "--write")
-    place = project / what
-    place.unlink(missing_ok=True)
-    place.mkdir(parents=True)
-    (place / "thesis.txt").write_text("years of work")
-    with ledger.row(KIND, f"paco {verb[0]}") as row:
-        before = content(project)
-        text = ended(verb, capsys)
-        lost = None if content(project) == before else ("lost", "not as it was")
-        row.judge(what, lost, unclear(text, [place.name]))  # type: ignore[arg-type]
-
-
-def ended(verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
-    try:
-        main(list(verb))
-    except SystemExit:
-        return "".join(capsys.readouterr())
-    except BaseException as error:
-        return f"Traceback (most recent call last) {type(error).__name__}: {error}"
-    return "taken"
-
-
-def test_the_content_sees_one_byte(tmp_path: Path) -> None:
-    """The verdict has teeth."""
-    (tmp_path / "a").write_text("years of work")
-    before = content(tmp_path)
-    (tmp_path / "a").write_text("years of Work")
-    assert content(tmp_path) != before
+    shutil.copy("cat.png", "sheet.png")
+    edit = ("edit", "sheet.png", "Make it red.", "--policy", "base", "--out")
+    with ledger.row(KIND, "what is read") as row:
+        row.judge("paco edit", refused(project, edit, project, capsys))
+        row.judge("paco score", refused(project, ("score", "--table", "t.csv", "--out"), Path("t.csv"), capsys))

@@ -1,87 +1,74 @@
-"""What became of each fault, and the file that the table is made from."""
+"""Verdicts on faults: a line of JSON each, in a file that several test processes share, and the table made of them."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 #: ``held``: a guarantee of docs/reference/reliability.md was kept. ``lost``: something acknowledged is gone.
 #: ``doubled``: something is counted, written, requested or tracked twice. ``wrong``: a run succeeds with other outputs
 #: than an undisturbed run, or accepts bad data. ``unclear``: a traceback, an error without file or key, or a hang.
 Outcome = Literal["held", "lost", "doubled", "wrong", "unclear"]
+Breach = tuple[Outcome, str] | None
 BROKEN: tuple[Outcome, ...] = ("lost", "doubled", "wrong", "unclear")
 RAW = ("Traceback (most recent call last)", "Fatal Python error", "Segmentation fault")
-SHOWN = 12
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One fault: its kind and place (a row of the table), what was done, and what came of it.
-
-    ``hostile`` counts inputs of somebody else's making (a request, an answer) apart from faults of the machine.
-    """
-
-    kind: str
-    place: str
-    fault: str
-    outcome: Outcome
-    why: str = ""
-    hostile: bool = False
-
-
-@dataclass
 class Row:
     """The faults of one kind at one place, as they are tried."""
 
-    kind: str
-    place: str
-    hostile: bool = False
-    verdicts: list[Verdict] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.verdicts: list[tuple[str, Outcome, str]] = []
 
-    def add(self, fault: str, outcome: Outcome, why: str = "") -> None:
-        self.verdicts.append(Verdict(self.kind, self.place, fault, outcome, why, self.hostile))
-
-    def judge(self, fault: str, *breaches: tuple[Outcome, str] | None) -> None:
-        """Add a fault by the first breach that was found; held where all are None."""
-        found = next((breach for breach in breaches if breach is not None), None)
-        self.add(fault, *(found or ("held",)))
-
-    @property
-    def broken(self) -> list[Verdict]:
-        return [verdict for verdict in self.verdicts if verdict.outcome != "held"]
+    def judge(self, fault: str, *breaches: Breach) -> None:
+        """Add a fault by its first breach; held where all are None."""
+        self.verdicts.append((fault, *next(filter(None, breaches), ("held", ""))))
 
 
 class Ledger:
-    """Appends verdicts to a file that several test processes share, one line each."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def row(self, kind: str, place: str, *, hostile: bool = False) -> Iterator[Row]:
-        """Try faults of one kind at one place; all verdicts are written down, and then a broken one fails the test."""
-        row = Row(kind, place, hostile)
+        """Try faults of one kind at one place; all verdicts are written down, and then a broken one fails the test.
+
+        Args:
+            hostile: inputs of somebody else's making (a request, an answer), which are counted apart.
+        """
+        row = Row()
         try:
             yield row
         finally:
             with self.path.open("a", encoding="utf-8") as lines:
-                for verdict in row.verdicts:
-                    lines.write(json.dumps(asdict(verdict)) + "\n")
+                lines.writelines(json.dumps([kind, place, hostile, *verdict]) + "\n" for verdict in row.verdicts)
         assert row.verdicts, f"{kind}, {place}: no fault was tried"
-        listed = "\n".join(f"  {v.outcome}: {v.fault}: {v.why}" for v in row.broken[:SHOWN])
-        assert not row.broken, f"{kind}, {place}: {len(row.broken)} of {len(row.verdicts)} faults\n{listed}"
+        broken = [verdict for verdict in row.verdicts if verdict[1] != "held"]
+        assert not broken, f"{kind}, {place}: {len(broken)} of {len(row.verdicts)} faults: {broken[:12]}"
 
-    def verdicts(self) -> list[Verdict]:
-        if not self.path.is_file():
-            return []
-        return [Verdict(**json.loads(line)) for line in self.path.read_text(encoding="utf-8").splitlines()]
+    def table(self) -> str:
+        """Markdown: rows in the order of kinds and places, and the sums of faults and of hostile inputs."""
+        text = self.path.read_text(encoding="utf-8") if self.path.is_file() else ""
+        verdicts = [json.loads(line) for line in text.splitlines()]
+        head = ["What was done", "Where", "Tried", *map(str.capitalize, BROKEN)]
+        lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
+        for kind, place in sorted({(kind, place) for kind, place, *_ in verdicts}):
+            lines.append(_counts(kind, place, [v for v in verdicts if v[:2] == [kind, place]]))
+        for name, hostile in (("**all faults**", False), ("**all hostile inputs**", True)):
+            lines.append(_counts(name, "", [v for v in verdicts if v[2] is hostile]))
+        return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def unclear(text: str, names: Sequence[str]) -> tuple[Outcome, str] | None:
+def _counts(kind: str, place: str, verdicts: Sequence[Any]) -> list[str]:
+    counts = Counter(outcome for *_, outcome, _ in verdicts)
+    return [kind, place, f"{len(verdicts):,}", *(str(counts[outcome]) for outcome in BROKEN)]
+
+
+def unclear(text: str, names: Sequence[str]) -> Breach:
     """The breach in what a failed command printed: a raw traceback, or a text with none of ``names`` in it."""
     for raw in RAW:
         if raw in text:
