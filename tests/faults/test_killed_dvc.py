@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,10 @@ import dvc_graphs as graphs
 from dvc_project.errors import DvcProjectError
 from dvc_project.lockfile import Lock
 from dvc_project.repro import reproduce
-from tests.faults.verdicts import Ledger, Outcome
+from tests.faults.verdicts import Breach, Ledger
 from tests.support import REPOSITORY, forked
 
-Breach = tuple[Outcome, str] | None
-LEFT = re.compile(r"\.[\w-]{22}\.tmp")
-OUTS = {"chain": ["a.out", "b.out", "c.out"], "fan": ["tiles", "shiny", "strips", "top"]}
+OUTS = ("a.out", "b.out", "c.out")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,73 +41,42 @@ def imported() -> None:
 def repro() -> None:
     from dvc.cli import main
 
-    code = main(["repro"])
-    raise SystemExit(code)
+    sys.exit(main(["repro"]))
 
 
-def _exit(code: int) -> None:
-    raise SystemExit(code)
+def content(root: Path) -> dict[str, Any]:
+    """The outs, and dvc.lock but for the order in which stages that run together came to their ends."""
+    outs = {name: (root / name).read_bytes() for name in OUTS}
+    return {**outs, "dvc.lock": YAML(typ="safe").load(root / "dvc.lock")}
 
 
-def content(root: Path, shape: str) -> dict[str, Any]:
-    """The outs, and dvc.lock but for the order in which stages that run together came to their ends.
-
-    A file that DVC was laying out when it was killed stays under a name that the project's .dvcignore leaves out.
-    """
-    places = [root / name for name in OUTS[shape]]
-    files = [path for place in places for path in ([place] if place.is_file() else sorted(place.rglob("*")))]
-    found = {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in files
-        if path.is_file() and not LEFT.fullmatch(path.name)
-    }
-    return {**found, "dvc.lock": YAML(typ="safe").load(root / "dvc.lock")}
-
-
-def test_short(tmp_path: Path, ledger: Ledger) -> None:
-    killed(tmp_path, ledger, "chain", 2)
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize(("shape", "number"), [("chain", 20), ("fan", 8)])
-def test_dvc_repro(tmp_path: Path, ledger: Ledger, shape: str, number: int) -> None:
-    killed(tmp_path, ledger, shape, number)
-
-
-def made(shape: str, root: Path) -> Path:
-    """A project of this shape, with the .dvcignore of this one."""
-    graphs.SHAPES[shape][0](root)
+def made(root: Path) -> Path:
+    """A chain of stages, with the .dvcignore of this project."""
+    graphs.make_chain(root)
     shutil.copy(REPOSITORY / ".dvcignore", root)
     return root
 
 
-def killed(tmp_path: Path, ledger: Ledger, shape: str, number: int) -> None:
-    root = made(shape, tmp_path / "whole")
+def test_dvc_repro(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
+    root = made(tmp_path / "whole")
     whole = forked.run(repro, root, count=True)
     assert whole.code == 0, whole.text
-    expected = content(root, shape)
+    expected = content(root)
     with ledger.row("signal 9", "dvc repro") as row:
-        for moment in whole.moments(random.Random(f"dvc {shape}"), number):
-            root = made(shape, tmp_path / "killed")
-            first = forked.run(repro, root, moment)
-            if first.killed:
-                row.judge(f"{shape} {moment}", ended_otherwise(root, shape, expected))
+        for moment in whole.moments(random.Random("dvc chain"), tries(20, 2)):
+            root = made(tmp_path / "killed")
+            if forked.run(repro, root, moment).killed:
+                row.judge(str(moment), ended_otherwise(root, expected))
             shutil.rmtree(root)
 
 
-def ended_otherwise(root: Path, shape: str, expected: dict[str, Any]) -> Breach:
+def ended_otherwise(root: Path, expected: dict[str, Any]) -> Breach:
     try:
         Lock.read(root)
     except DvcProjectError as error:
         assert "move it away" in str(error)
         (root / "dvc.lock").unlink()
-    again = forked.run(lambda: _exit(reproduce(root, 2)), root)
-    if again.code is None:
-        return "unclear", "the second run hangs"
-    if again.code:
-        return "unclear", f"the second run fails: {again.text[-400:]}"
-    found = content(root, shape)
-    if found != expected:
-        names = [name for name in {*found, *expected} if found.get(name) != expected.get(name)]
-        return "wrong", f"others than an undisturbed run's: {', '.join(sorted(names))}"
-    return None
+    again = forked.run(lambda: sys.exit(reproduce(root, 2)), root)
+    if again.code != 0:
+        return "unclear", f"the second run fails or hangs: {again.text[-400:]}"
+    return None if content(root) == expected else ("wrong", "others than an undisturbed run's")
