@@ -51,20 +51,16 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secret_search, "OVERLAP", 600)
 
 
-def picture(secret: str = "", *, packed: bool = True) -> bytes:
+def picture(secret: str = "") -> bytes:
     buffer, info = io.BytesIO(), PngInfo()
-    info.add_itxt("Comment", secret, zip=packed) if secret else None
+    info.add_itxt("Comment", secret, zip=True) if secret else None
     Image.new("RGB", (4, 4)).save(buffer, "PNG", pnginfo=info)
     return buffer.getvalue()
 
 
 def table(*cells: object) -> bytes:
-    return table_of(pa.array(cells))
-
-
-def table_of(column: pa.Array) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(pa.table({"a": column}), buffer, compression="zstd")
+    pq.write_table(pa.table({"a": pa.array(cells)}), buffer, compression="zstd")
     return buffer.getvalue()
 
 
@@ -72,10 +68,6 @@ def described(secret: str) -> bytes:
     buffer, field = io.BytesIO(), pa.field("a", pa.string_view(), metadata={"note": secret})
     pq.write_table(pa.table([pa.array(["x"], pa.string_view())], pa.schema([field])), buffer)
     return buffer.getvalue()
-
-
-def weights(secret: str = "") -> bytes:
-    return save({"w": numpy.zeros(2000, numpy.float32)}, {"format": "pt", "note": secret})
 
 
 def escaped(text: str) -> str:
@@ -103,31 +95,21 @@ def data_url(secret: str) -> str:
 PADDING = "Neither a key nor a password. " * 50
 PLACES: dict[str, tuple[str, Callable[[str], bytes]]] = {
     "the card": ("README.md", lambda s: f"{CARD}{s}\n".encode()),
-    "configuration": ("config.json", lambda s: json.dumps({"a": s}).encode()),
+    "a merge of a vocabulary": ("merges.txt", lambda s: f"a b\n{s}\n".encode()),
     "escapes of JSON": ("config.json", lambda s: f'{{"a": "{escaped(s)}"}}'.encode()),
-    "configuration, far behind": ("config.json", lambda s: json.dumps({"a": PADDING, "b": s}).encode()),
-    "vocabulary": ("merges.txt", lambda s: f"a b\n{s}\n".encode()),
-    "template of a chat": ("chat_template.jinja", lambda s: s.encode()),
-    "metadata of weights": ("model.safetensors", lambda s: weights(s)),
+    "metadata of weights": ("model.safetensors", lambda s: save({"w": numpy.zeros(2000, numpy.float32)}, {"note": s})),
     "a packed text of a picture": ("golden/a.png", picture),
-    "a text of a picture": ("golden/a.png", lambda s: picture(s, packed=False)),
-    "behind a picture": ("golden/a.png", lambda s: picture() + f"\n{s}\n".encode()),
     "a profile of a picture": ("golden/a.png", profile),
     "a damaged text of a picture": ("golden/a.png", damaged),
-    "gzip behind a picture": ("golden/a.png", lambda s: picture() + gzip.compress(s.encode())),
     "UTF-16 in EXIF": ("golden/a.png", lambda s: picture() + b"UNICODE\0" + f"{s:12}".encode("utf-16-le")),
-    "a picture in JSON Lines": ("a.jsonl", lambda s: json.dumps({"a": data_url(s)}).encode()),
     "JSON in JSON": ("a.jsonl", lambda s: json.dumps({"a": json.dumps({"b": f"{{{s}}}"})}).encode()),
     "a quoted cell of CSV": ("a.csv", lambda s: ('a,b\n1,"{' + s.replace('"', '""') + '}"\n').encode()),
     "gzip in a cell of Parquet": ("a.parquet", lambda s: table(gzip.compress(s.encode()))),
     "a data URL in a cell of Parquet": ("a.parquet", lambda s: table(data_url(s))),
     "a line of JSON Lines": ("a.jsonl", lambda s: "\n".join(map(json.dumps, (PADDING, f"first\n{s}"))).encode()),
-    "a table of a data set": ("a.csv", lambda s: f"a,b\n1,{s}\n".encode()),
     "a cell of Parquet": ("a.parquet", lambda s: table(PADDING, s)),
     "a picture in a cell of Parquet": ("a.parquet", lambda s: table({"bytes": picture(s)})),
-    "a view in a cell of Parquet": ("a.parquet", lambda s: table_of(pa.array([s], pa.string_view()))),
     "metadata of a column of Parquet": ("a.parquet", described),
-    "a list in a cell of Parquet": ("a.parquet", lambda s: table(["x", s])),
 }  # fmt: skip
 
 
@@ -171,15 +153,6 @@ def test_the_key_of_an_endpoint_is_found_whatever_its_variable_is_called(
     assert ["THEIR_SCORER" in fault for fault in against(place)] == [True]
 
 
-def test_small_cells_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search reads the end of the last block again: one search per cell took 100 times as long."""
-    monkeypatch.setattr(secret_search, "CHUNK", 1 << 20)
-    looks: list[int] = []
-    monkeypatch.setattr(secret_search.Search, "_places", lambda _self, text: looks.append(len(text)) or ())
-    secret_search.Search({}).matches(b"a cell of a table\n" for _ in range(100_000))
-    assert sum(map(bool, looks)) == 2
-
-
 def test_a_text_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text, "LONGEST", 1 << 20)
     (fault,) = against(folder(tmp_path / "a", "golden/a.png", picture() + gzip.compress(bytes(2 << 20))))
@@ -187,12 +160,10 @@ def test_a_text_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch:
 
 
 FOREIGN: dict[str, bytes] = {
-    ".env": b"x", ".git/config": b"x", ".netrc": b"x", "golden/.png": picture(), "id_rsa": b"x", "notes": b"x",
-    "A.TXT": b"x", "run.py": b"x", "pyproject.toml": b"x", "run.sh": b"x", "a.ipynb": b"{}", "kaggle.json": b"{}",
-    "model.PT": b"x", "model.joblib": b"x", "model.bin": b"x", "optimizer.Pth": b"x", "a.parquet.bak": b"x",
+    ".env": b"x", ".git/config": b"x", "golden/.png": picture(), "notes": b"x", "A.TXT": b"x", "run.py": b"x",
+    "kaggle.json": b"{}", "model.PT": b"x", "model.bin": b"x", "a.parquet.bak": b"x",
     "config.json": b"\x80\x04K\x01.", "model.safetensors": b"\x80\x04K\x01.", "golden/a.png": b"DB_HOST=x",
-    "empty.safetensors": b"", "golden/empty.png": b"",
-    "tokenizer.json": '{"a": 1}'.encode("utf-16"), "vocab.json": b"{'a': 1}", "merges.txt": b"a\0b",
+    "empty.safetensors": b"", "tokenizer.json": '{"a": 1}'.encode("utf-16"), "merges.txt": b"a\0b",
 }  # fmt: skip
 
 
@@ -213,10 +184,8 @@ def test_what_a_folder_does_not_hold_is_refused_by_name(tmp_path: Path, ledger: 
 @pytest.mark.parametrize(
     "harmless",
     [
-        '{"eos_token": "<|endoftext|>", "pad_token_id": 151643, "tokenizer_class": "Qwen2TokenizerFast"}',
-        '{"password": 151643, "secret": 123456, "token": 151644, "api_key": 151645, "://": 1358, "sk-": 7}',
-        f'{{"md5": "{HEX * 2}", "sha256": "{HEX * 4}", "token_sha256": "{HEX * 4}"}}',
-        f'{{"picture": "data:image/png;base64,{"iVBORw0KGgoAAAANSUhEUg+/" * 200}"}}',
+        '{"password": 151643, "secret": 123456, "token": 151644, "://": 1358, "tokenizer_class": "Qwen2TokenizerFast"}',
+        f'{{"md5": "{HEX * 2}", "token_sha256": "{HEX * 4}", "a": "data:image/png;base64,{"iVBORw0KGgoAAA+/" * 200}"}}',
         '{"text": "A sign with the password: open sesame. https://host:80/x@y, git@github.com:a/b, ssh://git@h/x"}',
         '{"text": "a risk-adjusted-long-running-desk-organiser, pad_token = processor.tokenizer.eos_token2"}',
     ],

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paco_core.cli.commands import main
-from tests.faults.verdicts import Ledger, unclear
+from tests.faults.verdicts import Breach, Ledger, unclear
 from tests.support import tiny_vlm
 from tests.support.tiny import tiny_flux
 
@@ -62,43 +62,31 @@ def lies(file: str) -> Harm:
 WEIGHTS = "model.safetensors"
 REWARD = {
     "hidden_size of 2^20": says("config.json", "text_config.hidden_size", HUGE),
-    "hidden_size is a word": says("config.json", "text_config.hidden_size", "x"),
     "a million layers": says("config.json", "text_config.num_hidden_layers", HUGE),
-    "10^12 layers": says("config.json", "text_config.num_hidden_layers", 10**12),
     "no width of a window": says("config.json", "vision_config.window_size", 0),
     "sections that do not add up": says("config.json", "text_config.rope_parameters.mrope_section", []),
     "pictures of 2^40 pixels": says("processor_config.json", "image_processor.size.shortest_edge", 2**40),
-    "a configuration that is a list": holds("config.json", b"[]"),
     "a configuration in Latin-1": holds("config.json", b'{"model_type": "\xe9"}'),
     "a configuration without end": holds("config.json", b"[" * 100_000),
     "weights cut off": cut(WEIGHTS),
     "weights whose header lies": lies(WEIGHTS),
-    "weights with an endless header": holds(WEIGHTS, struct.pack("<Q", 2**62)),
     "a tokenizer that is none": holds("tokenizer.json", b"{}"),
     "a template without end": holds("chat_template.jinja", b"{% for i in range(10**10) %}{% endfor %}"),
     "a template that raises": holds("chat_template.jinja", b"{{ nothing.at.all }}"),
-    "a template that is none": holds("chat_template.jinja", b"{% for"),
-    "a template in Latin-1": holds("chat_template.jinja", b"\xe9\xff"),
 }
 VAE = "vae/diffusion_pytorch_model.safetensors"
 PAINTER = {
     "heads without number": says("transformer/config.json", "num_attention_heads", HUGE),
-    "layers in a list": says("transformer/config.json", "num_layers", []),
     "an index that is a list": holds("model_index.json", b"[]"),
     "an unknown scheduler": says("model_index.json", "scheduler", ["diffusers", "None"]),
     "a VAE cut off": cut(VAE),
-    "a VAE whose header lies": lies(VAE),
-    "a tokenizer that is none": holds("tokenizer/tokenizer.json", b"{}"),
 }
 LORA, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER = {
     "half of it": lambda folder: (folder / LORA).unlink(),
-    "nothing but its weights' name": holds(LORA, b""),
     "weights cut off": cut(LORA),
     "weights whose header lies": lies(LORA),
-    "settings in Latin-1": holds(SETTINGS, b'{"r": "\xe9"}'),
     "settings that are a list": holds(SETTINGS, b"[]"),
-    "a rank that is a word": says(SETTINGS, "r", "x"),
     "a rank of 2^20": says(SETTINGS, "r", HUGE),
     "no targets": says(SETTINGS, "target_modules", 3),
 }
@@ -114,12 +102,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_vlm.build(root / "reward")
     tiny_flux(root / "painter")
     (root / "adapter").mkdir()
-    layer = "base_model.model.transformer_blocks.0.attn.to_q.lora_"
     width = json.loads((root / "painter/transformer/config.json").read_text())
     size = width["num_attention_heads"] * width["attention_head_dim"]
-    save_file(
-        {f"{layer}A.weight": torch.zeros(2, size), f"{layer}B.weight": torch.zeros(size, 2)}, root / "adapter" / LORA
-    )
+    shapes = {"A": (2, size), "B": (size, 2)}
+    layer = "base_model.model.transformer_blocks.0.attn.to_q"
+    save_file({f"{layer}.lora_{n}.weight": torch.zeros(s) for n, s in shapes.items()}, root / "adapter" / LORA)
     settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["transformer_blocks.0.attn.to_q"]}
     (root / "adapter" / SETTINGS).write_text(json.dumps(settings))
     return root
@@ -162,15 +149,13 @@ def test_models_that_lie(door: str, there: Path, ledger: Ledger, capsys: pytest.
             sound.rename(there / folder)
 
 
-def refused(command: tuple[str, ...], folder: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str] | None:
+def refused(command: tuple[str, ...], folder: str, capsys: pytest.CaptureFixture[str]) -> Breach:
     """The breach in how a verb ended."""
     try:
         main(command)
     except SystemExit as ended:
         said = capsys.readouterr().err
-        if ended.code != 1 or "Traceback" in said:
-            return "unclear", f"ended with {ended.code}: {said[-300:]}"
-        return unclear(said.strip().splitlines()[-1], [folder])
+        return unclear(said, [folder]) if ended.code == 1 else ("unclear", f"ended with {ended.code}: {said[-300:]}")
     except Exception as error:
         return "unclear", f"{type(error).__name__}: {error}"
     return "wrong", "accepted as good"

@@ -14,10 +14,9 @@ from paco_core.config.params import RewardTerm
 from paco_core.data.llm.journal import Journal, SharedJournal
 from paco_core.data.llm.openai_chat import Chat, Question
 from paco_core.data.records.records import read_prompts
-from paco_core.io.files import DataError, read_json
+from paco_core.io.files import DataError
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
-from paco_core.io.messages import of_system
-from paco_core.io.secrets import one_line, redacted
+from paco_core.io.secrets import redacted
 from paco_core.rewards import registry
 from paco_core.rewards.sources import Sources
 from tests.support.chat_server import ChatServer, Raw
@@ -27,8 +26,10 @@ from tests.unit.rewards.test_http import batch
 
 KEY = "hunter2-hunter2-hunter2"
 HOSTILE = "\x1b[31mRED\x1b]0;pwned\x07 \ud800 line\nsecond line: everything is fine\u202e"
-RECORD = {"idx": "a", "prompt": "Cats. [LEFT]: x [RIGHT]: y", "height": 64, "width": 64, "layout": "1x2", "theme": "t"}
-MORE = {"category": "c", "task_name": "t", "criteria": {}}
+RECORD = {
+    "idx": "a", "prompt": "Cats. [LEFT]: x [RIGHT]: y", "height": 64, "width": 64, "layout": "1x2", "theme": "t",
+    "category": "c", "task_name": "t", "criteria": {},
+}  # fmt: skip
 
 
 def test_the_causes_of_a_scorer_have_no_key_and_steer_no_terminal(
@@ -59,17 +60,12 @@ def test_the_words_of_a_server_are_one_line_of_plain_text() -> None:
     assert raised.value.cause.isprintable() and "RED" in raised.value.cause
 
 
-def test_lines_and_tabs_of_a_log_stay() -> None:
-    assert redacted("a\tb\nc\r\n") == "a\tb\nc\r\n" and redacted("50%\r100%\x1b[0m") == r"50%\r100%\x1b[0m"
-    assert one_line("a\tb\nc\r\n") == "a b c"
-
-
 class Colour(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: str
 
 
-@pytest.mark.parametrize("text", ['{"name": "\ud800"}', r'{"name": "\ud800"}', r'{"name": "a\u0000b"}', "\ud800"])
+@pytest.mark.parametrize("text", [r'{"name": "\ud800"}', r'{"name": "a\u0000b"}', "\ud800"])
 @pytest.mark.parametrize("kind", [Journal, SharedJournal])
 def test_an_answer_that_is_no_text_is_kept_and_rejected(
     tmp_path: Path, text: str, kind: type[Journal] | type[SharedJournal]
@@ -91,26 +87,16 @@ def test_an_answer_that_is_no_text_is_kept_and_rejected(
         assert len(server.bodies) == 2
 
 
-@pytest.mark.parametrize("character", ["\ud800", "\0"])
-@pytest.mark.parametrize("key", ["theme", "prompt", "source"])
+@pytest.mark.parametrize(("key", "character"), [("theme", "\ud800"), ("prompt", "\0")])
 def test_a_record_with_what_is_no_text_is_refused_by_its_line(tmp_path: Path, key: str, character: str) -> None:
     file = tmp_path / "prompts.jsonl"
-    row = {**RECORD, **MORE, key: f"{RECORD.get(key, '')}{character}"}
-    file.write_text(json.dumps({**RECORD, **MORE}) + "\n" + json.dumps(row) + "\n")
+    row = {**RECORD, key: f"{RECORD[key]}{character}"}
+    file.write_text(json.dumps(RECORD) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError, match=f"{file}:2: ") as raised:
         read_prompts(file)
     assert str(raised.value).isprintable()
-    file.write_text(json.dumps(row))
-    with pytest.raises(DataError, match=str(file)):
-        read_json(file)
-    file.write_text(json.dumps({**RECORD, **MORE, "theme": "cats \U0001f600 and \\u0000"}))
+    file.write_text(json.dumps({**RECORD, "theme": "cats \U0001f600 and \\u0000"}))
     assert read_prompts(file)[0].theme == "cats \U0001f600 and \\u0000"
-
-
-def test_a_name_that_cannot_be_written_is_in_the_message() -> None:
-    with pytest.raises(UnicodeEncodeError) as raised:
-        "b\udcff.png".encode()
-    assert r"b\udcff.png" in str(of_system(raised.value))
 
 
 def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
