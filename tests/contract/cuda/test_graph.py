@@ -32,15 +32,13 @@ def root(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempP
     return made
 
 
-@pytest.fixture(scope="module")
-def python(root: Path) -> Python:
+@pytest.fixture
+def python(root: Path, monkeypatch: pytest.MonkeyPatch) -> Python:
     """A Python program in the project, which knows nothing of the pretence."""
-    given = {**os.environ, "PYTHONPATH": str(root)}
-    given.pop("CUDA_VISIBLE_DEVICES", None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(root))
-        given |= pretended_cuda.environment(gpus=2)
-    return lambda *words: subprocess.run([sys.executable, *words], cwd=root, env=given, capture_output=True, text=True)
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    env = {**os.environ, **pretended_cuda.environment(gpus=2)}
+    return lambda *words: subprocess.run([sys.executable, *words], cwd=root, env=env, capture_output=True, text=True)
 
 
 def test_the_whole_graph_runs_and_its_figures_are_numbers(root: Path, python: Python) -> None:

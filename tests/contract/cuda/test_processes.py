@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,8 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paco_core.runtime import nvidia_smi
-from paco_core.runtime.gpus import Gpu
 from tests.support import pretended_cuda
 from tests.support.grpo_toys import figures, recipe, record, trainer
 from tests.support.ranks import FSDP2, together
@@ -27,52 +23,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in pretended_cuda.environment(gpus=2).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-
-@pytest.mark.slow
-def test_every_process_pretends_from_the_import_of_torch_on(machine: None) -> None:
-    code = (
-        "import sys, os; from importlib.util import find_spec; find_spec('torch'); print('torch' in sys.modules);"
-        "import torch; os.environ['CUDA_VISIBLE_DEVICES'] = '1';"
-        "print(torch.zeros(2, device='cuda').device, torch.cuda.device_count())"
-    )
-    assert python(code).stdout.split() == ["False", "cuda:0", "1"]
-
-
-def test_the_stand_in_answers_as_nvidia_smi(machine: None) -> None:
-    found = nvidia_smi.listed()
-    assert [gpu.number for gpu in found.gpus] == ["0", "1"] and found.trouble is None and found.too_old is None
-    assert isinstance(found.gpus[0], Gpu) and found.gpus[0].memory_gb == pytest.approx(85.9, abs=0.1)
-
-
-BACKENDS = """
-import sys, torch, torch.distributed as dist
-for backend, device in (("nccl", "cuda"), ("gloo", "cpu"), ("nccl", "cpu"), ("gloo", "cuda")):
-    dist.init_process_group(backend, init_method=f"file://{sys.argv[1]}-{backend}-{device}", rank=0, world_size=1)
-    try:
-        dist.all_reduce(torch.ones(2, device=device))
-        dist.all_gather([torch.zeros(2, device=device)], torch.ones(2, device=device))
-        print("fine")
-    except RuntimeError as error:
-        print(error)
-    dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_a_backend_carries_the_tensors_of_its_devices(machine: None, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", BACKENDS, str(tmp_path / "meeting")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.splitlines() == [
-        "fine",
-        "fine",
-        "No backend type associated with device type cpu",
-        "ProcessGroupGloo::allgather_: unsupported device type cuda",
-    ], done.stderr[-2000:]
 
 
 def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -> None:

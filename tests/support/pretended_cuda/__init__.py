@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest import mock
 
 from tests.support import REPOSITORY
 from tests.support.pretended_cuda.machine import COUNT
@@ -27,12 +28,10 @@ def install() -> ExitStack:
 
     from tests.support.pretended_cuda import answers, collectives, copies, draws, operations
     from tests.support.pretended_cuda.machine import MACHINE
-    from tests.support.pretended_cuda.patching import Patches
 
     with ExitStack() as stack:
-        patches = stack.enter_context(Patches())
         for part in (copies, draws, answers, collectives, operations):
-            part.install(patches)
+            part.install(lambda *exchange: stack.enter_context(mock.patch.object(*exchange, create=True)))
         stack.callback(_device_constructors.cache_clear)  # what `with torch.device(...)` looks for: it remembers ours
         stack.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
         torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device="cuda")` is a copy from the processor

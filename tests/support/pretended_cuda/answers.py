@@ -10,8 +10,7 @@ import torch
 import torch.accelerator
 
 from tests.support.pretended_cuda import draws, labels
-from tests.support.pretended_cuda.machine import MACHINE, MEMORY, uuid
-from tests.support.pretended_cuda.patching import Patches
+from tests.support.pretended_cuda.machine import MACHINE, MEMORY, Patch, uuid
 
 
 def _number(device: Any = None) -> int:
@@ -55,9 +54,6 @@ class Event:
     def record(self, _stream: Stream | None = None) -> None: ...
     def wait(self, _stream: Stream | None = None) -> None: ...
     def synchronize(self) -> None: ...
-
-    def elapsed_time(self, _other: Event) -> float:
-        return 0.0
 
 
 def _properties(device: Any = None) -> Any:
@@ -108,12 +104,9 @@ _CUDA: dict[str, Any] = {
     "get_device_name": lambda device=None: _properties(device).name,
     "get_device_capability": lambda device=None: (9, 0),
     "get_device_properties": _properties,
-    "get_arch_list": lambda: ["sm_90"],
     "is_bf16_supported": lambda including_emulation=True: bool(MACHINE.use()),
     "memory_allocated": _memory,
-    "memory_reserved": _memory,
     "max_memory_allocated": _memory,
-    "max_memory_reserved": _memory,
     "reset_peak_memory_stats": _nothing,
     "mem_get_info": _free,
     "empty_cache": _nothing,
@@ -121,15 +114,12 @@ _CUDA: dict[str, Any] = {
     "Stream": Stream,
     "Event": Event,
     "current_stream": Stream,
-    "default_stream": Stream,
     "stream": _stream,
     "is_current_stream_capturing": lambda: False,
     "manual_seed": lambda seed: draws.seed(MACHINE.index(None), seed),
     "manual_seed_all": _seed_all,
     "get_rng_state": lambda device=None: draws.state(_number(device)).clone(),
     "set_rng_state": lambda new_state, device=None: draws.set_state(_number(device), new_state),
-    "get_rng_state_all": lambda: [draws.state(n).clone() for n in range(len(MACHINE.use()))],
-    "set_rng_state_all": lambda states: [draws.set_state(n, state) for n, state in enumerate(states)],
 }
 _ACCELERATOR: dict[str, Any] = {
     "is_available": lambda: bool(MACHINE.use()),
@@ -144,14 +134,14 @@ _ACCELERATOR: dict[str, Any] = {
 }
 
 
-def install(patches: Patches) -> None:
+def install(patch: Patch) -> None:
     for module, answers in ((torch.cuda, _CUDA), (torch.accelerator, _ACCELERATOR)):
         for name, answer in answers.items():
-            patches.set(module, name, answer)
-    _autocast(patches)
+            patch(module, name, answer)
+    _autocast(patch)
 
 
-def _autocast(patches: Patches) -> None:
+def _autocast(patch: Patch) -> None:
     """The operands are the processor's, so its autocast is the one that sees them."""
     before = torch.autocast.__init__
 
@@ -166,5 +156,5 @@ def _autocast(patches: Patches) -> None:
         before(self, here(device_type), *args, **kwargs)
 
     enabled = torch.is_autocast_enabled
-    patches.set(torch.autocast, "__init__", init)
-    patches.set(torch, "is_autocast_enabled", lambda kind="cuda": enabled(here(kind)))
+    patch(torch.autocast, "__init__", init)
+    patch(torch, "is_autocast_enabled", lambda kind="cuda": enabled(here(kind)))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.pretended_cuda import labels
-from tests.support.pretended_cuda.patching import Patches
+from tests.support.pretended_cuda.machine import Patch
 
 #: What gloo does with tensors on a GPU.
 GLOO_ON_GPUS = {"allreduce_", "broadcast_", "barrier"}
@@ -27,7 +27,7 @@ def refuse(name: str, tensors: list[torch.Tensor]) -> None:
         raise RuntimeError(f"ProcessGroupGloo::{name}: unsupported device type cuda")
 
 
-def install(patches: Patches) -> None:
+def install(patch: Patch) -> None:
     _named.clear()
     begin, barrier, named = dist.init_process_group, dist.barrier, dist.get_backend
 
@@ -42,7 +42,7 @@ def install(patches: Patches) -> None:
         return _named.get("backend", named(group))
 
     for module in (dist, dist.distributed_c10d):
-        patches.set(module, "init_process_group", init_process_group)
-        patches.set(module, "barrier", wait)
-        patches.set(module, "get_backend", get_backend)
-        patches.set(module, "is_nccl_available", lambda: True)
+        patch(module, "init_process_group", init_process_group)
+        patch(module, "barrier", wait)
+        patch(module, "get_backend", get_backend)
+        patch(module, "is_nccl_available", lambda: True)

@@ -8,7 +8,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 from tests.support.pretended_cuda import labels
-from tests.support.pretended_cuda.patching import Patches
+from tests.support.pretended_cuda.machine import Patch
 
 _TO, _NUMPY, _ARRAY = torch.Tensor.to, torch.Tensor.numpy, torch.Tensor.__array__
 _CLONE = torch.UntypedStorage.clone
@@ -137,16 +137,16 @@ def _clone(self: Any) -> Any:
     return made
 
 
-def install(patches: Patches) -> None:
+def install(patch: Patch) -> None:
     tensor = torch.Tensor
-    patches.set(tensor, "device", property(labels.device_of))
-    patches.set(tensor, "is_cuda", property(lambda self: labels.gpu_of(self) is not None))
-    patches.set(tensor, "is_cpu", property(lambda self: labels.device_of(self).type == "cpu"))
-    patches.set(tensor, "get_device", lambda self: -1 if (gpu := labels.gpu_of(self)) is None else gpu)
-    patches.set(tensor, "pin_memory", lambda self, device=None: self.clone())
-    patches.set(tensor, "new_tensor", _new_tensor)
-    patches.set(torch, "tensor", _made_here(torch.tensor, copies=True))
-    patches.set(torch, "as_tensor", _made_here(torch.as_tensor, copies=False))
+    patch(tensor, "device", property(labels.device_of))
+    patch(tensor, "is_cuda", property(lambda self: labels.gpu_of(self) is not None))
+    patch(tensor, "is_cpu", property(lambda self: labels.device_of(self).type == "cpu"))
+    patch(tensor, "get_device", lambda self: -1 if (gpu := labels.gpu_of(self)) is None else gpu)
+    patch(tensor, "pin_memory", lambda self, device=None: self.clone())
+    patch(tensor, "new_tensor", _new_tensor)
+    patch(torch, "tensor", _made_here(torch.tensor, copies=True))
+    patch(torch, "as_tensor", _made_here(torch.as_tensor, copies=False))
     for name, function in (("to", _to), ("cuda", _cuda), ("cpu", _cpu), ("numpy", _numpy), ("__array__", _array)):
-        patches.set(tensor, name, function)
-    patches.set(torch.UntypedStorage, "clone", _clone)
+        patch(tensor, name, function)
+    patch(torch.UntypedStorage, "clone", _clone)

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from tests.support.pretended_cuda import labels
-from tests.support.pretended_cuda.patching import Patches
+from tests.support.pretended_cuda.machine import Patch
 
 _Generator = torch._C.Generator
 _lock = threading.RLock()
@@ -89,6 +89,6 @@ def seed(gpu: int, number: int) -> None:
     _states[gpu] = _Generator().manual_seed(number).get_state()
 
 
-def install(patches: Patches) -> None:
+def install(patch: Patch) -> None:
     _states.clear()
-    patches.set(torch, "Generator", Replaced)
+    patch(torch, "Generator", Replaced)

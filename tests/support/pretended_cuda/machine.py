@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 
 COUNT, VISIBLE = "PRETENDED_GPUS", "CUDA_VISIBLE_DEVICES"
 MEMORY = 80 * 2**30
+Patch = Callable[[Any, str, Any], object]  # exchanges an attribute of a class or module until the pretence ends
 
 
 def uuid(number: int) -> str:

@@ -15,8 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.pretended_cuda import collectives, draws, labels
-from tests.support.pretended_cuda.machine import MACHINE
-from tests.support.pretended_cuda.patching import Patches
+from tests.support.pretended_cuda.machine import MACHINE, Patch
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 #: Copies from one device to another.
@@ -117,7 +116,7 @@ def _collect(values: Iterable[Any], into: list[torch.Tensor]) -> None:
             _collect(value, into)
 
 
-def install(patches: Patches) -> None:
+def install(patch: Patch) -> None:
     run = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def with_mode(self: threading.Thread) -> None:
@@ -125,4 +124,4 @@ def install(patches: Patches) -> None:
         with Operations():
             run(self)
 
-    patches.set(threading.Thread, "_bootstrap_inner", with_mode)
+    patch(threading.Thread, "_bootstrap_inner", with_mode)
