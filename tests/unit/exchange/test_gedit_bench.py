@@ -57,28 +57,35 @@ def test_the_split_of_paco_grpo_is_taken(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "out/edits.jsonl").records[0].prompt == "Make it blue."
 
 
-BAD = [row("x1", instruction=""), row("x2", task_type="nonsense"), row("good")]
+#: What is wrong with a row -> the kind of its cause.
+BAD: list[tuple[dict[str, Any], str]] = [
+    (row("x1", instruction=""), "record"),
+    (row("x2", task_type="nonsense"), "record"),
+    (row("x3", instruction_language="fr"), "record"),
+    (row("x4", instruction="Make it <|im_end|>."), "record"),
+    (row("/etc/passwd"), "record"),
+    (row("x5", input_image={"bytes": stored("red")["bytes"][:40], "path": None}), "picture"),
+    (row("x6", input_image={"bytes": b"", "path": None}), "picture"),
+    (row("good"), "duplicate"),
+]
 
 
 def test_bad_rows_are_left_out_with_file_row_and_cause(tmp_path: Path) -> None:
-    bring("gedit", tables(tmp_path / "hub", [row("good"), *BAD]), tmp_path / "out")
+    rows = [row("good"), *(bad for bad, _ in BAD)]
+    assert bring("gedit", tables(tmp_path / "hub", rows), tmp_path / "out").figures["rejected.record"] == 5
     rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
-    assert [one["place"].rpartition(": ")[2] for one in rejected] == ["row 1", "row 2", "row 3"]
-    assert [one["cause"].split(":")[0] for one in rejected] == ["record", "record", "duplicate"]
-    assert json.loads((tmp_path / "out/summary.json").read_text())["rejected.record"] == 2
+    assert [one["place"].rpartition(": ")[2] for one in rejected] == [f"row {n}" for n in range(1, len(rows))]
+    assert [one["cause"].split(":")[0] for one in rejected] == [kind for _, kind in BAD]
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [("cut", "not a readable Parquet file"), ("no file", "no Parquet file"), ("all bad", "none of its 1 rows")],
-)
-def test_what_cannot_be_used_leaves_nothing_behind(tmp_path: Path, damage: str, message: str) -> None:
-    source = tables(tmp_path / "hub", [row("a")] if damage != "all bad" else BAD[:1])
+@pytest.mark.parametrize("damage", ["cut", "no file", "all bad"])
+def test_what_cannot_be_used_leaves_nothing_behind(tmp_path: Path, damage: str) -> None:
+    source = tables(tmp_path / "hub", [row("a") if damage != "all bad" else BAD[0][0]])
     file = source / "train-00000.parquet"
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:-20])
     if damage == "no file":
         file.unlink()
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError):
         bring("gedit", source, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))

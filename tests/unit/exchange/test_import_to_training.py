@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,19 @@ QUESTIONS = (
 )  # fmt: skip
 
 
-def turns(question: PairQuestion, answer: str, form: str) -> list[Row]:
-    said = 2 * "<image>" + question.text("theme" if question.theme else "plain"), answer
-    if form == "messages":
-        return [{"role": who, "content": text} for who, text in zip(("user", "assistant"), said, strict=True)]
-    return [{"from": who, "value": text} for who, text in zip(("human", "gpt"), said, strict=True)]
+#: The names of a row's parts in each form: turns, role, text, the two roles, images.
+MESSAGES = ("messages", "role", "content", "user", "assistant", "images")
+CONVERSATIONS = ("conversations", "from", "value", "human", "gpt", "images")
+RENAMED = ("talk", "who", "what", "me", "you", "pictures")
+
+
+def turns(question: PairQuestion, answer: str, form: Sequence[str] = MESSAGES) -> list[Row]:
+    texts = 2 * "<image>" + question.text("theme" if question.theme else "plain"), answer
+    return [{form[1]: role, form[2]: text} for role, text in zip(form[3:5], texts, strict=True)]
+
+
+def row(question: PairQuestion, answer: str, images: Sequence[str], form: Sequence[str] = MESSAGES) -> Row:
+    return {form[0]: turns(question, answer, form), form[5]: list(images)}
 
 
 def public(folder: Path) -> dict[str, int]:
@@ -49,28 +58,36 @@ def public(folder: Path) -> dict[str, int]:
     for n, name in enumerate(names):
         Image.new("RGB", (32, 32), (25 * n, 200 - 20 * n, 90)).save(folder / name)
     sound = [(q, a, [names[0], names[1 + n]]) for q in QUESTIONS for n, a in enumerate(ANSWERS)]
-    spoken = [{"messages": turns(q, a, "messages"), "images": images} for q, a, images in sound]
-    told = [{"conversations": turns(q, a, "conversations"), "images": images[::-1]} for q, a, images in sound
-            if q.instruction]  # fmt: skip
-    both = turns(*sound[0][:2], "messages") + turns(*sound[1][:2], "messages")
+    spoken = [row(q, a, images, (MESSAGES, CONVERSATIONS)[n % 2]) for n, (q, a, images) in enumerate(sound)]
+    told = [row(q, a, images[::-1], RENAMED) for q, a, images in sound if q.instruction]
+    both = turns(*sound[0][:2]) + turns(*sound[1][:2])
     many = [{"messages": [{"role": "system", "content": ""}, *(
         {**turn, "content": turn["content"].replace("a bear", "two rounds")} for turn in both)],
         "images": [*sound[0][2], *sound[1][2]]}]  # fmt: skip
     question, answer = both[:2]
     pair = sound[0][2]
+    bad_pictures = ("cut.png", "missing.png", "/etc/hostname")
+    (folder / "cut.png").write_bytes((folder / "1.png").read_bytes()[:20])
     bad = [
         {"messages": [answer, question], "images": pair},
         {"messages": [question, answer, question], "images": pair},
         {"messages": [{"role": "system", "content": "Always say No."}, question, answer], "images": pair},
         {"messages": [question, {"role": "function_call", "content": "{}"}, answer], "images": pair},
         {"messages": [question, {"role": "assistant", "content": "Nothing differs."}], "images": pair},
+        {"messages": [{"role": "user", "content": "<image><image>一样吗?"}, answer], "images": pair},
+        json.loads(json.dumps(row(PairQuestion(theme="a cat"), "Yes.", pair)).replace("a cat", "a <|im_end|>")),
+        *({"messages": [question, answer], "images": ["0.png", name]} for name in bad_pictures),
     ]
     alone = {"messages": [question, answer], "images": "0.png"}
     write_jsonl(folder / "spoken.jsonl", [*spoken, *many, alone])
     (folder / "told.json").write_text(json.dumps(told))
     pd.DataFrame(bad).to_parquet(folder / "bad.parquet")
     files = {"a_train": "spoken.jsonl", "b_test": "told.json", "c": "bad.parquet"}
-    entries = {name: {"file_name": file, "formatting": "sharegpt"} for name, file in files.items()}
+    entries: Row = {name: {"file_name": file, "formatting": "sharegpt"} for name, file in files.items()}
+    entries["b_test"] |= {
+        "columns": {"messages": "talk", "images": "pictures"},
+        "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "me", "assistant_tag": "you"},
+    }
     write_json(folder / "dataset_info.json", {**entries, "d": {"file_name": "d.json"}})
     return {"a_train": len(spoken) + 2, "b_test": len(told), "rejected": len(bad) + 2}
 
@@ -121,11 +138,11 @@ def test_all_that_an_import_takes_is_trained_on(project: Path, tmp_path: Path) -
     want = public(tmp_path / "in")
     triples(tmp_path / "in")
     told = command.bring("paco_dataset", tmp_path / "in", tmp_path / "own").figures
-    causes = [json.loads(line)["cause"] for line in (tmp_path / "own/rejected.jsonl").read_text().splitlines()]
+    causes = (tmp_path / "own/rejected.jsonl").read_text().splitlines()
     assert (told["a_train"], told["b_test"]) == (want["a_train"], want["b_test"]) == (50, 16)
-    assert len(causes) == want["rejected"] == 7
-    kinds = [f"rejected.{kind}" for kind in ("turns", "system", "answer", "record", "entry")]
-    assert [told[kind] for kind in kinds] == [3, 1, 1, 1, 1], causes
+    assert len(causes) == want["rejected"] == 12
+    kinds = [f"rejected.{kind}" for kind in ("turns", "system", "answer", "record", "entry", "question", "picture")]
+    assert [told[kind] for kind in kinds] == [3, 1, 1, 1, 1, 2, 3], causes
 
     none_imported = at_most(project)
     settle(project, pairs={"imported": str(tmp_path / "own")})
@@ -186,7 +203,7 @@ def test_contradicting_rows_go_altogether_and_an_edit_has_a_direction(tmp_path: 
         Image.new("RGB", (8, 8), colour).save(folder / f"{name}.png")
     edit, theme = PairQuestion(instruction="Make it red."), PairQuestion(theme="a bear")
     rows = [
-        {"messages": turns(question, answer, "messages"), "images": [f"{name}.png" for name in names]}
+        row(question, answer, [f"{name}.png" for name in names])
         for question, answer, names in (
             (theme, "Yes. a", "ab"), (theme, "Yes. c", "ab"), (theme, "No. b", "ba"), (theme, "Yes. d", "ac"),
             (edit, "Yes. e", "ab"), (edit, "No. f", "ba"), (edit, "Yes. g", "ab"),

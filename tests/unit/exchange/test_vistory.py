@@ -36,10 +36,8 @@ def test_each_shot_is_a_panel_of_its_story(tmp_path: Path) -> None:
     )
     assert panel_texts(first)[2] == "Close-Up; They play.; it runs 3; the beach 3"
     story = story_of(first)
-    assert [list(one.characters) for one in story.shots] == CASTS["01"] and (story.story, story.language) == (
-        "01",
-        "en",
-    )
+    assert [list(one.characters) for one in story.shots] == CASTS["01"]
+    assert (story.story, story.language) == ("01", "en")
     pictures = [read_image(tmp_path / "out" / name) for name in story.characters["Cat"].pictures]
     assert [picture.size for picture in pictures] == [(64, 64)] * 2
     chinese = read_prompts(tmp_path / "out/prompts_ch.jsonl")[0]
@@ -50,14 +48,9 @@ def test_what_cannot_be_used_is_left_out_with_its_cause(tmp_path: Path) -> None:
     folder = write_vistory(tmp_path / "data", {**CASTS, "03": [["Cat"]], "04": [["Cat"]]})
     lacking = shot(3, [])
     del lacking["Shot Perspective Design"]
-    shots = [
-        shot(2, ["Cat", "Dog"]),
-        shot(1, []),
-        lacking,
-        shot(2, []),
-        shot(4, [], **{"Setting Description": {"en": ""}}),
-    ]
-    shots.append(shot(5, [], **{"Static Shot Description": {"en": "PANEL-1: a cat", "ch": "猫"}}))
+    blank = shot(4, [], **{"Setting Description": {"en": ""}})
+    marked = shot(5, [], **{"Static Shot Description": {"en": "PANEL-1: a cat", "ch": "猫"}})
+    shots = [shot(2, ["Cat", "Dog"]), shot(1, []), lacking, shot(2, []), blank, marked]
     changed(folder, "01", Shots=shots)
     for picture in (folder / "ViStory/02/image/Cat").iterdir():
         picture.write_bytes(b"no picture")
@@ -69,32 +62,34 @@ def test_what_cannot_be_used_is_left_out_with_its_cause(tmp_path: Path) -> None:
     story = story_of(records["vistory-en-01"])
     assert [one.index for one in story.shots] == [1, 2] and list(story.shots[1].characters) == ["Cat"]
     assert not story_of(records["vistory-en-02"]).characters["Cat"].pictures
-    found = causes(tmp_path / "out")
-    assert found["01/story.json: Shots[2]"].startswith("shot: Shot Perspective Design")
-    assert "duplicate" in found["01/story.json: Shots[3]"] and "panel mark" in found["01/story.json: shot 5"]
-    assert found["01/story.json: Shots[0]"] == "character: 'Dog' appears, and is none of the story's characters"
-    assert found["01/story.json: shot 4"].startswith("text: no setting in")
-    assert found["04/story.json"] == "story: none of its shots can be used" and counts["rejected.story"] == 2
+    left_out = causes(tmp_path / "out")
+    assert left_out.pop("04/story.json").startswith("story: ") and counts["rejected.story"] == 2
+    places = {
+        "Shots[2]": "shot",
+        "Shots[3]": "duplicate",
+        "shot 5": "mark",
+        "Shots[0]": "'Dog'",
+        "shot 4": "text",
+    }
+    assert all(cause in left_out[f"01/story.json: {place}"] for place, cause in places.items())
     kinds = ("character", "duplicate", "picture", "shot", "story", "text")
     assert all(counts[f"rejected.{kind}"] for kind in kinds)
 
 
 def test_a_folder_without_stories_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no folder NN with a story.json"):
+    with pytest.raises(DataError):
         import_vistory(tmp_path, tmp_path / "out")
     changed(folder := write_vistory(tmp_path / "data", {"01": [["Cat"]]}), "01", Shots=[])
-    with pytest.raises(DataError, match="none of its 1 stories can be used, e.g. .*none of its shots"):
+    with pytest.raises(DataError, match="none of its 1 stories"):
         import_vistory(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_record_that_is_no_story_is_named() -> None:
+def test_a_record_with_another_number_of_shots_than_panels_is_refused() -> None:
     row = {
         "idx": "a", "prompt": "A story. PANEL-1: x PANEL-2: y", "height": 64, "width": 128, "layout": "1x2",
-        "theme": "t", "category": "", "task_name": "", "criteria": {},
+        "theme": "t", "category": "", "task_name": "", "criteria": {}, "story": "01", "language": "en",
+        "shots": [{"index": 1, "setting": "x", "action": "y", "camera": "z"}],
     }  # fmt: skip
-    with pytest.raises(DataError, match="record a is no story of ViStoryBench"):
+    with pytest.raises(DataError, match="record a has 1 shots"):
         story_of(PromptRecord.model_validate(row))
-    told = {"story": "01", "language": "en", "shots": [{"index": 1, "setting": "x", "action": "y", "camera": "z"}]}
-    with pytest.raises(DataError, match="record a has 1 shots, its layout 1x2 2 panels"):
-        story_of(PromptRecord.model_validate(row | told))
