@@ -13,25 +13,17 @@ from paco_core.storybook.prompts import (
     KINDS,
     answer,
     compose,
-    panel_text,
-    parse_panel,
     parse_prompt,
-    place_marks,
     random_set,
     storybook_prompts,
     true_reasons,
 )
-from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits
+from paco_core.storybook.world import VOCABULARY, Panel, differing_traits
 from zoo.text import MAX_LENGTH, build_tokenizer
 
 panels = st.builds(Panel, **{trait: st.sampled_from(words) for trait, words in VOCABULARY.items()})
 layouts = st.sampled_from(["2x2", "1x2", "1x3", "1x7", "2x1", "2x3", "3x2", "2x4", "3x3"])
 kinds = st.integers(0, len(KINDS) - 1)
-
-
-@given(panels)
-def test_a_panel_sentence_reads_back(panel: Panel) -> None:
-    assert parse_panel(panel_text(panel)) == panel
 
 
 @settings(max_examples=300)
@@ -62,29 +54,14 @@ def test_prompts_are_stable_distinct_and_grow_by_appending() -> None:
     assert storybook_prompts(3, seed=7) != storybook_prompts(3, seed=8)
 
 
-def test_every_prompt_fits_the_encoders_and_every_word_is_known() -> None:
-    tokenizer = build_tokenizer()
-    for prompt in storybook_prompts(400, seed=3):
-        ids = tokenizer(prompt.prompt).input_ids
-        assert len(ids) <= MAX_LENGTH
-        assert tokenizer.unk_token_id not in ids
-
-
-def test_prompts_that_ask_for_different_panels_have_different_tokens() -> None:
+def test_every_prompt_fits_the_encoders_and_its_tokens_tell_its_panels() -> None:
     """Words left out by the tokenizer carry nothing: the panels can be told from the tokens alone."""
     tokenizer = build_tokenizer()
-    seen: dict[tuple[int, ...], tuple[Panel, ...]] = {}
-    for prompt in storybook_prompts(400, seed=4):
+    panels_of: dict[tuple[int, ...], tuple[Panel, ...]] = {}
+    for prompt in storybook_prompts(400, seed=3):
         ids = tuple(tokenizer(prompt.prompt).input_ids)
-        assert seen.setdefault(ids, prompt.panels) == prompt.panels
-
-
-def test_the_criteria_name_the_shared_traits() -> None:
-    for prompt in storybook_prompts(12, seed=5):
-        first = prompt.panels[0]
-        assert set(prompt.criteria) == {"Style", "Identity", "Logic"}
-        text = " ".join(text for criterion in prompt.criteria.values() for text in criterion.values())
-        assert first.style in text and first.colour in text and first.species in text
+        assert len(ids) <= MAX_LENGTH and tokenizer.unk_token_id not in ids
+        assert panels_of.setdefault(ids, prompt.panels) == prompt.panels
 
 
 @pytest.mark.parametrize(
@@ -101,11 +78,6 @@ def test_a_text_that_leaves_something_open_is_refused(text: str, message: str) -
         parse_prompt(text)
 
 
-def test_a_grid_without_names_for_its_panels_is_refused() -> None:
-    with pytest.raises(ValueError, match="no names for the panels of a 4x4 grid"):
-        place_marks(4, 4)
-
-
 @given(panels, panels)
 def test_reasons_are_true_and_at_most_three(first: Panel, second: Panel) -> None:
     label, reasons = true_reasons(first, second)
@@ -117,15 +89,6 @@ def test_reasons_are_true_and_at_most_three(first: Panel, second: Panel) -> None
         assert len(reasons) == min(3, len(differing))
         words = [str(getattr(panel, trait)) for trait in differing[:3] for panel in (first, second)]
         assert all(word in " ".join(reasons) for word in words)
-
-
-def test_shared_traits_are_part_of_the_vocabulary() -> None:
-    assert set(SHARED_TRAITS) < set(VOCABULARY)
-
-
-def test_a_set_of_more_panels_than_there_are_words_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="the storybook counts up to 9 panels, 3x4 has 12"):
-        storybook_prompts(1, 0, "3x4")
 
 
 def test_more_prompts_than_there_are_words_for_are_refused_at_once() -> None:
