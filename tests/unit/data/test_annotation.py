@@ -1,27 +1,28 @@
-"""Votes: where they come from, how they become one ranking, and how well annotators agree."""
+"""Votes: read from tables of every format, how they become one ranking, and how well annotators agree."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
-import re
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import friedmanchisquare, kendalltau
 
-from paco_core.config.params import AnnotationsParams
+from paco_core.benchmarks.public_files import read_scores
+from paco_core.benchmarks.rankings import HeldOutRanking
 from paco_core.data.annotation.agreement import agreement, kendall_tau, kendall_w
 from paco_core.data.annotation.imported import read_rankings
-from paco_core.data.annotation.rankings import instances
+from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.annotation.recogniser import rank
-from paco_core.data.annotation.sources import SOURCES, annotate
-from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, from_table, to_table, unscored
+from paco_core.data.annotation.votes import Annotation, adjudicate, from_table, to_table, unscored
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 from tests.support.dataset_world import quick
@@ -29,24 +30,10 @@ from tests.support.dataset_world import quick
 ORDERS = [list(order) for order in permutations(range(4))]
 
 
-def grid_table(prompts: int = 1, seeds: int = 2) -> object:
-    import pandas as pd
-
-    rows = [(f"g{p}-{s}", f"p{p}", s, "2x2") for p in range(prompts) for s in range(seeds)]
-    return pd.DataFrame(rows, columns=["id", "prompt_id", "seed", "layout"])
-
-
-def imported(tmp_path: Path, rows: list[dict[str, object]]) -> list[Annotation]:
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    params = AnnotationsParams(source="import", file="a.jsonl")
-    return annotate(RankingTask(instances(grid_table()), None, params, tmp_path)).rankings  # type: ignore[arg-type]
-
-
 def read(tmp_path: Path, rows: list[dict[str, object]]) -> tuple[list[Annotation], Rejected]:
     """The rankings that can be used, and the others."""
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    sizes = dict.fromkeys(instances(grid_table())["instance_id"], 4)  # type: ignore[arg-type]
-    return list(read_rankings(tmp_path / "a.jsonl", sizes, rejected := Rejected())), rejected
+    return list(read_rankings(tmp_path / "a.jsonl", {"i": 4, "j": 4}, rejected := Rejected())), rejected
 
 
 def test_rank_orders_by_agreeing_traits_and_tells_ties() -> None:
@@ -59,32 +46,26 @@ def test_rank_orders_by_agreeing_traits_and_tells_ties() -> None:
     assert order == [2, 1, 0, 3] and shares == [0.75, 1.0, 1.0, 0.5] and tied
 
 
-def test_every_source_of_the_parameters_is_known() -> None:
-    assert {*SOURCES, "none"} == set(AnnotationsParams.model_fields["source"].annotation.__args__)  # type: ignore[union-attr]
-
-
 def test_imported_rankings_are_checked_line_by_line(tmp_path: Path) -> None:
-    ids = list(instances(grid_table())["instance_id"])  # type: ignore[arg-type]
-    good = {"instance_id": ids[0], "annotator": "ann", "ranking": [2, 0, 1, 3]}
-    votes = imported(
-        tmp_path, [good, {**good, "annotator": "bob", "ranking": [2, 1, 0, 3], "scores": [0.5, None, 1, 0]}]
-    )
+    good = {"instance_id": "i", "annotator": "ann", "ranking": [2, 0, 1, 3]}
+    other = {**good, "annotator": "bob", "ranking": [2, 1, 0, 3], "scores": [0.5, None, 1, 0]}
+    votes, _ = read(tmp_path, [good, other])
     assert [vote.annotator for vote in votes] == ["ann", "bob"] and all(math.isnan(s) for s in votes[0].scores)
-    assert not adjudicate(votes[:1])[ids[0]].all_tied
-    assert adjudicate(votes)[ids[0]].ranking == [2, 0, 1, 3]
+    assert not adjudicate(votes[:1])["i"].all_tied
+    assert adjudicate(votes)["i"].ranking == [2, 0, 1, 3]
     assert agreement(votes).kendall_tau == pytest.approx(4 / 6)
     assert math.isnan(agreement(votes[:1]).kendall_tau)
-    for wrong, message in (
-        ({**good, "annotator": "bob", "ranking": [0, 0, 1, 2]}, r"a.jsonl:2: ranking: \[0, 0, 1, 2\]"),
-        ({**good, "annotator": "bob", "ranking": [0, 1, 2]}, r"a.jsonl:2: ranking: \[0, 1, 2\] .* 0 to 3, each once"),
-        ({**good, "annotator": "bob", "ranking": [False, True, 2, 3]}, "a.jsonl:2: ranking"),
-        ({**good, "instance_id": "x"}, "a.jsonl:2: instance: there is no instance x"),
-        (good, r"a.jsonl:2: duplicate: annotator ann ranks .* a second time \(first on line 1\)"),
-        ({"annotator": "ann"}, "a.jsonl:2: record: key 'instance_id' is missing"),
-        ({**good, "annotator": "c", "scores": [1]}, "a.jsonl:2: scores"),
+    for wrong, cause in (
+        ({**good, "annotator": "bob", "ranking": [0, 0, 1, 2]}, "ranking"),
+        ({**good, "annotator": "bob", "ranking": [0, 1, 2]}, "ranking"),
+        ({**good, "annotator": "bob", "ranking": [False, True, 2, 3]}, "ranking"),
+        ({**good, "instance_id": "x"}, "instance"),
+        (good, "duplicate"),
+        ({"annotator": "ann"}, "record"),
+        ({**good, "annotator": "c", "scores": [1]}, "scores"),
     ):
-        votes, (left_out,) = read(tmp_path, [good, wrong])
-        assert len(votes) == 1 and re.search(message, ": ".join(left_out))
+        votes, ((place, told),) = read(tmp_path, [good, wrong])
+        assert len(votes) == 1 and place.endswith("a.jsonl:2") and told.startswith(f"{cause}: ")
 
 
 def test_several_votes_become_one_ranking() -> None:
@@ -93,7 +74,7 @@ def test_several_votes_become_one_ranking() -> None:
     assert settled.ranking == [0, 2, 1] and settled.annotator == "adjudicated" and not settled.tied
     assert adjudicate(votes[:2])["i"].tied  # 1 and 2 have the same mean rank
     assert adjudicate(votes, {"i": 3}) and not adjudicate(votes, {"i": 4})
-    with pytest.raises(DataError, match="instance i: its annotators rank different numbers"):
+    with pytest.raises(DataError, match="instance i"):
         adjudicate([*votes, unscored("i", "d", [0, 1])])
 
 
@@ -127,11 +108,10 @@ def test_a_guesser_and_a_contrarian_are_named_and_the_careful_are_not() -> None:
         truth = rng.choice(ORDERS)
         votes += [unscored(f"i{n}", name, noisy(truth, rng, 1)) for name in ("ann", "bob", "cid")]
         votes += [unscored(f"i{n}", "guess", rng.choice(ORDERS)), unscored(f"i{n}", "upside-down", truth[::-1])]
-    found = agreement(votes)
-    assert [one.name for one in found.doubtful] == ["guess", "upside-down"]
-    assert "no better than chance over 60 shared instances" in found.text()
+    everybody = agreement(votes)
+    assert [one.name for one in everybody.doubtful] == ["guess", "upside-down"]
     careful = agreement([vote for vote in votes if vote.annotator in ("ann", "bob", "cid")])
-    assert not careful.doubtful and careful.kendall_w > 0.7 > found.kendall_w
+    assert not careful.doubtful and careful.kendall_w > 0.7 > everybody.kendall_w
     assert careful.pairwise == pytest.approx((1 + careful.kendall_tau) / 2)
 
 
@@ -142,24 +122,79 @@ def test_half_hearted_work_is_told_from_the_others() -> None:
         truth = rng.choice(ORDERS)
         votes += [unscored(f"i{n}", name, truth) for name in ("ann", "bob")]
         votes.append(unscored(f"i{n}", "lazy", truth if rng.random() < 0.25 else rng.choice(ORDERS)))
-    doubtful = agreement(votes).doubtful
-    assert [one.name for one in doubtful] == ["lazy"] and "less than half as much" in doubtful[0].doubts[0]
+    assert [one.name for one in agreement(votes).doubtful] == ["lazy"]
 
 
 def test_nobody_is_judged_on_little() -> None:
     votes = [unscored(f"i{n}", name, ORDERS[n if name == "a" else -n - 1]) for n in range(19) for name in "ab"]
     assert not agreement(votes).doubtful
-
-
-def test_the_same_keys_over_and_over_are_no_better_than_chance() -> None:
-    """Candidates stand in random places, so that a fixed order of places is a random order of candidates."""
-    rng = random.Random(7)
-    votes = []
-    for n in range(100):
-        truth = rng.choice(ORDERS)
-        votes += [unscored(f"i{n}", name, truth) for name in ("ann", "bob")]
-        votes.append(unscored(f"i{n}", "clicker", rng.sample(range(4), 4)))
-    found = agreement(votes)
-    assert [one.name for one in found.doubtful] == ["clicker"]
-    alone = agreement([unscored("i", "clicker", [0, 1, 2, 3])])
+    alone = agreement([unscored("i", "a", [0, 1, 2, 3])])
     assert json.loads(json.dumps(alone.as_json(), allow_nan=False))["kendall_w"] is None
+
+
+SIZES = {"0017": 3, "17": 3, "i": 3}
+
+
+def read_text(file: Path, text: str) -> tuple[list[Any], list[str]]:
+    file.write_text(text)
+    found = list(read_rankings(file, SIZES, rejected := Rejected()))
+    told = [(vote.instance_id, vote.annotator, vote.ranking, vote.scores) for vote in found]
+    return told, [f"{place.removeprefix(f'{file}')} {cause}" for place, cause in rejected]
+
+
+@pytest.mark.parametrize("spelled", ["[2, 0, 1]", "2 0 1", "2;0;1"])
+def test_rankings_are_read_from_csv(tmp_path: Path, spelled: str) -> None:
+    head = "instance_id,annotator,ranking,scores\n"
+    found, left_out = read_text(
+        tmp_path / "r.csv",
+        f'{head}0017,01,"{spelled}","0.5 null 1"\n17,01,"{spelled}",\n'
+        "i,None,1 0,\ni,,0 1 2,\ni,b,best,\n17,01,0 1 2,\n",
+    )
+    assert [(name, who, order) for name, who, order, _ in found] == [
+        ("0017", "01", [2, 0, 1]), ("17", "01", [2, 0, 1]),
+    ]  # fmt: skip
+    assert found[0][3][0] == 0.5 and found[0][3][2] == 1 and all(map(math.isnan, found[1][3]))
+    assert [line.partition(": ")[0] for line in left_out] == [":4 ranking", ":5 record", ":6 ranking", ":7 duplicate"]
+
+
+def test_ids_are_texts_and_integers_their_digits(tmp_path: Path) -> None:
+    rows = [
+        {"instance_id": 17, "annotator": 1, "ranking": ["2", "0", "1"]},
+        {"instance_id": "17", "annotator": "1", "ranking": [0, 1, 2]},
+        {"instance_id": "i", "annotator": None, "ranking": [0, 1, 2]},
+        {"instance_id": 17.0, "annotator": "b", "ranking": [0, 1, 2]},
+    ]
+    found, left_out = read_text(tmp_path / "r.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert [(name, who) for name, who, _, _ in found] == [("17", "1")]
+    assert [line.partition(" ")[2].partition(":")[0] for line in left_out] == ["duplicate", "record", "record"]
+    pd.DataFrame(rows[:1]).to_parquet(tmp_path / "r.parquet")
+    assert [v.instance_id for v in read_rankings(tmp_path / "r.parquet", SIZES, Rejected())] == ["17"]
+
+
+def test_a_person_is_one_person_however_an_export_writes_the_id(tmp_path: Path) -> None:
+    def annotation(who: object, order: list[object]) -> dict[str, Any]:
+        return {"completed_by": who, "result": [{"value": {"ranker": {"ranking": order}}}]}
+
+    tasks = [
+        {"data": {"instance_id": 17}, "annotations": [annotation(5, ["2", "0", "1"]), annotation("5", [0, 1, 2])]},
+        {"data": {"instance_id": "17"}, "annotations": [annotation({"id": "5"}, ["1", "0", "2"])]},
+        {"data": {"instance_id": ["17"]}, "annotations": []},
+    ]
+    (tmp_path / "e.json").write_text("\ufeff" + json.dumps(tasks), encoding="utf-8")
+    found = read_export(tmp_path / "e.json", SIZES, rejected := Rejected())
+    assert [(v.instance_id, v.annotator, v.ranking) for v in found.rankings] == [("17", "user-5", [1, 0, 2])]
+    assert found.counts["superseded_answers"] == 2
+    assert [cause.partition(":")[0] for _, cause in rejected] == ["instance"]
+
+
+def test_scores_given_elsewhere_are_read_from_csv(tmp_path: Path) -> None:
+    instances = [HeldOutRanking("i", "p", "a bear", "0017", ("1", "2"), (0, 1), (1.0, 0.0))]
+    file = tmp_path / "s.csv"
+    file.write_text("reference;candidate;score\n0017;1;0.75\n0017;2;0,5\n0017;2;\n17;2;1\n")
+    judged = read_scores("x", file, instances, rejected := Rejected())
+    assert judged.scores[0][0] == 0.75 and math.isnan(judged.scores[0][1])
+    assert judged.causes == {"not in the file": 1}
+    assert [cause.partition(":")[0] for _, cause in rejected] == ["record", "record"]
+    file.write_text("reference,candidate,score\n17,1,0.75\n")
+    with pytest.raises(DataError, match="none of its 1 pairs"):
+        read_scores("x", file, instances, Rejected())

@@ -17,14 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dvc_project.hashing import Workspace
-from paco_core.cli import annotate
-from paco_core.cli import commands as cli
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
-from paco_core.io.files import DataError, read_yaml
-from paco_core.planning import preflight
-from paco_core.stages import declared
-from tests.support.annotation_world import DEADLINE_S, STORE, Server, body_for, make_world, open_study
+from paco_core.io.files import DataError
+from tests.support.annotation_world import DEADLINE_S, STORE, Server, body_for, make_world
 
 WHO = ("annotator-1", "annotator-2", "annotator-10")
 
@@ -72,11 +68,6 @@ def test_every_answer_comes_back_and_the_file_is_written_only_when_its_bytes_cha
     assert not list(file.parent.glob(".*.part"))
 
 
-def test_a_store_without_answers_writes_no_file(tmp_path: Path) -> None:
-    assert answer_file.save(tmp_path, AnswerStore(tmp_path / STORE, create=True)) == 0
-    assert not (tmp_path / answer_file.FILE).exists()
-
-
 def test_skips_alone_write_no_file_and_go_with_the_first_answer(tmp_path: Path) -> None:
     """A page that was opened and looked at makes nothing stale."""
     skipped = replace(answers()[0], verdict="skipped", ranking=None)
@@ -91,7 +82,7 @@ def test_answers_that_only_the_file_has_are_not_overwritten(tmp_path: Path) -> N
     answer_file.save(tmp_path, filled(tmp_path / "one.sqlite", answers(9)))
     text = (tmp_path / answer_file.FILE).read_text()
     other = filled(tmp_path / "other.sqlite", answers(6))
-    with pytest.raises(DataError, match=r"answers\.jsonl: holds 4 answers that .*other.sqlite does not have"):
+    with pytest.raises(DataError, match=r"answers\.jsonl: holds 4 answers"):
         answer_file.save(tmp_path, other)
     assert (tmp_path / answer_file.FILE).read_text() == text
 
@@ -101,9 +92,8 @@ def test_a_store_that_is_lost_is_made_again_from_the_file(tmp_path: Path) -> Non
     answer_file.save(tmp_path, store)
     store.close()
     shutil.rmtree((tmp_path / STORE).parent)
-    told: list[str] = []
-    again = answer_file.open_store(tmp_path, tmp_path / STORE, told.append)
-    assert set(again.every()) == set(answers()) and "rebuilt with 15 answers" in told[0]
+    again = answer_file.open_store(tmp_path, tmp_path / STORE, print)
+    assert set(again.every()) == set(answers())
     assert [one.name for one in again.annotators()] == list(WHO)
     again.recruit(5)
     assert [one.name for one in again.annotators()][3:] == ["annotator-4", "annotator-5"]
@@ -116,38 +106,37 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "fault"),
     [
-        (row(), "is already on an earlier line"),
-        (row(ranking=[0, 1, 2]), "does not name each of 4 candidates once"),
-        (row(shown=[0, 0, 1, 2]), "does not name each of 4 candidates once"),
-        (row(verdict="skipped"), "verdict skipped with ranking"),
-        (row(ranking=None), "verdict ranked with ranking None"),
+        (row(), "earlier line"),
+        (row(ranking=[0, 1, 2]), "each of 4"),
+        (row(shown=[0, 0, 1, 2]), "each of 4"),
+        (row(verdict="skipped"), "verdict skipped"),
+        (row(ranking=None), "verdict ranked"),
         (row(revision=0), "revision"),
         (row(seconds=-1), "seconds"),
         (row(token="x"), "token"),
         ({"a": 1}, "annotator"),
     ],
 )
-def test_a_line_that_is_no_answer_is_named(tmp_path: Path, line: dict[str, Any], said: str) -> None:
+def test_a_line_that_is_no_answer_is_named(tmp_path: Path, line: dict[str, Any], fault: str) -> None:
     file = tmp_path / answer_file.FILE
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(row()) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(DataError, match=rf"answers\.jsonl:2: .*{said}"):
+    with pytest.raises(DataError, match=rf"answers\.jsonl:2: .*{fault}"):
         answer_file.read(tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_the_page_saves_when_it_ends_and_one_that_was_only_opened_changes_no_dependency(
-    tmp_path: Path, repository: Path, ending: signal.Signals
+def test_the_page_saves_when_it_ends_or_after_a_kill_and_one_that_is_only_opened_changes_no_dependency(
+    tmp_path: Path, repository: Path
 ) -> None:
     make_world(tmp_path)
     shutil.copy(repository / ".dvcignore", tmp_path / ".dvcignore")
     (tmp_path / answer_file.FILE.parent).mkdir()
     (tmp_path / answer_file.FILE.parent / "README.md").write_text("people")
 
-    def session(count: int) -> None:
+    def session(count: int, ending: signal.Signals) -> None:
         server = Server(tmp_path).start()
         with httpx.Client(timeout=30) as client:
             for _ in range(count):
@@ -161,60 +150,16 @@ def test_the_page_saves_when_it_ends_and_one_that_was_only_opened_changes_no_dep
         return Workspace(tmp_path).md5(answer_file.FILE.parent.as_posix())
 
     empty = digest()
-    session(0)
+    session(1, signal.SIGKILL)
     assert digest() == empty
-    session(3)
+    session(0, signal.SIGKILL)
+    assert len(answer_file.read(tmp_path)) == 1, "saved at the next start"
+    session(2, signal.SIGTERM)
     assert len(answer_file.read(tmp_path)) == 3 and (saved := digest()) != empty
-    session(0)
+    session(0, signal.SIGINT)
     assert digest() == saved
     shutil.copy(tmp_path / STORE, tmp_path / answer_file.FILE.with_suffix(".sqlite"))
     assert digest() == saved, "a database is no dependency wherever it lies"
-
-
-@pytest.mark.slow
-def test_a_server_that_was_killed_saves_at_its_next_start(tmp_path: Path) -> None:
-    make_world(tmp_path)
-    server = Server(tmp_path).start()
-    view = httpx.get(f"{server.links[0]}/view").json()
-    httpx.post(f"{server.links[0]}/answers", json=body_for(view, [0, 1, 2, 3])).raise_for_status()
-    server.kill()
-    assert not (tmp_path / answer_file.FILE).exists()
-    with server:
-        assert len(answer_file.read(tmp_path)) == 1
-
-
-@pytest.mark.slow
-def test_the_commands_save_and_name_what_is_not_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_world(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        cli.main(["annotate", "save"])
-    assert "no such answer store" in capsys.readouterr().err
-    queue = open_study(tmp_path)
-    view = queue.view(queue.annotators[0])
-    assert view.instance is not None
-    queue.answer(queue.annotators[0], view.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
-    cli.main(["annotate", "status"])
-    assert "1 answers are not in data/people/answers.jsonl yet; `paco annotate save`" in capsys.readouterr().out
-    params = (tmp_path / "params.yaml").read_text()
-    (tmp_path / "params.yaml").write_text(params.replace("source: recogniser", "source: people", 1))
-    lost = [
-        one
-        for one in preflight.check_project(tmp_path, declared(tmp_path)).problems
-        if one.startswith("annotations.source people")
-    ]
-    assert len(lost) == 1 and "answers.jsonl: no such file; `paco annotate` writes it" in lost[0]
-    cli.main(["annotate", "save"])
-    assert capsys.readouterr().out == "1 answers in data/people/answers.jsonl\n"
-    assert not [
-        p
-        for p in preflight.check_project(tmp_path, declared(tmp_path)).problems
-        if p.startswith("annotations.source people")
-    ]
-    cli.main(["annotate", "status"])
-    assert "not in data/people" not in capsys.readouterr().out
 
 
 def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: Path) -> None:
@@ -223,33 +168,9 @@ def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: P
     (tmp_path / "data").mkdir()
     for name in (".gitignore", "data/.gitignore"):
         shutil.copy(repository / name, tmp_path / name)
-    places = [
-        STORE,
-        f"{STORE}-wal",
-        str(answer_file.FILE.with_suffix(".sqlite")),
-        str(answer_file.FILE),
-        "data/people/README.md",
-    ]
+    places = [STORE, f"{STORE}-wal", str(answer_file.FILE.with_suffix(".sqlite")), str(answer_file.FILE)]
     command = ["git", "check-ignore", "--no-index", *places]
     ignored = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout.split()
     assert ignored == places[:3]
     text = (repository / "Makefile").read_text().partition("\nclean:")[2]
     assert "answers" not in text.replace("\t", " ").split() and "data" not in text.split()
-
-
-def test_what_the_graph_reads_is_that_of_the_round_that_was_asked_about(tmp_path: Path) -> None:
-    make_world(tmp_path)
-    file = tmp_path / "params.yaml"
-    tree = read_yaml(file)
-    tree["rounds"]["items"] = {
-        "1": {"after": "data", "annotations": "people"},
-        "2": {"after": "data/rounds/1", "annotations": "judge"},
-        "3": {"after": "data/rounds/2"},
-    }
-    file.write_text(json.dumps(tree))
-    with answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True) as store:
-        lines = {number: annotate._saved(tmp_path, store, number) for number in (None, "1", "2", "3")}
-    assert lines["1"] == f"0 answers in {answer_file.FILE}"
-    assert "annotations.source is 'recogniser'" in lines[None]
-    assert "rounds.items.2.annotations is 'judge'" in lines["2"]
-    assert "'recogniser'" in lines["3"]

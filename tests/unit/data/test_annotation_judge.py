@@ -8,15 +8,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.config.params import AnnotationsParams, ParamsError, parse
+from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation.judge import questions
 from paco_core.data.annotation.sources import annotate, workload
 from paco_core.data.annotation.votes import RankingTask, Votes
-from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.records.panels import PanelStore
+from paco_core.io.files import DataError
 from tests.support.annotation_world import make_world
 from tests.support.chat_server import ChatServer, Raw, completion
 
@@ -34,8 +35,6 @@ def alike(first: tuple[int, int, int], second: tuple[int, int, int]) -> int:
 
 
 def run(root: Path, server: ChatServer, judge: str, **changes: Any) -> Votes:
-    import pandas as pd
-
     table = pd.read_parquet(root / "data/rankings/instances.parquet")
     params = AnnotationsParams(source="judge", judge=judge, endpoint=server.params(**changes))  # type: ignore[arg-type]
     return annotate(RankingTask(table, PanelStore.below(root / "data/grids"), params, root))
@@ -43,8 +42,6 @@ def run(root: Path, server: ChatServer, judge: str, **changes: Any) -> Votes:
 
 def truth(root: Path) -> dict[str, list[float]]:
     """Instance -> the true score of each candidate: by panel position alone."""
-    import pandas as pd
-
     table = pd.read_parquet(root / "data/rankings/instances.parquet")
     return {
         str(row["instance_id"]): [
@@ -104,23 +101,14 @@ def test_a_list_is_judged_in_two_orders(tmp_path: Path) -> None:
 
 def test_a_judge_that_only_follows_the_order_ranks_nothing(tmp_path: Path) -> None:
     make_world(tmp_path, prompts=1, seeds=2)
-
-    with (
-        ChatServer(lambda body, n: completion({"ranking": [1, 2, 3, 4]})) as server,
-        pytest.raises(Exception, match="gave no ranking at all"),
-    ):
+    with ChatServer(lambda *_: completion({"ranking": [1, 2, 3, 4]})) as server, pytest.raises(DataError):
         run(tmp_path, server, "listwise")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("judge", "bad", "cause"),
-    [
-        ("pairwise", {"score": 11}, "score_out_of_range"),
-        ("pairwise", "five", "no_json"),
-        ("listwise", {"ranking": [1, 1, 2, 3]}, "no_ranking"),
-        ("listwise", {"ranking": [1, 2, 3]}, "no_ranking"),
-    ],
+    [("pairwise", {"score": 11}, "score_out_of_range"), ("listwise", {"ranking": [1, 1, 2, 3]}, "no_ranking")],
 )
 def test_a_bad_answer_is_asked_again_and_counted(tmp_path: Path, judge: str, bad: Any, cause: str) -> None:
     make_world(tmp_path, prompts=1, seeds=2)
@@ -139,26 +127,3 @@ def test_a_bad_answer_is_asked_again_and_counted(tmp_path: Path, judge: str, bad
     affected = 8 - len(found.rankings)
     assert found.counts["unscored_instances"] == affected and 1 <= affected <= 2
     assert found.counts[f"rejected.{cause}"] == found.counts["requests"] // 2 + 1
-
-
-def test_a_run_that_the_endpoint_ended_goes_on_where_it_was(tmp_path: Path) -> None:
-    make_world(tmp_path, prompts=1, seeds=2)
-
-    def answer(body: dict[str, Any], n: int) -> Raw:
-        return completion({"score": 5}) if n < 10 else Raw(500)
-
-    with ChatServer(answer) as server, pytest.raises(ChatError, match="run again"):
-        run(tmp_path, server, "pairwise", retries=0)
-    with ChatServer(lambda body, n: completion({"score": 5})) as server:
-        found = run(tmp_path, server, "pairwise")
-        assert len(server.bodies) == 32 - 10
-    assert len(found.rankings) == 8 and all(vote.tied and vote.all_tied for vote in found.rankings)
-
-
-def test_a_judge_needs_an_endpoint(repository: Path) -> None:
-    import yaml
-
-    tree = yaml.safe_load((repository / "params.yaml").read_text())
-    tree["annotations"]["source"] = "judge"
-    with pytest.raises(ParamsError, match="source 'judge' needs endpoint"):
-        parse(tree)

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.cli import commands as cli
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import label_studio
 from paco_core.data.annotation.sources import annotate
@@ -20,7 +19,7 @@ from paco_core.data.annotation.votes import RankingTask, unscored
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from tests.support.annotation_world import make_world, open_study
+from tests.support.annotation_world import make_world
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_tasks_fit_the_configuration_and_hide_where_pictures_come_from(
     (prediction,) = [prediction for task in tasks for prediction in task["predictions"]]
     assert prediction["model_version"] == "ann"
     assert prediction["result"][0]["value"]["ranker"] == {"ranking": ["2", "0", "3", "1"]}
-    with pytest.raises(DataError, match="is a folder, which is kept"):
+    with pytest.raises(DataError):
         label_studio.export(folder, table, panels)
 
 
@@ -114,42 +113,24 @@ def test_bad_exports_are_named(exported: tuple[Path, pd.DataFrame, list[dict[str
     def second(annotation: object) -> list[dict[str, Any]]:
         return [{**tasks[0], "annotations": []}, {**tasks[1], "annotations": [good, annotation]}]
 
-    for content, message in (
-        (json.dumps(tasks), "task 1: task: has no list of annotations; export the project as JSON"),
-        (json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]), "task 1: instance: there is no instance x"),
-        (json.dumps([{"annotations": []}]), "task 1: instance: its data has no instance_id"),
-        (json.dumps(second(annotated(tasks[1], 5, [0, 0, 1, 2]))), r"task 2, annotation 2: ranking: \['0', '0'"),
-        (json.dumps(second(annotated(tasks[1], 5, [0, 1, 2, 9]))), "does not order candidates 0 to 3"),
-        (json.dumps(second(annotated(tasks[1], None, [0, 1, 2, 3]))), "completed_by None names nobody"),
-        (json.dumps(second(annotated(tasks[1], 5, [], result=[other_name]))), "its ranker is not named 'ranking'"),
-        (json.dumps(second(7)), "task 2, annotation 2: annotation: expected an object"),
+    for content, place, cause in (
+        (tasks, "task 1", "task: "),
+        ([{"data": {"instance_id": "x"}, "annotations": []}], "task 1", "instance: .* x"),
+        ([{"annotations": []}], "task 1", "instance: .*instance_id"),
+        (second(annotated(tasks[1], 5, [0, 0, 1, 2])), "task 2, annotation 2", r"ranking: \['0', '0'"),
+        (second(annotated(tasks[1], 5, [0, 1, 2, 9])), "task 2, annotation 2", "ranking: "),
+        (second(annotated(tasks[1], None, [0, 1, 2, 3])), "task 2, annotation 2", ".*completed_by None"),
+        (second(annotated(tasks[1], 5, [], result=[other_name])), "task 2, annotation 2", ".*'ranking'"),
+        (second(7), "task 2, annotation 2", "annotation: "),
     ):
-        file.write_text(content)
+        file.write_text(json.dumps(content))
         label_studio.read_export(file, sizes, rejected := Rejected())
-        assert re.search(message, ": ".join(rejected.rows[0]))
-    for content, message in (("{", r"export.json:1: not valid JSON"), (json.dumps({"tasks": []}), "expected a list")):
-        file.write_text(content)
-        with pytest.raises(DataError, match=message):
+        assert rejected.rows[0][0].endswith(place) and re.match(cause, rejected.rows[0][1]), rejected.rows[0]
+    for text in ("{", json.dumps({"tasks": []})):
+        file.write_text(text)
+        with pytest.raises(DataError, match="export.json"):
             label_studio.read_export(file, sizes, Rejected())
     file.write_text(json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]))
     params = AnnotationsParams(source="import", file=file.name)
-    with pytest.raises(DataError, match=r"none of its rankings can be used, e.g. .*task 1: instance: there is no"):
+    with pytest.raises(DataError, match="none of its rankings can be used"):
         annotate(RankingTask(table, PanelStore.below(tmp_path / "data/grids"), params, tmp_path))
-
-
-def test_the_command_writes_the_study_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_world(tmp_path)
-    queue = open_study(tmp_path, count=5)
-    queue.store.setting("instances", 5)
-    view = queue.view(queue.annotators[0])
-    assert view.instance is not None
-    queue.answer(queue.annotators[0], view.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
-    monkeypatch.chdir(tmp_path)
-    cli.main(["annotate", "export", "--folder", "ls", "--address", "https://pictures.example.org/"])
-    assert "5 tasks" in capsys.readouterr().out
-    tasks = json.loads((tmp_path / "ls/tasks.json").read_text())
-    assert {task["data"]["instance_id"] for task in tasks} == set(queue.chosen)
-    assert sum(len(task["predictions"]) for task in tasks) == 1
-    assert all(task["data"]["reference"].startswith("https://pictures.example.org/images/") for task in tasks)

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from paco_core.config.params import AnnotationsParams, load
 from paco_core.data import checks
 from paco_core.data.annotation import answer_file, assignment
-from paco_core.data.annotation.people import from_answers, votes
-from paco_core.data.annotation.queue import AnnotationQueue, Last
+from paco_core.data.annotation.queue import Last
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, NotStored, StaleAnswer
-from paco_core.data.annotation.votes import RankingTask
 from paco_core.io.files import DataError
 from paco_core.runtime.context import StageContext
 from paco_core.stages import annotations
@@ -44,9 +42,9 @@ def store(tmp_path: Path) -> AnswerStore:
 def test_an_answer_is_stored_once_and_a_change_is_a_further_revision(store: AnswerStore) -> None:
     assert store.record(ranked())
     assert not store.record(ranked())  # the page asks again when the confirmation got lost
-    with pytest.raises(StaleAnswer, match="revision 1 is already stored with a different answer"):
+    with pytest.raises(StaleAnswer, match="revision 1"):
         store.record(ranked(ranking=(0, 1)))
-    with pytest.raises(StaleAnswer, match="revision 2 is missing before"):
+    with pytest.raises(StaleAnswer, match="revision 2"):
         store.record(ranked(revision=3))
     assert store.record(ranked(2, None, verdict="withdrawn")) and store.record(ranked(3, (0, 1)))
     assert [answer.ranking for answer in store.every()] == [(1, 0), None, (0, 1)]
@@ -90,19 +88,14 @@ def test_a_write_that_fails_stores_nothing_and_says_so(store: AnswerStore) -> No
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such answer store"):
+    with pytest.raises(DataError, match=r"none\.sqlite"):
         AnswerStore(tmp_path / "none.sqlite")
     (tmp_path / "text").write_text("instance,ranking\n" * 100)
-    with pytest.raises(DataError, match="text: not a usable answer store: file is not a database"):
-        AnswerStore(tmp_path / "text", create=True)
-    other = sqlite3.connect(tmp_path / "other.sqlite")
-    other.execute("CREATE TABLE answers (x)")
-    with pytest.raises(DataError, match="tables of another program"):
-        AnswerStore(tmp_path / "other.sqlite", create=True)
-    newer = AnswerStore(tmp_path / "newer.sqlite", create=True)
-    newer._db.execute("PRAGMA user_version = 2")
-    with pytest.raises(DataError, match="its version is 2, this program supports 1"):
-        AnswerStore(tmp_path / "newer.sqlite")
+    sqlite3.connect(tmp_path / "other").execute("CREATE TABLE answers (x)")
+    AnswerStore(tmp_path / "newer", create=True)._db.execute("PRAGMA user_version = 2")
+    for name in ("text", "other", "newer"):
+        with pytest.raises(DataError, match=name):
+            AnswerStore(tmp_path / name, create=True)
 
 
 def test_annotators_come_and_go(store: AnswerStore) -> None:
@@ -115,7 +108,7 @@ def test_annotators_come_and_go(store: AnswerStore) -> None:
         ("annotator-1", False), ("annotator-2", True), ("annotator-3", True)
     ]  # fmt: skip
     assert tokens < {one.token for one in store.annotators()}
-    with pytest.raises(DataError, match="no annotator 'bob'; known: annotator-1"):
+    with pytest.raises(DataError, match="bob"):
         store.retire("bob")
 
 
@@ -146,7 +139,7 @@ def test_a_new_annotator_changes_only_what_is_still_to_do() -> None:
     assert sum(map(len, after.values())) == 40 and after["c"]
     retired = assignment.assign(ids, ["b", "c"], 1, done)
     assert sum(map(len, retired.values())) == 40 - 10  # what "a" answered stands
-    with pytest.raises(DataError, match="overlap 3: each instance needs that many annotators, there are 2"):
+    with pytest.raises(DataError, match="overlap 3"):
         assignment.assign(ids, ["a", "b"], 3)
 
 
@@ -156,77 +149,44 @@ def test_orders_are_random_by_annotator_and_never_change() -> None:
     first = Counter(assignment.places("x", i, 4)[0] for i in ids)
     assert set(first) == {0, 1, 2, 3} and min(first.values()) > 25
     assert any(assignment.places("x", i, 4) != assignment.places("y", i, 4) for i in ids)
-    assert (
-        set(assignment.sample(ids, 20)) < set(assignment.sample(ids, 50)) and len(assignment.sample(ids, None)) == 200
-    )
+    assert set(assignment.sample(ids, 20)) < set(assignment.sample(ids, 50))
+    assert len(assignment.sample(ids, None)) == 200
 
 
 def test_the_page_s_order_of_things(tmp_path: Path) -> None:
     make_world(tmp_path)
-    queue = open_study(tmp_path, count=4)
+    queue = open_study(tmp_path, count=3)
     (who,) = queue.annotators
     first = queue.view(who)
-    assert (first.revision, first.done, first.total, first.candidates, first.last) == (1, 0, 4, 4, None)
-    assert first.instance is not None and first.ahead is not None
+    assert first.instance is not None and first.candidates == 4
     queue.answer(who, first.instance, 1, "skipped", (), 1.0)
     second = queue.view(who)
-    assert second.instance == first.ahead and second.skipped == 1
+    assert second.instance == first.ahead
     queue.answer(who, second.instance, 1, "ranked", (2, 0, 3, 1), 3.0)
     shown = assignment.places(who.token, second.instance, 4)
     assert queue.store.latest()[-1].ranking == (shown[2], shown[0], shown[3], shown[1])
-    third = queue.view(who)
-    assert third.done == 1 and third.last == Last(second.instance, 1)
-    queue.undo(who, third.last)
-    queue.undo(who, third.last)  # the confirmation got lost: one answer is taken back, not two
+    last = queue.view(who).last
+    assert last == Last(second.instance, 1)
+    queue.undo(who, last)
+    queue.undo(who, last)  # the confirmation got lost: one answer is taken back, not two
     back = queue.view(who)
     assert (back.instance, back.revision, back.ranking, back.done) == (second.instance, 3, (2, 0, 3, 1), 0)
     queue.answer(who, back.instance, 3, "cannot_tell", (), 1.0)
-    with pytest.raises(StaleAnswer, match="it has been answered again since"):
+    with pytest.raises(StaleAnswer):
         queue.undo(who, Last(first.instance, 1))
-    for _ in range(2):
-        view = queue.view(who)
-        assert view.instance is not None and not view.skipped_before
-        queue.answer(who, view.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
+    third = queue.view(who)
+    assert third.instance is not None and not third.skipped_before
+    queue.answer(who, third.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
     again = queue.view(who)
     assert again.instance == first.instance and again.skipped_before and again.revision == 2
     queue.answer(who, again.instance, 2, "ranked", (0, 1, 2, 3), 1.0)
     end = queue.view(who)
-    assert end.instance is None and end.done == end.total == 4 and end.last is not None
-    for wrong, message in (((0, 0, 1, 2), "does not name each of 4 places once"), ((0, 1, 2), "each of 4")):
-        with pytest.raises(DataError, match=message):
-            queue.answer(who, first.instance, 3, "ranked", wrong, 1.0)
-    with pytest.raises(DataError, match="no instance x"):
-        queue.answer(who, "x", 1, "skipped", (), 1.0)
-    restarted = open_study(tmp_path, count=4)
+    assert end.instance is None and end.done == end.total == 3 and end.last is not None
+    for instance, wrong in ((first.instance, (0, 0, 1, 2)), (first.instance, (0, 1, 2)), ("x", (0, 1, 2, 3))):
+        with pytest.raises(DataError):
+            queue.answer(who, instance, 3, "ranked", wrong, 1.0)
+    restarted = open_study(tmp_path, count=3)
     assert restarted.view(restarted.annotators[0]) == end
-
-
-def test_the_source_people_reads_what_was_saved(tmp_path: Path) -> None:
-    table = make_world(tmp_path)
-    queue = open_study(tmp_path, annotators=2, overlap=2, count=6)
-    for who in queue.annotators:
-        while (view := queue.view(who)).instance is not None:
-            verdict = "cannot_tell" if view.done == 0 else "ranked"
-            shown = assignment.places(who.token, view.instance, 4)
-            chosen = [shown.index(candidate) for candidate in (3, 1, 2, 0)] if verdict == "ranked" else []
-            queue.answer(who, view.instance, view.revision, verdict, chosen, 4.0)  # type: ignore[arg-type]
-    params = AnnotationsParams(source="people")
-    answer_file.save(tmp_path, queue.store)
-    found = votes(RankingTask(table, queue.panels, params, tmp_path))
-    assert len(found.rankings) == 10 and {tuple(vote.ranking) for vote in found.rankings} == {(3, 1, 2, 0)}
-    assert found.counts == {"cannot_tell": 2, "skipped": 0, "stale_answers": 0}
-    gone = from_answers(queue.store.latest(), {str(i): 4 for i in table["instance_id"] if i not in queue.chosen[:2]})
-    assert gone.counts["stale_answers"] == 4 and len(gone.rankings) < 10
-    with pytest.raises(DataError, match="no such file; `paco annotate` writes it when it stops, `paco annotate save`"):
-        votes(RankingTask(table, queue.panels, params, tmp_path / "elsewhere"))
-
-
-def test_an_empty_study_is_refused(tmp_path: Path) -> None:
-    table = make_world(tmp_path)
-    store = AnswerStore(tmp_path / "a.sqlite", create=True)
-    store.recruit(1)
-    with pytest.raises(DataError, match="dvc repro rankings"):
-        AnnotationQueue(store, pd.DataFrame(columns=table.columns), None, 1)  # type: ignore[arg-type]
 
 
 def run_stage(root: Path, exclude: tuple[str, ...] = ()) -> None:
@@ -266,15 +226,12 @@ def test_the_stage_adjudicates_reports_and_names_the_doubtful(tmp_path: Path) ->
     assert not report.passed and report.severity == "WARN" and "annotator-3 (" in report.description
     assert "annotator-1 (" not in report.description
     partial = checks.annotations_order_all_candidates(project / "data")
-    assert (
-        not partial.passed
-        and partial.severity == "WARN"
-        and "0 invalid, 19 of 48 instances unranked" in partial.description
-    )
+    assert not partial.passed and partial.severity == "WARN" and "19 of 48" in partial.description
 
     run_stage(project, ("annotator-3",))
     metrics = json.loads((project / "data/metrics/annotations.json").read_text())
     assert metrics["doubtful_annotators"] == 0 and metrics["kendall_w"] == 1 and metrics["excluded_votes"] == 29
+    assert {tuple(order) for order in pd.read_parquet(out / "rankings.parquet")["ranking"]} == {(2, 0, 1, 3)}
     assert checks.annotators_agree(project / "data").passed
-    with pytest.raises(DataError, match="exclude names bob, who gave no vote; known: annotator-1"):
+    with pytest.raises(DataError, match="bob"):
         run_stage(project, ("bob",))

@@ -1,19 +1,27 @@
-"""A study of many answers: its queue reads each grid and each answer once."""
+"""The queue of a study: its view by definition, each grid read once, and answers about the pictures that were seen."""
 
 from __future__ import annotations
 
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
-from paco_core.data.annotation.people import from_answers, present
-from paco_core.data.annotation.queue import AnnotationQueue
+from paco_core.config.params import AnnotationsParams
+from paco_core.data.annotation import answer_file
+from paco_core.data.annotation.people import votes
+from paco_core.data.annotation.queue import AnnotationQueue, QueueView
 from paco_core.data.annotation.rankings import instances
-from paco_core.data.annotation.store import FINAL, Annotator, AnswerStore
+from paco_core.data.annotation.server import create_app
+from paco_core.data.annotation.store import FINAL, Annotator, AnnotatorAnswer, AnswerStore
+from paco_core.data.annotation.votes import RankingTask
 from paco_core.data.records.panels import PanelStore
 
 GRIDS = pd.DataFrame(
@@ -68,37 +76,6 @@ def test_a_grid_is_decoded_once_and_not_again_when_the_study_is_opened_again(tmp
     assert done == len(TABLE) - about.sum() and changed.reads == ["g0-1"]
 
 
-def test_votes_decode_a_grid_once_whatever_the_order_of_answers(tmp_path: Path) -> None:
-    queue = study(tmp_path, CountedGrids(), people=1)
-    (who,) = queue.annotators
-    while queue.view(who).instance:
-        rank(queue, who)
-    grids = CountedGrids()
-    panels = PanelStore(grids, cached_grids=3)  # type: ignore[arg-type]
-    answers = queue.store.latest()
-    random.Random(0).shuffle(answers)
-    votes = from_answers(answers, dict.fromkeys(TABLE["instance_id"], 2), present(TABLE, panels.panel))
-    assert len(votes.rankings) == len(TABLE) and sorted(grids.reads) == sorted(GRIDS["id"])
-
-
-def test_a_click_reads_the_new_answers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = study(tmp_path, CountedGrids(), people=1)
-    (who,) = queue.annotators
-    read: list[int] = []
-    after = queue.store.after
-
-    def counted(number: int) -> Any:
-        answers, newest = after(number)
-        read.append(len(answers))
-        return answers, newest
-
-    monkeypatch.setattr(queue.store, "after", counted)
-    for _ in range(5):
-        rank(queue, who)
-    queue.view(who)
-    assert read == [0, 1, 1, 1, 1, 1]
-
-
 def _recount(queue: AnnotationQueue, who: Annotator, order: list[str]) -> tuple[Any, ...]:
     """The view by its definition, from all answers."""
     latest = {answer.instance_id: answer for answer in queue.store.latest(who.name)}
@@ -130,3 +107,78 @@ def test_the_view_is_what_all_answers_say_after_each_of_them(tmp_path: Path) -> 
             writer.answer(who, view.instance, view.revision, "skipped", (), 1.0)
         elif view.instance:
             writer.answer(who, view.instance, view.revision, draw.choice(["ranked", "cannot_tell"]), [0, 1], 1.0)
+
+
+TWO = pd.DataFrame(
+    [("one", "g1#0", ["g2#0", "g2#1"]), ("two", "g3#0", ["g4#0", "g4#1"])],
+    columns=["instance_id", "reference", "candidates"],
+)
+
+
+def panels(**other: str) -> Any:
+    """Pictures of one colour each; ``other`` paints grids anew."""
+
+    def panel(ref: str) -> Image.Image:
+        grid, number = ref.split("#")
+        return Image.new("RGB", (8 + int(number), 8), other.get(grid, "red"))
+
+    return SimpleNamespace(panel=panel, versions=dict)
+
+
+def small_study(root: Path, **other: str) -> AnnotationQueue:
+    store = AnswerStore(root / "answers.sqlite", create=True)
+    store.recruit(1)
+    return AnnotationQueue(store, TWO, panels(**other), overlap=1)
+
+
+def rank_all(queue: AnnotationQueue) -> QueueView:
+    (who,) = queue.annotators
+    while (view := queue.view(who)).instance is not None:
+        queue.answer(who, view.instance, view.revision, "ranked", [0, 1], 1.0)
+    return view
+
+
+def counted(root: Path, queue: AnnotationQueue) -> tuple[int, float]:
+    answer_file.save(root, queue.store)
+    found = votes(RankingTask(TWO, queue.panels, AnnotationsParams(source="people"), root))
+    return len(found.rankings), found.counts["stale_answers"]
+
+
+def test_an_instance_that_was_painted_anew_is_asked_again_and_its_old_answer_not_used(tmp_path: Path) -> None:
+    queue = small_study(tmp_path)
+    rank_all(queue)
+    assert counted(tmp_path, queue) == (2, 0)
+    same = small_study(tmp_path)
+    assert same.view(same.annotators[0]).done == 2 and counted(tmp_path, same) == (2, 0)
+    anew = small_study(tmp_path, g2="blue")
+    view = anew.view(anew.annotators[0])
+    assert (view.instance, view.revision, view.done, view.total) == ("one", 2, 1, 2)
+    assert counted(tmp_path, anew) == (1, 1)
+    rank_all(anew)
+    assert counted(tmp_path, anew) == (2, 0) and len(anew.store.every()) == 3, "nothing that was said is lost"
+
+
+def test_answers_of_earlier_versions_stand_as_they_were(tmp_path: Path) -> None:
+    queue = small_study(tmp_path)
+    (who,) = queue.annotators
+    queue.store.record(AnnotatorAnswer(who.name, "one", 1, "ranked", (1, 0), (0, 1), 1.0, "2026-01-01T00:00:00+00:00"))
+    queue.store.close()
+    with closing(sqlite3.connect(tmp_path / "answers.sqlite")) as raw:
+        raw.execute("DROP TWO seen")
+    anew = small_study(tmp_path, g2="blue")
+    assert anew.view(who).done == 1 and counted(tmp_path, anew) == (1, 0)
+    assert "pictures" not in (tmp_path / answer_file.FILE).read_text(), "its bytes, and what DVC knows of it, stay"
+
+
+@pytest.mark.parametrize("other", [{}, {"g1": "blue"}])
+def test_a_browser_is_shown_the_present_picture(tmp_path: Path, other: dict[str, str]) -> None:
+    queue = small_study(tmp_path)
+    (who,) = queue.annotators
+    place = f"/a/{who.token}/pictures/one/reference.png"
+    with TestClient(create_app(queue), base_url="http://127.0.0.1") as browser:
+        first = browser.get(place)
+    assert first.status_code == 200 and "no-cache" in first.headers["cache-control"]
+    with TestClient(create_app(small_study(tmp_path, **other)), base_url="http://127.0.0.1") as browser:
+        again = browser.get(place, headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == (200 if other else 304)
+    assert (again.content != first.content) if other else not again.content
