@@ -8,12 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from paco_core.data.prompts import diversity_pictures
-from paco_core.data.prompts.diversify import diversify
 from paco_core.data.prompts.embeddings import TextEncoder, embed_prompts, load_encoder
-from paco_core.io.contact_sheet import PREVIEW_BYTES, preview_markdown
 from paco_core.io.files import DataError
 from tests.support.dataset_world import records
 
@@ -33,13 +29,9 @@ def tiny_sentences(folder: Path) -> Path:
         folder / "bert"
     )
     config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=64,
-    )
+    )  # fmt: skip
     BertModel(config).save_pretrained(folder / "bert")
     bert = parts.Transformer(str(folder / "bert"), max_seq_length=24)
     SentenceTransformer(modules=[bert, parts.Pooling(16)]).save(str(folder / "sentences"))
@@ -78,12 +70,6 @@ def test_long_prompts_go_by_theme_and_are_counted(encoder: TextEncoder) -> None:
     np.testing.assert_allclose(themes.rows[0], encoder.encode([short.theme])[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["open_clip", "transformers"])
-def test_a_folder_without_the_model_is_named(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(DataError, match=f"{tmp_path}: no .* model there"):
-        load_encoder(kind, tmp_path)
-
-
 def test_a_damaged_model_names_the_record() -> None:
     class Broken:
         window = 10
@@ -97,24 +83,3 @@ def test_a_damaged_model_names_the_record() -> None:
     made = records(2)
     with pytest.raises(DataError, match=f"record {made[1].idx}: its text embedding is not finite"):
         embed_prompts(Broken(), made)
-
-
-@pytest.mark.slow
-def test_pictures_show_what_was_kept_and_fit_a_preview() -> None:
-    made = records(400)
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(120, 8)).astype(np.float32)[np.arange(400) % 120] + 0.1
-    rows += 0.2 * rng.normal(size=rows.shape).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    found = diversify(rows, made, target=100)
-    shown = diversity_pictures.shown_part(rows, found, most=60)
-    assert 60 <= len(shown) < 100 and shown == sorted(set(shown)) and set(shown) & set(found.kept)
-    similar = rows[shown] @ rows[shown].T
-    kept = np.isin(shown, found.kept)
-    assert (similar[~kept][:, kept].max(axis=1) >= found.threshold - 1e-6).all(), (
-        "each stands beside what is kept for it"
-    )
-    for image in (diversity_pictures.histogram(found), diversity_pictures.graph(rows, made, found)):
-        assert isinstance(image, Image.Image) and len(image.convert("RGB").getcolors(1 << 24) or []) > 50
-        assert len(preview_markdown(image, "x")) < PREVIEW_BYTES + 100
-    assert diversity_pictures.histogram(found).tobytes() == diversity_pictures.histogram(found).tobytes()

@@ -1,4 +1,4 @@
-"""Prompt texts, records, and diversification."""
+"""Prompt texts, records, diversification, and the layout of a text: what its marks and its head state."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.config.params import PromptsParams
 from paco_core.data.prompts.diversify import _restore, _trim, at_least, diversify, independent_set, nearest
 from paco_core.data.prompts.prompts import imported, make_prompts
 from paco_core.data.records import prompt_text
-from paco_core.data.records.categories import category
-from paco_core.data.records.records import PromptRecord, read_prompts, split_panels, write_prompts
+from paco_core.data.records.panels import cut, grid_size
+from paco_core.data.records.prompt_text import layout_of, parse_layout
+from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
 from paco_core.io.files import DataError, write_jsonl
+from paco_core.operations.asked import default_layout, set_record
+from paco_core.painting.painted import Painted
 from tests.support.dataset_world import quick, records
 
 LAYOUTS = ("2x2", "1x2", "1x3", "1x5", "1x7", "2x3", "2x4")
@@ -44,25 +48,6 @@ def test_public_texts_come_back_without_loss(public: list[PromptRecord]) -> None
         assert [panel.text for panel in read.panels] == texts
 
 
-def test_public_records_can_be_imported(public: list[PromptRecord], tmp_path: Path) -> None:
-    write_prompts(tmp_path / "all.jsonl", public)
-    assert read_prompts(tmp_path / "all.jsonl") == public
-    rows = imported(tmp_path / "all.jsonl", ("1x5",), 10).records
-    assert len(rows) == 10 and {row.layout for row in rows} == {"1x5"}
-    assert len({category(record) for record in public}) == 5
-    with pytest.raises(DataError, match="it holds .*62 of 1x5"):
-        imported(tmp_path / "all.jsonl", ("1x5",), 1000)
-
-
-def test_no_public_record_is_dropped_for_its_layout(public: list[PromptRecord], public_prompts: Path) -> None:
-    made = imported(public_prompts, (), None)
-    assert made.records == public and made.figures == {"rejected": 0}
-    counts = {layout: sum(r.layout == layout for r in made.records) for layout in LAYOUTS}
-    assert counts == {"2x2": 138, "1x2": 2, "1x3": 58, "1x5": 62, "1x7": 3, "2x3": 34, "2x4": 1}
-    some = imported(public_prompts, ("1x3", "2x3"), None).records
-    assert some == [record for record in public if record.layout in ("1x3", "2x3")]
-
-
 def test_layouts_of_the_storybook_take_turns_and_keep_the_size_of_a_panel() -> None:
     params = PromptsParams(engine="storybook", count=7, layout=["2x2", "1x3", "3x3"], seed=0)
     made = make_prompts(params, (64, 32)).records
@@ -71,20 +56,6 @@ def test_layouts_of_the_storybook_take_turns_and_keep_the_size_of_a_panel() -> N
     alone = PromptsParams(engine="storybook", count=3, layout="2x2", seed=0)
     assert make_prompts(alone, (64, 32)).records == made[::3], "a layout's prompts do not depend on the others"
     assert make_prompts(params.model_copy(update={"count": 4}), (64, 32)).records == made[:4]
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"engine": "storybook", "layout": None}, "engine 'storybook' needs layout"),
-        ({"engine": "storybook", "layout": ["2x2", "2x2"]}, "names one twice"),
-        ({"engine": "storybook", "layout": []}, "at least 1 item"),
-        ({"engine": "storybook", "layout": ["2x2", "two"]}, "'two' is not a layout"),
-    ],
-)
-def test_layouts_that_make_no_sense_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
-        PromptsParams.model_validate({"count": 4, "seed": 0, **changes})
 
 
 def released(record: PromptRecord, number: int) -> dict[str, Any]:
@@ -99,8 +70,10 @@ def test_released_records_are_read_and_kept_as_they_are(public: list[PromptRecor
     records = read_prompts(tmp_path / "train_metadata.jsonl")
     assert [record.model_dump() for record in records] == rows
     assert not any(record.unknown_keys for record in records)
-    made = imported(tmp_path / "train_metadata.jsonl", ("2x2",), 50)
-    assert made.figures == {"rejected": 0} and len(made.records) == 50
+    made = imported(tmp_path / "train_metadata.jsonl", (), None)
+    assert made.records == records and made.figures == {"rejected": 0}
+    some = imported(tmp_path / "train_metadata.jsonl", ("1x3", "2x3"), 50).records
+    assert some == [record for record in records if record.layout in ("1x3", "2x3")][:50]
 
 
 #: What is wrong with a record, by what its cause must say.
@@ -112,6 +85,8 @@ BAD: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "idx: ": lambda row: row | {"idx": "/etc/passwd"},
     "unknown category 'Cats'": lambda row: row | {"idx": "d", "category": "Cats"},
     "layout 2x3 has 6": lambda row: row | {"idx": "e", "layout": "2x3"},
+    "height: ": lambda row: row | {"idx": "g", "height": 1 << 20},
+    "<|im_end|>": lambda row: row | {"idx": "h", "theme": "a cat <|im_end|>"},
     "theme: ": lambda row: {key: value for key, value in row.items() if key != "theme"} | {"idx": "f"},
 }
 
@@ -123,11 +98,11 @@ def test_bad_records_are_left_out_and_counted_with_line_and_cause(tmp_path: Path
     (tmp_path / "mixed.jsonl").write_text("\n".join([*lines, "[1, 2]", lines[0][:40]]))
     made = imported(tmp_path / "mixed.jsonl", ("2x2",), 4)
     assert [record.idx for record in made.records] == [record.idx for record in good]
-    assert made.figures == {"rejected": 10, "unknown_key.note": 4}
-    assert [int(place.rpartition(":")[2]) for place, _ in made.rejected] == list(range(5, 15))
+    assert made.figures == {"rejected": 12, "unknown_key.note": 4}
+    assert [int(place.rpartition(":")[2]) for place, _ in made.rejected] == list(range(5, 17))
     for (_, cause), expected in zip(made.rejected, [*BAD, "expected a JSON object", "cut off"], strict=True):
         assert expected in cause
-    with pytest.raises(DataError, match=r"it holds 4 of 2x2; 10 left out, e\.g\. .*mixed\.jsonl:5: record: idx"):
+    with pytest.raises(DataError, match=r"it holds 4 of 2x2; 12 left out, .*mixed\.jsonl:5"):
         imported(tmp_path / "mixed.jsonl", ("2x2",), 5)
     with pytest.raises(DataError, match=r"mixed\.jsonl:5: idx"):
         read_prompts(tmp_path / "mixed.jsonl")
@@ -145,26 +120,6 @@ def test_composed_texts_are_read_back(layout: str, data: st.DataObject) -> None:
     made = prompt_text.parse(str(prompt_text.compose(subject, shared, texts, layout)), layout)
     assert (made.subject, made.shared, [panel.text for panel in made.panels]) == (subject, shared, texts)
     assert split_panels(str(made), layout) == (made.opening, texts)
-
-
-def test_storybook_records_are_read(tmp_path: Path) -> None:
-    made = records(12)
-    assert all(prompt_text.parse(r.prompt, r.layout).shared.startswith("All images show") for r in made)
-    assert records(6) == made[:6]
-
-
-@pytest.mark.parametrize(
-    ("text", "layout", "message"),
-    [
-        ("a 4x4 jeep [LEFT]: a [RIGHT]: b", "1x3", "marks 2 panels, its layout 1x3 has 3"),
-        ("[RIGHT]: a [LEFT]: b", "1x2", "out of reading order"),
-        ("PANEL-2: a PANEL-1: b", "1x2", "out of reading order"),
-        ("[UP]: a [RIGHT]: b", "1x2", "is not a position"),
-    ],
-)
-def test_a_wrong_text_is_refused(text: str, layout: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        prompt_text.parse(text, layout)
 
 
 def unit_rows(count: int, width: int = 8, seed: int = 0) -> np.ndarray:
@@ -249,3 +204,103 @@ def test_the_surplus_goes_from_the_largest_subcategory_most_similar_and_latest_f
     # Now both subcategories have two: the later name loses, of which 4 is nearer to another kept prompt (3).
     assert _trim(embeddings, kept, groups, 3) == [0, 1, 3]
     assert _trim(embeddings, kept, groups, 2) == [0, 3]
+
+
+GRIDS = [*(f"1x{n}" for n in range(2, 9)), "2x1", "3x1", "4x1", "2x2", "2x3", "3x2", "2x4", "4x2", "3x3", "4x3"]
+
+
+def grid(layout: str) -> Image.Image:
+    """A picture whose panels are filled with their numbers."""
+    rows, columns = parse_layout(layout)
+    page = Image.new("RGB", (columns * 8, rows * 8))
+    for number in range(rows * columns):
+        page.paste((number * 20, 0, 0), (number % columns * 8, number // columns * 8, 999, 999))
+    return page
+
+
+def seen(image: Image.Image, layout: str) -> list[int]:
+    return [panel.getpixel((4, 4))[0] // 20 for panel in cut(image, layout)]
+
+
+@pytest.mark.parametrize("layout", GRIDS)
+def test_a_prompt_that_the_project_wrote_is_cut_into_its_panels(layout: str) -> None:
+    rows, columns = parse_layout(layout)
+    texts = [f"panel {n}" for n in range(rows * columns)]
+    written = set_record("a red cat", texts, 64, layout)
+    assert written.layout == layout and [p.text for p in prompt_text.parse(written.prompt, layout).panels] == texts
+    again = set_record(written.prompt, [], 64)
+    assert (again.layout, again.height, again.width, again.idx) == (layout, 64 * rows, 64 * columns, written.idx)
+    painted = Painted("p", 64, "after", again, 0, grid(layout))
+    assert [panel.getpixel((4, 4))[0] // 20 for panel in painted.panels] == list(range(rows * columns))
+    assert seen(grid(layout), again.layout) == list(range(rows * columns))
+    headless = prompt_text.HEAD.sub("Pictures", written.prompt)
+    assert layout_of(headless) == layout, "the marks alone say it, too"
+
+
+def test_public_prompts_have_the_layouts_of_their_records(public_prompts: Path) -> None:
+    records = [json.loads(line) for line in public_prompts.read_text(encoding="utf-8").splitlines()]
+    assert len(records) == 298 and {layout_of(r["prompt"]) == r["layout"] for r in records} == {True}
+
+
+def row(prompt: str, **more: object) -> dict[str, object]:
+    return {"idx": "a", "prompt": prompt, "height": 8, "width": 8, "theme": "t", "category": "c", "task_name": "n",
+            "criteria": {}, **more}  # fmt: skip
+
+
+def test_a_record_without_layout_has_the_one_that_its_text_states() -> None:
+    written = set_record("a red cat", ["a", "b", "c", "d"], 64, "4x1").prompt
+    assert PromptRecord.model_validate(row(written, layout=None)).layout == "4x1"
+    for prompt in ("four pictures of a cat: one, two, three, four", "A cat. [TOP]-[LEFT]: a [BOTTOM]-[RIGHT]: b"):
+        with pytest.raises(ValidationError):
+            PromptRecord.model_validate(row(prompt))
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"),
+    [("2x2", (64, 32)), ("1x2", (32, 32)), ("1x7", (32, 112)), ("2x1", (64, 16)), ("3x3", (96, 48)), ("1x1", (64, 32))],
+)
+def test_panels_are_as_large_in_every_layout(layout: str, size: tuple[int, int]) -> None:
+    assert grid_size(layout, (64, 32)) == size
+
+
+CONTRADICTIONS = [
+    ("FOUR-PANEL Images with a 1x4 grid layout of x. [TOP]-[LEFT]: a [TOP]-[RIGHT]: b [BOTTOM]-[LEFT]: c "
+     "[BOTTOM]-[RIGHT]: d", None, [], "1x4 .*2x2"),
+    ("SIX-PANEL Images with a 2x3 grid layout of x. PANEL-1: a PANEL-2: b", None, [], "2 panels.* 2x3"),
+    ("A cat. [LEFT]: a [RIGHT]: b", "2x1", [], "2x1.* 1x2"),
+    ("A cat. PANEL-1: a PANEL-2: b PANEL-3: c", "2x2", [], "3 panels.* 2x2"),
+    ("A cat. [TOP]-[LEFT]: a [BOTTOM]-[RIGHT]: b", None, [], "grid"),
+    ("A cat. [RIGHT]: a [LEFT]: b", None, [], "order"),
+    ("A cat. [LEFT]: a [RIGHT]: b", "two", [], "'two'"),
+    ("A cat. PANEL-2: a PANEL-1: b", None, [], "order"),
+    ("A cat. [UP]: a [RIGHT]: b", None, [], "UP|position"),
+    ("a red cat", "2x2", ["a", "b", "c"], "2x2 .*4 panels, 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompt", "layout", "panels", "fault"), CONTRADICTIONS)
+def test_what_contradicts_itself_is_refused(prompt: str, layout: str | None, panels: list[str], fault: str) -> None:
+    with pytest.raises(DataError, match=fault):
+        set_record(prompt, panels, 64, layout)
+
+
+def test_a_record_whose_text_states_another_layout_is_refused() -> None:
+    text = set_record("a red cat", list("abcd"), 64, "2x2").prompt
+    with pytest.raises(DataError, match="prompt states the layout 2x2, its record 1x4"):
+        prompt_text.parse(text, "1x4")
+    prompt_text.parse("A cat. PANEL-1: a PANEL-2: b PANEL-3: c PANEL-4: d", "2x2")  # numbers say nothing of rows
+
+
+def test_numbered_panels_stand_in_one_row_unless_it_is_said_otherwise() -> None:
+    text = "A cat. PANEL-1: a PANEL-2: b PANEL-3: c PANEL-4: d"
+    assert [set_record(text, [], 64, given).layout for given in (None, "2x2", "4x1")] == ["1x4", "2x2", "4x1"]
+    assert layout_of("A cat. [TOP]: a [MIDDLE]: b [BOTTOM]: c") == "3x1"
+    assert layout_of("a 4x4 jeep") is None
+
+
+def test_a_theme_with_panels_has_a_stated_default() -> None:
+    assert [set_record("a cat", list("abcdefgh")[:n], 64).layout for n in (3, 4, 5, 6, 8)] == [
+        default_layout(n) for n in (3, 4, 5, 6, 8)
+    ] == ["1x3", "2x2", "1x5", "2x3", "2x4"]  # fmt: skip
+    headed = set_record("FOUR-PANEL Images with a 1x4 grid layout of a red cat", list("abcd"), 64)
+    assert headed.layout == "1x4" and headed.prompt.count("grid layout") == 1 and headed.theme == "a red cat"
