@@ -18,7 +18,6 @@ from paco_core.data.annotation.rankings import expected_instances, instances
 from paco_core.data.annotation.sources import annotate
 from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, to_table
 from paco_core.data.pairs import pairs
-from paco_core.data.pairs.answers import fault, written_fault
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.reasons import explain
 from paco_core.data.records.panels import PanelStore
@@ -132,16 +131,6 @@ def test_rankings_without_difference_are_no_benchmark() -> None:
     assert len(pairs.split(given, settings(balance=False, benchmark_untied=False)).benchmark) == 4
 
 
-def test_answers_begin_with_their_label_and_give_reasons() -> None:
-    for wrong in (fault, written_fault):
-        assert wrong("Yes. Both show a red cat.", "Yes") is None
-        assert wrong("No. One. Two. Three.", "No") is None
-        assert wrong("Yes. Both.", "No") == "answer_contradicts_label"
-        assert wrong("Perhaps.", "No") == "answer_without_yes_or_no"
-    for text, label in (("Yes.", "Yes"), ("No. 1. 2. 3. 4.", "No")):
-        assert written_fault(text, label) == "not_one_to_three_reasons" and fault(text, label) is None
-
-
 @pytest.fixture(scope="module")
 def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[PromptRecord]]:
     """Drawn grids taken through rankings, annotations, pairs and answers."""
@@ -172,14 +161,6 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         table.to_parquet(data / f"{name}.parquet", index=False)
     return data, prompts
-
-
-def test_labels_and_answers_are_true(world: tuple[Path, list[PromptRecord]]) -> None:
-    table = pd.read_parquet(world[0] / "cot_labels" / "train.parquet")
-    assert len(table) > 10 and set(table["label"]) == {"Yes", "No"} and set(table["engine"]) == {"storybook", "given"}
-    assert (table["engine"] == "given").equals(table["instruction"].notna()), "edits bring their answers"
-    assert all(text.startswith(f"{label}.") for text, label in zip(table["answer"], table["label"], strict=True))
-    assert len(pd.read_parquet(world[0] / "cot_labels" / "train_failed.parquet")) == 0
 
 
 def test_every_check_passes_on_good_data(world: tuple[Path, list[PromptRecord]]) -> None:

@@ -12,20 +12,19 @@ import pytest
 import yaml
 from PIL import Image
 
-from paco_core.config.params import EditingParams, ParamsError, parse
+from paco_core.config.params import EditingParams
 from paco_core.data import checks
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.leakage import Held, leakage
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.prompt_content import text_contents
-from paco_core.data.records.records import PromptRecord, parse_ref
+from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import read_examples
 from paco_core.stages import pairs as pairs_stage
 from paco_core.stages import run_stage
 from paco_core.storybook.editing import Edit, random_edit
 from paco_core.storybook.world import Panel
-from tests.support import REPOSITORY
 from tests.support.dataset_world import draw_grids, rank_grids, records
 from tests.support.pictures import bomb
 
@@ -103,11 +102,6 @@ def test_an_edit_changes_what_it_says_and_a_broken_one_more() -> None:
     assert one.size == two.size == (32, 32) and one.tobytes() != two.tobytes()
 
 
-def test_edits_are_the_same_each_time_and_more_of_them_begin_with_the_fewer() -> None:
-    few, many = (editing_pairs(EditingParams(source="storybook", count=n), Path()).pairs for n in (4, 9))
-    assert many[:4] == few and len({pair.pair_id for pair in many}) == 9
-
-
 def triples(folder: Path, rows: list[dict[str, Any] | str]) -> Path:
     Image.new("RGB", (20, 20), "red").save(folder / "a.png")
     Image.new("RGB", (20, 20), "blue").save(folder / "b.png")
@@ -127,30 +121,17 @@ def test_imported_edits_name_the_line_of_each_that_is_left_out(tmp_path: Path) -
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "huge.png").write_bytes(bomb())
-    bad = [{**GOOD, "edited": name} for name in ("none.png", "empty.png", "cut.png", "huge.png")]
-    file = triples(tmp_path, [GOOD, *bad, GOOD, {**GOOD, "label": "Maybe"}, {"original": "a.png"}])
-    found = imported(file)
-    assert [pair.instruction for pair in found.pairs] == ["Make it blue."] and found.pairs[0].label == "Yes"
-    assert found.rejected.figures() == {"rejected.picture": 4, "rejected.duplicate": 1, "rejected.record": 2}
-    told = {place.rpartition(":")[2]: cause for place, cause in found.rejected}
-    assert "none.png: no such picture" in told["2"] and "empty.png: zero bytes" in told["3"]
-    assert "cut.png: not a readable picture" in told["4"] and "huge.png: too many pixels" in told["5"]
-    assert "label" in told["7"] and "edited" in told["8"]
+    names = ("none.png", "empty.png", "cut.png", "huge.png", "/etc/hostname")
+    records = [{**GOOD, "label": "Maybe"}, {"original": "a.png"}, {**GOOD, "answer": "Yes. It is.<|im_end|>"}]
+    bad = [*({**GOOD, "edited": name} for name in names), GOOD, *records, json.dumps(GOOD)[:20]]
+    made = imported(triples(tmp_path, [GOOD, *bad]))
+    assert [pair.instruction for pair in made.pairs] == ["Make it blue."] and made.pairs[0].label == "Yes"
+    assert [place.rpartition(":")[2] for place, _ in made.rejected] == [str(n) for n in range(2, 2 + len(bad))]
+    kinds = [*["picture"] * len(names), "duplicate", *["record"] * len(records), "line"]
+    assert [cause.partition(":")[0] for _, cause in made.rejected] == kinds
     assert len(imported(triples(tmp_path, [GOOD, {**GOOD, "instruction": "More."}]), 1).pairs) == 1
-
-
-def test_a_file_of_edits_that_is_cut_off_or_holds_nothing_is_an_error(tmp_path: Path) -> None:
-    cut = imported(triples(tmp_path, [GOOD, json.dumps(GOOD)[:20]]))
-    ((place, cause),) = cut.rejected
-    assert len(cut.pairs) == 1 and place.endswith("edits.jsonl:2") and "cut off" in cause
-    with pytest.raises(DataError, match=r"none of its 1 editing triples can be used, e.g. .*edits.jsonl:1: picture"):
+    with pytest.raises(DataError, match="none of its 1 editing triples"):
         imported(triples(tmp_path, [{**GOOD, "original": "x.png"}]))
-    with pytest.raises(DataError, match="absent.jsonl: no such file"):
-        imported(tmp_path / "absent.jsonl")
-    with pytest.raises(ParamsError, match=r"source 'import' needs file"):
-        tree = yaml.safe_load((REPOSITORY / "params.yaml").read_text())
-        tree["pairs"]["editing"]["source"] = "import"
-        parse(tree)
 
 
 @pytest.mark.slow
@@ -186,18 +167,3 @@ def test_one_text_under_two_ids_is_one_prompt_and_equal_bytes_are_one_picture() 
     more = leakage(benchmark.iloc[:0], {"train": part}, texts, md5s, held, "pixels of {}".format)
     assert (more.prompts, more.pictures) == (["p3"], ["g5"])
     assert leakage(benchmark.iloc[:0], {"a": part, "b": part}, texts, md5s).both == ["p2", "p3"]
-
-
-@pytest.mark.slow
-def test_a_pair_can_be_traced_to_grid_seed_and_prompt(ranked: tuple[Path, list[PromptRecord]]) -> None:
-    project, prompts = ranked
-    run_pairs(project, editing={"count": 0}, identical_share=0.0)
-    table = pd.read_parquet(project / "data/pairs/train.parquet")
-    index = PanelStore.below(project / "data/grids").grids.index
-    known = {record.idx: record for record in prompts}
-    for row in table.to_dict("records"):
-        grids = [index.loc[parse_ref(row[side])[0]] for side in ("first", "second")]
-        assert {grid["prompt_id"] for grid in grids} == {row["prompt_id"]} and row["theme"] == known[
-            row["prompt_id"]
-        ].theme
-        assert grids[0]["seed"] != grids[1]["seed"]

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from paco_core.data.preferences import Preference, Preferences, of_folder, of_grids
-from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 
 SAME, ODD = [0.9, 0.9, 0.9, 0.9], [0.9, 0.9, 0.1, 0.9]
@@ -130,8 +129,3 @@ def test_a_pair_of_different_proportions_or_a_damaged_one_is_left_out(folder: Pa
     assert [cause.partition(":")[0] for _, cause in rejected] == ["picture"] and "2.png" in rejected.example
     preferences, rejected = ranked(folder, row("p", [0, 3], [0, 1]))
     assert not preferences.pairs and "3.png" in rejected.example
-
-
-def test_a_folder_without_rankings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"rankings.jsonl: no such file; a folder of preferences holds"):
-        of_folder(tmp_path, {"p"}, Rejected())

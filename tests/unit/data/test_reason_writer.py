@@ -1,23 +1,32 @@
-"""Reasons written by a vision language model: agreement with the label, and rejections."""
+"""Reasons written by a vision language model: agreement with the label, rejections, and a stage that is killed."""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from PIL import Image
 
 from paco_core.config.params import ReasonsParams
-from paco_core.data.pairs.answers import fault, written_fault
-from paco_core.data.pairs.reasons import Explained, answer_text, explain
+from paco_core.data.pairs.answers import fault
+from paco_core.data.pairs.reasons import Explained, explain
 from paco_core.data.records.panels import PanelStore
+from paco_core.io.files import folder_digest
+from paco_core.stages import run_stage
 from tests.support.chat_server import ChatServer, Raw, completion, text_of
-from tests.support.dataset_world import draw_grids, records
+from tests.support.dataset_world import draw_grids, rank_grids, records
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +96,48 @@ def test_answers_at_odds_with_the_label_are_asked_again_then_counted(world: Path
     assert len(server.bodies) == 24 + 5
 
 
-def test_a_reason_is_one_line_with_an_end() -> None:
-    assert answer_text("Yes", ["Both\nare red", "Same hat!"]) == "Yes. Both are red. Same hat!"
-    assert written_fault(answer_text("No", ["One. Two.", "Three. Four."]), "No") == "not_one_to_three_reasons"
-    assert written_fault(answer_text("No", [""]), "No") == "not_one_to_three_reasons"
-    assert written_fault(answer_text("No", ["颜色不同。", "风格不同！"]), "No") is None
+DEADLINE_S = 240
+IN_FLIGHT = 4
+KILL_AT = 12
+
+
+@pytest.mark.slow
+def test_a_killed_stage_asks_for_the_rest_only_and_its_outs_are_the_same(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    draw_grids(project / "data", records(6))
+    rank_grids(project / "data")
+    run_stage("pairs", None, project)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def held(body: dict[str, Any], number: int) -> Raw | None:
+        if number >= KILL_AT and not go_on.is_set():
+            if number == KILL_AT + IN_FLIGHT - 1:  # all that the stage asks before the first of them is answered
+                reached.set()
+            go_on.wait(DEADLINE_S)
+            return None  # to nobody: the stage is gone
+        return honest(body, number)
+
+    def metrics(root: Path) -> dict[str, Any]:
+        return dict(json.loads((root / "data/metrics/cot_labels.json").read_text()))
+
+    out, journal = project / "data/cot_labels", project / ".paco/cot_labels/journal.jsonl"
+    with ChatServer(held) as server:
+        tree = yaml.safe_load((project / "params.yaml").read_text())
+        tree["cot_labels"] |= {"engine": "openai", "endpoint": server.params().model_dump()}
+        (project / "params.yaml").write_text(yaml.safe_dump(tree))
+        whole = tmp_path_factory.mktemp("whole") / "project"
+        shutil.copytree(project, whole)
+        with subprocess.Popen([sys.executable, "-m", "paco_core", "run", "cot_labels"], cwd=project) as process:
+            assert reached.wait(DEADLINE_S), "the stage asked too little"
+            process.kill()
+        assert process.returncode == -signal.SIGKILL and not out.exists()
+        go_on.set()
+        requests, stored = len(server.bodies), len(journal.read_bytes().splitlines())
+        assert KILL_AT - IN_FLIGHT <= stored <= KILL_AT, "as many as were answered, but those on their way"
+        run_stage("cot_labels", None, project)
+        figures = metrics(project)
+        assert figures["remembered_answers"] == stored and figures["requests"] == len(server.bodies) - requests
+        run_stage("cot_labels", None, whole)
+    assert metrics(whole)["requests"] == stored + figures["requests"] > KILL_AT
+    assert folder_digest(out) == folder_digest(whole / "data/cot_labels")

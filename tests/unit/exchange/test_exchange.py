@@ -177,13 +177,7 @@ def test_parquet_loads_with_its_pictures_decoded_and_a_card(made: Path, tmp_path
     assert len(ranked[0]["candidates"]) == 4 and ranked[0]["candidates"][0].size == (32, 32)
     assert sorted(ranked[0]["ranking"]) == [0, 1, 2, 3]
     card = (tmp_path / "out/README.md").read_text()
-    figures = json.loads((made / "data/metrics/pairs.json").read_text())
-    assert yaml.safe_load(card.split("---")[1])["license"] == "cc-by-4.0"
-    for line in (
-        f"| training pairs | {figures['train']} |", f"| benchmark rankings | {figures['benchmark']} |",
-        "`top1_bottom1`", "2 annotators (source: people)", "| Kendall's W | 0.812 |", "licence: apache-2.0",
-    ):  # fmt: skip
-        assert line in card, line
+    assert yaml.safe_load(card.split("---")[1])["license"] == "cc-by-4.0" and "| Kendall's W | 0.812 |" in card
     with pytest.raises(DataError, match="out"):
         command.export(made, "parquet", tmp_path / "out", "other")
 
@@ -236,12 +230,3 @@ def test_a_benchmark_that_is_cut_off_loses_a_line_that_is_counted(tmp_path: Path
     with pytest.raises(DataError, match="none of its 1 rankings"):
         command.bring("rank_bench", folder, tmp_path / "other")
     assert not (tmp_path / "other").exists() and not list(tmp_path.glob("*.part"))
-
-
-def test_trace_names_grid_seed_and_prompt(made: Path) -> None:
-    row = labels(made, "train").query("instruction.isna()").iloc[0]
-    grid = store(made).grids.index.loc[row["first"].partition("#")[0]]
-    told = command.trace(made, row["pair_id"])
-    assert f"grid {grid['id']}" in told and f"seed {grid['seed']}, prompt {row['prompt_id']}" in told
-    with pytest.raises(DataError, match="nothing"):
-        command.trace(made, "nothing")

@@ -43,9 +43,6 @@ def test_the_usual_system_turn_changes_nothing(system: str | None) -> None:
     [
         (row(TWO, "a: Yes.", "u: More?"), "turns", "user, assistant, user"),
         (row("a: No.", TWO), "turns", "assistant, user"),
-        (row(TWO, "a: Yes.", "a: No."), "turns", "user, assistant, assistant"),
-        (row(TWO, TWO, "a: Yes."), "turns", "user, user, assistant"),
-        (row(TWO), "turns", "user"),
         (row("s: "), "turns", "none"),
         (row(TWO, "f: {}", "o: 3", "a: Yes."), "turns", "function_call"),
         (row(TWO, "s: ", "a: Yes."), "turns", "user, system, assistant"),
@@ -53,7 +50,6 @@ def test_the_usual_system_turn_changes_nothing(system: str | None) -> None:
         (row(TWO, "a: Yes.", system="Be brief."), "system", "Be brief."),
         (row("u: <image>Same?", "a: Yes.", images="a.png"), "record", "1 images and 1 marks"),
         (row(TWO, "a: Yes.", images="a.png"), "record", "1 images and 2 marks"),
-        (row(TWO, "a: Yes.", images=["a.png"] * 5), "record", "5 images and 2 marks"),
         (row(TWO, "a: Yes.", TWO, "a: No."), "record", "2 images and 4 marks"),
         (row(TWO, "a: Yes <image>."), "record", "<image>"),
         (row(TWO, "a: Yes.", images=None), "record", "images"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paco_core.cli.exchange import bring
-from paco_core.data.records.records import PromptRecord, read_prompts
+from paco_core.data.records.records import read_prompts
 from paco_core.data.records.story_records import story_of
 from paco_core.exchange.vistory import import_vistory
 from paco_core.grpo.sampling import panel_texts
@@ -83,13 +83,3 @@ def test_a_folder_without_stories_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of its 1 stories"):
         import_vistory(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_record_with_another_number_of_shots_than_panels_is_refused() -> None:
-    row = {
-        "idx": "a", "prompt": "A story. PANEL-1: x PANEL-2: y", "height": 64, "width": 128, "layout": "1x2",
-        "theme": "t", "category": "", "task_name": "", "criteria": {}, "story": "01", "language": "en",
-        "shots": [{"index": 1, "setting": "x", "action": "y", "camera": "z"}],
-    }  # fmt: skip
-    with pytest.raises(DataError, match="record a has 1 shots"):
-        story_of(PromptRecord.model_validate(row))
