@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -29,34 +28,6 @@ def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
     assert checkpoints.prune(tmp_path, 0.0045) == []
 
 
-def test_what_a_training_works_on_stays_whatever_asks(tmp_path: Path) -> None:
-    running = keep(tmp_path, "policies@b", "x", 2, 30)
-    idle = keep(tmp_path, "policies@a", "y", 2, 10)
-    with checkpoints.alone(running):
-        checkpoints.prune(tmp_path, 0.001)
-    assert running.is_dir() and not idle.exists()
-    checkpoints.prune(tmp_path, 0.001)
-    assert checkpoints.listing(tmp_path) == []
-
-
-def test_checkpoints_that_disappear_during_the_listing_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replaced, kept = (keep(tmp_path, "policies@a", name, 1, 10) for name in ("x", "y"))
-    look = Path.stat
-
-    def look_and_lose(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
-        result = look(path, follow_symlinks=follow_symlinks)
-        if path.parent == replaced / "checkpoint-00001":
-            shutil.rmtree(path.parent)  # as a training that writes its next checkpoint
-        return result
-
-    (replaced / "checkpoint-00001" / "state.json").write_bytes(b"x")
-    monkeypatch.setattr(Path, "stat", look_and_lose)
-    assert {entry.folder for entry in checkpoints.listing(tmp_path)} == {replaced, kept}
-    assert [entry.folder for entry in checkpoints.prune(tmp_path, 0.0)] == [kept]
-
-
 def test_a_checkpoint_that_another_process_removed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(tmp_path, "policies@a", "x", 1, 10)
     entries = checkpoints.listing(tmp_path)
@@ -74,26 +45,25 @@ def test_an_experiment_shares_those_of_its_project(tmp_path: Path) -> None:
 def test_they_are_listed_and_dropped_by_stage(tmp_path: Path) -> None:
     keep(tmp_path, "policies@a", "0123456789abcdef", 1, 10)
     keep(tmp_path, "reward_lora", "fedcba9876543210", 3, 20)
-    text = checkpoints.text(checkpoints.listing(tmp_path))
-    assert "policies@a   0123456789ab  1.0 MB" in text and "in all 4.0 MB" in text
-    with pytest.raises(DataError, match=r"no checkpoint of prompts; there are some of: policies@a, reward_lora"):
+    assert "in all 4.0 MB" in checkpoints.text(checkpoints.listing(tmp_path))
+    with pytest.raises(DataError, match="prompts"):
         checkpoints.drop(tmp_path, ["prompts"])
     assert [kept.stage for kept in checkpoints.drop(tmp_path, ["reward_lora"])] == ["reward_lora"]
     assert [kept.stage for kept in checkpoints.listing(tmp_path)] == ["policies@a"]
-    checkpoints.drop(tmp_path)
-    assert checkpoints.text(checkpoints.listing(tmp_path)) == "no checkpoints"
 
 
-def test_what_a_training_goes_on_with_is_not_dropped(tmp_path: Path) -> None:
+def test_what_a_training_goes_on_with_is_neither_dropped_nor_pruned(tmp_path: Path) -> None:
     running = keep(tmp_path, "policies@b", "0123456789abcdef", 2, 30)
     idle = keep(tmp_path, "policies@a", "y", 2, 10)
     with checkpoints.alone(running):
         for stages in ([], ["policies@b"], ["policies@a", "policies@b"]):
-            with pytest.raises(
-                DataError, match=rf"policies@b is being trained by process {os.getpid()} on .*0123456789ab:"
-            ):
+            with pytest.raises(DataError, match=rf"policies@b .*process {os.getpid()} .*0123456789ab"):
                 checkpoints.drop(tmp_path, stages)
         assert running.is_dir() and idle.is_dir(), "all or nothing"
         checkpoints.drop(tmp_path, ["policies@a"])
-    assert running.is_dir() and not idle.exists()
-    assert [kept.folder for kept in checkpoints.drop(tmp_path)] == [running]
+        assert running.is_dir() and not idle.exists()
+        again = keep(tmp_path, "policies@a", "y", 2, 10)
+        checkpoints.prune(tmp_path, 0.001)
+    assert running.is_dir() and not again.exists()
+    assert [checkpoint.folder for checkpoint in checkpoints.drop(tmp_path)] == [running]
+    assert checkpoints.listing(tmp_path) == []

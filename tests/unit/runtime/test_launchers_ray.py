@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
@@ -13,21 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from paco_core.cli import score_table as command
-from paco_core.cli.score import ScoreOptions
 from paco_core.data.grids import grids
 from paco_core.data.grids.grids import paint_apart
 from paco_core.data.grids.text_to_image import TextToImage
-from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.llm.openai_chat import Chat, ask_all
-from paco_core.io import paths
 from paco_core.io.files import DataError, folder_digest
 from paco_core.runtime import launchers
 from paco_core.runtime.launchers import ray_data
-from tests.support import reward_tiny, tiny_vlm
 from tests.support.annotation_world import make_world
 from tests.support.chat_server import ChatServer, Raw, completion
 from tests.support.dataset_world import records
@@ -136,35 +129,3 @@ def _stuck_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         return ask_all(chat, items, partial(halting_question, question, folder), advance)
 
     monkeypatch.setattr("paco_core.data.annotation.judge.ask_all", stuck)
-
-
-def test_an_endpoint_that_refuses_ends_it_and_only_answers_are_kept(on_ray: None, tmp_path: Path) -> None:
-    make_world(tmp_path, prompts=1, seeds=2)
-    with (
-        ChatServer(
-            lambda body, n: completion({"score": 5}) if n < 4 else Raw(401, b'{"error": {"message": "no"}}')
-        ) as server,
-        pytest.raises(ChatError, match="HTTP 401"),
-    ):
-        run(tmp_path, server, "pairwise")
-    journal = tmp_path / ".paco/annotations/journal.jsonl"
-    kept = journal.read_text().splitlines() if journal.is_file() else []
-    assert len(kept) <= 4, "some of the four answers came home before the refusal did, or none"
-
-
-def test_a_table_is_scored_to_the_byte(on_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny_vlm.build(project / paths.REWARD_MERGED)
-    params_file = project / "params.yaml"
-    params_file.write_text(re.sub(r"(?m)^threads: .*$", "threads: 1", params_file.read_text()))  # room for two
-    for number in range(5):
-        reward_tiny.picture(number).save(project / f"{number}.png")
-    table = project / "pairs.parquet"
-    rows = [{"first": f"{n % 5}.png", "second": f"{(n + 2) % 5}.png", "theme": None} for n in range(9)]
-    pd.DataFrame(rows).to_parquet(table)
-    monkeypatch.setattr(command, "PAIRS", 4)
-    lines: list[str] = []
-    for launcher in ("local", "ray"):
-        monkeypatch.setenv(launchers.VARIABLE, launcher)
-        command.score_table(project, table, ScoreOptions(), project / f"{launcher}.parquet", say=lines.append)
-    assert (project / "local.parquet").read_bytes() == (project / "ray.parquet").read_bytes()
-    assert sum("9/9 pairs" in line for line in lines) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from PIL import Image
 from paco_core.config.params import load
 from paco_core.policies import base
 from paco_core.policies.adapted import adapted
-from paco_core.runtime.tracking import models, open_run, unsent, views
+from paco_core.runtime.tracking import models, open_run, unsent
 from paco_core.runtime.tracking.models import Adapted
-from paco_core.stages import policies
 from tests.support.waiting import until
 
 NAME = "flux_t2is"
@@ -136,19 +134,3 @@ def test_a_model_whose_answer_was_lost_is_completed_and_not_made_twice(
     (model,) = logged(mlflow.MlflowClient())
     assert not failures and (model.source_run_id, model.status) == (run, "READY")
     assert mlflow.diffusers.load_model(f"models:/{model.model_id}").base_model == "/zoo/flux"
-
-
-def test_a_saved_view_reaches_the_experiment_and_follows_its_changes(project: Path) -> None:
-    declared = policies.STAGE.view
-    assert declared is not None
-    view = views.saved_view("policies", declared)
-    for shown in ({f"{views.TAG}policies": "{}"}, view):
-        with open_run(project, "paco/policies", "x", {}, views=shown):
-            pass
-        experiment = mlflow.MlflowClient().get_experiment_by_name("paco/policies")
-        assert experiment is not None and experiment.tags.items() >= shown.items()
-    (text,) = view.values()
-    assert len(text) <= 5000, "MLflow keeps so many characters of a tag"
-    state = json.loads(text)
-    (section,) = state["compareRunSections"]
-    assert {chart["metricSectionId"] for chart in state["compareRunCharts"]} == {section["uuid"]}

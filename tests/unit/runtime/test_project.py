@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from paco_core.config.params import load
 from paco_core.io.project import owner_root
 from paco_core.policies.encodings import cache_folder, fingerprint
 from paco_core.runtime.tracking import tracking_uri
 from paco_core.runtime.tracking.journal import FOLDER, RunJournal, journals
 from paco_core.runtime.tracking.store import artifact_location
-from paco_core.serving.servers import endpoint
-from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.serving.servers.registry import Registry
-from tests.support.serving_fakes import fake_launch
 
 
 @pytest.fixture(autouse=True)
@@ -67,31 +61,6 @@ def test_everything_that_outlives_a_run_is_found_in_the_owner(
     for absolute in (f"sqlite:///{tmp_path}/b.db", "sqlite://", "sqlite:///:memory:", "postgresql://host/db"):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", absolute)
         assert tracking_uri(checkout) == absolute
-
-
-@pytest.mark.slow
-def test_two_experiments_share_a_reward_server_that_outlives_the_checkout_of_the_first(
-    tmp_path: Path, checkout: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint, "launch", fake_launch("serve"))
-    settings = {"linger_s": 0, "score_cache": ".paco/scores.db"}
-    serving = load(repository / "params.yaml").serving.model_copy(update=settings)
-    first, second = checkout, checkout.parents[1] / "tmpcd"
-    for folder in (first, second):
-        (folder / "model").mkdir(parents=True)
-        (folder / ".dvc").mkdir(exist_ok=True)  # as git checks it out
-        (folder / "model/config.json").write_text("{}")
-    with ExitStack() as began, ExitStack() as ends:
-        starter = began.enter_context(RewardEndpoint.lease(first / "model", serving, first))
-        kept = ends.enter_context(RewardEndpoint.lease(second / "model", serving, second))
-        assert (starter.url, starter.pid) == (kept.url, kept.pid) and kept.leases() == 2
-        began.close()
-        shutil.rmtree(first)
-        kept.ready()
-        assert kept.leases() == 1 and kept.model in endpoint.status(tmp_path)
-        with kept.client() as client:
-            assert client._cache is not None and client._cache.path == tmp_path / ".paco/scores.db"
-    assert not Registry(tmp_path).living(kept.model)
 
 
 def test_encodings_are_known_again_by_a_model_that_was_checked_out_anew(tmp_path: Path) -> None:
