@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import errno
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from paco_core.runtime import tracking
 from paco_pipelines import ui
 from tests.support.loopback import Loopback, Quiet
 
+REPOSITORY = Path(tracking.__file__).parents[3]
 PASSWORD = "corr3ct-h0rse-battery"
 VARIABLES = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
@@ -28,6 +29,10 @@ def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.setenv(name, "")  # so that what a test changes is put back
         monkeypatch.delenv(name)
+
+
+TOKEN = "gh" + "p_" + "aB3" * 12
+KEY = "-----BEGIN " + "RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,7 @@ def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://host/v1?api_key=abc&x=1", "https://host/v1?api_key=***&x=1"),
         ("https://b.s3/x?X-Amz-Signature=abc&y=d", "https://b.s3/x?X-Amz-Signature=***&y=d"),
         ("{'Authorization': 'Bearer abcdef'}", "{'Authorization': 'Bearer ***'}"),
+        (f"refused {TOKEN}, {KEY}; task-{'x' * 30}", f"refused ***, ***; task-{'x' * 30}"),
         *((same, same) for same in ("sqlite:////tmp/x/mlflow.db", "sqlite:///a.db", "sqlite:///a@b.db", "sqlite://")),
         *((same, same) for same in ("file:///a", "./runs", "http://host:5000/a@b", "to me@example.org: basic")),
     ],
@@ -57,22 +63,15 @@ def test_values_of_variables_that_hold_a_secret_are_hidden(monkeypatch: pytest.M
     assert bare(f"file:///{PASSWORD}") == f"file:///{PASSWORD}", "the same in every environment"
 
 
-TOKEN = "gh" + "p_" + "aB3" * 12
-
-
-def test_tokens_are_known_by_their_shape() -> None:
-    key = "-----BEGIN " + "RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----"
-    assert redacted(f"refused {TOKEN}, {key}; task-{'x' * 30}") == f"refused ***, ***; task-{'x' * 30}"
+def ends_at_once(*_args: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_what_is_tracked_holds_no_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters, tags and texts, as they are in the journal and go to the store from there."""
     monkeypatch.setenv("SOME_API_KEY", PASSWORD)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(
-        tracking.sender, "start", lambda *_: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
-    )
+    monkeypatch.setattr(tracking.sender, "start", ends_at_once)
     secrets = f"{PASSWORD} {TOKEN} https://me:pw-of-mine@host/v1"
     with tracking.open_run(project, "paco/x", "x", {"made": secrets}, say=lambda _line: None) as tracker:
         tracker.params({"engine": {"url": secrets}})
@@ -95,31 +94,21 @@ class Guarded(Quiet):
     do_POST = do_GET
 
 
-def environment(root: Path, uri: str) -> dict[str, str]:
-    code = str(Path(tracking.__file__).parents[3])
-    return {**os.environ, "MLFLOW_TRACKING_URI": uri, "PYTHONPATH": code, "PACO_SENDER_IDLE_S": "0.5"}
+@contextmanager
+def arguments_of_all_processes() -> Iterator[set[str]]:
+    """All that are seen while its block runs."""
+    arguments, over = set[str](), threading.Event()
 
-
-class Arguments:
-    """All arguments of all processes that are seen while its block runs."""
-
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def _look(self) -> None:
-        while not self._over.wait(0.05):
+    def look() -> None:
+        while not over.wait(0.05):
             for process in psutil.process_iter(["cmdline"]):
-                self.seen.update(process.info["cmdline"] or [])
+                arguments.update(process.info["cmdline"] or [])
 
-    def __enter__(self) -> Arguments:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield arguments
+    over.set()
+    thread.join()
 
 
 def outputs(root: Path) -> dict[str, bytes]:
@@ -127,37 +116,23 @@ def outputs(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def run_stage(project: Path, environ: Mapping[str, str]) -> str:
-    command = [sys.executable, "-m", "paco_core", "run", "prompts"]
-    done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["server", "refusing", "database", "unknown"])
+@pytest.mark.parametrize("kind", ["server", "database", "unknown"])
 def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
     handler = type("Handler", (Guarded,), {"asked": []})
-    with Loopback(handler) as server, Arguments() as arguments:
-        host = server.url.removeprefix("http://")
+    with Loopback(handler) as server, arguments_of_all_processes() as arguments:
         uri = {
-            "server": f"http://me:{PASSWORD}@{host}",
-            "refusing": f"http://me:{PASSWORD}@127.0.0.1:9",
+            "server": server.url.replace("://", f"://me:{PASSWORD}@"),
             "database": f"postgresql+nodriver://me:{PASSWORD}@127.0.0.1:9/db",
             "unknown": f"postgrel://me:{PASSWORD}@127.0.0.1:9/db",
         }[kind]
-        environ = environment(project, uri)
-        said = run_stage(project, environ)
+        said = run(project, uri, "-m", "paco_core", "run", "prompts", fails=False)
         assert "events of this run wait in" in said and "127.0.0.1" in said, "the store is named"
-        for verb in (["sync"], ["provenance", "prompts"], ["compare", "prompts"]):
-            done = subprocess.run(
-                [sys.executable, "-m", "paco_core", *verb], cwd=project, env=environ, capture_output=True, text=True
-            )
-            assert done.returncode != 0
-            said += done.stdout + done.stderr
+        for words in ("sync", "provenance prompts", "compare prompts"):
+            said += run(project, uri, "-m", "paco_core", *words.split())
     assert PASSWORD not in said
-    assert any("paco_core.runtime.tracking.sender" in argument for argument in arguments.seen)
-    assert not [argument for argument in arguments.seen if PASSWORD in argument]
+    assert any("paco_core.runtime.tracking.sender" in argument for argument in arguments)
+    assert not [argument for argument in arguments if PASSWORD in argument]
     files = outputs(project)
     assert any(name.endswith("events.jsonl") for name in files), "the journal waits for its store"
     assert not [name for name, data in files.items() if PASSWORD.encode() in data or PASSWORD in name]
@@ -166,8 +141,24 @@ def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
         assert handler.asked and set(handler.asked) == {expected}
 
 
-def has_no_space(*_args: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def run(project: Path, uri: str, *arguments: str, fails: bool = True) -> str:
+    """What a process of the project prints."""
+    variables = {"MLFLOW_TRACKING_URI": uri, "PYTHONPATH": str(REPOSITORY), "PACO_SENDER_IDLE_S": "0.5"}
+    command, environment = [sys.executable, *arguments], {**os.environ, **variables}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=200)
+    assert bool(done.returncode) == fails, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_what_ends_a_command_is_printed_without_secrets(project: Path) -> None:
+    code = f"""
+from paco_core.cli import acts
+from paco_core.cli import commands as cli
+def broken(_args): raise RuntimeError("API request to http://me:{PASSWORD}@host/x failed")
+acts.tour = broken
+cli.main(["tour"])
+"""
+    assert "RuntimeError: API request to http://host/x failed" in run(project, "", "-c", code)
 
 
 def test_a_journal_is_brought_to_a_database_once_its_password_is_known(
@@ -176,10 +167,7 @@ def test_a_journal_is_brought_to_a_database_once_its_password_is_known(
     """SQLite takes no user, but a query; what has one waits for who names the same store with its secret."""
     store = f"sqlite:///{project / 'mlflow.db'}?token="
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{store}{PASSWORD}")
-    monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(
-        tracking.sender, "start", lambda *_: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
-    )
+    monkeypatch.setattr(tracking.sender, "start", ends_at_once)
     with tracking.open_run(project, "paco/x", "x", {}, say=lambda _line: None):
         pass
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -202,16 +190,3 @@ def test_the_servers_of_the_pages_get_the_store_by_their_environment(
     assert "MLflow" not in [server.name for server in ui.servers(tmp_path, 3000, 5000, tmp_path)]
     assert os.environ["MLFLOW_TRACKING_URI"] == "https://mlflow.example.org"
     assert (os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"]) == ("me", PASSWORD)
-
-
-def test_what_ends_a_command_is_printed_without_secrets(project: Path) -> None:
-    code = f"""
-from paco_core.cli import acts
-from paco_core.cli import commands as cli
-def broken(_args): raise RuntimeError("API request to http://me:{PASSWORD}@host/x failed")
-acts.tour = broken
-cli.main(["tour"])
-"""
-    environ = environment(project, "")
-    done = subprocess.run([sys.executable, "-c", code], cwd=project, env=environ, capture_output=True, text=True)
-    assert done.returncode == 1 and "RuntimeError: API request to http://host/x failed" in done.stderr

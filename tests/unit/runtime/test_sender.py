@@ -67,12 +67,11 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     monkeypatch.setenv("PACO_SENDER_IDLE_S", "600")
     code = f"""
         from pathlib import Path
-        from paco_core.runtime import tracking
-        tracking.PATIENCE_S = 100.0
-        with tracking.open_run(Path({str(project)!r}), "paco/x", "x", {{}}) as tracker:
+        from paco_core.runtime.tracking import open_run
+        with open_run(Path({str(project)!r}), "paco/x", "x", {{}}) as tracker:
             for step in range(100):
                 tracker.metrics({{"loss": float(step)}}, step)
-            print(tracker.run_id, flush=True)
+            print("logged", flush=True)
             input()
     """
     stage = subprocess.Popen(
@@ -82,8 +81,10 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert stage.stdout is not None
-    run_id = stage.stdout.readline().strip()
+    assert stage.stdout is not None and stage.stdout.readline() == "logged\n"
+    (journal,) = journals(project)
+    until(lambda: journal.delivered().run_id)
+    run_id = journal.delivered().run_id
     stage.send_signal(signal.SIGKILL)
     stage.communicate(timeout=60)  # returns at once only if the sender does not hold the pipes
     assert is_held(project / LOG)
@@ -94,21 +95,6 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     assert len(history(project, run_id)) == 100
     shutil.rmtree(project / ".paco", ignore_errors=True)  # which the sender is still clearing up
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-
-
-@pytest.mark.slow
-def test_a_sender_tries_a_dead_server_once_for_what_was_left_and_exits(
-    project: Path, senders: Senders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody listens on the discard port
-    monkeypatch.setenv("PACO_SENDER_IDLE_S", "0.2")
-    said: list[str] = []
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        assert tracker.run_id is None, "the store has refused, nobody waits for more"
-    (line,) = said
-    assert "2 events of this run wait in" in line and "http://127.0.0.1:9 (ConnectionRefusedError: " in line
-    assert senders[0].wait(60) == 0 and unsent(project) == 1 and not is_held(project / LOG)
-    assert send_left_over(project).waiting == 2
 
 
 def fails(*_args: object) -> subprocess.Popen[bytes]:
@@ -127,8 +113,7 @@ def test_a_sender_that_cannot_run_is_reported_and_not_waited_for(
     said: list[str] = []
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         assert tracker.run_id is None
-    (line,) = said
-    assert reason in line and "2 events of this run wait in" in line
+    assert len(said) == 1 and reason in said[0] and "2 events" in said[0]
     assert send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "FINISHED"
 
 
@@ -142,12 +127,9 @@ def test_a_damaged_journal_does_not_block_the_others(project: Path, capfd: pytes
         assert tracker.run_id
     assert runs(project)["x"].info.status == "FINISHED"
     assert all(journal.home.is_dir() for journal in damaged)
-    count = capfd.readouterr().err.count("not an event")
-    assert 2 <= count <= 4, "of each at the sender's start and the stage's, not in every round"
-    problems = sorted(send_left_over(project).problems)
-    assert len(problems) == 2
-    for journal, problem in zip(sorted(damaged, key=lambda journal: journal.home), problems, strict=True):
-        assert f"{journal.events}, byte " in problem and "does not block the others" in problem
+    assert 2 <= capfd.readouterr().err.count("not an event") <= 4, "not in every round"
+    problems = " ".join(send_left_over(project).problems)
+    assert all(f"{journal.events}, byte " in problems for journal in damaged)
 
 
 @pytest.mark.slow
