@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from paco_core.benchmarks import generated, rankings
 from paco_core.benchmarks.edit_changes import compare_edits
 from paco_core.benchmarks.paired_changes import compare_changes
-from paco_core.benchmarks.tables import interval, signed
-from paco_core.config.params import load
+from paco_core.benchmarks.tables import signed
 from paco_core.experiments import reproduction_summary
 from paco_core.io.files import DataError
 from paco_core.operations.promotion import decision
-from paco_core.painting.painted import AFTER, BEFORE, Painted
-from paco_core.tasks.sets import SETS
-from tests.support.grpo_toys import record
+from paco_core.painting.painted import AFTER, BEFORE
 
 NAN = float("nan")
 SCORES = {BEFORE: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], AFTER: [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, NAN, NAN]}
@@ -45,7 +42,6 @@ def test_a_change_and_its_two_means_are_over_the_cases_that_both_have() -> None:
     assert found.before.missing == found.after.missing == found.change.missing == 2
     assert result.metrics()["p.px64.editing.change_missing"] == 2
     assert signed(found.change) == "+0.100 (+0.100 to +0.100), 2 missing"
-    assert interval(found.after).endswith(", 2 missing")
 
 
 def test_means_by_task_type_are_over_the_edits_that_both_have() -> None:
@@ -57,36 +53,15 @@ def test_means_by_task_type_are_over_the_edits_that_both_have() -> None:
 @pytest.mark.parametrize(("share", "accepted"), [(0.25, True), (0.2, False)])
 def test_too_many_failed_images_of_one_mean_end_a_benchmark(share: float, accepted: bool) -> None:
     """2 of 8 images after training, which are 2 of 16 of all."""
-    if accepted:
+    with nullcontext() if accepted else pytest.raises(DataError, match="editing of p at 64 px"):
         generated.validate_measures(table(), ["editing"], share, {})
-        return
-    with pytest.raises(DataError) as error:
-        generated.validate_measures(table(), ["editing"], share, {"busy": 2})
-    assert all(
-        text in str(error.value) for text in ("editing of p at 64 px", AFTER, "2 of 8", "max_failed_share", "busy")
-    )
-
-
-def test_measuring_sets_counts_failures(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
-    def fails(_batch: Any) -> np.ndarray:
-        return np.array([NAN, 0.5])
-
-    monkeypatch.setattr(fails, "name", "consistency", raising=False)
-    monkeypatch.setattr(fails, "causes", {"no answer": 1}, raising=False)
-    monkeypatch.setattr(generated, "set_measures", lambda *_args: [fails])
-    params = load(repository / "params.yaml").model_copy(update={"world": "published"})
-    painted = [Painted("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
-    monkeypatch.setattr(Painted, "panels", [])
-    with pytest.raises(DataError, match="consistency: no answer"):
-        generated.measure(painted, generated.Cases(SETS, [], [], 1), repository, params, repository)
 
 
 def test_a_judge_that_fails_on_too_many_rankings_is_refused() -> None:
     judged = rankings.CandidateScores("base", [(0.1, 0.2), (NAN, 0.3), (0.1, 0.2)], Counter({"no answer": 1}))
     assert rankings.validate_scores(judged, 0.4) is judged
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match="base"):
         rankings.validate_scores(judged, 0.3)
-    assert all(text in str(error.value) for text in ("base", "1 of 3", "no answer"))
 
 
 def test_a_decision_shows_the_means_that_its_difference_is_of() -> None:
@@ -99,7 +74,6 @@ def test_a_decision_shows_the_means_that_its_difference_is_of() -> None:
     assert made.incumbent is not None and made.test is not None
     assert made.candidate.figures["accuracy"] - made.incumbent.figures["accuracy"] == pytest.approx(0.1)
     assert made.test.difference == pytest.approx(0.1) and made.metrics()["difference/accuracy_missing"] == 2
-    assert "2 of 8 cases missing" in made.text()
 
 
 def test_a_group_with_a_failed_case_has_no_mean_in_a_reproduction(tmp_path: Path) -> None:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
-import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,14 +16,11 @@ from PIL import Image
 from paco_core.benchmarks import edit_rankings
 from paco_core.benchmarks import rankings as bench
 from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench, read_rank_bench, read_scores
-from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.io.files import DataError, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.storybook.drawn_cases import TASKS, edit_comparisons
 from paco_core.storybook.world import VOCABULARY
-from tests.support import REPOSITORY
-from tests.support.doc_commands import blocks
 
 
 def public(root: Path, **changes: Any) -> Path:
@@ -51,12 +44,13 @@ def public(root: Path, **changes: Any) -> Path:
 
 
 class Dark:
-    """Prefers dark second pictures; remembers how many pairs it was asked."""
+    """Prefers dark second pictures; remembers their sizes."""
 
-    asked = 0
+    def __init__(self) -> None:
+        self.sizes: set[tuple[int, int]] = set()
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        self.asked += len(queries)
+        self.sizes |= {query.second.size for query in queries}
         return [Score(1 - query.second.getpixel((0, 0))[0] / 100) for query in queries]  # type: ignore[index]
 
 
@@ -69,28 +63,24 @@ def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
     assert judged.scores[0] == pytest.approx((1.0, 0.9, 0.8, 0.7))
     result = bench.evaluate_rankings(instances, {"x": judged}, [], resamples=20)
     assert result.estimates["x"]["top1"].mean == 0.0
-    text = result.tables(CONSISTENCY_RANK, "marked")[0].markdown()
-    apart = result.tables(CONSISTENCY_RANK, "theme")
-    assert "published" not in str(apart[0].rows) and len(apart[1].rows) == len(CONSISTENCY_RANK)
-    assert "| PaCo-Reward-7B (published) | 0.449 | 0.557 | – | – | 0.250 | 0.288 | – |  |" in text
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "kind"),
     [
-        ({"rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_3.png"]}, r":2: ranking: rank_images .* does not order"),
-        ({"folder": "009"}, r":2: prompt: prompt_data.jsonl has none with idx '009'"),
-        ({"ref_image": "9_9.png"}, r":2: .*9_9.png: no such picture"),
-        ({"ref_image": "../../secret.png"}, r":2: picture: '../../secret.png' is not a picture name"),
-        ({"comp_images": "1_0.png"}, r":2: record: comp_images and rank_images must be lists"),
-        ({"folder": "000"}, r":2: duplicate: the same reference and candidates"),
+        ({"rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_3.png"]}, "ranking"),
+        ({"folder": "009"}, "prompt"),
+        ({"ref_image": "9_9.png"}, "picture"),
+        ({"ref_image": "../../secret.png"}, "picture"),
+        ({"comp_images": "1_0.png"}, "record"),
+        ({"folder": "000"}, "duplicate"),
     ],
 )
-def test_bad_rows_are_left_out_with_file_line_and_cause(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_bad_rows_are_left_out_with_file_line_and_cause(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
     instances, found = read_rank_bench(public(tmp_path, **changes))
     assert [instance.prompt_id for instance in instances] == ["000"]
     ((place, cause),) = found.rejected
-    assert re.search(message, f"{place}: {cause}")
+    assert place.endswith(":2") and cause.startswith(kind)
 
 
 def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
@@ -111,32 +101,8 @@ def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
     read_scores("x", tmp_path / "bad.jsonl", instances, rejected)
     assert rejected.figures() == {"rejected.duplicate": 1, "rejected.line": 1, "rejected.record": 2}
     write_jsonl(tmp_path / "bad.jsonl", [{**rows[0], "score": "high"}])
-    with pytest.raises(DataError, match=r"none of its rows .*bad.jsonl:1: record: score 'high' is not a finite number"):
+    with pytest.raises(DataError, match=r"bad\.jsonl"):
         read_scores("x", tmp_path / "bad.jsonl", instances, Rejected())
-
-
-def test_the_script_for_dreamsim_writes_a_table_of_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The how-to's script, with a model that returns the difference of the first pixels in place of DreamSim's."""
-    page = blocks(REPOSITORY, "docs/how-to/reward-model.md")
-    (script,) = (textwrap.dedent(block.script) for block in page if block.language == "python")
-
-    def preprocess(image: Image.Image) -> SimpleNamespace:
-        red = image.getpixel((0, 0))[0]  # type: ignore[index]
-        return SimpleNamespace(cuda=lambda: red)
-
-    def model(first: int, second: int) -> SimpleNamespace:
-        return SimpleNamespace(item=lambda: abs(first - second) / 100)
-
-    stub = SimpleNamespace(dreamsim=lambda **_options: (model, preprocess))
-    monkeypatch.setitem(sys.modules, "dreamsim", stub)  # type: ignore[arg-type]
-    folder = public(tmp_path / "data/external/rankings")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(script, "dreamsim_scores.py", "exec"), {})
-    instances, _ = read_rank_bench(folder)
-    rejected = Rejected()
-    judged = read_scores("DreamSim", tmp_path / "data/external/dreamsim.jsonl", instances, rejected)
-    assert [list(scores) for scores in judged.scores] == [pytest.approx([1.0, 0.9, 0.8, 0.7])] * 2
-    assert not judged.causes and not rejected
 
 
 DIMENSIONS = ("prompt_following", "consistency", "overall")
@@ -178,43 +144,35 @@ def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
         source, better, worse = cases[number].images()
         shades = [image.getpixel((0, 0))[0] for image in (source, better, worse)]  # type: ignore[index]
         assert shades == [10, 90, 20 + number]
-    queries: list[PairQuery] = []
-
-    class Noting:
-        def score(self, asked: Sequence[PairQuery]) -> list[Score]:
-            queries.extend(asked)
-            return [Score(0.5) for _ in asked]
-
-    edit_rankings.score_edits("x", Noting(), cases)
-    assert {query.second.size for query in queries} == {(4, 4)}, "edited pictures take the size of their source"
+    judge = Dark()
+    edit_rankings.score_edits("x", judge, cases)
+    assert judge.sizes == {(4, 4)}, "edited pictures take the size of their source"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "kind"),
     [
-        ({"dimension": "beauty"}, r"row 4: record: dimension 'beauty' is not one of prompt_following"),
-        ({"key": ["one"]}, r"row 4: record: key is \['one'\], expected two"),
-        ({"instruction": " "}, r"row 4: record: instruction ' ' is blank, expected words"),
-        ({"output_images": [stored(grey(1))]}, "row 4: picture: 1 edited pictures, expected two"),
-        ({"input_image": {"bytes": b"none", "path": None}}, "row 4: picture: embedded: not a readable picture"),
-        ({"input_image": {"bytes": stored(grey(1))["bytes"][:40], "path": None}}, "row 4: picture: embedded: not a"),
-        ({"input_image": {"bytes": None, "path": "gone.png"}}, "row 4: picture: .*gone.png: no such picture"),
-        ({"key": ["1_a", "1_b"]}, "row 4: duplicate: 1_a > 1_b was compared by consistency in an earlier row"),
+        ({"dimension": "beauty"}, "record"),
+        ({"key": ["one"]}, "record"),
+        ({"instruction": " "}, "record"),
+        ({"output_images": [stored(grey(1))]}, "picture"),
+        ({"input_image": {"bytes": stored(grey(1))["bytes"][:40], "path": None}}, "picture"),
+        ({"input_image": {"bytes": None, "path": "gone.png"}}, "picture"),
+        ({"key": ["1_a", "1_b"]}, "duplicate"),
     ],
 )
-def test_bad_cases_are_left_out_and_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_bad_cases_are_left_out_and_named(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
     cases, rejected = read_edit_bench(edit_bench(tmp_path, **changes))
     ((place, cause),) = rejected
-    assert len(cases) == 5 and re.search(message, f"{place}: {cause}")
+    assert len(cases) == 5 and place.endswith("row 4") and cause.startswith(kind)
 
 
 def test_a_benchmark_without_a_usable_row_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no Parquet file"):
-        read_edit_bench(tmp_path / "empty")
     (tmp_path / "data").mkdir()
     pd.DataFrame({"key": [1]}).to_parquet(tmp_path / "data" / "other.parquet")
-    with pytest.raises(DataError, match="column instruction, input_image"):
-        read_edit_bench(tmp_path)
+    for folder in (tmp_path, tmp_path / "empty"):
+        with pytest.raises(DataError, match=str(folder)):
+            read_edit_bench(folder)
 
 
 def test_the_embedded_world_draws_what_it_claims() -> None:

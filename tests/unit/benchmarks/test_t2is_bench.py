@@ -21,7 +21,7 @@ from paco_core.benchmarks.t2is_bench.scorers import EndpointScorer, Predictor
 from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere, write_painted
 from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
-from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams, PredictorParams
+from paco_core.config.params_benchmarks import PredictorParams
 from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
@@ -50,6 +50,9 @@ def shade(image: Image.Image) -> int:
     return int(image.getpixel((0, 0))[0])  # type: ignore[index, arg-type]
 
 
+SET = RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)])
+
+
 class Judge:
     """Scores by a function of the pictures' shades and the question; remembers what it was asked."""
 
@@ -71,7 +74,7 @@ def test_consistency_is_the_mean_over_pairs_then_criteria() -> None:
 
     judge = Judge(answer)
     measure = ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "published")
-    found = measure.measure(RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)]))
+    found = measure.measure(SET)
     distance = np.mean([abs(a - b) / 100 for a, b in combinations((0, 10, 30, 60), 2)])
     assert found["identity"] == pytest.approx([0.75 * distance]) and found["style"] == pytest.approx([0.25 * distance])
     assert np.isnan(found["logic"]).all() and measure.count(RECORDS[0]) == len(judge.asked) == 18
@@ -81,21 +84,14 @@ def test_consistency_is_the_mean_over_pairs_then_criteria() -> None:
     assert first.first.size == (504, 504)  # 512, as Qwen's preprocessing rounds it
 
 
-def test_in_the_words_of_the_rl_panels_stay_as_they_are() -> None:
-    judge = Judge(lambda _shades, _text: 0.5)
-    ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "rl").measure(
-        RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)])
-    )
-    assert judge.asked[0].instruction.endswith("Please answer Yes or No first, then provide detailed reasons.")
-    assert judge.asked[0].pictures[0].size == (8, 8)
-
-
 def test_a_failed_question_makes_its_dimension_unknown_and_not_zero() -> None:
     judge = Judge(lambda shades, text: math.nan if "colour" in text and shades == [30, 60] else 0.5)
     measure = ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "rl")
-    found = measure.measure(RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)]))
+    found = measure.measure(SET)
     assert np.isnan(found["identity"]).all() and found["style"] == pytest.approx([0.5])
     assert measure.causes == {"no answer": 1}
+    assert judge.asked[0].instruction.endswith("Please answer Yes or No first, then provide detailed reasons.")
+    assert judge.asked[0].pictures[0].size == (8, 8), "in the words of the RL panels stay as they are"
 
 
 def test_alignment_is_the_mean_over_texts_then_panels() -> None:
@@ -103,17 +99,13 @@ def test_alignment_is_the_mean_over_texts_then_panels() -> None:
     values = {"a": 0.2, "b": 0.4, "c": 0.9, "d": 0.5, "e": 0.6, "f": 0.7}
     judge = Judge(lambda _shades, text: values[text])
     measure = AlignmentWithTexts(judge, Questions(panels={RECORDS[0].idx: texts}), "text")
-    found = measure.measure(RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)]))
-    assert found["entity"] == pytest.approx([(0.3 + 0.5 + 0.6 + 0.7) / 4]) and found["attribute"] == pytest.approx(
-        [0.9]
-    )
+    found = measure.measure(SET)
+    assert found["entity"] == pytest.approx([(0.3 + 0.5 + 0.6 + 0.7) / 4])
+    assert found["attribute"] == pytest.approx([0.9])
     assert np.isnan(found["relation"]).all() and measure.count(RECORDS[0]) == 6
-    asked = Judge(lambda _shades, _text: 1.0)
-    AlignmentWithTexts(asked, Questions(panels={RECORDS[0].idx: texts}), "published").measure(
-        RewardBatch(RECORDS[:1], [greys(0, 10, 30, 60)])
-    )
-    assert asked.asked[0].instruction == 'Does this figure show "a"? Please answer yes or no.'
-    assert isinstance(asked.asked[0], PictureQuery)
+    judge = Judge(lambda _shades, _text: 1.0)
+    AlignmentWithTexts(judge, Questions(panels={RECORDS[0].idx: texts}), "published").measure(SET)
+    assert judge.asked[0].instruction == 'Does this figure show "a"? Please answer yes or no.'
 
 
 def sets(**columns: Sequence[float]) -> pd.DataFrame:
@@ -137,9 +129,10 @@ def test_the_average_weighs_the_three_parts() -> None:
 
 
 def test_panels_weigh_alike_in_alignment_and_sets_in_consistency() -> None:
-    table = sets(entity=[1.0, 0.0], identity=[1.0, 0.0]).assign(panels=[6, 2])
+    table = sets(entity=[1.0, 0.0], identity=[1.0, 0.0]).assign(panels=[6, 2], prompt_id="p")
     found = estimate_sets(table, resamples=50)
     assert found["entity"].mean == pytest.approx(0.75) and found["identity"].mean == pytest.approx(0.5)
+    assert found["identity"].groups == 1, "intervals are over prompts"
     assert "average" not in found and "aesthetics" not in found
 
 
@@ -151,66 +144,34 @@ def test_sets_of_several_layouts_have_rows_of_each() -> None:
         {("2x2", "before"): 0.2, ("2x2", "after"): 0.4, ("1x3", "before"): 0.9, ("1x3", "after"): 1.0}
     )
     assert estimate_layouts(table, {"a": "2x2", "b": "2x2"}) == {}
-    whole = {m: estimate_sets(rows, resamples=50) for m, rows in table.groupby("method")}
-    *before, last = result_tables(whole, {}, [], found)
-    assert last.title == "T2IS-Bench by layout" and last.detail and len(last.head) == len(last.rows[0])
+    last = result_tables({m: estimate_sets(rows) for m, rows in table.groupby("method")}, {}, [], found)[-1]
     assert [row[:2] for row in last.rows] == [["before", "2x2"], ["after", "2x2"], ["before", "1x3"], ["after", "1x3"]]
-    assert result_tables(whole, {}, [], {}) == before
-
-
-def test_intervals_are_over_prompts() -> None:
-    """Four pictures of one prompt are one case: the interval is wider than over 24 free ones."""
-    values = [0.2] * 12 + [0.8] * 12
-    together = estimate_sets(sets(identity=values).assign(prompt_id=[n // 4 for n in range(24)]), resamples=500)[
-        "identity"
-    ]
-    apart = estimate_sets(sets(identity=values), resamples=500)["identity"]
-    assert together.high - together.low > apart.high - apart.low and together.mean == apart.mean == pytest.approx(0.5)
-
-
-def public(tmp_path: Path) -> tuple[Path, Path]:
-    """The two files as they are published, of one case with four panels."""
-    criteria = {
-        "0001_0003": {"Style": [{"Palette": "one palette"}], "Identity": [{"Face": "one face", "Hat": "one hat"}]}
-    }
-    panel = {"Entity": ["a child"], "Attribute": ["the child is small"], "Relation": ["the child is on grass"]}
-    alignment = {"0001_0003": {f"sub_{n}": panel for n in range(4)}}
-    (tmp_path / "prompt_consistency.json").write_text(json.dumps(criteria))
-    (tmp_path / "prompt_alignment.json").write_text(json.dumps(alignment))
-    return tmp_path / "prompt_consistency.json", tmp_path / "prompt_alignment.json"
 
 
 def test_the_published_files_are_read_as_they_are(tmp_path: Path) -> None:
-    consistency, alignment = public(tmp_path)
+    criteria = {"Style": [{"Palette": "one palette"}], "Identity": [{"Face": "one face", "Hat": "one hat"}]}
+    panel = {"Entity": ["a child"], "Attribute": ["it is small"], "Relation": ["it is on grass"]}
+    consistency, alignment = tmp_path / "prompt_consistency.json", tmp_path / "prompt_alignment.json"
+    consistency.write_text(json.dumps({"0001_0003": criteria}))
+    alignment.write_text(json.dumps({"0001_0003": {f"sub_{n}": panel for n in range(4)}}))
     questions = Questions(read_criteria(consistency, rejected := Rejected()), read_panels(alignment, rejected))
     assert not rejected
     record = PromptRecord.model_validate({**RECORDS[0].model_dump(), "original_idx": "0001_0003"})
     found = questions.of(record)
     assert found.criteria == {"Style": ["one palette"], "Identity": ["one face", "one hat"]}
-    assert (
-        found.panels is not None and len(found.panels) == 4 and found.panels[3]["Relation"] == ["the child is on grass"]
-    )
-    with pytest.raises(DataError, match=f"no case '{RECORDS[1].idx}', of record .*it has 1 cases, such as 0001_0003"):
+    assert found.panels == [{"Entity": ["a child"], "Attribute": ["it is small"], "Relation": ["it is on grass"]}] * 4
+    with pytest.raises(DataError, match=f"'{RECORDS[1].idx}'"):
         questions.of(RECORDS[1])
     wide = PromptRecord.model_validate({**record.model_dump(), "layout": "1x3"})
-    with pytest.raises(DataError, match="describes 4 panels, the layout 1x3"):
+    with pytest.raises(DataError, match="1x3"):
         questions.of(wide)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("[]", "expected the layout"),
-        ("{}", "none of its 0 cases"),
-        ('{"1": {"Style": [{"Palette": 3}]}}', "case 1: record: Style.0.Palette"),
-        ('{"1": {"Style": ', "not valid JSON"),
-    ],
-)
-def test_damaged_files_are_named(tmp_path: Path, content: str, said: str) -> None:
+@pytest.mark.parametrize("content", ["[]", "{}", '{"1": {"Style": [{"Palette": 3}]}}', '{"1": {"Style": '])
+def test_damaged_files_are_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "c.json").write_text(content)
-    with pytest.raises(DataError, match=said) as raised:
+    with pytest.raises(DataError, match=r"c\.json"):
         read_criteria(tmp_path / "c.json", Rejected())
-    assert "c.json" in str(raised.value)
 
 
 def test_cases_that_are_damaged_or_missing_are_left_out(tmp_path: Path) -> None:
@@ -220,31 +181,17 @@ def test_cases_that_are_damaged_or_missing_are_left_out(tmp_path: Path) -> None:
     questions = Questions(read_criteria(tmp_path / "c.json", rejected := Rejected()))
     assert [r.idx for r in questions.usable_records(RECORDS, rejected)] == [r.idx for r in RECORDS[1:-1]]
     assert rejected.figures() == {"rejected.record": 1, "rejected.text": 2}
-    with pytest.raises(DataError, match="no painted set can be judged, e.g. "):
+    with pytest.raises(DataError):
         questions.usable_records(RECORDS[:1], Rejected())
 
 
-def test_without_files_the_criteria_of_a_record_are_asked() -> None:
-    assert Questions().of(RECORDS[0]).criteria.keys() == {"Identity", "Style", "Logic"}
-    with pytest.raises(DataError, match=r"needs t2is_bench\.texts"):
-        AlignmentWithTexts(Judge(lambda *_: 0.5), Questions(), "published").count(RECORDS[0])
-
-
-def logprobs(**tokens: float) -> Raw:
-    listed = [{"token": token, "logprob": value} for token, value in tokens.items()]
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "Yes"},
-        "logprobs": {"content": [{"top_logprobs": listed}]},
-    }
-    return Raw(body=json.dumps({"model": "judge-2026-11", "choices": [choice]}).encode())
-
-
 def test_any_endpoint_with_log_probabilities_judges() -> None:
-    def answer(body: dict[str, Any], _number: int) -> Raw:
-        return logprobs(Yes=math.log(0.6), No=math.log(0.2), yes=math.log(0.1))
-
-    with ChatServer(answer) as server:
+    tokens = {"Yes": 0.6, "No": 0.2, "yes": 0.1}
+    listed = [{"token": token, "logprob": math.log(value)} for token, value in tokens.items()]
+    message = {"role": "assistant", "content": "Yes"}
+    choice = {"index": 0, "message": message, "logprobs": {"content": [{"top_logprobs": listed}]}}
+    body = json.dumps({"model": "judge-2026-11", "choices": [choice]}).encode()
+    with ChatServer(lambda _body, _number: Raw(body=body)) as server:
         found = EndpointScorer(server.params()).score([PairQuery(*greys(1, 2), "q"), PictureQuery(greys(3)[0], "r")])
         first, second = (body["messages"][0]["content"] for body in server.bodies[:2])
     assert [score.value for score in found] == pytest.approx([7 / 9, 7 / 9])
@@ -254,14 +201,8 @@ def test_any_endpoint_with_log_probabilities_judges() -> None:
 def test_an_endpoint_without_log_probabilities_gives_no_score() -> None:
     with ChatServer(lambda _body, _number: Raw(body=b'{"choices": [{"message": {"content": "Yes"}}]}')) as server:
         score = EndpointScorer(server.params()).score([PictureQuery(greys(3)[0], "r")])[0]
-    assert score.failed and score.cause == "the answer lacks log-probabilities"
-
-
-def test_an_endpoint_that_serves_nothing_ends_the_run() -> None:
-    with (
-        ChatServer(lambda _body, _number: Raw(status=503)) as server,
-        pytest.raises(ChatError, match="8 questions in a row"),
-    ):
+    assert score.failed
+    with ChatServer(lambda _body, _number: Raw(status=503)) as server, pytest.raises(ChatError):
         EndpointScorer(server.params(retries=0)).score([PictureQuery(greys(3)[0], str(n)) for n in range(20)])
 
 
@@ -290,39 +231,26 @@ def test_sets_painted_elsewhere_join_by_case_and_number(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     found = sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())
     assert [shade(panel) for panel in found[0].panels()] == [4, 5, 6, 7] and found[0].method == "AutoT2IS"
-    assert rejected.rows[0][1] == "set: 1 pictures, its layout 2x2 has 4" and len(rejected) == 2
-    assert rejected.rows[0][0] == f"{tmp_path}: case {RECORDS[1].idx}"
+    assert rejected.rows[0][0] == f"{tmp_path}: case {RECORDS[1].idx}" and len(rejected) == 2
     (tmp_path / f"{RECORDS[1].idx}_0001.jpg").unlink()
     for number, grey in enumerate(greys(4, 5, 6, 7), start=1):
         grey.resize((8 * number, 8)).save(tmp_path / f"{RECORDS[1].idx}_{number:04d}.png")
         grey.save(tmp_path / f"{RECORDS[2].idx}_{number:04d}.png")
     cut = tmp_path / f"{RECORDS[2].idx}_0004.png"
-    Image.effect_noise((8, 8), 50).convert("RGB").save(cut)
     cut.write_bytes(cut.read_bytes()[:-40])
-    assert len(sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())) == 1
-    assert "one set has the sizes 8x8, 16x8, 24x8, 32x8" in rejected.rows[0][1]
-    assert "0004.png: not a readable picture" in rejected.rows[1][1]
-    with pytest.raises(DataError, match="no whole set of pictures"):
-        sets_elsewhere("AutoT2IS", tmp_path, RECORDS[1:], Rejected())
+    with pytest.raises(DataError):
+        sets_elsewhere("AutoT2IS", tmp_path, RECORDS[1:], rejected := Rejected())
+    assert [place for place, _ in rejected.rows] == [f"{tmp_path}: case {record.idx}" for record in RECORDS[1:]]
 
 
 def test_panels_are_painted_one_at_a_time_and_shown_as_a_grid(tmp_path: Path) -> None:
-    texts = [panel.prompt for panel in panel_records(RECORDS[0])]
-    assert len(set(texts)) == 4 and all(text.startswith("All images show") for text in texts)
+    assert len({panel.prompt for panel in panel_records(RECORDS[0])}) == 4
     policy = FluxPolicy.load(str(tiny_flux(tmp_path)), "cpu", "float32")
     recipe: Any = type("Recipe", (), {"eval_sizes": [16], "guidance": 3.5, "max_sequence_length": TEXT_LENGTH})
-    done: list[int] = []
-    found = paint_separately(policy, "flux", recipe, RECORDS[:2], seeds=[0, 1], steps=1, advance=done.append)
+    found = paint_separately(policy, "flux", recipe, RECORDS[:2], seeds=[0, 1], steps=1, advance=lambda _count: None)
     assert [(p.record.idx, p.seed) for p in found] == [(r.idx, s) for r in RECORDS[:2] for s in (0, 1)]
-    assert sum(done) == 16 and {p.image.size for p in found} == {(32, 32)}
+    assert {p.image.size for p in found} == {(32, 32)}
     assert found[0].panels[0].tobytes() != found[0].panels[1].tobytes()
-
-
-@pytest.mark.parametrize("given", [{}, {"model": "a/b", "vqascore": {"python": "python"}}])
-def test_a_part_has_one_judge(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="name one of model, endpoint"):
-        AlignmentParams.model_validate(given)
-    assert JudgeParams(model="a/b").wording == "published"
 
 
 PACKAGES = {
@@ -373,6 +301,7 @@ def test_predictors_run_in_an_environment_of_their_own(environment: str) -> None
     measure = AlignmentWithTexts(predictor, Questions(panels={RECORDS[0].idx: texts}), "text")
     found = measure.measure(RewardBatch(RECORDS[:1], [greys(10, 20, 30, 40)]))
     assert found["entity"] == pytest.approx([0.25 + 0.0015])
+    assert predictor.score([PictureQuery(greys(200)[0], "x")])[0].failed, "no score is above 1"
     predictor.close()
     predictor = Predictor(aesthetics, given, "aesthetic-predictor-v2-5")
     found = Aesthetics(predictor).measure(RewardBatch(RECORDS[:1], [greys(51, 51, 102, 102)]))
@@ -380,19 +309,9 @@ def test_predictors_run_in_an_environment_of_their_own(environment: str) -> None
     predictor.close()
 
 
-def test_a_score_out_of_bounds_is_none(environment: str) -> None:
-    predictor = Predictor(vqascore, PredictorParams(python=environment, device="cpu"), "t2v-metrics")
-    score = predictor.score([PictureQuery(greys(200)[0], "x")])[0]
-    predictor.close()
-    assert score.failed and "not in [0, 1]" in str(score.cause)
-
-
 def test_a_missing_environment_says_what_it_needs(tmp_path: Path) -> None:
-    nowhere = Predictor(vqascore, PredictorParams(python=str(tmp_path / "none"), device="cpu"), "t2v-metrics")
-    with pytest.raises(DataError, match="make an environment with t2v-metrics and name its python"):
-        nowhere.score([PictureQuery(greys(1)[0], "x")])
-    nowhere.close()
-    bare = Predictor(vqascore, PredictorParams(python=sys.executable, device="cpu"), "t2v-metrics")
-    with pytest.raises(DataError, match="No module named 't2v_metrics'"):
-        bare.score([PictureQuery(greys(1)[0], "x")])
-    bare.close()
+    for python, missing in ((str(tmp_path / "none"), "t2v-metrics"), (sys.executable, "t2v_metrics")):
+        predictor = Predictor(vqascore, PredictorParams(python=python, device="cpu"), "t2v-metrics")
+        with pytest.raises(DataError, match=missing):
+            predictor.score([PictureQuery(greys(1)[0], "x")])
+        predictor.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks.checks import every_question_was_answered
 from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, write_painted
-from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip, estimate_stories, write_outputs
+from paco_core.benchmarks.vistory import AdherenceToShots, SimilarityByClip, estimate_stories
 from paco_core.cli.exchange import export
 from paco_core.config.params import load
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.exchange.vistory import import_vistory
 from paco_core.io import paths
-from paco_core.io.files import DataError, read_json
+from paco_core.io.files import read_json
 from paco_core.io.pictures import read_image
 from paco_core.models.open_clip import OpenClip
 from paco_core.painting.paint import paint_sizes
@@ -95,10 +94,8 @@ def test_likeness_is_averaged_by_character_as_published(tmp_path: Path) -> None:
 
 def test_what_a_story_cannot_compare_is_unknown_and_not_zero(tmp_path: Path) -> None:
     story = record("A", "B", pictures={"A": [], "B": []})
-    found = SimilarityByClip(Angles(), tmp_path).measure(RewardBatch([story], [[at(0), at(60)]]))
-    known = {name for name, column in found.items() if not np.isnan(column).any()}
-    assert known == {"style_self"}
-    table = pd.DataFrame({"prompt_id": ["s"], **found})
+    columns = SimilarityByClip(Angles(), tmp_path).measure(RewardBatch([story], [[at(0), at(60)]]))
+    table = pd.DataFrame({"prompt_id": ["s"], **columns})
     assert set(estimate_stories(table, resamples=10)) == {"style_self"}
 
 
@@ -123,14 +120,10 @@ def test_each_panel_is_asked_about_its_own_shot() -> None:
     assert found["setting"] == 0.5 and found["action"] == pytest.approx(0.2)
     assert found["character"] == pytest.approx((0.2 + (0.2 + 0.6) / 2) / 2) and math.isnan(found["camera"])
     assert measure.causes == {"no answer": 1} and measure.count(story) == len(judge.asked) == 9
-    shown = {query.instruction: query.pictures[0] for query in judge.asked}
-    assert all(
-        picture is panels[number] for text, picture in shown.items() for number in (0, 1) if f"act {number}" in text
-    )
-    table = pd.DataFrame(
-        {"prompt_id": ["s"], "setting": [0.5], "action": [0.2], "camera": [math.nan], "character": [0.3]}
-    )
-    assert estimate_stories(table, resamples=10)["adherence"].mean == pytest.approx((0.5 + 0.2 + 0.3) / 3)
+    for query in judge.asked:
+        assert all(query.pictures[0] is panels[n] for n in (0, 1) if f"act {n}" in query.instruction)
+    row = {"prompt_id": "s", "setting": 0.5, "action": 0.2, "camera": math.nan, "character": 0.3}
+    assert estimate_stories(pd.DataFrame([row]), resamples=10)["adherence"].mean == pytest.approx((0.5 + 0.2 + 0.3) / 3)
 
 
 def story_recipe() -> Any:
@@ -167,57 +160,21 @@ def context(root: Path, **changes: Any) -> StageContext:
 @pytest.mark.slow
 def test_the_stage_measures_painted_stories(project: Path) -> None:
     asked = context(project, adherence={"model": str(ZOO / "qwen2_5_vl")})
-    assert vistory.STAGE.skipped(asked.params) is None
     vistory.run(asked)
     found = read_json(project / paths.VISTORY / "results.json")
     assert list(found["methods"]) == ["klein.px128.before", "klein.px128.after"] and found["failed"] == {}
-    columns = {*SimilarityByClip.columns, *AdherenceToShots.columns, "adherence"}
-    assert all(set(row) == columns for row in found["figures"].values())
     assert all(value["groups"] == 2 for row in found["figures"].values() for value in row.values())
     sets = painted_sets(project / paths.T2IS, read_records(project / paths.T2IS, None))
     rows = OpenClip(ZOO / "clip").embed(sets[0].panels())
     table = pd.read_parquet(project / paths.VISTORY / "per_story.parquet")
     expected = np.mean([a @ b for a, b in combinations(rows, 2)])
     assert len(table) == 4 and table["style_self"][0] == pytest.approx(expected, abs=1e-6)
-    reported = asked.tracker.metrics.call_args.args[0]  # type: ignore[attr-defined]
-    assert reported["vistory/stories"] == 4 and reported["vistory/failed"] == 0
-    text = (project / paths.VISTORY / "results.md").read_text()
-    assert "klein at 128 px, after training" in text and "ViStoryBench crops characters" in text
-
-
-def test_a_judge_that_fails_too_often_ends_the_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paco_core.benchmarks.t2is_bench.evaluators.load_scorer", lambda *_args: Judge({"": math.nan}))
-    with pytest.raises(DataError) as error:
-        vistory.run(context(project, clip=None, adherence={"model": str(ZOO / "qwen2_5_vl")}))
-    assert all(text in str(error.value) for text in ("adherence", "max_failed_share", "no answer"))
-
-
-def test_the_stage_names_what_is_no_story(project: Path, tmp_path: Path) -> None:
-    other = record("A", pictures={"A": []}).model_copy(update={"shots": []})
-    write_painted(tmp_path / paths.T2IS, [Painted("klein", 8, BEFORE, other, 0, at(0))])
-    (tmp_path / "data/external").mkdir()
-    (tmp_path / "data/external/vistory").symlink_to(project / "data/external/vistory")
-    with pytest.raises(
-        DataError, match=r"none of the painted sets is a story; name data/external/vistory/prompts_en.jsonl"
-    ):
-        vistory.run(context(tmp_path))
-    with pytest.raises(DataError, match="none of what was painted is a story"):
-        write_outputs(tmp_path / paths.T2IS, tmp_path / "outputs", datetime.now(UTC))
-
-
-def test_without_stories_the_stage_is_skipped(project: Path, tmp_path: Path) -> None:
-    assert "names no stories" in str(vistory.STAGE.skipped(load(REPOSITORY / "params.yaml")))
-    assert "neither" in str(vistory.STAGE.skipped(context(project, clip=None).params))
-    (tmp_path / "metrics.json").write_text("{}")
-    assert every_question_was_answered(tmp_path / "metrics.json").passed
 
 
 def test_painted_stories_lie_where_the_public_evaluation_reads_them(project: Path, tmp_path: Path) -> None:
-    answer = export(project, "vistory", tmp_path / "outputs", "other")
-    assert answer.figures["stories"] == 4 and answer.figures["pictures"] == 14
-    modes = sorted(path.name for path in (tmp_path / "outputs/klein").iterdir())
-    assert modes == ["px128-after-seed0", "px128-before-seed0"]
-    (run,) = (tmp_path / "outputs/klein" / modes[0] / "en").iterdir()
+    export(project, "vistory", tmp_path / "outputs", "other")
+    assert (tmp_path / "outputs/klein/px128-before-seed0").is_dir()
+    (run,) = (tmp_path / "outputs/klein/px128-after-seed0/en").iterdir()
     datetime.strptime(run.name, "%Y%m%d-%H%M%S")  # or raises
     shots = {story.name: sorted(path.name for path in (story / "shots").iterdir()) for story in run.iterdir()}
     assert shots == {"01": [f"{n:02d}.png" for n in range(1, 5)], "02": [f"{n:02d}.png" for n in range(1, 4)]}
