@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from paco_core.benchmarks import checks
 from paco_core.benchmarks.generated import PanelDiversity, measure_sets
 from paco_core.benchmarks.paired_changes import compare_changes, with_layouts
 from paco_core.benchmarks.unseen_prompts import unseen_prompts
-from paco_core.config.params import LoraParams, Params, load
-from paco_core.io.contact_sheet import GAP, LINE, READABLE
+from paco_core.config.params import LoraParams, load
 from paco_core.io.files import DataError, write_json
 from paco_core.painting import paint as painting
 from paco_core.painting.painted import AFTER, BEFORE, Painted
@@ -33,33 +34,24 @@ def test_unseen_prompts_share_neither_id_nor_theme_with_training() -> None:
     unseen = unseen_prompts([*records, twin], trained, 8, seed=0)
     assert len(unseen) == 8 and not trained & {r.idx for r in unseen} and twin not in unseen
     assert unseen == unseen_prompts([*reversed(records), twin], trained, 8, seed=0)
-    with pytest.raises(DataError, match="none is left"):
+    with pytest.raises(DataError):
         unseen_prompts(records, {r.idx for r in records}, 8, seed=0)
 
 
-@pytest.fixture(scope="module")
-def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_flux(tmp_path_factory.mktemp("flux"))
-
-
-def test_before_and_after_differ_by_the_adapter_alone(policy_folder: Path, tmp_path: Path) -> None:
-    import torch
-
+def test_before_and_after_differ_by_the_adapter_alone(tmp_path: Path) -> None:
+    policy_folder = tiny_flux(tmp_path / "flux")
     trained = FluxPolicy.load(str(policy_folder), "cpu", "float32")
     trained.add_adapter(LoraParams(rank=2, alpha=4, targets=["to_q", "to_v"]), seed=0)
     records = records_of(storybook_prompts(2, seed=0))
-
-    params: Params = load(REPOSITORY / "params.yaml")
-    recipe = params.policies.recipes["flux_t2is"].model_copy(
-        update={"eval_sizes": [32, 64], "max_sequence_length": TEXT_LENGTH}
-    )
+    changes = {"eval_sizes": [32, 64], "max_sequence_length": TEXT_LENGTH}
+    recipe = load(REPOSITORY / "params.yaml").policies.recipes["flux_t2is"].model_copy(update=changes)
 
     def paint() -> dict[tuple[str, int, str, int], bytes]:
         fresh = FluxPolicy.load(str(policy_folder), "cpu", "float32")
         painted = painting.before_and_after(fresh, "p", recipe, tmp_path / "adapter", records, seeds=[0, 1], steps=2)
         return {(p.when, p.size, p.record.idx, p.seed): p.image.tobytes() for p in painted}
 
-    with pytest.raises(DataError, match="dvc repro policies@p"):
+    with pytest.raises(DataError, match="policies@p"):
         paint()
     trained.save_adapter(tmp_path / "adapter")  # untouched: its second factor is zero
     same = paint()
@@ -73,6 +65,9 @@ def test_before_and_after_differ_by_the_adapter_alone(policy_folder: Path, tmp_p
     changed = paint()
     for key, pixels in changed.items():
         assert (pixels == same[key]) == (key[0] == BEFORE)
+
+
+HOW: Any = {"seeds": [0, 1], "steps": 4, "resamples": 100}
 
 
 def painted_table(change: float) -> pd.DataFrame:
@@ -91,23 +86,22 @@ def painted_table(change: float) -> pd.DataFrame:
 
 
 def test_changes_are_paired_picture_by_picture() -> None:
-    result = compare_changes(painted_table(0.2), seeds=[0, 1], steps=4, resamples=100)
+    result = compare_changes(painted_table(0.2), **HOW)
     figures = result.metrics()
     key = "p.px64.gold_consistency.change"
     assert figures[key] == pytest.approx(0.2)
     assert figures[f"{key}_low"] == pytest.approx(0.2) == figures[f"{key}_high"]
     shuffled = painted_table(0.2).sample(frac=1.0, random_state=0)
-    assert compare_changes(shuffled, seeds=[0, 1], steps=4, resamples=100).metrics() == pytest.approx(figures)
+    assert compare_changes(shuffled, **HOW).metrics() == pytest.approx(figures)
     assert result.as_dict()["policies"]["p"]["128"]["gold_following"]["change"]["mean"] == pytest.approx(-0.02)
 
 
 def test_prompts_of_several_layouts_have_figures_of_each() -> None:
-    table, how = painted_table(0.0), {"seeds": [0, 1], "steps": 4, "resamples": 100}
-    wide = {f"q{n}" for n in range(4)}
+    table, wide = painted_table(0.0), {f"q{n}" for n in range(4)}
     table.loc[(table["when"] == AFTER) & table["prompt_id"].isin(wide), "gold_consistency"] += 0.3
-    whole = compare_changes(table, **how)  # type: ignore[arg-type]
+    whole = compare_changes(table, **HOW)
     layouts = {f"q{n}": "1x3" if f"q{n}" in wide else "2x2" for n in range(12)}
-    found = with_layouts(whole, table, layouts, **how)
+    found = with_layouts(whole, table, layouts, **HOW)
     figures = found.metrics()
     assert figures["p.px64.gold_consistency.change"] == pytest.approx(0.1)
     assert figures["p.px64.gold_consistency.1x3.change"] == pytest.approx(0.3)
@@ -115,17 +109,16 @@ def test_prompts_of_several_layouts_have_figures_of_each() -> None:
     assert {name: figures[name] for name in whole.metrics()} == pytest.approx(whole.metrics(), nan_ok=True)
     tree = found.as_dict()["layouts"]
     assert {layout: part["prompts"] for layout, part in tree.items()} == {"1x3": 4, "2x2": 8}
-    alone = with_layouts(whole, table, dict.fromkeys(layouts, "2x2"), **how)
+    alone = with_layouts(whole, table, dict.fromkeys(layouts, "2x2"), **HOW)
     assert alone == whole and "layouts" not in alone.as_dict()
 
 
-def test_each_layout_is_painted_with_panels_of_one_size(policy_folder: Path) -> None:
+def test_each_layout_is_painted_with_panels_of_one_size(tmp_path: Path) -> None:
     mixed = [records_of(storybook_prompts(1, seed=0, layout=layout))[0] for layout in ("2x2", "1x3")]
     mixed[1] = mixed[1].model_copy(update={"width": 192})  # square panels
-    params = load(REPOSITORY / "params.yaml")
     changes = {"eval_sizes": [32], "max_sequence_length": TEXT_LENGTH}
-    recipe = params.policies.recipes["flux_t2is"].model_copy(update=changes)
-    policy = FluxPolicy.load(str(policy_folder), "cpu", "float32")
+    recipe = load(REPOSITORY / "params.yaml").policies.recipes["flux_t2is"].model_copy(update=changes)
+    policy = FluxPolicy.load(str(tiny_flux(tmp_path)), "cpu", "float32")
     painted = painting.paint_sizes(policy, "p", recipe, mixed, when=BEFORE, seeds=[0], steps=2)
     assert {(p.record.layout, p.image.size, len(p.panels)) for p in painted} == {
         ("2x2", (32, 32), 4),
@@ -134,11 +127,10 @@ def test_each_layout_is_painted_with_panels_of_one_size(policy_folder: Path) -> 
 
 
 def test_a_picture_without_its_partner_is_an_error() -> None:
-    with pytest.raises(ValueError, match="one picture before and one after"):
-        compare_changes(painted_table(0.1).iloc[:-1], seeds=[0, 1], steps=4)
     table = painted_table(0.1)
-    with pytest.raises(ValueError, match="one picture before and one after"):
-        compare_changes(table[table["when"] == BEFORE], seeds=[0, 1], steps=4)
+    for rows in (table.iloc[:-1], table[table["when"] == BEFORE]):
+        with pytest.raises(ValueError):
+            compare_changes(rows, **HOW)
 
 
 def test_measures_see_the_panels_of_each_picture() -> None:
@@ -151,36 +143,13 @@ def test_measures_see_the_panels_of_each_picture() -> None:
     assert PanelDiversity()(RewardBatch([record], [painted[0].panels])).tolist() == [0.0]
 
 
-def test_samples_are_kept_with_their_figures(tmp_path: Path) -> None:
-    record = records_of(storybook_prompts(1, seed=0))[0]
-    painted = [
-        Painted("p", 8, when, record, seed, Image.new("RGB", (8, 8), (when == AFTER and "red") or "blue"))
-        for when in (BEFORE, AFTER)
-        for seed in (0, 1)
-    ]
-    table = measure_sets(painted, [PanelDiversity()])
-    painting.save_samples(tmp_path, painted, table, 4)
-    from paco_core.io.files import read_json
-
-    entries = read_json(tmp_path / "samples.json")
-    assert [entry["when"] for entry in entries] == [BEFORE, AFTER]
-    for entry in entries:
-        assert entry["panel_diversity"] == 0.0 and entry["theme"] == record.theme
-        assert Image.open(tmp_path / entry["file"]).size == (8, 8)
-    sheet = painting.side_by_side(painted, 8)
-    head = sheet.height - 2 * (READABLE + 2 * LINE) - GAP  # the prompt, then twice a picture and two lines
-    assert head >= LINE and sheet.width == 2 * READABLE + GAP
-    assert sheet.getpixel((0, head)) == (0, 0, 255) and sheet.getpixel((0, sheet.height - 2 * LINE - 1)) == (255, 0, 0)
-
-
 def test_checks_pass_and_fail_with_the_figures(tmp_path: Path) -> None:
     path = tmp_path / "t2is.json"
-    write_json(path, compare_changes(painted_table(0.2), seeds=[0, 1], steps=4, resamples=100).metrics())
+    write_json(path, compare_changes(painted_table(0.2), **HOW).metrics())
     assert checks.policy_gains_consistency(path, "p", 64, 64).passed
     assert checks.policy_still_follows_prompts(path, "p", 64).passed
-    write_json(path, compare_changes(painted_table(0.1), seeds=[0, 1], steps=4, resamples=100).metrics())
-    weak = checks.policy_gains_consistency(path, "p", 64, 64)
-    assert not weak.passed and "0.100" in weak.description and "0.15" in weak.description
+    write_json(path, compare_changes(painted_table(0.1), **HOW).metrics())
+    assert not checks.policy_gains_consistency(path, "p", 64, 64).passed
     assert checks.policy_gains_consistency(path, "p", 64, 128).passed
     assert not checks.policy_gains_consistency(path, "p", 64, 256).passed
 
@@ -197,14 +166,4 @@ def test_ranking_check(tmp_path: Path, gain: float | None, low: float | None, pa
     assert checks.reward_ranks_better_than_base(tmp_path / "m.json").passed is passed
     assert checks.every_ranking_was_scored(tmp_path / "m.json").passed
     write_json(tmp_path / "m.json", figures | {"base.unscorable_share": 0.25})
-    failed = checks.every_ranking_was_scored(tmp_path / "m.json")
-    assert not failed.passed and "base on 0.250" in failed.description
-
-
-def test_report_check(tmp_path: Path) -> None:
-    write_json(tmp_path / "m.json", {"missing": []})
-    assert checks.report_is_complete(tmp_path / "m.json").passed
-    gap = {"what": "the grids", "path": "data/grids", "make": "dvc repro grids"}
-    write_json(tmp_path / "m.json", {"missing": [gap]})
-    failed = checks.report_is_complete(tmp_path / "m.json")
-    assert not failed.passed and "dvc repro grids" in failed.description
+    assert not checks.every_ranking_was_scored(tmp_path / "m.json").passed
