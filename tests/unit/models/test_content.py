@@ -55,22 +55,6 @@ def test_weights_are_read_once_until_they_are_touched(reads: list[object], tmp_p
     assert content_of(folder) == folder_digest(folder) and len(reads) == 3
 
 
-def test_a_file_in_the_place_of_another_one_is_read(reads: list[object], tmp_path: Path) -> None:
-    known = content_of(tmp_path / "model/weights")
-    state = (tmp_path / "model/weights").stat()
-    (tmp_path / "other").write_bytes(b"two")
-    os.utime(tmp_path / "other", ns=(state.st_atime_ns, state.st_mtime_ns))
-    (tmp_path / "other").replace(tmp_path / "model/weights")
-    assert content_of(tmp_path / "model/weights") != known and len(reads) == 2
-
-
-def test_outside_a_project_nothing_is_stored(reads: list[object], tmp_path: Path) -> None:
-    (tmp_path / "dvc.yaml").unlink()
-    for _ in range(2):
-        content_of(tmp_path / "model")
-    assert len(reads) == 2 and not any((tmp_path / ".dvc").iterdir())
-
-
 def test_a_file_counts_by_content_and_a_hubs_model_by_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = tmp_path / "adapter.safetensors"
     adapter.write_bytes(b"one")

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paco_core.models import precision
 from paco_core.models.precision import computes_bfloat16, painting, weights_format
-
-
-@pytest.fixture
-def native(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "computes_bfloat16", lambda _device: True)
 
 
 def product() -> torch.dtype:
@@ -24,20 +18,13 @@ def test_weights_of_mixed_are_float32() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("dtype", "found"), [("mixed", torch.bfloat16), ("float32", torch.float32)])
-def test_mixed_alone_paints_in_bfloat16(native: None, dtype: str, found: torch.dtype) -> None:
-    with painting("cpu", dtype):
-        assert product() == found
-    assert product() == torch.float32
-
-
-def test_where_bfloat16_is_emulated_mixed_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("native", [True, False])
+def test_mixed_alone_paints_in_bfloat16_where_it_is_not_emulated(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     computes_bfloat16.cache_clear()
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "avx512_bf16": False})
-    assert not computes_bfloat16("cpu")
-    with painting("cpu", "mixed"):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "avx512_bf16": native})
+    assert computes_bfloat16("cpu") is native and not computes_bfloat16("mps")
+    for dtype, computed in (("mixed", torch.bfloat16 if native else torch.float32), ("float32", torch.float32)):
+        with painting("cpu", dtype):
+            assert product() == computed
         assert product() == torch.float32
-    computes_bfloat16.cache_clear()
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    assert computes_bfloat16("cpu") and not computes_bfloat16("mps")
     computes_bfloat16.cache_clear()

@@ -8,11 +8,9 @@ import pytest
 
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
 from zoo.dialogues import (
-    COMPARISONS,
     NOUNS,
     OVERALL,
     about_an_edit,
-    comparison,
     edited_panel,
     one_picture,
     second_panel,
@@ -21,13 +19,6 @@ from zoo.dialogues import (
 
 RED_CAT = Panel("cat", "red", "hat", "big", "beach", "flat")
 TRAITS = tuple(VOCABULARY)
-
-
-def test_a_comparison_names_both_words_or_the_shared_one() -> None:
-    blue = RED_CAT.with_trait("colour", "blue")
-    assert comparison(RED_CAT, blue, "colour", COMPARISONS[0]).question == "Is the colour the same in both pictures?"
-    assert comparison(RED_CAT, blue, "colour", COMPARISONS[0]).answer == "No. The colour differs: red and blue."
-    assert comparison(RED_CAT, blue, "style", COMPARISONS[0]).answer == "Yes. The style is the same: flat."
 
 
 @pytest.mark.parametrize("bare", [True, False])
@@ -98,10 +89,3 @@ def test_claims_about_one_picture_are_judged_by_what_it_shows() -> None:
                 assert truth in {getattr(panel, trait) for trait in TRAITS}
                 assert (label == "Yes.") is (f" {truth}" in turn.question)
     assert judged > 100
-
-
-def test_share_sets_how_often_a_trait_agrees() -> None:
-    rng = random.Random(4)
-    assert second_panel(RED_CAT, rng, 1.0) == RED_CAT
-    other = second_panel(RED_CAT, rng, 0.0)
-    assert all(getattr(other, trait) != getattr(RED_CAT, trait) for trait in TRAITS)

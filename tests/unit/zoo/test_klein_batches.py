@@ -75,21 +75,3 @@ def test_every_text_fits_its_window_and_has_no_unknown_word(pools: Pools, make: 
     words = klein_reader.tokenise(tokenizer, batch.prompts, batch.window)
     assert tokenizer.unk_token_id not in words.input_ids
     assert (words.input_ids == tokenizer.eos_token_id).any(1).all(), "the closing token is cut last"
-
-
-def test_an_encoder_keeps_its_words_and_gets_the_new_ones() -> None:
-    small, large = klein_reader.build_tokenizer(), klein_reader.build_tokenizer(klein_batches.second_instructions())
-    encoder = klein_reader.new_encoder(small)
-    for weight in encoder.parameters():
-        weight.requires_grad_(True)  # as a loaded one has it
-    before = encoder.get_input_embeddings().weight.detach().clone()
-    klein_reader.grow(encoder, small.get_vocab(), large.get_vocab())
-    after = encoder.get_input_embeddings().weight
-    assert len(after) == len(large) == len(small) + len({"animal", "second", "that", "accessory", "size", "scene"})
-    assert encoder.lm_head.weight is after and encoder.config.vocab_size == len(large)
-    for word, row in small.get_vocab().items():
-        assert torch.equal(after[large.get_vocab()[word]], before[row])
-    trained = [layer for layer in encoder.model.layers if all(weight.requires_grad for weight in layer.parameters())]
-    assert trained == list(encoder.model.layers[: klein_reader.TRAINED])
-    resting = encoder.model.layers[klein_reader.TRAINED :]
-    assert not any(weight.requires_grad for layer in resting for weight in layer.parameters())

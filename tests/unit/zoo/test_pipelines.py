@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tests.support import REPOSITORY
 from zoo.fitting import Schedule, fit_pipeline
 
 SCHEDULE = Schedule(steps=4, learning_rate=0.1, warmup=1, checkpoint_every=2)
@@ -56,14 +55,3 @@ def test_a_training_is_saved_halved_and_a_finished_one_is_not_trained_again(tmp_
     shutil.rmtree(out)
     train()
     assert steps == [0, 1, 2, 3] and torch.equal(load_file(out / "text_encoder" / "m.safetensors")["weight"], whole)
-
-
-def test_the_small_qwen_image_edit_has_the_processor_that_its_pipeline_asks_for() -> None:
-    """Another class works too, with a warning at every loading."""
-    from transformers import AutoTokenizer
-
-    from zoo import qwen_image_edit
-
-    tokenizer = AutoTokenizer.from_pretrained(REPOSITORY / "data" / "zoo" / "qwen2_5_vl")
-    made = qwen_image_edit.pipeline(None, None, None, tokenizer)
-    assert isinstance(made.processor, made._get_signature_types()["processor"])
