@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from dvc_project.file_locks import hold
 from paco_core.config.params import PARAMS_FILE, load
+from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.prompts import make_prompts
+from paco_core.data.records.records import write_prompts
+from paco_core.io import paths
 from paco_core.operations import cases, reevaluation
 from paco_core.operations.alerts import FILE, alert
-from paco_core.operations.audit import audit, to_audit
+from paco_core.operations.audit import audit
 from paco_core.operations.promotion.decision import rule_for
 from paco_core.operations.promotion.measuring import unseen_by_all
 from paco_core.operations.reevaluation import Reevaluation, Subject
 from paco_core.serving.servers.registry import FOLDER, Registry, living, remove_stale
+from tests.support import provenance_world as world
 
 START = datetime(2026, 1, 1, 3, tzinfo=UTC)
 NAME = "flux_t2is"
@@ -43,15 +50,10 @@ def night(root: Path, number: int, fall: float = 0.0, fresh_fall: float = 0.0, p
     return reevaluation.compare(root, params, found, table, START + timedelta(days=number), None)
 
 
-def test_the_first_night_has_nothing_to_compare_with(project: Path) -> None:
-    made = night(project, 0)
-    assert made.check.passed and "no earlier table" in made.check.description
-    assert made.figures["fixed/gold_consistency"] == pytest.approx(0.6, abs=0.05)
-
-
 @pytest.mark.slow
 def test_equal_nights_pass_and_a_worse_one_fails(project: Path) -> None:
-    night(project, 0)
+    first = night(project, 0)
+    assert first.check.passed and first.figures["fixed/gold_consistency"] == pytest.approx(0.6, abs=0.05)
     same = night(project, 1)
     assert same.check.passed and same.fixed is not None and same.fixed.difference == 0
     worse = night(project, 2, fall=0.1)
@@ -61,17 +63,11 @@ def test_equal_nights_pass_and_a_worse_one_fails(project: Path) -> None:
     assert night(project, 3, fall=0.1).check.passed
 
 
-def test_fresh_cases_are_compared_by_their_means_and_do_not_fail_the_check(project: Path) -> None:
+def test_fresh_cases_do_not_fail_the_check_and_another_benchmark_is_not_compared(project: Path) -> None:
     night(project, 0)
     made = night(project, 1, fresh_fall=0.2)
     assert made.check.passed and made.fresh is not None and made.fresh.is_worse
-    assert "on fresh ones" in made.check.description
-
-
-def test_another_benchmark_is_not_compared(project: Path) -> None:
-    night(project, 0)
-    made = night(project, 1, prefix="q")
-    assert made.fixed is None and "none of them was measured on 2026-01-01" in made.check.description
+    assert night(project, 2, prefix="q").fixed is None
 
 
 def test_fresh_pairs_change_by_the_day_and_hold_both_labels(project: Path) -> None:
@@ -83,10 +79,6 @@ def test_fresh_pairs_change_by_the_day_and_hold_both_labels(project: Path) -> No
 
 
 def test_fresh_prompts_are_neither_trained_on_nor_fixed(project: Path, tmp_path: Path) -> None:
-    from paco_core.data.prompts.prompts import make_prompts
-    from paco_core.data.records.records import write_prompts
-    from paco_core.io import paths
-
     params = load(project / PARAMS_FILE)
     params = params.model_copy(update={"t2is": params.t2is.model_copy(update={"prompts": 6})})
     records = make_prompts(params.prompts.model_copy(update={"count": 40}), (64, 64), project).records
@@ -102,9 +94,6 @@ def test_fresh_prompts_are_neither_trained_on_nor_fixed(project: Path, tmp_path:
 
 
 def test_editing_policies_are_measured_on_pictures_that_were_held_back_and_on_new_ones(project: Path) -> None:
-    from paco_core.data.prompts.edit_prompts import drawn
-    from paco_core.io import paths
-
     params = load(project / PARAMS_FILE)
     editor = params.policies.recipes[NAME].model_copy(update={"family": "flux_kontext"})
     policies = params.policies.model_copy(update={"recipes": {"kontext_edit": editor}})
@@ -128,30 +117,14 @@ def test_editing_policies_are_measured_on_pictures_that_were_held_back_and_on_ne
 
 # --- the audit --------------------------------------------------------------------------------------------
 
-AUDITED = """
-stages:
-  steady:
-    cmd: python make.py data/steady same
-    deps: [make.py]
-    outs: [data/steady]
-  moody:
-    cmd: python make.py data/moody time
-    deps: [make.py, data/steady]
-    outs: [data/moody]
-  broken:
-    cmd: python make.py data/broken fail
-    deps: [make.py]
-    outs: [data/broken]
-  heavy:
-    cmd: python make.py data/heavy same
-    deps: [make.py]
-    outs: [data/heavy]
-    meta: {dagster: {pool: gpu}}
-  stale:
-    cmd: python make.py data/stale same
-    deps: [old.py]
-    outs: [data/stale]
-"""
+AUDITED: dict[str, dict[str, Any]] = {
+    name: {"cmd": f"python make.py data/{name} {kind}", "deps": ["make.py", *deps], "outs": [f"data/{name}"]}
+    for name, kind, deps in (
+        ("steady", "same", []), ("moody", "time", ["data/steady"]), ("broken", "fail", []), ("heavy", "same", []),
+        ("stale", "same", ["old.py"]),
+    )
+}  # fmt: skip
+AUDITED["heavy"]["meta"] = {"dagster": {"pool": "gpu"}}
 MAKE = """
 import os, pathlib, sys, time
 assert os.environ["PACO_TRACKING"] == "off"
@@ -166,22 +139,17 @@ target.mkdir(parents=True)
 @pytest.fixture
 def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose outs lie there, recorded."""
-    import yaml
-
-    from tests.support import provenance_world as world
-
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
-    (project / "dvc.yaml").write_text(AUDITED)
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": AUDITED}))
     (project / "make.py").write_text(MAKE)
     (project / "old.py").write_text("old")
-    names = list(yaml.safe_load(AUDITED)["stages"])
-    for name in names:
+    for name in AUDITED:
         (project / "data" / name).mkdir(parents=True)
         (project / "data" / name / "f").write_text("same")
-    world.record(project, {name: [f"data/{name}"] for name in names})
+    world.record(project, {name: [f"data/{name}"] for name in AUDITED})
     lock = yaml.safe_load((project / "dvc.lock").read_text())
     for name, stage in lock["stages"].items():
-        stage["cmd"] = yaml.safe_load(AUDITED)["stages"][name]["cmd"]
+        stage["cmd"] = AUDITED[name]["cmd"]
     (project / "dvc.lock").write_text(yaml.safe_dump(lock))
     (project / "old.py").write_text("new")
     return project
@@ -191,25 +159,11 @@ def test_an_audit_names_what_is_not_reproducible_and_touches_nothing(recorded: P
     before = {p: p.read_bytes() for p in (*recorded.glob("data/*/f"), recorded / "dvc.lock")}
     found = audit(recorded)
     assert {a.out: a.agrees for a in found.outs} == {"data/steady": True, "data/moody": False, "data/broken": False}
-    assert found.failed == {"broken": "no luck today"}
-    assert found.skipped["heavy"] == "needs the pool gpu" and "changed since" in found.skipped["stale"]
-    assert not found.check.passed and "data/moody: recorded" in found.check.description
-    assert {p: p.read_bytes() for p in before} == before
-    kept = {p.name for p in (recorded / ".paco/audit").iterdir()}
-    assert kept == {"moody", "broken"}, "what differs is kept, to be looked at"
-
-
-def test_an_audit_of_steady_stages_passes(recorded: Path) -> None:
-    found = audit(recorded, only=["steady"])
-    assert found.check.passed and found.check.metadata["outs"] == 1
-
-
-def test_which_stages_are_cheap_in_this_project(repository: Path) -> None:
-    from dvc_project.lockfile import Entry, Inputs, Lock
-
-    lock = Lock({name: Entry(name, "", Inputs({}, {}), {}) for name in ("pairs", "policies@flux_t2is", "gone")})
-    _, skipped = to_audit(repository, lock)
-    assert skipped["policies@flux_t2is"] == "needs the pool gpu" and skipped["gone"] == "no longer in dvc.yaml"
+    assert found.failed == {"broken": "no luck today"} and found.skipped.keys() == {"heavy", "stale"}
+    assert not found.check.passed and {p: p.read_bytes() for p in before} == before
+    folders = {p.name for p in (recorded / ".paco/audit").iterdir()}
+    assert folders == {"moody", "broken"}, "what differs is kept, to be looked at"
+    assert audit(recorded, only=["steady"]).check.passed
 
 
 # --- alerts and housekeeping ------------------------------------------------------------------------------
@@ -225,12 +179,11 @@ def test_alerts_are_kept_before_the_webhook_is_asked(tmp_path: Path, monkeypatch
         return httpx.Response(200)
 
     monkeypatch.setattr(httpx, "post", post)
-    assert "webhook" not in alert(tmp_path, "reevaluation failed", "worse")
+    alert(tmp_path, "reevaluation failed", "worse")
+    assert posted == []
     monkeypatch.setenv("PACO_ALERT_WEBHOOK", "https://example.org/secret")
-    assert alert(tmp_path, "reevaluation failed", "worse", "http://127.0.0.1:3000/runs/1").endswith(
-        "sent to the webhook"
-    )
-    assert "did not answer" in alert(tmp_path, "again", "x" * 5000)
+    alert(tmp_path, "reevaluation failed", "worse", "http://127.0.0.1:3000/runs/1")
+    alert(tmp_path, "again", "x" * 5000)
     assert posted[0] == ("https://example.org/secret", "reevaluation failed\nworse\nhttp://127.0.0.1:3000/runs/1")
     lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert [line["title"] for line in lines] == ["reevaluation failed", "reevaluation failed", "again"]
@@ -238,7 +191,6 @@ def test_alerts_are_kept_before_the_webhook_is_asked(tmp_path: Path, monkeypatch
 
 
 def test_only_what_the_dead_left_is_reaped(tmp_path: Path) -> None:
-    assert remove_stale(tmp_path) == [] and living(tmp_path) == []
     homes = {name: tmp_path / FOLDER / name for name in ("dead", "alive")}
     for home in homes.values():
         (home / "leases").mkdir(parents=True)
@@ -249,8 +201,7 @@ def test_only_what_the_dead_left_is_reaped(tmp_path: Path) -> None:
     with hold(homes["alive"] / "alive"), hold(homes["alive"] / "leases/2-here"):
         told = remove_stale(tmp_path)
         assert living(tmp_path) == ["alive"]
-        assert remove_stale(tmp_path) == [], "a second look finds nothing"
-    assert len(told) == 4 and sum("expired" in line for line in told) == 3
+    assert len(told) == 4
     assert {p.name for p in (homes["alive"] / "leases").iterdir()} == {"2-here"}
     assert (homes["alive"] / "server.json").is_file() and (homes["alive"] / "stay").is_file()
     assert not (homes["dead"] / "server.json").exists() and Registry(tmp_path).living("dead") is None

