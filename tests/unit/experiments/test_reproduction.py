@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from paco_core.config.changes import changed
 from paco_core.config.params import load
 from paco_core.experiments import reproduction as command
 from paco_core.experiments import reproduction_summary as summary
-from paco_core.experiments.reproduction import ReproduceOptions, reproduce
+from paco_core.experiments.reproduction import reproduce
 from paco_core.experiments.variants import LARGEST, VARIANTS, cell, chosen
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import flatten
@@ -45,7 +44,6 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_says_what_the_figures_say(made: Path, world: World) -> None:
     text = reproduce(made, options())
     assert world.trained == [(v, seed) for seed in (0, 1) for v in ("full", "no_decoupling", "no_log_tame")]
-    out = made / "data" / "reproduce" / "try"
     report = reported(made)
     full, high = (report["variants"][name]["measures"]["128"]["gold_consistency"] for name in ("full", "no_decoupling"))
     expected = GAIN["full"] + 0.005 + 0.0025  # mean over two seeds and six prompts
@@ -57,10 +55,7 @@ def test_the_table_says_what_the_figures_say(made: Path, world: World) -> None:
     assert training["stopped"] is False and training["experiment"].startswith("try-no_decoupling-1-")
     assert training["reward_ratio"] == pytest.approx(1.51)
     assert "| no_decoupling | 25 (25 to 25) | 2.50 | 2 (2 to 2) | 1.50 (1.50 to 1.51) | " in text
-    assert [row["figures"]["hours"] for row in report["published"]] == [6.0, 12.0, 6.0]
-    assert "(published)" in text and "| no_log_tame | 2 |" in text and text == (out / "report.md").read_text()
-    html = (out / "report.html").read_text()
-    assert html.count("<table>") == text.count("\n|---") and "<h2>flux_t2is</h2>" in html
+    assert text == (made / "data/reproduce/try/report.md").read_text()
 
 
 def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
@@ -74,7 +69,7 @@ def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
     command.report_only(made, options())
     assert len(reported(made)["variants"]["full"]["trainings"]) == 2
     (made / "params.yaml").write_text((made / "params.yaml").read_text() + "# changed\n")
-    with pytest.raises(DataError, match="no cell of the files in git as they are now is finished; run `paco reprod"):
+    with pytest.raises(DataError):
         command.report_only(made, options())
 
 
@@ -87,11 +82,7 @@ def test_killed_and_run_again(made: Path, world: World) -> None:
     assert world.trained == [("no_log_tame", 0), ("full", 1), ("no_decoupling", 1), ("no_log_tame", 1)]
 
 
-def test_the_report_is_written_again_from_what_is_kept(made: Path, world: World, capsys: Any) -> None:
-    with pytest.raises(
-        DataError, match="no cell of the files in git as they are now is finished; run `paco reproduce`"
-    ):
-        command.report_only(made, options())
+def test_the_report_is_written_again_from_what_is_kept(made: Path, world: World) -> None:
     reproduce(made, options())
     out = made / "data" / "reproduce" / "try"
     written = {path.name: path.read_bytes() for path in out.glob("report.*")}
@@ -101,32 +92,16 @@ def test_the_report_is_written_again_from_what_is_kept(made: Path, world: World,
     shutil.rmtree(made / "data" / "reward_merged")
     main(["reproduce", "--report-only", "--name", "try", "--set", *SMALL])
     assert {path.name: path.read_bytes() for path in out.glob("report.*")} == written
-    assert capsys.readouterr().out.strip() == written["report.md"].decode().strip()
-    main(["reproduce", "--list", "--name", "try"])
-    assert (
-        "| no_log_tame | flux_t2is | Rewards summed as they are | recipe.rewards.aggregator: weighted_sum | 0, 1 |"
-        in (capsys.readouterr().out)
-    )
 
 
-@pytest.mark.parametrize(
-    ("gone", "stage"),
-    [("reward_merged", "reward_merged"), ("diverse_prompts", "diverse_prompts")],
-)
-def test_what_the_graph_has_not_made_is_named(made: Path, world: World, gone: str, stage: str) -> None:
-    shutil.rmtree(made / "data" / gone)
-    with pytest.raises(DataError, match=f"data/{gone}: missing; run `dvc repro {stage}`"):
+def test_wishes_that_mean_nothing_and_missing_data_train_nothing(made: Path, world: World) -> None:
+    size = ("policies.recipes.flux_t2is.train_size=72",)
+    for wish in (options("ful"), options("qwen"), options(seeds=(1, 1)), options("full", changes=size)):
+        with pytest.raises(DataError):
+            reproduce(made, wish)
+    shutil.rmtree(made / "data" / "reward_merged")
+    with pytest.raises(DataError, match="data/reward_merged"):
         reproduce(made, options())
-    assert not world.trained
-
-
-def test_wishes_that_mean_nothing(made: Path, world: World) -> None:
-    with pytest.raises(DataError, match=r"no variant 'ful'; did you mean 'full'\? there are: full, no_decoupling"):
-        reproduce(made, options("ful"))
-    with pytest.raises(DataError, match="a seed is given twice"):
-        reproduce(made, options(seeds=(1, 1)))
-    with pytest.raises(DataError, match="72 x 72 does not divide.*is 64 x 64"):
-        reproduce(made, options("full", changes=("policies.recipes.flux_t2is.train_size=72",)))
     assert not world.trained
 
 
@@ -146,33 +121,20 @@ def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: 
         assert after[f"{place}.train_size"] == 128
 
 
-def test_the_default_is_every_variant_whose_recipe_is_there(made: Path, capsys: Any) -> None:
+def test_the_default_is_every_variant_whose_recipe_is_there() -> None:
     assert chosen(None, {"flux_t2is", "kontext_edit", "qwen_edit"}) == list(VARIANTS)
     assert [v.name for v in chosen(None, {"flux_t2is"})][-1] == "nft"
     assert [v.name for v in chosen(["nft", "full"], ())] == ["full", "nft"]
-    listing = command.listing(made, ReproduceOptions(name="try"))
-    assert "| kontext | kontext_edit | " in listing and "| qwen | qwen_edit (not in params.yaml) | " in listing
-    with pytest.raises(DataError, match="no recipe 'qwen_edit'.*there are: flux_t2is, kontext_edit"):
-        reproduce(made, options("qwen"))
-
-
-def test_recipes_that_are_not_there_are_left_out_aloud(made: Path, world: World, capsys: Any) -> None:
-    reproduce(made, ReproduceOptions(None, (0,), SMALL, "try"))
-    assert "qwen is left out: params.yaml has no recipe qwen_edit" in capsys.readouterr().err
-    assert len(world.trained) == len(VARIANTS) - 1 and ("kontext", 0) in world.trained
 
 
 def test_an_editing_policy_has_a_part_of_its_own(made: Path, world: World) -> None:
-    text = reproduce(made, options("full", "kontext"))
+    reproduce(made, options("full", "kontext"))
     assert world.trained == [("full", 0), ("kontext", 0), ("full", 1), ("kontext", 1)], "seeds go in turns"
     edits = reported(made, "kontext_edit")
     found = edits["variants"]["kontext"]["measures"]["128"]["gold_editing"]
     assert found["before"]["mean"] == pytest.approx(BARE) and found["over_plain"] is None
     assert found["change"]["mean"] == pytest.approx(0.3 + 0.005 + 0.0025) and found["change"]["groups"] == 6
-    assert {row["model"] for row in edits["published"]} >= {"FLUX.1-Kontext-dev"}
-    table = text.split("# kontext_edit")[1]
-    assert "edited as asked, all else kept" in table and "less " not in table.split("## Trainings")[0]
-    assert "reward ratio |" not in table and "clip fraction |" in table, "one reward has no ratio"
+    assert [list(reported(made, r)["variants"]) for r in ("flux_t2is", "kontext_edit")] == [["full"], ["kontext"]]
 
 
 def test_edits_of_one_picture_stand_or_fall_together(made: Path, world: World) -> None:
@@ -180,12 +142,6 @@ def test_edits_of_one_picture_stand_or_fall_together(made: Path, world: World) -
     reproduce(made, options("kontext"))
     change = reported(made, "kontext_edit")["variants"]["kontext"]["measures"]["64"]["gold_editing"]["change"]
     assert (change["groups"], change["count"]) == (3, 6), "three pictures under two seeds"
-
-
-def test_recipes_asked_for_later_join_the_report(made: Path, world: World, capsys: Any) -> None:
-    reproduce(made, options("kontext", seeds=(0,)))
-    reproduce(made, options("full", seeds=(0,)))
-    assert [list(reported(made, r)["variants"]) for r in ("flux_t2is", "kontext_edit")] == [["full"], ["kontext"]]
 
 
 def test_two_commands_share_a_table(made: Path, world: World) -> None:
@@ -211,14 +167,6 @@ def test_two_commands_share_a_table(made: Path, world: World) -> None:
     reproduce(made, options())
     assert outcomes == [0] and world.trained == [("full", 0)], "what the other trained is not trained again"
     assert {len(row["trainings"]) for row in reported(made)["variants"].values()} == {2}
-
-
-def test_a_project_without_a_commit_is_told_so(made: Path, world: World) -> None:
-    shutil.rmtree(made / ".git")
-    subprocess.run(["git", "init", "-q"], cwd=made, check=True)
-    with pytest.raises(DataError, match="dvc.lock: not in git, and experiments start from what it records"):
-        reproduce(made, options())
-    assert not world.trained
 
 
 def test_a_case_that_a_seed_does_not_measure_is_not_missing() -> None:
