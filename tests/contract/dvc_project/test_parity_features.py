@@ -56,28 +56,14 @@ vars:
   - flag: true
 stages:
   by_key: {foreach: "${cities}", do: {cmd: "echo ${key} ${item.n} > ${key}", outs: ["${key}"]}}
-  by_value: {foreach: "${list}", do: {cmd: "echo '${item}' > 'v${item}'", outs: ["v${item}"]}}
   by_number: {foreach: "${deep}", do: {cmd: "echo ${item.k} > ${item.k}", outs: ["${item.k}"]}}
   literal: {foreach: ["${flag}", false, x], do: {cmd: "echo ${item} > l-${item}", outs: ["l-${item}"]}}
-  named: {foreach: {"a b": 1, y: {z: 2}}, do: {cmd: "echo '${key}' > 'n${key}'", outs: ["n${key}"]}}
   inner: {foreach: [p], do: {cmd: "echo ${own} > ${item}", vars: [own: 3], wdir: in, outs: ["${item}"]}}
   grid:
     matrix: {size: [1, "${list[1]}"], of: "${deep}", on: ["${flag}", false]}
     cmd: echo ${key} ${item.size} ${item.of.k} > ${key}
     outs: ["${key}"]
   reader: {cmd: "cat rome > r", deps: [rome, "l-x", "${deep[-1].k}"], outs: [r]}
-"""
-UNPACKED = """
-stages:
-  a: {cmd: "echo ${all} > a", outs: [a]}
-  b: {cmd: ["echo ${all.deep} ${numbered} > b", "true ${list[0]}"], outs: [b]}
-  c: {cmd: "echo '${all.none} ${all.off} ${all.date}' > c", params: [all, "list.0", "list.-1.k"], outs: [c]}
-"""
-UNPACKED_PARAMS = """
-all: {one: 1, none: null, off: false, on: true, empty: [], hollow: {}, words: [a, "b c", 2, true, null],
-      text: "it's", blank: "", deep: {e: [], x: {y: 1e-3, z: {}}}, "8": eight, date: "2024-01-01"}
-list: [p, {k: v}]
-numbered: {7: seven, "8": eight}
 """
 PARAMS = """
 vars: [bare, UP.YML, t.TOML, j.JSON, "p.py:steps,Model"]
@@ -120,10 +106,6 @@ CASES: dict[str, Case] = {
         [({"more.yaml": "sizes: {small: 2, list: [a, b]}\n"}, {"b"})],
     ),
     "loops": Case({"dvc.yaml": LOOPS, "in/keep": ""}, [({"rome": "9\n"}, {"by_key@rome", "reader"})]),
-    "unpacked mappings": Case(
-        {"dvc.yaml": UNPACKED, "params.yaml": UNPACKED_PARAMS},
-        [({"params.yaml": UNPACKED_PARAMS.replace("k: v", "k: w")}, {"c"})],
-    ),
     "files of parameters": Case(
         {
             "dvc.yaml": PARAMS, "bare": "rate: 0.1\n", "UP.YML": "depth: 2\n", "t.TOML": "[toml]\nx = 1\nnone = 0\n",

@@ -36,12 +36,17 @@ def said(root: Path, group: str) -> str:
     return str(in_sync(DvcProject(root), group).description)
 
 
-def test_an_out_that_was_edited(root: Path) -> None:
+@pytest.mark.slow
+def test_an_out_that_was_edited_or_is_missing_or_hidden(root: Path) -> None:
+    (root / "a").unlink()
+    assert dvc_itself.agreed(root) == {"a", "b"}
     dvc_itself.write(root, {"a": "9\n"})
     assert dvc_itself.agreed(root) == {"a", "b"}
     assert said(root, "a") == "a: a is not as recorded" and said(root, "b") == "b: a changed"
     dvc_itself.write(root, {"a": "1\n", "c": "7\n"})
     assert dvc_itself.agreed(root) == {"c", "e"}
+    dvc_itself.write(root, {"c": "1\n", ".dvcignore": "/c\n"})
+    assert "c" in dvc_itself.ours(root)
 
 
 def test_a_folder_in_which_files_came_and_went(root: Path) -> None:
@@ -53,14 +58,6 @@ def test_a_folder_in_which_files_came_and_went(root: Path) -> None:
     (root / "y").rename(root / "d/e/y")
     (root / ".dvcignore").write_text("y\n")
     assert dvc_itself.agreed(root) == {"b", "e"}
-
-
-@pytest.mark.slow
-def test_outs_that_are_missing_or_hidden(root: Path) -> None:
-    (root / "a").unlink()
-    assert dvc_itself.agreed(root) == {"a", "b"} and said(root, "a") == "a: a is missing"
-    dvc_itself.write(root, {"a": "1\n", ".dvcignore": "/c\n"})
-    assert "c: c is missing" in said(root, "c") and "c" in dvc_itself.ours(root)
 
 
 def test_another_commit_whose_data_were_not_checked_out(root: Path) -> None:
