@@ -119,23 +119,6 @@ cities:
   rome: {name: Rome}
   oslo: {name: Oslo}
 """
-FILES = """
-stages:
-  a:
-    cmd: python put.py out/a/1 x && python put.py out/b 2
-    params: [deep.json: [x.y, "list"], {flat.toml: null}]
-    outs: [out]
-  b:
-    cmd: python put.py b ${flags[0].name}
-    vars: ["deep.json:flags"]
-    deps: [out/a]
-    outs: [b]
-  c:
-    matrix: {left: [{name: l}, {name: m}], right: [p, q]}
-    cmd: python put.py ${key} ${item.left.name}${item.right}
-    deps: [b]
-    outs: ["${key}"]
-"""
 FAN = """
 vars: [grid.yaml]
 stages:
@@ -160,43 +143,6 @@ stages:
       cmd: python put.py ${key} strips/${item}
       deps: ["strips/${item}", shiny]
       outs: ["${key}"]
-"""
-TOP = """
-params: [settings.toml]
-metrics: [kept/figures.json]
-plots:
-  - curve.csv: {x: x, y: y}
-  - both: {x: curve.csv, y: {curve.csv: y}}
-artifacts:
-  kept: {path: kept, type: model}
-stages:
-  first:
-    cmd: python put.py raw/one 1 && python put.py raw/two 2
-    params: [{settings.toml: null}]
-    outs: [raw]
-    meta: {owner: someone}
-  grow:
-    desc: An out that outlives its stage
-    cmd:
-      - python put.py kept/weights raw/one
-      - python put.py kept/figures.json "{}"
-    deps: [raw/one]
-    outs: [kept: {persist: true, cache: false}]
-  trace:
-    cmd: python put.py curve.csv raw/two
-    deps: [raw]
-    plots: [curve.csv: {cache: false}]
-  hold:
-    frozen: true
-    cmd: python put.py held curve.csv
-    deps: [curve.csv, kept]
-    outs: [held]
-  watch:
-    always_changed: true
-    cmd: python put.py seen held
-    deps: [held]
-    outs: [seen]
-  free: {cmd: python put.py loose free, outs: [loose]}
 """
 
 
@@ -229,22 +175,9 @@ def make_chain(root: Path) -> Path:
     return make(root, CHAIN)
 
 
-def make_files(root: Path) -> Path:
-    """Parameters and variables from JSON, TOML and YAML."""
-    deep = '{"x": {"y": [1, 2.5, null]}, "list": [], "flags": [{"name": "f"}]}'
-    return make(root, FILES, "a: 1\n", deep__json=deep, flat__toml="on = true\nn = 3\n")
-
-
 def make_fan(root: Path) -> Path:
     """Two dimensions read by two, by one, and by a folder that gathers them."""
     return make(root, FAN, "a: 1\n", grid__yaml="rows: [a, b]\ncolumns: [1, 2]\nink: blue\n")
-
-
-def make_top(root: Path) -> Path:
-    """Sections at the top level, and stages with every flag."""
-    made = make(root, TOP.replace("settings.toml:]", "{settings.toml: null}]"), "a: 1\n", settings__toml="rate = 1\n")
-    (made / "held").write_text("cold")
-    return made
 
 
 FOLDER = str(Path(__file__).parent)  # on the path of processes that tests start
@@ -261,9 +194,7 @@ MONITORED: dict[str, Any] = {
 SHAPES: dict[str, tuple[Callable[[Path], Path], tuple[str, str, str], str]] = {
     "chain": (make_chain, ("params.yaml", "hello", "bye"), "a"),
     "items": (make_items, ("more.yaml", "0.5", "0.6"), "train@small-1"),
-    "files": (make_files, ("flat.toml", "3", "4"), "a"),
     "fan": (make_fan, ("grid.yaml", "blue", "red"), "tile@a-2"),
-    "top": (make_top, ("settings.toml", "1", "2"), "first"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_dvc.metrics import ALL_METRICS, arrange_metrics, notes_last, rounded
+from dagster_dvc.metrics import ALL_METRICS, arrange_metrics, rounded
 
 PAIRED = {
     "prompts": 48,
@@ -19,6 +19,9 @@ PAIRED = {
     "p.px64.gold.change_p": 0.0001234567,
     "p.px64.clip.before": 0.5,
     "p.px64.clip.after": 0.25,
+    "gain": 0.25,
+    "gain_low": 0.1,
+    "gain_high": 0.4,
 }
 
 
@@ -31,7 +34,8 @@ def rows(metadata: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 def test_before_and_after_are_one_row() -> None:
     metadata = arrange_metrics(PAIRED, [("*.gold.change",)], "t2is")
-    assert list(metadata) == ["Δ p.px64.gold", "prompts", "before_and_after", ALL_METRICS]
+    assert list(metadata) == ["Δ p.px64.gold", "prompts", "before_and_after", "with_intervals", ALL_METRICS]
+    assert rows(metadata, "with_intervals") == [{"figure": "gain", "value": 0.25, "low": 0.1, "high": 0.4}]
     assert (metadata["Δ p.px64.gold"], metadata["prompts"]) == (0.2259, 48)
     gold, clip = rows(metadata, "before_and_after")
     assert gold == {
@@ -42,23 +46,6 @@ def test_before_and_after_are_one_row() -> None:
         "figure": "p.px64.clip", "before": 0.5, "after": 0.25, "change": "", "low": "", "high": "", "p": "",
     }  # fmt: skip
     assert metadata[ALL_METRICS].data == PAIRED
-
-
-def test_intervals_and_judges_side_by_side() -> None:
-    figures = {
-        "instances": 8, "reward.only": 1,
-        "reward.accuracy": 0.75, "base.accuracy": 0.5, "base.tau": 0.1, "reward.tau": 0.2,
-        "gain.accuracy": 0.25, "gain.accuracy_low": 0.1, "gain.accuracy_high": 0.4, "gain.accuracy_p": 0.01,
-    }  # fmt: skip
-    metadata = arrange_metrics(figures, [("reward.accuracy",)], "rank")
-    assert rows(metadata, "with_intervals") == [
-        {"figure": "gain.accuracy", "value": 0.25, "low": 0.1, "high": 0.4, "p": 0.01}
-    ]
-    assert rows(metadata, "side_by_side") == [
-        {"of": "reward", "accuracy": 0.75, "tau": 0.2},
-        {"of": "base", "accuracy": 0.5, "tau": 0.1},
-    ]
-    assert [key for key in metadata if key in figures] == ["reward.accuracy", "instances", "reward.only"]
 
 
 def test_figures_without_an_owner_are_those_of_the_stage() -> None:
@@ -91,8 +78,3 @@ def test_of_alternatives_the_first_that_fits() -> None:
 )
 def test_four_digits_are_shown(value: float, shown: float) -> None:
     assert rounded(value) == pytest.approx(shown)
-
-
-def test_notes_come_last_and_nothing_else_moves() -> None:
-    given = {"dvc/seconds": 1, "b": 2, "dagster/row_count": 3, "rows/x": 4, "a": 5}
-    assert list(notes_last(given)) == ["b", "a", "dvc/seconds", "dagster/row_count", "rows/x"]

@@ -41,16 +41,6 @@ def outcomes(done: dg.ExecuteInProcessResult) -> dict[str, str]:
     }
 
 
-def test_a_run_with_a_partition_key_may_hold_assets_without(tmp_path: Path) -> None:
-    root = graphs.make(tmp_path, MIXED)
-    job = dg.define_asset_job("some", selection=["start", "shard"])
-    defs = dg.Definitions.merge(graphs.definitions(root), dg.Definitions(jobs=[job]))
-    with dg.DagsterInstance.ephemeral() as instance:
-        done = defs.resolve_job_def("some").execute_in_process(partition_key="1", instance=instance)
-        assert outcomes(done) == {"start": "executed", "shard/1": "executed"}
-    assert (root / "shards/1").is_file() and not (root / "shards/0").exists()
-
-
 def whole_graph(root: Path) -> dg.JobDefinition:
     job = build_whole_graph_job(DvcProject(root))
     return dg.Definitions.merge(graphs.definitions(root), dg.Definitions(jobs=[job])).resolve_job_def(job.name)

@@ -15,20 +15,8 @@ import pytest
 import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from dagster_dvc.process import Completed, remove_half_written, run_group
-from dvc_project.process_group import end_group
 from dvc_project.rwlock import release_dead_locks
 
-FAMILY = """
-import pathlib, signal, subprocess, sys, time
-if len(sys.argv) > 1:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-else:
-    child = subprocess.Popen([sys.executable, __file__, "child"])
-    pathlib.Path("child.pid").write_text(str(child.pid))
-print("up", flush=True)
-time.sleep(600)
-"""
 STAGE = """
 import os, pathlib, signal, sys, time
 if "stubborn" in sys.argv:
@@ -79,19 +67,6 @@ def _locked(root: Path) -> object:
     return {kind: paths for kind, paths in lock.items() if paths}
 
 
-def test_stopping_a_group_ends_children_that_ignore_signals(tmp_path: Path) -> None:
-    (tmp_path / "family.py").write_text(FAMILY)
-    parent = subprocess.Popen(
-        [sys.executable, "family.py"], cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    assert [parent.stdout.readline(), parent.stdout.readline()] == [b"up\n", b"up\n"]  # both handle signals now
-    child = _number(tmp_path / "child.pid")
-    end_group(parent, grace_seconds=0.2)
-    assert parent.returncode is not None
-    graphs.until(lambda: _gone(child))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["obedient", "stubborn"])
 def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
@@ -135,13 +110,8 @@ def test_only_locks_of_dead_processes_are_released(tmp_path: Path) -> None:
     assert release_dead_locks(root) == [ended.pid]
     assert _locked(root) == {"write": {"/a": alive}, "read": {"/c": [alive]}}
     assert release_dead_locks(root) == []
-
-
-@pytest.mark.parametrize("text", ["[]", '{"write": 3}', '{"write": {"/a": {}}}'])
-def test_a_lock_file_that_dvc_did_not_write_is_left_alone(tmp_path: Path, text: str) -> None:
-    path = graphs.make(tmp_path, graphs.CHAIN) / ".dvc" / "tmp" / "rwlock"
-    path.write_text(text)
-    assert release_dead_locks(tmp_path) == [] and path.read_text() == text
+    path.write_text('{"write": {"/a": {}}}')  # not by DVC
+    assert release_dead_locks(root) == [] and path.read_text() == '{"write": {"/a": {}}}'
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"write": {'])

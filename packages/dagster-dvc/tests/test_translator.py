@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 import dvc_graphs as graphs
-from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcProjectError, build_dvc_assets, dvc_assets
+from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcProjectError, build_dvc_assets
 
 
 @pytest.fixture
@@ -81,19 +81,6 @@ stages:
     assert dep.partition_mapping == dg.SpecificPartitionsPartitionMapping(["y"])
 
 
-def test_decorator_keeps_the_docstring_and_names_unknown_stages(chain: DvcProject) -> None:
-    @dvc_assets(project=chain, select=["a"])
-    def named(context: dg.AssetExecutionContext) -> None:
-        """How it is made.
-
-        And why.
-        """
-
-    assert next(iter(named.specs)).description == "The start\n\nHow it is made.\n\nAnd why."
-    with pytest.raises(DvcProjectError, match="no stage 'z'; stages: a, b, c"):
-        dvc_assets(project=chain, select=["z"])
-
-
 def test_translator_can_be_overridden(chain: DvcProject) -> None:
     class Prefixed(DagsterDvcTranslator):
         def get_asset_key(self, group):  # type: ignore[no-untyped-def]
@@ -102,13 +89,6 @@ def test_translator_can_be_overridden(chain: DvcProject) -> None:
     assets = build_dvc_assets(chain, translator=Prefixed(), exclude=["c"])
     assert {asset.key for asset in assets} == {dg.AssetKey(["mine", "a"]), dg.AssetKey(["mine", "b"])}
     assert assets[1].asset_deps[dg.AssetKey(["mine", "b"])] == {dg.AssetKey(["mine", "a"])}
-
-
-def test_string_selections_work(chain: DvcProject) -> None:
-    """They do not where DVC's hydra brings an ANTLR that Dagster's grammar was not made for."""
-    selected = dg.AssetSelection.from_string('key:"b"+').resolve(build_dvc_assets(chain))
-    assert selected == {dg.AssetKey("b"), dg.AssetKey("c")}
-    assert dg.AssetSelection.from_string("a+").resolve(build_dvc_assets(chain))
 
 
 def test_the_library_loads_neither_dvc_nor_torch() -> None:
