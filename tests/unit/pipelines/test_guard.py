@@ -83,19 +83,13 @@ ATTACKS = {image: 405, rebinding: 403, form: 403, disguised: 415}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_bare_webserver_obeys(attack: Any, bare: TestClient, instance: dg.DagsterInstance) -> None:
+def test_what_the_bare_webserver_obeys_the_guarded_one_refuses(
+    attack: Any, bare: TestClient, client: TestClient, instance: dg.DagsterInstance
+) -> None:
+    assert attack(client).status_code == ATTACKS[attack]
+    assert [run.run_id for run in instance.get_runs()] == [RUN]
     assert attack(bare).json() == {"data": {"deleteRun": {"__typename": "DeletePipelineRunSuccess"}}}
     assert not instance.get_runs()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_the_guarded_one_refuses_and_does_nothing(
-    attack: Any, client: TestClient, instance: dg.DagsterInstance
-) -> None:
-    answer = attack(client)
-    assert answer.status_code == ATTACKS[attack] and answer.text.strip()
-    assert [run.run_id for run in instance.get_runs()] == [RUN]
 
 
 @pytest.mark.slow
@@ -114,7 +108,8 @@ def test_a_websocket_of_another_page(bare: TestClient, client: TestClient) -> No
 @pytest.mark.slow
 def test_its_own_pages_and_programs_work(client: TestClient, instance: dg.DagsterInstance) -> None:
     own = {"Origin": HERE}
-    assert "<html" in client.get("/", headers={"Accept": "text/html"}).text
+    page = client.get("/", headers={"Accept": "text/html"})
+    assert "<html" in page.text and page.headers["x-frame-options"] == "SAMEORIGIN"
     assert client.get("/server_info").status_code == 200
     assert client.get("/graphql?query={version}", headers={"Accept": "text/html,*/*"}).status_code == 200  # GraphiQL
     for headers in ({}, own, {**own, "Content-Type": "application/json; charset=utf-8"}):
@@ -126,10 +121,6 @@ def test_its_own_pages_and_programs_work(client: TestClient, instance: dg.Dagste
         socket.send_json({"type": "connection_init"})
         assert socket.receive_json() == {"type": "connection_ack"}
         socket.send_json(WATCH)
-
-
-def test_no_other_page_may_frame_it(client: TestClient) -> None:
-    assert client.get("/").headers["x-frame-options"] == "SAMEORIGIN"
 
 
 def _scope(*headers: tuple[str, str], kind: str = "http", method: str = "GET", query: bytes = b"") -> Scope:
@@ -152,16 +143,10 @@ def test_hosts_that_are_ours(host: str) -> None:
         [("Host", "")],
         [("Host", "127.0.0.1.evil.example")],
         [("Host", "localhost@evil.example")],
-        [("Host", "evil@localhost")],
-        [("Host", "localhost:x")],
-        [("Host", "localhost/x")],
-        [("Host", "[::1")],
         [("Host", "localhost"), ("Host", "evil.example")],
         [("Host", "localhost:3000"), ("Origin", "null")],
         [("Host", "localhost:3000"), ("Origin", "http://localhost:8888")],
-        [("Host", "localhost:3000"), ("Origin", "http://127.0.0.1:3000")],
         [("Host", "localhost:3000"), ("Origin", "file://localhost:3000")],
-        [("Host", "localhost:3000"), ("Origin", "")],
         [("Host", "localhost"), ("Origin", "http://localhost"), ("Origin", "http://evil.example")],
     ],
 )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import dagster as dg
-import pytest
 
 from paco_core.operations.promotion.champions import Champions, Version
-from paco_pipelines.defs import operations, sensors
-from paco_pipelines.defs.operations import key_of, mirror_champions
-from pipelines.definitions import defs
+from paco_pipelines.defs.operations import mirror_champions
 
 
 @dataclass
@@ -44,25 +40,3 @@ def test_each_champion_is_reported_when_it_is_new() -> None:
         registry.held["flux_t2is"] = "1a"  # rolled back
         assert mirrored(instance) == ["champion of flux_t2is: version 1"]
         assert mirror_champions(instance, None) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "asset"), [("reward", operations.champion_reward), ("x", operations.champion_policies)]
-)
-def test_the_asset_is_the_one_that_promotes(name: str, asset: Any) -> None:
-    key, partition = key_of(name)
-    assert key == asset.key and (partition is None) is (asset.partitions_def is None)
-
-
-@pytest.mark.slow
-def test_the_sensor_reads_the_registry_once_a_change(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensors, "ROOT", project)
-    file = project / "mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
-    with dg.DagsterInstance.ephemeral() as instance:
-        with dg.build_sensor_context(instance, repository_def=defs.get_repository_def()) as context:
-            assert sensors.champions.evaluate_tick(context).skip_message == "Dagster and the registry agree"
-        cursor = str(file.stat().st_mtime_ns) if file.is_file() else None
-        with dg.build_sensor_context(instance, cursor, repository_def=defs.get_repository_def()) as context:
-            said = sensors.champions.evaluate_tick(context).skip_message
-    assert said == ("MLflow recorded nothing since the last tick" if cursor else "Dagster and the registry agree")

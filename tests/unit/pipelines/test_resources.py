@@ -20,15 +20,11 @@ def test_the_environment_chooses_where_stages_run(repository: Path, monkeypatch:
 
 def test_what_is_no_cluster_or_no_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "slrm")
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="no such cluster; set it to slurm"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="slrm"):
         resources()
     monkeypatch.setenv(VARIABLE, "slurm")
     assert isinstance(resources(tmp_path)["dvc"], SlurmDvcResource), "by the file that paco ships"
-    (tmp_path / "launch").mkdir()
-    (tmp_path / "launch/slurm.yaml").write_text("- options\n")
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"launch/slurm.yaml: no configuration for slurm"):
-        resources(tmp_path)
     (tmp_path / "mine.yaml").write_text("partition: long\n")
     monkeypatch.setenv(CONFIG, "mine.yaml")
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"mine.yaml: no configuration .*partition"):
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"mine.yaml: .*partition"):
         resources(tmp_path)
