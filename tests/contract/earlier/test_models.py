@@ -15,7 +15,6 @@ from peft.tuners.lora import LoraLayer
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.reward_model import lora
 from paco_core.reward_model.golden import read_golden
@@ -79,13 +78,6 @@ def test_an_earlier_adapter_of_the_reward_fits_its_base(reward_base: Any, reward
     loaded = lora.load(reward_base, reward_adapter)
     assert_equal(on_model(loaded), load_file(reward_adapter / "adapter_model.safetensors"))
     assert scales(loaded) == {SCALE}
-
-
-def test_an_earlier_adapter_of_the_reward_is_refused_on_another_base(reward_base: Any, reward_adapter: Path) -> None:
-    with torch.no_grad():
-        reward_base.lm_head.weight.add_(1.0)
-    with pytest.raises(DataError, match=r"reward_adapter: .*other weights"):
-        lora.load(reward_base, reward_adapter)
 
 
 def test_a_server_finds_the_golden_pairs_of_an_earlier_merged_reward(tmp_path: Path) -> None:
