@@ -55,13 +55,14 @@ def projects(draw: st.DrawFn) -> tuple[Tree, Tree]:
     tree = draw(FLAGS)
     known = [*paths(params), ("stage.x", tree), *paths(tree, "stage.x")]
     kind = draw(st.sampled_from(sorted(ITEMS)))
+    item = draw(st.sampled_from([[], ITEMS[kind]]))
     refused = draw(st.integers(0, 9)) == 0
 
     def places(*types: type) -> list[str]:
         return [f"${{{path}}}" for path, value in known if refused or isinstance(value, types)]
 
     def texts(*types: type) -> st.SearchStrategy[str]:
-        parts = st.sampled_from([*ITEMS[kind], *places(*types), *(["${absent}"] if refused else [r"\${a}", "x"])])
+        parts = st.sampled_from([*item, *places(*types), *(["${absent}"] if refused else [r"\${a}", "x"])])
         return st.lists(parts, min_size=1, max_size=3).map("".join)
 
     plain = (str, int, float, type(None))
