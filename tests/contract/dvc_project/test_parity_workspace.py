@@ -120,7 +120,7 @@ def test_the_same_size_in_the_same_moment(root: Path) -> None:
 
 
 def test_bytes_are_read_once_and_known_by_the_next_process(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, read = root / ".dvc/tmp" / MEMORY, []
+    file, read = root / ".dvc/tmp" / f"new-{MEMORY}", []
     monkeypatch.setattr("dvc_project.md5s._SETTLED_NS", -(10**12))  # as if all files were old
     monkeypatch.setattr("dvc_project.md5s.file_md5", lambda path: read.append(path) or "0" * 32)
     first = Workspace(root, Md5s(file)).md5("d")
