@@ -1,4 +1,4 @@
-"""What people look at, in a real browser: the asset graph, an asset, a run, a comparison; and the button Terminate."""
+"""`make ui` over a graph that has run: what is announced, what another page can do, and the button Terminate."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import httpx
 import pytest
 
 from dagster_dvc import DvcProject
-from paco_pipelines.links import links
 from tests.support.chromium import chromium
 from tests.support.dagster_page import PATIENCE, Ui, answers, until
 from tests.support.ranks import free_port
@@ -60,15 +57,6 @@ def page(ui: Ui) -> Iterator[Any]:
         tab = browser.new_page(viewport={"width": 1500, "height": 1900})
         tab.set_default_timeout(PATIENCE * 1000)
         yield tab
-
-
-def _shows(page: Any, url: str, shot: Path, *texts: str) -> None:
-    """The page comes to show these texts; a screenshot of it lies in ``shot``."""
-    page.goto(url, wait_until="domcontentloaded")
-    for text in texts:
-        page.get_by_text(text).first.wait_for(state="attached")
-    page.screenshot(path=shot, full_page=True)
-    assert shot.stat().st_size > 10_000
 
 
 def test_all_is_there_when_the_page_is_announced(ui: Ui) -> None:
@@ -121,70 +109,13 @@ def test_another_page_can_do_nothing(ui: Ui, page: Any) -> None:
     assert refused == [False, False, False] and ui.ask(runs) == before
 
 
-def test_the_graph_of_a_group(ui: Ui, page: Any, tmp_path: Path) -> None:
-    url = f"{ui.dagster}/locations/paco/asset-groups/data/lineage"
-    _shows(page, url, tmp_path / "graph.png", "diverse_prompts", "grids", "cot_labels")
-
-
-def test_the_marks_are_those_of_dvc(ui: Ui, dvc: Dvc) -> None:
-    """Read from the server that draws them. Partitioned assets always look fresh there (dagster#22553)."""
-    nodes = ui.ask("{ assetNodes { assetKey { path } isPartitioned staleStatus } }")["assetNodes"]
-    project = DvcProject(ui.root)
-    stages = {name for name in project.assets if not project.groups[name].dimensions}
-    marks = {n["assetKey"]["path"][-1]: n["staleStatus"] for n in nodes if not n["isPartitioned"]}
-    assert stages <= set(marks)
-    assert {name for name in stages if marks[name] != "FRESH"} == stages & set(
-        json.loads(dvc("status", "--json").stdout)
-    )
-
-
-def test_the_page_of_an_asset_run_in_the_terminal(ui: Ui, page: Any, tmp_path: Path) -> None:
-    texts = ("held-out benchmark", "Row count", "train_yes", "one_sided_prompts", "in editor", "prompt_id")
-    _shows(page, f"{ui.dagster}/assets/pairs", tmp_path / "asset.png", *texts)
-
-
-def _ended(ui: Ui, run: str) -> str:
-    return str(until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s))
-
-
-def test_a_run_shows_its_progress(ui: Ui, page: Any, tmp_path: Path) -> None:
-    """By force, so that the stage runs; what it makes is the same. The log is searched, as a person would."""
-    run = ui.launch("annotations", **{"dvc/force": "true"})
-    assert _ended(ui, run) == "SUCCESS"
-    _shows(page, f"{ui.dagster}/runs/{run}?logs=panels/s", tmp_path / "progress.png", " panels/s, took ")
-    _shows(page, f"{ui.dagster}/runs/{run}?logs=executed", tmp_path / "run.png", "annotations: executed in")
-
-
-def test_a_run_tells_what_was_saved(ui: Ui, page: Any, tmp_path: Path) -> None:
-    run = ui.launch("pairs")
-    assert _ended(ui, run) == "SUCCESS"
-    _shows(page, f"{ui.dagster}/runs/{run}", tmp_path / "run.png", "RUN_SUCCESS", "pairs: unchanged in")
-
-
-def test_two_runs_compared_in_mlflow(ui: Ui, page: Any, tmp_path: Path) -> None:
-    api = f"{ui.mlflow}/api/2.0/mlflow"
-    found = httpx.get(f"{api}/experiments/get-by-name", params={"experiment_name": "paco/grids"}, timeout=PATIENCE)
-    experiment = found.json()["experiment"]["experiment_id"]
-    runs = httpx.post(f"{api}/runs/search", json={"experiment_ids": [experiment]}, timeout=PATIENCE).json()["runs"]
-    ids = [run["info"]["run_id"] for run in runs[:2]]
-    names = [run["info"]["run_name"] for run in runs[:2]]
-    url = f"{ui.mlflow}/#/compare-runs?runs={quote(json.dumps(ids))}&experiments={quote(json.dumps([experiment]))}"
-    _shows(page, url, tmp_path / "mlflow.png", "Comparing 2 Runs", *names)
-
-
-def test_the_policies_are_compared_by_a_saved_view(ui: Ui, page: Any, tmp_path: Path) -> None:
-    shown = links(ui.root, ui.dagster, ui.mlflow)["policies compared"]
-    runs = [f"policies/{name}/smoke/seed0" for name in ("flux_t2is", "kontext_edit", "qwen_edit")]
-    _shows(page, shown, tmp_path / "view.png", "Policies compared", "Summary/goal_change", *runs)
-
-
 def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:
     """The stage runs by force, so that there is something to stop; its out is made or restored again after."""
     run = ui.launch("grids", **{"dvc/force": "true", "dagster/partition": "0"})
     stage = until(lambda: _stage_of(ui.root, "grids") or (ui.status(run) in ("SUCCESS", "FAILURE") and -1))
     assert stage > 0, "the run ended before it could be stopped"
     assert ui.ask(TERMINATE, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
-    assert _ended(ui, run) == "CANCELED"
+    assert until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s) == "CANCELED"
     assert _stage_of(ui.root, "grids") is None
     assert not (ui.root / "data/grids/shard-0").exists(), "no half-written out"
     lock = json.loads((ui.root / ".dvc/tmp/rwlock").read_text())

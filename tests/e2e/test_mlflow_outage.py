@@ -20,7 +20,7 @@ import mlflow
 import pytest
 from PIL import Image
 
-from paco_core.runtime.tracking import open_run, send_left_over, sender
+from paco_core.runtime.tracking import open_run, sender
 from paco_core.runtime.tracking.journal import FOLDER, journals
 from paco_core.runtime.tracking.sender import start
 from tests.support.waiting import until
@@ -108,17 +108,3 @@ def test_a_server_killed_in_mid_run_gets_every_figure_once(
     pictures = [p.name for p in (server.folder / "a").rglob("*.png")]
     assert sorted(name.split("+")[2] for name in pictures) == ["150", "50"]
     assert list((project / FOLDER).iterdir()) == []
-
-
-def test_a_server_that_is_down_all_the_time_gets_the_run_afterwards(
-    server: Server, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-    with open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
-        tracker.metrics({"loss": 1.0}, 1)
-    assert send_left_over(project).waiting == 3  # run, metrics, end
-    server.start()
-    assert send_left_over(project).waiting == 0
-    client = mlflow.MlflowClient(server.url)
-    (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
-    assert run.info.status == "FINISHED" and run.data.metrics["loss"] == 1.0

@@ -104,8 +104,3 @@ def test_no_stage_declares_what_it_does_not_read(
         if idle:
             found[label] = idle
     assert not found, f"take out of dvc.yaml: {found}"
-
-
-def test_reasons_are_given_for_what_there_is(smoke: Path) -> None:
-    known = set(leaves(load(smoke / "params.yaml").model_dump(mode="json"), ""))
-    assert not {key for key in NOT_IN_THIS_PROFILE if f".{key}" not in known}

@@ -15,7 +15,6 @@ import httpx
 import pytest
 from PIL import Image
 
-from paco_core.data import local_page
 from paco_core.io.shards import encode_png
 from tests.support.chromium import chromium
 
@@ -166,19 +165,6 @@ def test_a_person_paints_and_sees_base_and_trained_with_scores(page: Page) -> No
     assert page.locator("#score .pair .score").count() == 6 and page.locator("#tray li").count() == 4
 
 
-def test_panels_stand_as_chosen_and_what_is_not_read_is_named(page: Page) -> None:
-    write(page)
-    assert page.locator("#paint-layout option").all_inner_texts() == ["usual", "1x4", "2x2", "4x1"]
-    page.select_option("#paint-layout", "4x1")
-    page.locator("#panels textarea").last.fill("a small red cat in the city, flat style." + " It wears a scarf." * 12)
-    page.keyboard.press("Control+Enter")
-    finished(page, "paint")
-    hint = page.locator("#paint .found .hint").first
-    expect(hint).to_contain_text("tokens longer than this model reads. Not read: “")
-    expect(hint).to_contain_text("It wears a scarf.”")
-    assert page.locator("#paint .panels").first.evaluate("p => p.style.getPropertyValue('--columns')") == "1"
-
-
 def test_pictures_that_are_added_are_scored_with_reasons(page: Page) -> None:
     page.keyboard.press("2")
     page.keyboard.press("Control+Enter")
@@ -220,43 +206,6 @@ def test_a_picture_is_edited(page: Page) -> None:
     assert len(scores) == 2 and all(SCORE.match(score) for score in scores)
 
 
-def test_cancelling_and_keys(page: Page) -> None:
-    write(page, sets="8")
-    page.keyboard.press("Control+Enter")
-    page.locator("#paint .track").wait_for()
-    page.get_by_role("button", name="Cancel").click()
-    finished(page, "paint")
-    expect(page.locator("#paint .state")).to_have_text("Cancelled.")
-    assert page.locator("#paint figure").count() < 16 and page.locator("#paint .waits").count() == 0
-    page.locator("#theme").focus()
-    page.keyboard.press("2")
-    assert page.locator("#theme").input_value().endswith("2") and page.locator("#score").is_hidden(), "it is a letter"
-    page.keyboard.press("Escape")
-    for key, section in (("2", "score"), ("3", "edit"), ("1", "paint")):
-        page.keyboard.press(key)
-        expect(page.locator(f"#{section}")).to_be_visible()
-        expect(page.locator(f"#tab-{section}")).to_have_attribute("aria-selected", "true")
-    page.keyboard.press("?")
-    expect(page.locator("#howto")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.locator("#howto")).to_be_hidden()
-
-
-def test_everything_fits_from_a_phone_to_a_large_window(page: Page) -> None:
-    write(page)
-    page.keyboard.press("Control+Enter")
-    finished(page, "paint")
-    for width, height in ((320, 568), (420, 900), (844, 390), (1000, 700), (1500, 1000)):
-        page.set_viewport_size({"width": width, "height": height})
-        for section in ("paint", "score", "edit"):
-            page.locator(f"#tab-{section}").click()
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, section)
-            page.locator(f"#{section} button.main").scroll_into_view_if_needed()
-            expect(page.locator(f"#{section} button.main")).to_be_in_viewport()
-    page.locator("#help").click()
-    assert page.evaluate("document.getElementById('howto').scrollTop") == 0, "it is read from its beginning"
-
-
 def test_a_page_that_lost_its_server_says_so_and_goes_on(browser: Browser, smoke: Path) -> None:
     made = Play(smoke)
     tab = browser.new_page()
@@ -285,14 +234,3 @@ def test_it_ends_in_the_middle_of_its_work_and_leaves_nothing(smoke: Path, by: s
     assert returned == code and "Traceback" not in said, said
     with pytest.raises(httpx.TransportError):
         httpx.get(made.address)
-
-
-def test_a_taken_port_and_a_folder_without_a_project_are_said(smoke: Path, tmp_path: Path) -> None:
-    with local_page.listen(0) as taken:
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        for cwd, said in ((smoke, f"port {port} on 127.0.0.1 cannot be used"), (tmp_path, "lies in no paco project")):
-            command = [sys.executable, "-m", "paco_core", "play", "--no-open", "--port", port]
-            env = {**os.environ, "PYTHONPATH": str(smoke)}
-            done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
-            assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr

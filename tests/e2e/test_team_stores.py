@@ -12,11 +12,9 @@ from pathlib import Path
 import dagster as dg
 import mlflow
 import pytest
-from PIL import Image
 
 import dvc_graphs as graphs
 from paco_core.runtime.tracking import Adapted, open_run, send_left_over, sender
-from paco_core.runtime.tracking.journal import journals
 from paco_core.runtime.tracking.sender import start
 from paco_pipelines.instance.settings import DATABASE, write_settings
 from tests.e2e.conftest import run_dvc
@@ -92,34 +90,6 @@ def team(project: Path, postgres: Postgres, bucket: Bucket, monkeypatch: pytest.
 
 
 @needs_postgres
-def test_a_database_killed_in_mid_run_gets_every_figure_once(
-    team: str, postgres: Postgres, bucket: Bucket, project: Path
-) -> None:
-    said: list[str] = []
-    with open_run(project, "paco/policies/flux", "policies/x", {}, say=said.append) as tracker:
-        assert tracker.run_id is not None
-        for step in range(300):
-            tracker.metrics({"train/loss": step / 7}, step)
-            if step == 100:
-                until(lambda: _has_runs(postgres, team), seconds=120)
-                postgres.kill()
-            if step in (50, 150):
-                tracker.image(Image.new("RGB", (16, 16), "red"), "unseen_64px", step)
-        (journal,) = journals(project)
-        until(lambda: journal.delivered().outage, seconds=60)
-        postgres.start()
-        run_id = tracker.run_id
-    assert postgres_server.PASSWORD not in "".join(said)
-    assert send_left_over(project).waiting == 0
-    client = mlflow.MlflowClient(team)
-    assert client.get_run(run_id).info.status == "FINISHED"
-    found = [(m.step, m.value) for m in client.get_metric_history(run_id, "train/loss")]
-    assert found == [(step, pytest.approx(step / 7)) for step in range(300)]
-    pictures = [key for key in bucket.keys("mlflow/") if key.endswith(".png")]
-    assert len(pictures) == 2 and all(run_id in key for key in pictures)
-
-
-@needs_postgres
 def test_an_adapter_is_loaded_from_the_bucket(team: str, bucket: Bucket, project: Path, tmp_path: Path) -> None:
     mlflow.set_tracking_uri(team)
     folder = tmp_path / "adapter"
@@ -134,12 +104,6 @@ def test_an_adapter_is_loaded_from_the_bucket(team: str, bucket: Bucket, project
     loaded = mlflow.diffusers.load_model(f"models:/{model.model_id}")
     assert loaded.base_model == "base/model"
     assert (Path(loaded.adapter_path) / "pytorch_lora_weights.safetensors").read_bytes() == b"weights"
-
-
-def _has_runs(postgres: Postgres, url: str) -> bool:
-    database = url.rpartition("/")[2]
-    tables = postgres.sql(database, "SELECT count(*) FROM pg_tables WHERE tablename = 'runs'")
-    return tables == "1" and postgres.sql(database, "SELECT count(*) FROM runs") != "0"
 
 
 @needs_postgres

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from dvc_project.project import stages_of
 from paco_core.config import profiles
 from paco_core.config.execution import put
-from paco_core.config.params import PARAMS_FILE, ParamsError, parse, read_text, tree_of
+from paco_core.config.params import PARAMS_FILE, Params, ParamsError, parse, read_text, tree_of
 from paco_core.config.resolved import MISSING, lookup
 from paco_core.io.paths import in_round
 from paco_core.runtime.code.stage_code import StageCodes
@@ -31,12 +31,12 @@ class Graph:
     def __init__(self, root: Path) -> None:
         self.codes, self.tree = StageCodes.present(root), tree_of(read_text(root / PARAMS_FILE), root / PARAMS_FILE)
         self.stages = {label: stage for label, stage in stages_of(root).items() if stage.group != "code"}
-        self.used_before = self.used(self.tree)
-        self.recorded_before = {label: self.recorded(self.tree, label) for label in self.stages}
+        self.used_before = self.used(self.codes.params)
+        self.recorded_before = {label: self.recorded(self.codes.params, self.tree, label) for label in self.stages}
 
-    def used(self, tree: Any) -> dict[str, dict[str, Any]]:
+    def used(self, params: Params) -> dict[str, dict[str, Any]]:
         """The values of the keys that each stage declares, defaults and what a round changes included."""
-        params, trees, values = parse(tree), dict[str | None, Any](), {}
+        trees, values = dict[str | None, Any](), {}
         for label, stage in self.stages.items():
             number = stage.item if in_round(stage.group) else None
             if number not in trees:
@@ -44,10 +44,10 @@ class Graph:
             values[label] = {key: lookup(trees[number], key) for key in stage.params.get(PARAMS_FILE, ())}
         return values
 
-    def recorded(self, tree: Any, label: str) -> tuple[dict[str, Any], str]:
-        """What DVC and the code file of a stage record."""
+    def recorded(self, params: Params, tree: Any, label: str) -> tuple[dict[str, Any], str]:
+        """What DVC and the code file of a stage record, of a tree that the code resolves to ``params``."""
         stage, codes = self.stages[label], copy.copy(self.codes)
-        codes.params, codes.raw = parse(tree), tree
+        codes.params, codes.raw = params, tree
         codes.__dict__.pop("_named", None)  # what the parameters name
         spelled = {key: lookup(tree, key) for key in stage.params.get(PARAMS_FILE, ())}
         return spelled, codes.of(stage.group, stage.item).text
@@ -78,7 +78,7 @@ def others(value: Any) -> st.SearchStrategy[Any]:
     return st.just(MISSING) | (st.sampled_from([value[:1], 2 * value, [1]]) if isinstance(value, list) else texts)
 
 
-def edited(tree: Any, key: str, value: Any) -> Any:
+def edited(tree: Any, key: str, value: Any) -> tuple[Any, Params]:
     """A tree with another value of a key, or without it; the example does not count where that is not allowed."""
     made, (above, _, last) = copy.deepcopy(tree), key.rpartition(".")
     if value is MISSING:
@@ -86,21 +86,24 @@ def edited(tree: Any, key: str, value: Any) -> Any:
     else:
         put(made, key, value)
     try:
-        parse(made)
+        return made, parse(made)
     except ParamsError:
-        assume(False)
-    return made
+        reject()
 
 
 @pytest.mark.slow
 @settings(max_examples=80, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_a_stage_uses_is_recorded_and_nothing_else(graph: Graph, data: st.DataObject) -> None:
+    """Whether a person edits the file, or the code makes another value of the same file."""
     key = data.draw(st.sampled_from(sorted(leaves(graph.tree))))
-    tree = edited(graph.tree, key, data.draw(others(lookup(graph.tree, key))))
-    differing = {label for label, used in graph.used(tree).items() if used != graph.used_before[label]}
+    value = data.draw(others(lookup(graph.tree, key)))
+    tree, params = edited(graph.tree, key, value)
+    if value is not MISSING and data.draw(st.booleans()):
+        tree = graph.tree
+    differing = {label for label, used in graph.used(params).items() if used != graph.used_before[label]}
     for label in sorted({*differing, data.draw(st.sampled_from(sorted(graph.stages)))}):
-        spelled, code = graph.recorded(tree, label)
+        spelled, code = graph.recorded(params, tree, label)
         is_declared = any(f"{key}.".startswith(f"{name}.") for name in spelled)
         is_recorded = (spelled, code) != graph.recorded_before[label]
         assert is_recorded or label not in differing
