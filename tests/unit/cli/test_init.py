@@ -32,7 +32,7 @@ def test_a_new_project_has_the_storybook_profile_whatever_the_clone_uses(
     assert "profiles/storybook.yaml" not in laid_out and "profiles/smoke.yaml" in laid_out
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", "$HOME", "-dash", "plain", "a;echo b"])
+@pytest.mark.parametrize("name", ["it's", "$HOME", "-dash", "a;echo b"])
 def test_the_printed_folder_can_be_pasted_into_a_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from paco_core.benchmarks.tables import ResultTable, write_tables
 from paco_core.cli import commands as cli
-from paco_core.cli import paint
 from paco_core.cli.arguments import parser
 from paco_core.io import paths
 from paco_core.io.answer import Answer, plain
-from paco_core.io.check_report import CheckReport
 from paco_core.io.files import write_json
-from paco_core.operations.promotion.decision import Decision, Rule, Side
+from paco_core.operations.promotion.decision import Side
 from paco_core.runtime.tracking import open_run
 
 
@@ -87,38 +84,6 @@ def test_checks(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert ended.value.code == 1 and not found["passed"] and "memory" in found["problems"][0]
 
 
-@pytest.mark.slow
-def test_parameters(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, found = both(capsys, "params", "policies.defaults.learning_rate")
-    assert [one["key"] for one in found] == ["policies.defaults.learning_rate"]
-    assert all(f"    {name}: {value}" in text for name, value in found[0]["profiles"].items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "empty"),
-    [
-        (["champions"], {}),
-        (["checkpoints", "list"], []),
-        (["serve", "status"], []),
-        (["sync"], {"runs": 0, "events": 0, "waiting": 0, "problems": []}),
-    ],
-)
-def test_where_nothing_is_there_is_nothing(
-    made: Path, words: list[str], empty: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert both(capsys, *words)[1] == empty
-
-
-@pytest.mark.slow
-def test_a_status_and_a_doctors_report(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, found = both(capsys, "status")
-    assert f"{found['up_to_date']} of {len(found['stages'])} stages are up to date" in text and found["champions"] == {}
-    text, found = both(capsys, "doctor")
-    stable = ("paco", "packages", "parameters", "mlflow store")
-    assert all(f"{name}: {found[name]}" in text for name in stable)
-
-
 def test_the_tour_and_the_tables(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_json(made / paths.metrics_file("report"), {"accuracy": 0.8152, "share": None})
     text, found = both(capsys, "tour")
@@ -132,18 +97,6 @@ def test_the_tour_and_the_tables(made: Path, capsys: pytest.CaptureFixture[str])
     assert unmade == ["edit_reward", "gedit", "t2is_bench", "vistory"]
 
 
-@pytest.mark.slow
-def test_scores(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("red", "blue"):
-        Image.new("RGB", (56, 56), name).save(made / f"{name}.png")
-    model = ["--model", "data/zoo/qwen2_5_vl"]
-    text, found = both(capsys, "score", "red.png", "blue.png", *model)
-    assert text.strip() == f"{found['score']:.4f}" and found["cause"] is None
-    (made / "pairs.csv").write_text("first,second\nred.png,blue.png\nred.png,red.png\n")
-    text, found = both(capsys, "score", "--table", "pairs.csv", *model)
-    assert (found["pairs"], found["without_score"]) == (2, 0) and f"mean score {found['mean']:.4f}" in text
-
-
 def test_comparisons(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     for name, value in (("a", 0.5), ("b", float("nan"))):
@@ -152,23 +105,6 @@ def test_comparisons(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     text, found = both(capsys, "compare", "a", "b")
     assert [run["metrics"] for run in found["runs"]] == [{"loss": 0.5, "share": 0.25}, {"loss": None, "share": 0.25}]
     assert all(run["run_id"] in text for run in found["runs"]) and Path(found["page"]).is_file()
-
-
-def test_decisions(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    side, gate = Side("2", "ab", {"accuracy": 0.75}), CheckReport("held_out", True, "ERROR", "fine")
-    decided = Decision("reward", True, "becomes the first champion", Rule("accuracy", ()), side, None, (gate,))
-    monkeypatch.setattr("paco_core.operations.promote.promote", lambda *_args, **_more: decided)
-    text, found = both(capsys, "promote", "reward")
-    assert found["promoted"] and found["candidate"]["figures"] == {"accuracy": 0.75} and found["reason"] in text
-
-
-@pytest.mark.slow
-def test_pictures(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["paint", "a bear", "--panels", "a bear at night.", "a bear in the snow.", "--seeds", "1", "--size", "64"]
-    text, found = both(capsys, *words, "--steps", "1", "--policy", paint.BASE)
-    (picture,) = found["pictures"]
-    assert Path(picture["file"]).is_file() and picture["file"] in text and picture["score"] is None
-    assert found["sheet"] in text
 
 
 def test_an_answer_is_its_text_and_its_figures_are_plain() -> None:

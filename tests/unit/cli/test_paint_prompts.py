@@ -19,7 +19,6 @@ from paco_core.operations.asked import set_record
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gallery
 from paco_core.storybook.prompts import storybook_prompts
-from tests.support.carriers import drawing, encoded, exif
 from tests.support.small_project import lay_out
 
 QUICK = ["--policy", "base", "--seeds", "1", "--steps", "1", "--size", "64", "--out", "out"]
@@ -85,12 +84,3 @@ def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository:
     again = [set_record(one["theme"], one["panels"], 64) for one in examples]
     known = {record.theme: record.prompt for record in records}
     assert [record.prompt for record in again] == [known[one["name"]] for one in examples] and len(examples) == 4
-
-
-@pytest.mark.slow
-def test_a_photograph_is_edited_upright(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lying = drawing().transpose(Image.Transpose.ROTATE_90)
-    (project / "photo.png").write_bytes(encoded(lying, exif=exif(6)))
-    main(["edit", "photo.png", "Make the cat blue.", *QUICK])
-    width, height = Image.open(project / "out/base-0.png").size
-    assert width > height and "the prompt is cut" not in capsys.readouterr().out

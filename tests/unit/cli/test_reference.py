@@ -12,25 +12,12 @@ import pytest
 from paco_core.cli import reference
 from paco_core.cli.arguments import parser
 from paco_core.cli.parser import EXAMPLE, GROUPS, HIDDEN
-from paco_core.io.files import DataError
 
 
 def test_the_page_is_up_to_date(repository: Path) -> None:
     assert (repository / reference.PAGE).read_text() == reference.page(repository, parser()), (
         "run `paco params --write`"
     )
-
-
-def test_every_verb_and_argument_says_what_it_does() -> None:
-    heading, silent = "", list[str]()
-    for part in reference.markdown(parser()).split("\n\n"):
-        if part.startswith("###"):
-            silent += [heading] if heading else []
-            heading = part
-            continue
-        heading = ""
-        silent += [row for row in part.splitlines() if row.startswith("| `") and row.rstrip().endswith("| |")]
-    assert silent == []
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:
@@ -53,10 +40,3 @@ def test_the_help_of_a_verb_ends_with_an_example_that_parses(name: str) -> None:
     program, verb, *arguments = shlex.split(last.removeprefix(EXAMPLE))
     assert (program, verb) == ("paco", name)
     assert parser().parse_args([verb, *arguments]).verb == name
-
-
-def test_a_page_that_lost_its_mark_is_named(tmp_path: Path) -> None:
-    (tmp_path / reference.PAGE).parent.mkdir(parents=True)
-    (tmp_path / reference.PAGE).write_text("words")
-    with pytest.raises(DataError, match=r"cli\.md: the mark .* is missing"):
-        reference.write(tmp_path, parser())

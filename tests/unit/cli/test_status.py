@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from paco_core.cli import commands as cli
 from paco_core.cli import doctor, status
 from tests.support import provenance_world as world
 
@@ -42,13 +40,6 @@ def test_each_stage_is_up_to_date_or_says_why_not(root: Path) -> None:
     assert [found[shard][0] for shard in SHARDS] == ["out of date"] * 2 and "grids" in found["grids@0"][1][0]
     assert found["pairs"] == ("waits", ("for grids@0 and 1 more",)) and found[POLICY] == ("waits", ("for pairs",))
     assert found["prompts"] == ("up to date", ())
-
-
-def test_a_stage_waits_for_the_nearest_stage() -> None:
-    upstream = {"a": (), "b": ("a",), "c": ("a", "b"), "d": ("a", "b", "c", "e"), "e": ()}
-    assert status._nearest("d", {"a", "b", "c"}, upstream) == "c"
-    assert status._nearest("d", {"a", "b", "c", "e"}, upstream) == "c and 1 more"
-    assert status._nearest("c", {"e"}, upstream) == ""
 
 
 def test_what_another_version_was_made_from_is_out_of_date(root: Path) -> None:
@@ -103,18 +94,6 @@ def test_a_section_of_ones_own_that_is_gone_is_named_with_what_to_do(root: Path,
     assert states(root)["pairs"] == ("out of date" if ran else "never run", (why,))
 
 
-def test_status_is_printed_for_people_and_as_json(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cli, "validate_code_origin", lambda _root: None)  # this project's paco_core is a stand-in
-    cli.main(["status"])
-    said = capsys.readouterr().out
-    assert "5 of 5 stages are up to date" in said and "nothing is registered" in said and "no reward model" in said
-    cli.main(["status", "--json"])
-    tree = json.loads(capsys.readouterr().out)
-    assert tree["up_to_date"] == 5 and tree["stages"][0] == {"stage": "prompts", "state": "up to date", "why": []}
-
-
 def test_a_store_that_nobody_made_is_not_made_by_looking(root: Path) -> None:
     (root / "mlflow.db").unlink()
     assert status.status(root).champions.startswith("nothing is registered") and not (root / "mlflow.db").exists()
@@ -137,17 +116,3 @@ def test_the_doctor_names_versions_and_hides_keys(project: Path, monkeypatch: py
     assert "sk-0123456789" not in str(lines) and "hidden" not in str(lines) and "PACO_API_KEY=" in lines["variables"]
     (project / "params.yaml").write_text("world: [")
     assert "params.yaml" in dict(line.split(": ", 1) for line in doctor.report(project).splitlines())["parameters"]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_a_shell_completes_verbs_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["completion", shell])
-    assert {"provenance", "verify", "doctor"} <= set(re.findall(r"[a-z]+", capsys.readouterr().out))
-
-
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    from importlib.metadata import version
-
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["--version"])
-    assert ended.value.code == 0 and capsys.readouterr().out == f"paco {version('paco-rl')}\n"

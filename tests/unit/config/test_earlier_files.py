@@ -40,7 +40,3 @@ def test_the_printed_commands_bring_a_project_to_this_version(project: Path) -> 
     for command in commands:
         subprocess.run(command, shell=True, cwd=project, check=True)
     assert list(migration.replacements(project)) == []
-
-
-def test_a_clone_is_updated_by_git(tmp_path: Path) -> None:
-    assert list(migration.replacements(tmp_path)) == []

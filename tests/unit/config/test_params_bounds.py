@@ -59,46 +59,28 @@ def test_anything_in_the_place_of_any_value_is_read_or_refused(tree: Any) -> Non
     assert refused > 2000
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("grids.steps", 2**64, "less than or equal to 1000000"),
-        ("prompts.seed", 2**64, "less than 4294967296"),
-        ("prompts.count", 10**7, "less than or equal to 1000000"),
-        ("grids.guidance", float("inf"), "finite number"),
-        ("reward.learning_rate", float("nan"), "finite number"),
-        ("grids.height", 10**6, "less than or equal to 16384"),
-        ("edit_prompts.count", 10**6, "at most 100000"),
-    ],
-)
-def test_a_number_beyond_any_use_is_refused_by_name(tree: Any, key: str, value: Any, expected: str) -> None:
-    section, name = key.split(".")
-    tree[section][name] = value
-    with pytest.raises(ParamsError, match=expected) as raised:
-        params.parse(tree)
-    assert section in str(raised.value)
-
-
 def endpoint(**options: Any) -> dict[str, Any]:
     return {"base_url": "http://127.0.0.1:1", "model": "one", "api_key_env": None, "options": options}
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "place", "expected"),
+    ("key", "value", "place"),
     [
-        ("grids.seeds", [0, 0], "grids.seeds", "duplicate"),
-        ("t2is.seeds", [1, 0, 1], "t2is.seeds", "duplicate"),
-        ("gedit.seeds", [0, 0], "gedit.seeds", "duplicate"),
-        ("grids.seeds", list(range(1001)), "grids.seeds", "1001 entries, expected at most 1000"),
-        ("annotations.exclude", ["x"] * 1001, "annotations.exclude", "1001 entries"),
-        ("prompts.endpoint", endpoint(top_p=float("inf")), "prompts.endpoint.options", "inf is no finite number"),
-        ("prompts.endpoint", endpoint(a={"b": [float("nan")]}), "prompts.endpoint.options", "nan is no finite number"),
-        ("prompts.endpoint", endpoint(seed=-(10**30)), "prompts.endpoint.options", "no finite number below 2"),
+        ("prompts.seed", 2**64, "prompts"),
+        ("grids.guidance", float("inf"), "grids.guidance"),
+        ("reward.learning_rate", float("nan"), "reward.learning_rate"),
+        ("grids.seeds", [0, 0], "grids.seeds"),
+        ("t2is.seeds", [1, 0, 1], "t2is.seeds"),
+        ("gedit.seeds", [0, 0], "gedit.seeds"),
+        ("grids.seeds", list(range(1001)), "grids.seeds"),
+        ("annotations.exclude", ["x"] * 1001, "annotations.exclude"),
+        ("prompts.endpoint", endpoint(top_p=float("inf")), "prompts.endpoint.options"),
+        ("prompts.endpoint", endpoint(a={"b": [float("nan")]}), "prompts.endpoint.options"),
+        ("prompts.endpoint", endpoint(seed=-(10**30)), "prompts.endpoint.options"),
     ],
 )
-def test_what_no_type_bounds_is_bounded(tree: Any, key: str, value: Any, place: str, expected: str) -> None:
+def test_what_is_beyond_any_use_is_refused_by_name(tree: Any, key: str, value: Any, place: str) -> None:
     section, name = key.split(".")
     tree[section][name] = value
-    with pytest.raises(ParamsError, match=expected) as raised:
+    with pytest.raises(ParamsError, match=place):
         params.parse(tree)
-    assert place in str(raised.value)

@@ -13,7 +13,6 @@ from paco_core.cli import commands as cli
 from paco_core.cli import reference as verbs
 from paco_core.config import profiles, reference
 from paco_core.config.params_reward import RewardParams
-from paco_core.io.files import DataError
 
 
 def test_every_key_has_a_meaning() -> None:
@@ -50,19 +49,6 @@ def test_values_are_those_of_the_profiles(repository: Path) -> None:
         "t2is_bench.criteria": "(null)",
     }.items():
         assert reference.value(paper, found[key]) == expected
-
-
-@pytest.mark.slow
-def test_the_terminal_shows_some_of_them(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["params", "reward.alpha", "policies.recipes.*.noise_level"])
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "reward.alpha" and said[2] == "    number at least 0, at most 1"
-    assert said[3:5] == ["    storybook: 0.7", "    paper: 0.1"] and "policies.recipes.*.noise_level" in said
-    assert len(reference.text(repository, ["reward"]).splitlines()) > 80 < len(reference.text(repository, ["*size*"]))
-    for asked in ("policies.recipes.flux_t2is.noise_level", "noise_level"):
-        assert reference.text(repository, [asked]).splitlines()[0] == "policies.recipes.*.noise_level"
-    with pytest.raises(DataError, match=r"no parameter matches reward\.alhpa; did you mean 'reward\.alpha'\?"):
-        reference.text(repository, ["reward.alhpa"])
 
 
 def test_writing_again_changes_nothing_but_needs_the_mark(repository: Path, project: Path) -> None:

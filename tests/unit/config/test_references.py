@@ -53,11 +53,6 @@ def test_a_misspelt_folder_is_answered_with_the_one_beside_it(tmp_path: Path) ->
     assert "did you mean 'flux'?" in found["painters.0"]
 
 
-def test_unset_references_and_other_texts_are_none(tmp_path: Path) -> None:
-    whole = Whole(parts={"a": Part(model="org/name")}, painters=[])
-    assert [found.key for found in references(whole)] == ["parts.a.model"] and faults(tmp_path, whole) == {}
-
-
 def test_a_model_is_a_folder_where_there_is_one_else_a_name(tmp_path: Path) -> None:
     folder = tmp_path / "org" / "name"
     assert model_at(tmp_path, "org/name", "x") == "org/name" == model_content(tmp_path, "org/name")

@@ -16,7 +16,7 @@ from paco_core.io.files import DataError
 from paco_core.planning import costs
 from paco_core.planning.foreseen import foresee, trained_on, usable
 from paco_core.planning.memory import benchmark_gb, training_memory, training_passes
-from paco_core.planning.passes import references_per_part
+from paco_core.planning.passes import pixels_per_pass, references_per_part
 from paco_core.planning.plan import plan
 from paco_core.planning.workload import Workload
 from paco_core.tasks.sets import SETS
@@ -95,6 +95,9 @@ def test_references_are_those_of_the_prompt_with_most(repository: Path, tmp_path
     passes = training_passes(recipe, foreseen, repository)
     most = [max(one.references for one in phase) for phase in passes.values()]
     assert max(most) == 4 == max(len(edit.references) for edit in foreseen.edits)
+    seen = pixels_per_pass(recipe, foreseen.edits, 512, 16)
+    assert seen == 512 * 512 * (1 + sum(len(edit.references) for edit in foreseen.edits) / len(foreseen.edits))
+    assert Workload.from_params(params, POLICY, foreseen.edits).questions_a_picture == 1 + 4, "with the largest edit"
 
 
 def painter(repository: Path, task: str | None = None, **changes: Any) -> Params:
@@ -121,12 +124,6 @@ def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
     small = painter(repository, panels="one_by_one", model="data/zoo/flux2_klein", max_sequence_length=45)
     text = plan(small, "klein", repository)
     assert "stories              4 panels each, one by one, 4 of those before it beside each at most" in text
-
-
-def test_guidance_above_one_takes_two_passes(repository: Path) -> None:
-    guided, once = painter(repository), painter(repository, guidance=1.0)
-    passes = [Workload.from_params(params, "klein").rollout_passes for params in (guided, once)]
-    assert passes[0] == 2 * passes[1]
 
 
 @pytest.mark.parametrize(

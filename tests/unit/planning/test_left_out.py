@@ -32,7 +32,7 @@ def editing(repository: Path, file: Path, *rows: tuple[str, list[str]]) -> Param
 def pictures(tmp_path: Path) -> Path:
     for number in range(3):
         Image.new("RGB", (64, 64), (90 * number, 0, 0)).save(tmp_path / f"{number}.png")
-    (tmp_path / "no.png").write_bytes(b"no picture")
+    cut(tmp_path / "no.png")
     return tmp_path
 
 
@@ -53,14 +53,6 @@ def cut(file: Path) -> None:
     """Keep of a picture its head and half of its pixels."""
     Image.effect_noise((64, 64), 50).convert("RGB").save(file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def test_a_picture_that_is_cut_off_behind_its_head_is_named_before_a_run(repository: Path, pictures: Path) -> None:
-    cut(pictures / "1.png")
-    params = editing(repository, pictures / "edits.jsonl", ("a", ["0.png"]), ("cut", ["1.png"]), ("b", ["2.png"]))
-    assert [record.idx for record in edits_of(params, repository)] == ["a", "b"]
-    (remark,) = left_out(params, repository)
-    assert f"edits.jsonl:2: picture: {pictures / '1.png'}: not a readable picture (OSError: image file" in remark
 
 
 def test_triples_whose_pictures_cannot_be_read_are_named_before_a_run(repository: Path, pictures: Path) -> None:
@@ -109,11 +101,3 @@ def test_a_layout_that_is_none_is_named_with_what_is_one(repository: Path, tmp_p
     assert f"{file}:1: record: layout: {expected}" in str(refused.value)
     (remark,) = left_out(written(repository, file, "2x2", layout), repository)
     assert remark.startswith("prompts.source: rows that cannot be used are left out: 1, e.g.") and expected in remark
-
-
-def test_faults_of_several_sections_have_no_empty_key(repository: Path) -> None:
-    tree = profiles.resolve(repository, "storybook")
-    tree["edit_prompts"] |= {"source": "file", "file": "edits.jsonl"}
-    with pytest.raises(ParamsError) as raised:
-        parse(tree)
-    assert str(raised.value).startswith("params.yaml: edits.painters paint what only the embedded world can label")

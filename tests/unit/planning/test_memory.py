@@ -77,15 +77,6 @@ def test_what_is_stored_is_not_measured_again(
         look_up(root, recipe, SMALL)
 
 
-def test_a_larger_batch_or_image_takes_more_and_checkpointing_less(root: Path, recipe: PolicyRecipe) -> None:
-    larger = [Pass("train", (64, 64), 0, 4), Pass("sample", (128, 64), 0, 4)]
-    passes = look_up(root, recipe, [*SMALL, *larger]).passes
-    assert all(passes[str(one)] > 1.5 * passes[str(small)] for small, one in zip(SMALL, larger, strict=True))
-    whole = recipe.model_copy(update={"gradient_checkpointing": not recipe.gradient_checkpointing})
-    less, more = sorted((look_up(root, whole, SMALL).passes[str(SMALL[0])], passes[str(SMALL[0])]))
-    assert less < more
-
-
 def test_the_key_contains_all_that_a_measurement_reads(root: Path, recipe: PolicyRecipe) -> None:
     class Recorder:
         def __init__(self) -> None:

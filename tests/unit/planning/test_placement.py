@@ -35,10 +35,6 @@ def told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tol
     return tell
 
 
-def test_a_world_without_gpus_has_nothing_to_say(told: Callable[..., Told]) -> None:
-    assert told("storybook", "0,1") == ([], [])
-
-
 def test_eight_gpus_are_divided_as_in_the_paper(told: Callable[..., Told]) -> None:
     remarks, problems = told("paper", "0,1,2,3,4,5,6,7", execution__devices__memory_gb=80)
     assert remarks == ["GPUs: stages 0, 1, 2, 3, 4, 5, 6 of 80 GB, reward servers 7"] and problems == []
@@ -73,11 +69,3 @@ def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
     assert "lower execution.serving.gpu_share, or give the server a GPU of its own" in problems[0]
     _, (problem, *_) = told("one_gpu", "0", execution__devices__memory_gb=40)
     assert problem.startswith("policies@flux_t2is: about 33 GB and 19 GB of the reward's server on a GPU of 40 GB")
-
-
-def test_a_machine_can_be_described_from_afar(told: Callable[..., Told]) -> None:
-    remarks, problems = told("one_gpu", "", execution__devices__memory_gb=48)
-    assert remarks == ["GPUs: none is visible here; added up for one of 48 GB, which stages and reward servers share"]
-    assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
-    remarks, problems = told("one_gpu")
-    assert remarks[1].startswith("devices.memory_gb: set it to see") and problems == []

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dvc_project import lockfile
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 from paco_core.cli import commands
@@ -54,16 +53,3 @@ def test_what_changed_and_what_is_behind_it_is_priced(finished: Path) -> None:
     assert f"1 stages are up to date; what the others would do, at most {len(report.costs)}" in report.text()
     state = ProjectState(DvcProject(finished, present_code))
     assert state.to_run() == {"grids@0", "grids@1", "pairs", "policies@flux_t2is"}
-
-
-def test_a_profile_that_is_not_in_use_is_priced_whole(finished: Path) -> None:
-    report = check_project(finished, declared(finished), "storybook")
-    assert report.up_to_date == [] and "grids" in report.costs
-
-
-def test_the_records_of_all_stages_are_read_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Path] = []
-    read_data = lockfile.read_data
-    monkeypatch.setattr(lockfile, "read_data", lambda path, *rest: reads.append(path) or read_data(path, *rest))
-    found(finished)
-    assert reads == [finished / "dvc.lock"]
