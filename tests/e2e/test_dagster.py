@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 import yaml
 
+import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from paco_pipelines.defs.translator import PacoTranslator
 from paco_pipelines.instance.settings import DEFAULTS
@@ -49,6 +50,29 @@ def test_a_stage_that_is_up_to_date_is_restored_or_unchanged(
             told = event.asset_materialization.metadata
             assert told["dvc/outcome"].value in ("unchanged", "restored")
             assert told["dagster/row_count"].value > 0
+
+
+def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> None:
+    shutil.rmtree(smoke / "data/pairs")
+    done = materialise(smoke, tmp_path / "home", 'key:"pairs"')
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (smoke / "data/pairs/train.parquet").is_file()
+
+
+def test_the_marks_of_our_graph_are_those_of_dvc(smoke: Path) -> None:
+    """Partitions too: after an edit, on an instance that saw the graph before and on an empty one."""
+    params = smoke / "params.yaml"
+    before = params.read_text()
+    with dg.DagsterInstance.ephemeral() as warm, dg.DagsterInstance.ephemeral() as cold:
+        assert graphs.agree(smoke, warm) == set()
+        tree = yaml.safe_load(before)
+        tree["grids"]["guidance"] += 1
+        tree["consistency_rank"]["bootstrap"] += 1
+        params.write_text(yaml.safe_dump(tree))
+        try:
+            assert graphs.agree(smoke, warm, cold) == {"grids@0", "grids@1", "consistency_rank"}
+        finally:
+            params.write_text(before)
 
 
 #: What each page shows besides figures, rows and columns.

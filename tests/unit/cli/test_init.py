@@ -13,16 +13,15 @@ from paco_core.cli import init
 from paco_core.io import shipped
 
 
-@pytest.mark.parametrize("profile", ["storybook", "smoke"])
 def test_a_new_project_has_the_storybook_profile_whatever_the_clone_uses(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After `make demo PROFILE=smoke`; a wheel that is built there has the same files."""
     files = {n: file for n, file in shipped.new_project_files().items() if n.startswith(("params.yaml", "profiles/"))}
     for name, file in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(file, tmp_path / name)
-    if profile == "smoke" and not (tmp_path / "profiles/storybook.yaml").exists():
+    if not (tmp_path / "profiles/storybook.yaml").exists():
         (tmp_path / "params.yaml").rename(tmp_path / "profiles/storybook.yaml")
         shutil.copyfile(repository / "profiles/smoke.yaml", tmp_path / "params.yaml")
     changed = {file.relative_to(tmp_path).as_posix(): file for file in tmp_path.rglob("*.yaml")}

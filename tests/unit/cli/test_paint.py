@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from transformers import AutoTokenizer
 
 from paco_core.cli import main
 from paco_core.config.params import load
+from paco_core.data.prompts.prompts import storybook_record
+from paco_core.data.records import prompt_text
+from paco_core.data.records.records import write_prompts
+from paco_core.io import paths
 from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError
 from paco_core.operations.asked import set_record
 from paco_core.operations.paint import load_policy
 from paco_core.operations.painters import painter
+from paco_core.operations.play.about import about
+from paco_core.operations.play.gallery import Gallery
+from paco_core.storybook.prompts import storybook_prompts
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from tests.support.small_project import adapter, lay_out
@@ -101,3 +109,25 @@ def test_a_lora_from_elsewhere_is_a_folder_a_file_or_of_a_hub(project: Path) -> 
         assert (by.name, by.adapter) == (name, given)
     with pytest.raises(DataError, match=r"style.v1.safetensors: cannot be read"):
         load_policy(project, painter(project, params, str(file), SETS))
+
+
+def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository: Path, tmp_path: Path) -> None:
+    """From its parts each is the prompt that it was, to the letter; from the record's theme and panels none is cut."""
+    tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/flux/tokenizer_2")
+    made = storybook_prompts(200, 0)
+    parts = [prompt_text.parse(one.prompt, one.layout) for one in made]
+    texts = [[panel.text for panel in part.panels] for part in parts]
+    for one, part, panels in zip(made, parts, texts, strict=True):
+        assert set_record(part.theme, panels, 64).prompt == one.prompt, "to the letter"
+    assert max(len(ids) for ids in tokenizer([one.prompt for one in made]).input_ids) <= 40
+    composed = [set_record(one.theme, panels, 64).prompt for one, panels in zip(made, texts, strict=True)]
+    assert max(len(ids) for ids in tokenizer(composed).input_ids) <= 40
+    records = [storybook_record(one, 64, 64) for one in made]
+    project = lay_out(repository, tmp_path)
+    for folder in (paths.PROMPTS, paths.DIVERSE_PROMPTS):
+        (project / folder).mkdir(parents=True, exist_ok=True)
+        write_prompts(project / folder / "prompts.jsonl", records)
+    examples = about(project, load(project / "params.yaml"), Gallery())["set_examples"]
+    again = [set_record(one["theme"], one["panels"], 64) for one in examples]
+    known = {record.theme: record.prompt for record in records}
+    assert [record.prompt for record in again] == [known[one["name"]] for one in examples] and len(examples) == 4

@@ -15,7 +15,6 @@ from paco_core.cli import main, score_table
 from paco_core.cli.score import ScoreOptions, pictures_in
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.text_table import text_table
 from tests.support import reward_tiny, tiny_vlm
 
 
@@ -132,13 +131,3 @@ def test_rows_that_are_done_are_not_scored_again(folder: Path, monkeypatch: pyte
     assert list(before["score"]) != list(after["score"])
     score_table.score_table(folder, table, ScoreOptions(), say=said.append)  # whole tables are scored anew
     assert sum(again) == 14
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert text_table([["a", "1.5", "x"], ["熊", "10.25", ""]], ["who", "figure", "note"], right=[1], indent="  ") == [
-        "  who  figure  note",
-        "  ---  ------  ----",
-        "  a       1.5  x",
-        "  熊    10.25",
-    ]
-    assert text_table([["abcdef", "b"]], most=4) == ["abc…  b"] and text_table([]) == []

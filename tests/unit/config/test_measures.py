@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from paco_core.config.measures import BUILT_IN, ENDS
 from paco_core.config.params import ParamsError, load
-from paco_core.grpo.scoring import Scoring
-from tests.support.grpo_toys import Brightness, recipe, record, trainer
+from tests.support.grpo_toys import Brightness, recipe, trainer
 
 TERM = {"weight": 1.0, "reward": "own:reward"}
 
@@ -35,15 +33,6 @@ def test_a_term_has_the_name_of_no_other_measure(repository: Path, tmp_path: Pat
     for name in ("diversity", "other_judge", "low"):
         file = params(repository, tmp_path, **{name: "{weight: 1.0, reward: consistency}"})
         assert name in load(file).policies.recipes["flux_t2is"].rewards.terms
-
-
-def test_a_term_called_diversity_is_evaluated() -> None:
-    reward = Brightness()
-    with Scoring({"diversity": reward}) as scoring:
-        scores = scoring.round()
-        scores.add([record(0)], [Image.new("RGB", (32, 32), "white")])
-        found = scores.result()
-    assert reward.seen == 1 and found.rewards["diversity"].tolist() == [1.0] and found.diversity.tolist() == [0.0]
 
 
 def test_an_evaluation_reports_terms_and_built_in_measures_alone(tmp_path: Path) -> None:

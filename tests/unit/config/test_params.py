@@ -155,13 +155,6 @@ def test_a_changed_storybook_profile_is_kept_though_another_one_was_put_in_its_p
     assert (project / "profiles/storybook.yaml").read_text() == committed
 
 
-def test_a_storybook_profile_that_is_gone_is_named_with_the_remedy(project: Path) -> None:
-    profiles.use(project, "smoke")
-    (project / "profiles/storybook.yaml").unlink()
-    with pytest.raises(ParamsError, match=r"profiles/storybook\.yaml: .*'smoke'; .*git checkout -- params\.yaml"):
-        profiles.use(project, "paper")
-
-
 #: Keys of version 0.2, and where they stand now.
 EARLIER = {
     "threads": "execution.threads",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +13,9 @@ import yaml
 
 from paco_core.cli import commands as cli
 from paco_core.cli import reference as verbs
-from paco_core.config import profiles, reference
+from paco_core.cli.arguments import parser
+from paco_core.cli.parser import EXAMPLE
+from paco_core.config import reference
 from paco_core.config.params_reward import RewardParams
 
 
@@ -24,6 +28,7 @@ def test_every_key_has_a_meaning() -> None:
 def test_page_and_schema_are_those_that_the_code_writes(repository: Path) -> None:
     assert (repository / reference.PAGE).read_text() == reference.page(repository), "run `paco params --write`"
     assert (repository / reference.SCHEMA).read_text() == reference.schema_text(), "run `paco params --write`"
+    assert (repository / verbs.PAGE).read_text() == verbs.page(repository, parser()), "run `paco params --write`"
 
 
 def test_the_schema_takes_every_profile_and_refuses_what_the_code_refuses(repository: Path) -> None:
@@ -34,21 +39,6 @@ def test_the_schema_takes_every_profile_and_refuses_what_the_code_refuses(reposi
         assert not check.is_valid(wrong), wrong
     meaning = check.schema["$defs"]["RewardParams"]["properties"]["alpha"]["description"]
     assert meaning == RewardParams.model_fields["alpha"].description != ""
-
-
-@pytest.mark.slow
-def test_values_are_those_of_the_profiles(repository: Path) -> None:
-    paper = profiles.resolve(repository, "paper")
-    found = {parameter.key: parameter for parameter in reference.parameters()}
-    for key, expected in {
-        "grids.seeds": "[0, 1, 2, 3]",
-        "policies.recipes.*.train_size": "flux_t2is: 512; kontext_edit: 384; qwen_edit: 384",
-        "policies.recipes.*.rewards.terms.*.model": "flux_t2is.clip_t: hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
-        "policies.recipes.*.max_sequence_length": "512",
-        "execution.serving.tensor_parallel": "(1)",
-        "t2is_bench.criteria": "(null)",
-    }.items():
-        assert reference.value(paper, found[key]) == expected
 
 
 def test_writing_again_changes_nothing_but_needs_the_mark(repository: Path, project: Path) -> None:
@@ -66,3 +56,12 @@ def test_writing_again_changes_nothing_but_needs_the_mark(repository: Path, proj
     with pytest.raises(SystemExit):
         cli.main(["params", "--write"])
     assert page.read_text() == "# Parameters\n"
+
+
+def test_the_help_of_each_verb_ends_with_an_example_that_parses() -> None:
+    (action,) = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    for name, verb in action.choices.items():
+        last = verb.format_help().splitlines()[-1]
+        assert last.startswith(EXAMPLE), "in one line, to be copied"
+        program, *words = shlex.split(last.removeprefix(EXAMPLE))
+        assert (program, words[0]) == ("paco", name) and parser().parse_args(words).verb == name

@@ -47,12 +47,6 @@ def test_what_is_missing_is_found_by_its_type(tmp_path: Path) -> None:
     assert [found.key for found in references(whole) if found.is_of_hub(tmp_path)] == ["parts.b.model"]
 
 
-def test_a_misspelt_folder_is_answered_with_the_one_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "data/zoo/flux").mkdir(parents=True)
-    found = faults(tmp_path, Whole(parts={}, painters=["data/zoo/fluxx"]))
-    assert "did you mean 'flux'?" in found["painters.0"]
-
-
 def test_a_model_is_a_folder_where_there_is_one_else_a_name(tmp_path: Path) -> None:
     folder = tmp_path / "org" / "name"
     assert model_at(tmp_path, "org/name", "x") == "org/name" == model_content(tmp_path, "org/name")

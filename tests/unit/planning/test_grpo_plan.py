@@ -17,7 +17,6 @@ from paco_core.io.files import DataError
 from paco_core.planning.passes import largest_image, pixels_per_pass
 from paco_core.planning.plan import plan
 from paco_core.planning.workload import Workload
-from paco_core.training.optimizers import check_optimizer
 from tests.support.dataset_world import records
 
 
@@ -205,22 +204,8 @@ def test_impossible_numbers_name_their_neighbours(
         plan(changed(params, recipe, **changes), "flux_t2is", repository)
 
 
-def test_processes_must_share_the_batches(repository: Path, params: Params) -> None:
-    asked = changed(params, prompts_per_epoch=6, updates_per_epoch=1, group_size=16, rollout_batch=16)
-    assert "6 batches" in plan(asked, "flux_t2is", repository, processes=3)
-    with pytest.raises(DataError, match=r"6 rollout batches.*4 processes.*\[1, 2, 3, 6\]"):
-        plan(asked, "flux_t2is", repository, processes=4)
-
-
 def test_the_papers_scale_is_estimated_without_its_weights(repository: Path) -> None:
     paper = profiles.read(repository, "paper")
     text = str(plan(paper, "flux_t2is", repository, processes=7))
     assert re.search(r"memory +about 3\d GB per process: weights 24, adapter, average and optimizer 5", text)
     assert re.search(r"about 17 GPU hours of passes; 2.4 h on 7, as measured on NVIDIA H200, 2026-11-26", text)
-
-
-def test_an_optimiser_that_is_not_installed(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paco_core.training.optimizers.find_spec", lambda _name: None)
-    with pytest.raises(DataError, match="adamw_8bit needs bitsandbytes"):
-        check_optimizer("adamw_8bit")
-    check_optimizer("adamw")

@@ -61,6 +61,9 @@ def test_weights_and_adapter_are_those_of_the_model(root: Path, recipe: PolicyRe
         assert sum(t.nbytes for t in (*part.parameters(), *part.buffers())) == pytest.approx(1e9 * gb)
     policy.add_adapter(recipe.lora, 0)
     assert measured.adapter_weights == sum(weight.numel() for weight in policy.trainable().values())
+    optimizers = [recipe.model_copy(update={"optimizer": name}) for name in ("adamw", "adamw_8bit")]
+    each = [memory._bytes_per_adapter_weight(one) for one in optimizers]
+    assert each[0] - each[1] == 2 * 4 - 2 * 1, "two moments in float32, or in a byte each"
 
 
 def test_what_is_stored_is_not_measured_again(

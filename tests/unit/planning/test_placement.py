@@ -1,7 +1,8 @@
-"""`paco check` adds up what each GPU would hold, and refuses what cannot fit."""
+"""What each GPU and the machine would hold: `paco check` adds it up, and refuses what cannot fit."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from paco_core.config.params import parse
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.runtime import gpus
+from paco_core.runtime.stage import BASE_GB, LIGHT_GB, Stage
 from paco_core.stages import declared
 
 pytestmark = pytest.mark.slow
@@ -69,3 +71,18 @@ def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
     assert "lower execution.serving.gpu_share, or give the server a GPU of its own" in problems[0]
     _, (problem, *_) = told("one_gpu", "0", execution__devices__memory_gb=40)
     assert problem.startswith("policies@flux_t2is: about 33 GB and 19 GB of the reward's server on a GPU of 40 GB")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/five-minutes.md"])
+def test_the_demo_fits_the_memory_that_a_page_names(repository: Path, page: str) -> None:
+    named = re.search(r"([\d.]+) GB of memory; no GPU", (repository / page).read_text())
+    assert named is not None
+    costs = stage_costs(declared(repository), profiles.read(repository, "storybook"), repository)
+    assert 2 * max(cost.memory_gb for cost in costs.values() if cost.device == "cpu") <= float(named[1])
+
+
+def test_a_stage_that_loads_the_recogniser_or_gives_no_estimate_keeps_that_of_torch(repository: Path) -> None:
+    costs = stage_costs({**declared(repository), "own": Stage()}, profiles.read(repository, "storybook"), repository)
+    assert {costs[name].memory_gb for name in ("annotations", "cot_labels", "own")} == {BASE_GB}
+    costs = stage_costs(declared(repository), profiles.read(repository, "paper"), repository)
+    assert {costs[name].memory_gb for name in ("annotations", "cot_labels", "pairs", "report")} == {LIGHT_GB}

@@ -38,7 +38,6 @@ from paco_core.planning import preflight
 from paco_core.planning.refusals import refusals
 from paco_core.policies.base import refuse_tokens
 from paco_core.policies.families import refuse_class, refuse_text_window
-from paco_core.policies.windows import refuse_window
 from paco_core.rewards import needs, registry
 from paco_core.stages import declared
 from paco_core.storybook.world import VOCABULARY
@@ -90,6 +89,11 @@ def edits(root: Path, pictures: int) -> str:
     return "edits.jsonl"
 
 
+def of_edits(root: Path, pictures: int) -> dict[str, Any]:
+    file = {"edit_prompts.source": "file", "edit_prompts.file": edits(root, pictures), "edit_prompts.count": None}
+    return {**file, "edits.painters": []}
+
+
 def imports(root: Path, name: str = PROMPTS, **more: Any) -> dict[str, Any]:
     return {"prompts.engine": "import", "prompts.source": name, "prompts.count": None, "diverse_prompts.target": None,
             **more}  # fmt: skip
@@ -134,14 +138,12 @@ def case_recipes_of_different_files(root: Path) -> tuple[dict[str, Any], str]:
 
 
 def case_all_pictures_held_back(root: Path) -> tuple[dict[str, Any], str]:
-    changes = {"edit_prompts.source": "file", "edit_prompts.file": edits(root, 4), "edit_prompts.count": None,
-               "edit_prompts.unseen": 4, "edits.painters": []}  # fmt: skip
+    changes = {**of_edits(root, 4), "edit_prompts.unseen": 4}
     return changes, said(lambda: edit_prompts(given(root, changes).edit_prompts, root))
 
 
 def case_few_edits_watched(root: Path) -> tuple[dict[str, Any], str]:
-    changes = {"edit_prompts.source": "file", "edit_prompts.file": edits(root, 10), "edit_prompts.count": None,
-               "edit_prompts.unseen": 3, "edits.painters": []}  # fmt: skip
+    changes = {**of_edits(root, 10), "edit_prompts.unseen": 3}
     found = edit_prompts(given(root, changes).edit_prompts, root).records
     return changes, said(lambda: held_out_edits(found, None, 16, 0))
 
@@ -183,17 +185,6 @@ def case_window_of_a_recipe(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.max_sequence_length": 41}
     recipe = given(root, changes).policies.recipes["flux_t2is"]
     return changes, said(lambda: refuse_text_window(FLUX, recipe, root))
-
-
-def case_window_of_grids(root: Path) -> tuple[dict[str, Any], str]:
-    config = {"model_max_length": 77}
-    for number in ("", "_2"):
-        (root / f"sdxl/tokenizer{number}").mkdir(parents=True)
-        write_json(root / f"sdxl/tokenizer{number}/tokenizer_config.json", config)
-    parts = {"_class_name": "StableDiffusionXLPipeline", "tokenizer": [], "tokenizer_2": []}
-    write_json(root / "sdxl/model_index.json", parts)
-    changes = {"grids.model": "./sdxl", "grids.max_sequence_length": 78}
-    return changes, said(lambda: refuse_window("grids", given(root, changes).grids, root))
 
 
 def case_window_of_a_painter(root: Path) -> tuple[dict[str, Any], str]:
@@ -239,8 +230,7 @@ def case_prompts_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, An
 
 
 def case_edits_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
-    changes = {"edit_prompts.source": "file", "edit_prompts.file": edits(root, 12), "edit_prompts.count": None,
-               "edit_prompts.unseen": 2, "policies.defaults.eval_prompts": 1, "edits.painters": []}  # fmt: skip
+    changes = {**of_edits(root, 12), "edit_prompts.unseen": 2, "policies.defaults.eval_prompts": 1}
     return changes, said(lambda: EDITS.validate_truth(edit_prompts(given(root, changes).edit_prompts, root).records))
 
 
@@ -302,10 +292,8 @@ def test_the_check_says_what_the_stage_would_say(project: Path, name: str, monke
 
 def test_one_problem_hides_no_other_and_each_is_said_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(project))
-    edits(project, 1)
     changes = {
-        "edit_prompts.source": "file", "edit_prompts.file": "edits.jsonl", "edit_prompts.count": None,
-        "edits.painters": [], f"{FLUX}.max_sequence_length": 41, f"{FLUX}.train_size": 72,
+        **of_edits(project, 1), f"{FLUX}.max_sequence_length": 41, f"{FLUX}.train_size": 72,
         f"{FLUX}.rewards.terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}},
         f"{FLUX}.prompts": {"train": "missing.jsonl", "test": "missing.jsonl"},
     }  # fmt: skip
