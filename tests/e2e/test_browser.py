@@ -1,8 +1,7 @@
-"""`make ui` over a graph that has run: what is announced, what another page can do, and the button Terminate."""
+"""`make ui` over a graph that has run: what is announced, and what another page can do."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from tests.support.ranks import free_port
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1200)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
-TERMINATE = "mutation($id: String!) { terminateRun(runId: $id) { __typename } }"
 SKIPPED = {"vistory"}  # the profile names no stories
 
 
@@ -107,30 +105,3 @@ def test_another_page_can_do_nothing(ui: Ui, page: Any) -> None:
         [ui.dagster, mutation],
     )
     assert refused == [False, False, False] and ui.ask(runs) == before
-
-
-def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:
-    """The stage runs by force, so that there is something to stop; its out is made or restored again after."""
-    run = ui.launch("grids", **{"dvc/force": "true", "dagster/partition": "0"})
-    stage = until(lambda: _stage_of(ui.root, "grids") or (ui.status(run) in ("SUCCESS", "FAILURE") and -1))
-    assert stage > 0, "the run ended before it could be stopped"
-    assert ui.ask(TERMINATE, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
-    assert until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s) == "CANCELED"
-    assert _stage_of(ui.root, "grids") is None
-    assert not (ui.root / "data/grids/shard-0").exists(), "no half-written out"
-    lock = json.loads((ui.root / ".dvc/tmp/rwlock").read_text())
-    assert not any(lock.values()), "no lock"
-    assert dvc("repro", "--single-item", "grids@0").returncode == 0
-    assert "grids@0" not in dvc("status", "--json").stdout
-
-
-def _stage_of(root: Path, stage: str) -> int | None:
-    """The process of a running stage of this project."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if words[1:5] == [b"-m", b"paco_core", b"run", stage.encode()] and (entry / "cwd").resolve() == root:
-                return int(entry.name)
-        except OSError:
-            continue
-    return None

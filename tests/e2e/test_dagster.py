@@ -9,11 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dagster as dg
 import pytest
-import yaml
 
-import dvc_graphs as graphs
 from dagster_dvc import DvcProject
 from paco_pipelines.defs.translator import PacoTranslator
 from paco_pipelines.instance.settings import DEFAULTS
@@ -31,48 +28,11 @@ def materialise(root: Path, home: Path, *select: str) -> subprocess.CompletedPro
     return subprocess.run([*command, " or ".join(select)], cwd=root, env=environment, capture_output=True, text=True)
 
 
-def test_a_stage_that_is_up_to_date_is_restored_or_unchanged(
-    smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))  # where its dagster.yaml keeps the stores
-    before = (smoke / "dvc.lock").read_text()
-    done = materialise(smoke, tmp_path / "home", 'key:"pairs"', 'key:"rankings"')
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (smoke / "dvc.lock").read_text() == before
-    with dg.DagsterInstance.from_config(str(tmp_path / "home")) as instance:
-        lock = yaml.safe_load(before)["stages"]
-        for stage in ("pairs", "rankings"):
-            event = instance.get_latest_materialization_event(dg.AssetKey(stage))
-            assert event is not None and event.asset_materialization is not None
-            tags = event.asset_materialization.tags or {}
-            md5s = {out["path"]: out["md5"] for out in lock[stage]["outs"]}
-            assert tags["dagster/data_version"] == md5s[f"data/{stage}"]
-            told = event.asset_materialization.metadata
-            assert told["dvc/outcome"].value in ("unchanged", "restored")
-            assert told["dagster/row_count"].value > 0
-
-
 def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> None:
     shutil.rmtree(smoke / "data/pairs")
     done = materialise(smoke, tmp_path / "home", 'key:"pairs"')
     assert done.returncode == 0, done.stderr[-3000:]
     assert (smoke / "data/pairs/train.parquet").is_file()
-
-
-def test_the_marks_of_our_graph_are_those_of_dvc(smoke: Path) -> None:
-    """Partitions too: after an edit, on an instance that saw the graph before and on an empty one."""
-    params = smoke / "params.yaml"
-    before = params.read_text()
-    with dg.DagsterInstance.ephemeral() as warm, dg.DagsterInstance.ephemeral() as cold:
-        assert graphs.agree(smoke, warm) == set()
-        tree = yaml.safe_load(before)
-        tree["grids"]["guidance"] += 1
-        tree["consistency_rank"]["bootstrap"] += 1
-        params.write_text(yaml.safe_dump(tree))
-        try:
-            assert graphs.agree(smoke, warm, cold) == {"grids@0", "grids@1", "consistency_rank"}
-        finally:
-            params.write_text(before)
 
 
 #: What each page shows besides figures, rows and columns.

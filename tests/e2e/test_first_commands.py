@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from paco_pipelines.instance import settings
 from tests.support.project_copy import copy_project
-from tests.support.ranks import free_port
-from tests.support.waiting import until
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
 BIN = Path(sys.executable).parent
@@ -38,58 +30,6 @@ def fresh(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 def clean(root: Path) -> dict[str, str]:
     """An environment that holds as little as possible."""
     return {"PATH": f"{BIN}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(root.parent), "PYTHONPATH": str(root)}
-
-
-@pytest.mark.parametrize("command", [["dagster", "definitions", "validate"], ["dg", "check", "defs"]], ids=" ".join)
-def test_definitions_are_valid(fresh: Path, command: Sequence[str]) -> None:
-    done = subprocess.run(command, cwd=fresh, env=clean(fresh), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-
-
-def test_the_pages_open_on_the_projects_own_instance(fresh: Path) -> None:
-    port = free_port()
-    log = fresh.parent / "dev.log"
-    with log.open("w") as out:
-        server = subprocess.Popen(
-            ["dagster", "dev", "-h", "127.0.0.1", "-p", str(port)],
-            cwd=fresh,
-            env=clean(fresh),
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    try:
-        until(lambda: server.poll() is not None or answers(port) is not None, 300)
-        assert answers(port) is not None, log.read_text()
-        assert str(fresh / ".dagster") in json.dumps(instance(port)), "not a temporary one"
-        assert not list(fresh.glob(".tmp_dagster_home_*"))
-    finally:
-        os.killpg(
-            server.pid, signal.SIGTERM
-        )  # all of them: a shell's background job ignores the SIGINT that they pass on
-        try:
-            server.wait(60)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)
-
-
-def answers(port: int) -> str | None:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5) as page:
-            return str(page.read())
-    except (urllib.error.URLError, OSError):
-        return None
-
-
-def instance(port: int) -> Mapping[str, object]:
-    """What the webserver says of its instance."""
-    asked = json.dumps({"query": "{ instance { info } }"}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/graphql", asked, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as page:
-        found: Mapping[str, object] = json.load(page)
-    return found
 
 
 def test_env_keeps_what_the_user_wrote_and_follows_a_moved_project(tmp_path: Path) -> None:

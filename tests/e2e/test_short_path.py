@@ -6,7 +6,6 @@ Small weights take the place of the published ones, in the same layout: shards w
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,18 @@ from typing import Any
 import pytest
 
 from paco_core.config import profiles
-from paco_core.data.prompts.prompts import imported, make_prompts
+from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.planning.preflight import check_project
 from paco_core.reward_model.golden import read_golden
 from paco_core.runtime.stage import skipped
 from paco_core.stages import declared
 from tests.e2e.conftest import run_dvc
-from tests.support import REPOSITORY
 from tests.support.project_copy import copy_project
 from tests.support.small_profiles import use
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
-PAGE = REPOSITORY / "docs" / "how-to" / "one-gpu.md"
 PROMPTS = "data/external/mine.jsonl"
 TARGETS = ("policies@flux_t2is", "t2is", "report")
 #: What stands in for a GPU and for weights of a hub; the graph and its sources stay those of the profile one_gpu.
@@ -82,18 +79,6 @@ def write_mine(root: Path, count: int = 6) -> None:
 def metrics(root: Path, stage: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((root / "data" / "metrics" / f"{stage}.json").read_text())
     return found
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
-
-
-def test_the_page_prints_the_three_commands_and_a_record_that_is_one(tmp_path: Path) -> None:
-    for block, profile in zip(blocks("sh")[:2], ("klein", "one_gpu"), strict=True):
-        assert block.splitlines() == [f"paco profile use {profile}", "paco check", f"dvc repro {' '.join(TARGETS)}"]
-    (tmp_path / "prompts.jsonl").write_text(blocks("json")[0].replace("\n", "") + "\n")
-    made = imported(tmp_path / "prompts.jsonl", ("2x2",), None)
-    assert [record.idx for record in made.records] == ["fox_1"] and not made.rejected
 
 
 def test_a_policy_is_trained_and_measured_and_the_rest_is_skipped(repository: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import mlflow
 import pytest
 
 import dvc_graphs as graphs
-from paco_core.runtime.tracking import Adapted, open_run, send_left_over, sender
+from paco_core.runtime.tracking import send_left_over, sender
 from paco_core.runtime.tracking.sender import start
 from paco_pipelines.instance.settings import DATABASE, write_settings
 from tests.e2e.conftest import run_dvc
@@ -87,23 +87,6 @@ def team(project: Path, postgres: Postgres, bucket: Bucket, monkeypatch: pytest.
     monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "s3://paco/mlflow")
     monkeypatch.setattr(sender, "start", start)
     yield url
-
-
-@needs_postgres
-def test_an_adapter_is_loaded_from_the_bucket(team: str, bucket: Bucket, project: Path, tmp_path: Path) -> None:
-    mlflow.set_tracking_uri(team)
-    folder = tmp_path / "adapter"
-    folder.mkdir()
-    (folder / "pytorch_lora_weights.safetensors").write_bytes(b"weights")
-    with open_run(project, "paco/policies", "policies/x", {}) as tracker:
-        tracker.adapter("paco-policy-x", Path("data/policies/x"), folder, Adapted("base/model"), {})
-        tracker.metrics({"policies/gold": 0.5}, measures="")
-    client = mlflow.MlflowClient(team)
-    (model,) = client.search_logged_models([client.get_run(str(tracker.run_id)).info.experiment_id])
-    assert model.artifact_location.startswith("s3://paco/mlflow") and model.metrics[0].value == 0.5
-    loaded = mlflow.diffusers.load_model(f"models:/{model.model_id}")
-    assert loaded.base_model == "base/model"
-    assert (Path(loaded.adapter_path) / "pytorch_lora_weights.safetensors").read_bytes() == b"weights"
 
 
 @needs_postgres
