@@ -137,10 +137,10 @@ def effective_cases(values: Floats, owners: NDArray[np.intp]) -> float:
 
 
 def clipped_ratio(variance: float, variance_of_mean: float, least: float, most: float) -> float:
-    """The ratio of two variances within bounds; ``least`` where nothing varies."""
-    if variance <= 0 or variance_of_mean <= 0:
+    """The ratio of two variances within bounds: ``least`` if nothing varies, ``most`` if the mean does not vary."""
+    if variance <= 0:
         return least
-    return min(most, max(least, variance / variance_of_mean))
+    return most if variance_of_mean * most <= variance else max(least, variance / variance_of_mean)
 
 
 def mean_of_classes(means: Sequence[float], intervals: Sequence[Interval]) -> Interval:

@@ -75,8 +75,10 @@ def _index(path: Path, require: Sequence[str]) -> pd.DataFrame:
     from pandas.api.types import is_integer_dtype
 
     table = read_table(path, require=(*COLUMNS, *require))
-    for name, least, most in (("offset", tarfile.BLOCKSIZE, 1 << 62), ("size", 0, MAX_BYTES)):
-        values = table[name]
+    sides = 1, 1 << 31
+    bounds = {"offset": (tarfile.BLOCKSIZE, 1 << 62), "size": (0, MAX_BYTES), "width": sides, "height": sides}
+    for name, values in table.filter([*bounds]).items():
+        least, most = bounds[str(name)]
         if len(values) and not (is_integer_dtype(values) and values.between(least, most).all()):
             raise DataError(f"{path}: column {name!r} is damaged: expected whole numbers from {least} to {most}")
     for row, name in enumerate(table["id"]):

@@ -148,7 +148,7 @@ AGGREGATORS = {
     "weighted_advantage_sum": Aggregator(_normalised_sum, scale="none"),
     "weighted_advantage_sum_global": Aggregator(_globally_normalised_sum, scale="none"),  # the released code's default
     "gdpo": Aggregator(_normalised_sum, scale="batch"),  # arXiv 2601.05242
-    "mo_grpo": Aggregator(_normalised_sum),  # arXiv 2509.22047; centring commutes with the division
+    "mo_grpo": Aggregator(_normalised_sum),  # arXiv 2509.22047
 }
 
 

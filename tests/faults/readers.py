@@ -153,7 +153,7 @@ def _chats(root: Path) -> Any:
 def _run_journal(root: Path) -> Any:
     try:
         return [event for event, _ in RunJournal(root / "tracking").waiting(0)]
-    except (DamagedJournal, OSError) as error:  # both have the file's name, and a sender notes them
+    except DamagedJournal as error:
         raise DataError(str(error)) from None
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -178,9 +178,14 @@ class RunJournal:
         return sum(1 for _ in self._lines(self.delivered().offset))
 
     def _lines(self, offset: int) -> Iterator[bytes]:
-        with suppress(FileNotFoundError), self.events.open("rb") as stream:
-            stream.seek(offset)
-            yield from (line for line in stream if line.endswith(b"\n"))
+        try:
+            with self.events.open("rb") as stream:
+                stream.seek(offset)
+                yield from (line for line in stream if line.endswith(b"\n"))
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            raise DamagedJournal(f"{self.events}: a folder, expected a file of events") from None
 
     def delivered(self) -> Delivered:
         try:
@@ -226,4 +231,6 @@ def _event(line: bytes, path: Path, offset: int) -> Event:
         event: Event = json.loads(line)
     except ValueError as error:
         raise DamagedJournal(f"{path}, byte {offset}: not an event ({error})") from None
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        raise DamagedJournal(f"{path}, byte {offset}: not an event (expected an object with a key 'kind')")
     return event
