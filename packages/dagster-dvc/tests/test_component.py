@@ -101,6 +101,38 @@ def test_two_components_have_their_own_resource_and_sensor(tmp_path: Path) -> No
     assert repository.asset_graph.get(dg.AssetKey(["bank", "third"])).parent_keys == {dg.AssetKey(["bank", "second"])}
 
 
+def test_a_component_may_name_them_and_select_stages(tmp_path: Path) -> None:
+    graphs.make(tmp_path / "shop", PARTS)
+    attributes = {"project_dir": "../../../shop", "name": "till", "select": ["fir*", "third"], "in_sync_checks": False}
+    place(tmp_path / "defs/retail", "sales", attributes)
+    defs = load(tmp_path / "defs", "retail/sales")
+    assert names(defs) == {"first", "third"} and not defs.get_repository_def().asset_graph.asset_check_keys
+    assert [sensor.name for sensor in defs.sensors or []] == ["dvc_lock_till"] and set(defs.resources) == {"dvc_till"}
+    place(tmp_path / "defs", "other", {"project_dir": "../../shop", "exclude": ["third"], "sensor": False})
+    other = load(tmp_path / "defs", "other")
+    assert names(other) == {"first", "second"} and not other.sensors
+
+
+def test_op_and_translation_reach_dagster(tmp_path: Path) -> None:
+    graphs.make(tmp_path / "shop", PARTS)
+    shown = {"metadata": {"declared_as": "{{ stage.name }}"}, "group_name": "{{ spec.group_name or 'rest' }}"}
+    attributes = {
+        "project_dir": "../../shop",
+        "op": {"tags": {"team": "data"}, "pool": "till"},
+        "translation": {"key": "shop/{{ stage.name }}_table", **shown},
+    }
+    place(tmp_path / "defs", "sales", attributes)
+    defs = load(tmp_path / "defs", "sales")
+    assets = [one for one in defs.assets or [] if isinstance(one, dg.AssetsDefinition)]
+    specs = {spec.key.to_user_string(): spec for one in assets for spec in one.specs}
+    third = specs["shop/third_table"]
+    assert [dep.asset_key.to_user_string() for dep in third.deps] == ["shop/second_table"]
+    assert third.metadata["declared_as"] == "third" and third.group_name == "rest"
+    assert specs["shop/first_table"].group_name == "raw"
+    ops = [one.op for one in assets]
+    assert len(ops) == 3 and {op.pool for op in ops} == {"till"} and {op.tags["team"] for op in ops} == {"data"}
+
+
 class Reporting(DvcProjectComponent):
     """Does more than ``dvc repro``, with a resource of its own."""
 

@@ -40,6 +40,7 @@ def matrix(
     Args:
         axes: the values along each axis, resolved; ``given`` as they are written.
     """
+    axes = {axis: list(values) if isinstance(values, Mapping) else values for axis, values in axes.items()}  # its keys
     for axis, values in axes.items():
         if not isinstance(values, list):
             raise DvcProjectError(f"{where}.matrix.{axis}: expected a list, got {type(values).__name__}")

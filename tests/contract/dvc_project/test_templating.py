@@ -77,7 +77,7 @@ def projects(draw: st.DrawFn) -> tuple[Tree, Tree]:
     at_top = [f"${{{path}}}" for path, _ in paths(params)]
     values = LEAVES | st.sampled_from(at_top) | TREES
     axes = st.lists(values, min_size=1, max_size=3) | st.sampled_from(
-        [f"${{{path}}}" for path, value in paths(params) if isinstance(value, list)] or [[1]]
+        [f"${{{path}}}" for path, value in paths(params) if isinstance(value, list | dict)] or [[1]]
     )
     entries = st.dictionaries(NAMES, values, min_size=1, max_size=3)
     loops = {
