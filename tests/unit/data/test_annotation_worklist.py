@@ -164,7 +164,7 @@ def test_answers_of_earlier_versions_stand_as_they_were(tmp_path: Path) -> None:
     queue.store.record(AnnotatorAnswer(who.name, "one", 1, "ranked", (1, 0), (0, 1), 1.0, "2026-01-01T00:00:00+00:00"))
     queue.store.close()
     with closing(sqlite3.connect(tmp_path / "answers.sqlite")) as raw:
-        raw.execute("DROP TWO seen")
+        raw.execute("DROP TABLE seen")
     anew = small_study(tmp_path, g2="blue")
     assert anew.view(who).done == 1 and counted(tmp_path, anew) == (1, 0)
     assert "pictures" not in (tmp_path / answer_file.FILE).read_text(), "its bytes, and what DVC knows of it, stay"

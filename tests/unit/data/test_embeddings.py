@@ -29,9 +29,13 @@ def tiny_sentences(folder: Path) -> Path:
         folder / "bert"
     )
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
         max_position_embeddings=64,
-    )  # fmt: skip
+    )
     BertModel(config).save_pretrained(folder / "bert")
     bert = parts.Transformer(str(folder / "bert"), max_seq_length=24)
     SentenceTransformer(modules=[bert, parts.Pooling(16)]).save(str(folder / "sentences"))

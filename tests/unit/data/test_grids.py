@@ -34,9 +34,17 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def params(flux: Path, **changes: object) -> GridsParams:
     defaults = {
-        "model": str(flux), "device": "cpu", "dtype": "float32", "seeds": [0, 1], "height": 32, "width": 32, "steps": 2,
-        "guidance": 3.5, "max_sequence_length": TEXT_LENGTH, "batch_size": 4,
-    }  # fmt: skip
+        "model": str(flux),
+        "device": "cpu",
+        "dtype": "float32",
+        "seeds": [0, 1],
+        "height": 32,
+        "width": 32,
+        "steps": 2,
+        "guidance": 3.5,
+        "max_sequence_length": TEXT_LENGTH,
+        "batch_size": 4,
+    }
     return GridsParams(**{**defaults, **changes})  # type: ignore[arg-type]
 
 
@@ -71,9 +79,14 @@ def test_pictures_equal_the_pipeline_s_own(flux: Path) -> None:
     pipeline = FluxPipeline.from_pretrained(flux)
     pipeline.set_progress_bar_config(disable=True)
     theirs = pipeline(
-        request.prompt, height=32, width=32, num_inference_steps=2, guidance_scale=3.5,
-        max_sequence_length=TEXT_LENGTH, generator=torch.Generator().manual_seed(7),
-    ).images[0]  # fmt: skip
+        request.prompt,
+        height=32,
+        width=32,
+        num_inference_steps=2,
+        guidance_scale=3.5,
+        max_sequence_length=TEXT_LENGTH,
+        generator=torch.Generator().manual_seed(7),
+    ).images[0]
     assert ours.tobytes() == theirs.tobytes()
 
 
