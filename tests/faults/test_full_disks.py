@@ -24,6 +24,8 @@ from tests.faults.test_killed_tracking import STEPS, miscounted, sent, write
 from tests.faults.verdicts import Breach, Ledger, unclear
 from tests.support import forked
 
+pytestmark = pytest.mark.thorough
+
 FULL = ("No space left", "no space left", "disk is full", "disk I/O error", "full")
 PAGE = 4096  # a tmpfs counts in these
 ROOM = 400_000  # bytes, about what a small stage writes

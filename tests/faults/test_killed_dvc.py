@@ -24,6 +24,8 @@ from dvc_project.repro import reproduce
 from tests.faults.verdicts import Breach, Ledger
 from tests.support import REPOSITORY, forked
 
+pytestmark = pytest.mark.thorough
+
 OUTS = ("a.out", "b.out", "c.out")
 
 

@@ -23,6 +23,8 @@ from tests.support.serving_fakes import FakeModel, queries, served, true_score
 from tests.support.waiting import until
 from tests.unit.serving.test_faults import diary, model, server_of, up, written  # noqa: F401  (fixtures)
 
+pytestmark = pytest.mark.thorough
+
 LIMIT_S = 120.0
 ASKED = 400
 

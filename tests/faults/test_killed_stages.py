@@ -14,6 +14,8 @@ from paco_core.runtime.tracking.journal import DamagedJournal, journals
 from tests.faults import micro
 from tests.faults.verdicts import Breach, Ledger
 
+pytestmark = pytest.mark.thorough
+
 #: Moments a stage is killed at, by what a run of it takes.
 KILLS = dict.fromkeys(micro.STAGES, 5) | dict.fromkeys(
     ("prompts", "rankings", "annotations", "edit_prompts", "pairs", "cot_labels"), 14

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mlflow
 import mlflow.store.tracking.sqlalchemy_store  # what a fork needs, before the first one
+import pytest
 from PIL import Image
 
 from paco_core.runtime.tracking import open_run, send_left_over
@@ -21,6 +22,8 @@ from paco_core.runtime.tracking.journal import journals
 from tests.faults import micro
 from tests.faults.verdicts import Breach, Ledger
 from tests.support import forked
+
+pytestmark = pytest.mark.thorough
 
 STEPS = 25
 

@@ -19,6 +19,8 @@ from tests.faults.verdicts import Ledger, unclear
 from tests.support import forked, ranks
 from tests.support.grpo_toys import figures, recipe, trainer
 
+pytestmark = pytest.mark.thorough
+
 LIMIT_S = 90.0  # the other rank may wait for a collective call
 
 

@@ -15,6 +15,8 @@ from tests.support import forked
 from tests.support.pretended_cuda import pretended
 from tests.support.pretended_cuda.machine import VISIBLE
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -17,6 +17,8 @@ from tests.support.grpo_toys import figures, recipe, record, trainer
 from tests.support.ranks import FSDP2, together
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +79,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, out
 
 
-@pytest.mark.slow
 def test_two_ranks_on_two_gpus_compute_what_one_does(machine: None, alone: tuple[Path, Path], tmp_path: Path) -> None:
     model, made = alone
     together(work, model, tmp_path, {})
@@ -88,7 +89,6 @@ def test_two_ranks_on_two_gpus_compute_what_one_does(machine: None, alone: tuple
         assert other == pytest.approx(row, abs=1e-5, nan_ok=True)
 
 
-@pytest.mark.slow
 def test_two_ranks_with_sharded_weights_train_and_go_on_to_the_same_adapter(
     machine: None, alone: tuple[Path, Path], tmp_path: Path
 ) -> None:

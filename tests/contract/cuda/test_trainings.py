@@ -20,6 +20,8 @@ from speed.gpu_trainer import CASES, trainer
 from tests.support import reward_tiny, tiny_vlm
 from tests.support.pretended_cuda import pretended
 
+pytestmark = pytest.mark.thorough
+
 #: Two epochs of a few seconds; one transition is trained on.
 SHORT: dict[str, Any] = {
     "prompts_per_epoch": 2, "group_size": 2, "updates_per_epoch": 1, "rollout_batch": 4, "train_batch": 2,
@@ -54,7 +56,6 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "dtype"), COMBINATIONS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_family_trains_and_goes_on(models: dict[str, Path], tmp_path: Path, case: str, loss: str, dtype: str) -> None:
@@ -70,7 +71,6 @@ def test_a_family_trains_and_goes_on(models: dict[str, Path], tmp_path: Path, ca
     assert outcome.rows[-1]["update/grad_norm"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_reward_trains_goes_on_and_judges(tmp_path: Path, dtype: str) -> None:
     base, examples = tiny_vlm.build(tmp_path / "tiny"), reward_tiny.pairs(6)

@@ -101,7 +101,7 @@ def test_cuda_is_added_where_pytorch_does_not_load_without(
     assert not (tmp_path / ".venv/.ready").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Path) -> None:
     python = ".venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], check=True)  # an interrupted one is so

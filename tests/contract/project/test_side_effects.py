@@ -35,7 +35,7 @@ print(json.dumps([before, state()]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_module_changes_the_process_that_imports_it() -> None:
     places = [(REPOSITORY, room) for room in ("paco_core", "zoo")]
     places += [(REPOSITORY / "pipelines", "paco_pipelines")]

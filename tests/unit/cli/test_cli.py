@@ -165,6 +165,7 @@ def test_outside_a_project_nothing_is_written_and_one_line_says_why(
         assert list(nowhere.iterdir()) == [], verb
 
 
+@pytest.mark.thorough
 def test_a_model_scores_outside_a_project(repository: Path, nowhere: Path) -> None:
     for number, colour in enumerate(("red", "blue")):
         Image.new("RGB", (56, 56), colour).save(nowhere / f"{number}.png")

@@ -24,7 +24,7 @@ from paco_core.runtime.tracking import flatten
 from tests.support import forked
 from tests.support.reproduced import BARE, GAIN, KONTEXT, SMALL, World, options, reported
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 SECONDS = {"full": 10.0, "no_decoupling": 25.0, "no_log_tame": 11.0, "kontext": 8.0}

@@ -47,7 +47,7 @@ def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
     return grpo_toys.trainer(train=split.trained, unseen=split.unseen, reference=split.reference, **given)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("task", "loss"), [("sets", "ppo"), ("edits", "ppo"), ("edits", "nft"), ("stories", "ppo")])
 def test_it_is_trained_and_resumed(model: Path, tmp_path: Path, task: str, loss: str) -> None:
     """The ratio is one before an update, the adapter moves, and two epochs in two goes are two epochs in one."""

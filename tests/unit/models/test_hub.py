@@ -75,6 +75,7 @@ def ask(code: str, hub: FakeHub, home: Path, *args: str, **environment: str) -> 
     return told
 
 
+@pytest.mark.thorough
 def test_a_published_reward_in_shards_is_loaded_and_what_cannot_be_is_told_with_the_cure(
     hub: FakeHub, tmp_path: Path
 ) -> None:

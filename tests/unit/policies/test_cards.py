@@ -66,7 +66,7 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
     return np.asarray(policy.decode(done.latents, SIZE)[0], dtype=int)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("family", "changes", "dtype"),
     [

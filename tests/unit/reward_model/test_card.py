@@ -50,7 +50,7 @@ def test_the_example_gives_the_golden_score(tmp_path: Path) -> None:
     assert printed(card, tmp_path) == pytest.approx(scores[0].value, abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_example_of_an_adapter_gives_its_score(tmp_path: Path) -> None:
     base, place = tiny_vlm.build(tmp_path / "base"), "data/reward_lora/adapter"
     network = Network.load(base)

@@ -62,7 +62,7 @@ train(Path(sys.argv[1]), Path(sys.argv[2]), progress=Stop())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_path: Path) -> None:
     out = tmp_path / "killed"
     out.mkdir()
@@ -118,7 +118,7 @@ def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int |
     (out / f"seen-{os.environ['RANK']}.json").write_text(json.dumps({"scores": scores, "kinds": sorted(kinds)}))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("env", "kinds", "within"),
     [

@@ -42,7 +42,7 @@ import diffusers
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("modules", [ENTRIES, ()], ids=["verbs", "stages"])
 def test_nothing_uses_cuda_before_the_lease(modules: tuple[str, ...], project: Path) -> None:
     """The last import shows that the guard works: it uses CUDA."""

@@ -22,7 +22,7 @@ from tests.support.listeners import watched
 from tests.support.ranks import together
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 DEADLINE_S = 240
 
