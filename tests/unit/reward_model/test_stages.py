@@ -19,7 +19,8 @@ from paco_core.reward_model.checks import merged_equals_adapter, reward_beats_ba
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.instructions import TEMPLATES
 from paco_core.reward_model.scorer import Scorer
-from paco_core.stages import run_stage
+from paco_core.runtime.context import open_stage
+from paco_core.stages import run_stage, stage_file
 from paco_core.storybook.drawn_cases import drawn_pairs
 from tests.support import tiny_vlm
 from tests.support.reward_project import fill, fill_benchmark
@@ -57,7 +58,8 @@ def set_reward(project: Path, **values: object) -> None:
 
 
 def run(stage: str, project: Path) -> dict[str, float]:
-    run_stage(stage, None, project)
+    with open_stage(stage, None, project) as ctx:
+        stage_file(stage).run(ctx)
     return json.loads((project / paths.metrics_file(stage)).read_text())
 
 
