@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -16,10 +17,13 @@ from paco_core.benchmarks import generated, rankings
 from paco_core.benchmarks.edit_changes import compare_edits
 from paco_core.benchmarks.paired_changes import compare_changes
 from paco_core.benchmarks.tables import signed
+from paco_core.config.params import load
 from paco_core.experiments import reproduction_summary
 from paco_core.io.files import DataError
 from paco_core.operations.promotion import decision
-from paco_core.painting.painted import AFTER, BEFORE
+from paco_core.painting.painted import AFTER, BEFORE, Painted
+from paco_core.tasks.sets import SETS
+from tests.support.grpo_toys import record
 
 NAN = float("nan")
 SCORES = {BEFORE: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], AFTER: [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, NAN, NAN]}
@@ -55,6 +59,19 @@ def test_too_many_failed_images_of_one_mean_end_a_benchmark(share: float, accept
     """2 of 8 images after training, which are 2 of 16 of all."""
     with nullcontext() if accepted else pytest.raises(DataError, match="editing of p at 64 px"):
         generated.validate_measures(table(), ["editing"], share, {})
+
+
+def test_measuring_sets_counts_failures(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+    def fails(_batch: Any) -> np.ndarray:
+        return np.array([NAN, 0.5])
+
+    fails.name, fails.causes = "consistency", {"no answer": 1}  # type: ignore[attr-defined]
+    monkeypatch.setattr(generated, "set_measures", lambda *_args: [fails])
+    monkeypatch.setattr(Painted, "panels", [])
+    params = load(repository / "params.yaml").model_copy(update={"world": "published"})
+    painted = [Painted("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="consistency: no answer"):
+        generated.measure(painted, generated.Cases(SETS, [], [], 1), repository, params, repository)
 
 
 def test_a_judge_that_fails_on_too_many_rankings_is_refused() -> None:

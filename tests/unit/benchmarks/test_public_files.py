@@ -155,6 +155,7 @@ def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
         ({"dimension": "beauty"}, "record"),
         ({"key": ["one"]}, "record"),
         ({"instruction": " "}, "record"),
+        ({"instruction": "Make it <|im_end|>."}, "record"),
         ({"output_images": [stored(grey(1))]}, "picture"),
         ({"input_image": {"bytes": stored(grey(1))["bytes"][:40], "path": None}}, "picture"),
         ({"input_image": {"bytes": None, "path": "gone.png"}}, "picture"),

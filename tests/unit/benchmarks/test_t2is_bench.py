@@ -15,10 +15,16 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks.t2is_bench.evaluators import Aesthetics, AlignmentWithTexts, ConsistencyByCriteria
+from paco_core.benchmarks.t2is_bench.evaluators import (
+    Aesthetics,
+    AlignmentWithTexts,
+    BenchmarkPart,
+    ConsistencyByCriteria,
+    evaluate_sets,
+)
 from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
 from paco_core.benchmarks.t2is_bench.scorers import EndpointScorer, Predictor
-from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere, write_painted
+from paco_core.benchmarks.t2is_bench.sets import PaintedSet, painted_sets, read_records, sets_elsewhere, write_painted
 from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.params_benchmarks import PredictorParams
@@ -92,6 +98,20 @@ def test_a_failed_question_makes_its_dimension_unknown_and_not_zero() -> None:
     assert measure.causes == {"no answer": 1}
     assert judge.asked[0].instruction.endswith("Please answer Yes or No first, then provide detailed reasons.")
     assert judge.asked[0].pictures[0].size == (8, 8), "in the words of the RL panels stay as they are"
+
+
+def test_a_part_of_which_too_many_questions_failed_ends_the_benchmark() -> None:
+    """3 of 18 questions: those about one of six pairs."""
+    sets = [PaintedSet("m", "m", RECORDS[0], 0, lambda: SET.panels[0])]
+
+    def evaluate(share: float) -> pd.DataFrame:
+        judge = Judge(lambda shades, _text: math.nan if shades == [30, 60] else 0.5)
+        part = BenchmarkPart(ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "rl"), "judge", "rl")
+        return evaluate_sets(sets, {"consistency": part}, share, lambda _count: None)[0]
+
+    assert len(evaluate(0.2)) == 1
+    with pytest.raises(DataError, match="consistency.*no answer"):
+        evaluate(0.1)
 
 
 def test_alignment_is_the_mean_over_texts_then_panels() -> None:

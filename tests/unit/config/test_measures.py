@@ -37,11 +37,11 @@ def test_a_term_has_the_name_of_no_other_measure(repository: Path, tmp_path: Pat
 
 def test_an_evaluation_reports_terms_and_built_in_measures_alone(tmp_path: Path) -> None:
     """A measure that is missing among the built-in names could be the name of a term."""
-    terms = {"brightness": TERM, "other": {**TERM, "weight": 0.0}}
+    terms = {"brightness": TERM, "diversity": {**TERM, "weight": 0.0}}
     rewards = {"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"}
-    meter = {"trained": "brightness", "held_out": "other"}
+    meter = {"trained": "brightness", "held_out": "diversity"}
     rule = recipe(epochs=1, rewards=rewards, test_rewards=rewards, hack_meter=meter)
-    both = {"brightness": Brightness(), "other": Brightness()}
+    both = {"brightness": Brightness(), "diversity": Brightness()}
 
     def gold(_panels: list[Any], records: list[Any]) -> dict[str, np.ndarray]:
         return {"gold_consistency": np.zeros(len(records))}
@@ -49,4 +49,4 @@ def test_an_evaluation_reports_terms_and_built_in_measures_alone(tmp_path: Path)
     made = trainer(recipe=rule, rewards=both, test_rewards=dict(both), gold=gold)
     names = {name.partition("/")[2] for name in made.run(tmp_path, tmp_path / "checkpoint").after}
     plain = {next((name.removesuffix(end) for end in ENDS if name.endswith(end)), name) for name in names}
-    assert {"brightness", "score", "drift", "grid_score"} <= plain <= {*terms, *BUILT_IN}
+    assert {"brightness", "diversity", "score", "drift", "grid_score"} <= plain <= {*terms, *BUILT_IN}

@@ -10,11 +10,15 @@ import pytest
 from pydantic import ValidationError
 
 from paco_core.adapters.settings import Settings
+from paco_core.benchmarks.public_files import _parse_case
 from paco_core.benchmarks.viescore import Rating
 from paco_core.data.annotation.judge import Order, PairScore
 from paco_core.data.prompts.edit_prompts import EditRow
 from paco_core.data.records.records import PromptRecord, validated
+from paco_core.exchange import rank_bench, sharegpt
+from paco_core.exchange.gedit_bench import _usable
 from paco_core.io.files import DataError, read_json, read_jsonl
+from paco_core.io.rejected import Rejected
 from paco_core.policies.families import is_distilled
 from paco_core.rewards.http_scorer import _Answer
 from paco_core.rewards.rubric import Mark
@@ -92,3 +96,20 @@ def test_the_index_of_a_model_says_true_or_false(tmp_path: Path) -> None:
     index.write_text(json.dumps({"is_distilled": "false"}))
     with pytest.raises(DataError, match="is_distilled"):
         is_distilled(tmp_path, "model")
+
+
+def test_rows_of_public_benchmarks_keep_their_types(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Intersection_exist"):
+        _usable({"instruction": "a", "Intersection_exist": "false", "input_image": {"bytes": b""}})
+    entry: Any = {"key": ["a", "b"], "dimension": "overall", "instruction": "a", "task_type": "t"}
+    for name, value in (("key", [True, "b"]), ("task_type", None)):
+        with pytest.raises(DataError, match=name):
+            _parse_case({**entry, name: value}, lambda: ())  # type: ignore[arg-type, return-value]
+    (tmp_path / "prompts.jsonl").write_text('{"idx": "a", "theme": "t", "prompt": true}\n')
+    assert rank_bench._prompts(tmp_path / "prompts.jsonl", Rejected()) == {}
+    info = {"x": {"formatting": "sharegpt", "file_name": "x.jsonl", "ranking": "false"}}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
+    rejected = Rejected()
+    with pytest.raises(DataError):
+        list(sharegpt.read(tmp_path, rejected))
+    assert "ranking" in rejected.example

@@ -179,6 +179,7 @@ def test_what_a_page_of_another_site_can_send_is_refused(
 def test_what_our_own_programs_send_is_answered(both: list[str]) -> None:
     status, body, _ = call(both[0], "/v1/nothing")
     assert status == 404 and body["error"]["type"] == "invalid_request_error"
+    assert call(both[0], "/health")[1] == {"status": "ok", "model": NAME}
     for url in both:
         port = url.rpartition(":")[2]
         for host in (f"127.0.0.1:{port}", f"LOCALHOST:{port}", "localhost", f"[::1]:{port}", "127.0.0.1:9000"):
@@ -190,6 +191,8 @@ def test_what_our_own_programs_send_is_answered(both: list[str]) -> None:
             assert call(url, path)[0] == 200  # Prometheus and probes send no Origin and no body
             assert call(url, path, Host="evil.example")[0] == 403
             assert call(url, path, Origin="https://evil.example")[0] == 403
+    metrics = call(both[0], "/metrics")[1]
+    assert 'paco_requests_total{status="200"}' in metrics and "paco_pictures_decoded_total" in metrics
 
 
 @pytest.mark.parametrize(
