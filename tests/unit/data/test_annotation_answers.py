@@ -17,10 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dvc_project.hashing import Workspace
+from paco_core import cli
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
 from paco_core.io.files import DataError
-from tests.support.annotation_world import DEADLINE_S, STORE, Server, body_for, make_world
+from paco_core.planning import preflight
+from paco_core.stages import declared
+from tests.support.annotation_world import DEADLINE_S, STORE, Server, body_for, make_world, open_study
 
 WHO = ("annotator-1", "annotator-2", "annotator-10")
 
@@ -160,6 +163,34 @@ def test_the_page_saves_when_it_ends_or_after_a_kill_and_one_that_is_only_opened
     assert digest() == saved
     shutil.copy(tmp_path / STORE, tmp_path / answer_file.FILE.with_suffix(".sqlite"))
     assert digest() == saved, "a database is no dependency wherever it lies"
+
+
+@pytest.mark.slow
+def test_the_commands_save_and_name_what_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def faults_of_people() -> list[str]:
+        problems = preflight.check_project(tmp_path, declared(tmp_path)).problems
+        return [problem for problem in problems if problem.startswith("annotations.source people")]
+
+    make_world(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        cli.main(["annotate", "save"])
+    queue = open_study(tmp_path)
+    view = queue.view(queue.annotators[0])
+    assert view.instance is not None
+    queue.answer(queue.annotators[0], view.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
+    cli.main(["annotate", "status"])
+    assert "1 answers are not in data/people/answers.jsonl yet" in capsys.readouterr().out
+    params = (tmp_path / "params.yaml").read_text()
+    (tmp_path / "params.yaml").write_text(params.replace("source: recogniser", "source: people", 1))
+    assert len(faults_of_people()) == 1
+    cli.main(["annotate", "save"])
+    assert len(answer_file.read(tmp_path)) == 1 and not faults_of_people()
+    capsys.readouterr()
+    cli.main(["annotate", "status"])
+    assert "not in data/people" not in capsys.readouterr().out
 
 
 def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: Path) -> None:

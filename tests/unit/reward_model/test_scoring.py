@@ -102,8 +102,8 @@ def test_logits_that_are_not_finite_are_no_answer_and_spare_their_neighbours(
     scorer: Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = torch.zeros(2, scorer.network.model.lm_head.out_features)
-    logits[1, 0] = torch.nan
-    monkeypatch.setattr(scorer.network, "first_logits", lambda rows: logits[-len(rows) :])
+    logits[1] = torch.nan
+    monkeypatch.setattr(scorer.network, "first_logits", lambda rows: logits[1:].expand(len(rows), -1))
     assert "not finite" in str(scorer.score(queries()[:1])[0].cause)
     monkeypatch.setattr(scorer, "first_logits", lambda _queries: logits)
     good, bad = Answerer(scorer)([Ask(query) for query in queries()[:2]])
