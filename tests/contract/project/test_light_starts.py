@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.support import REPOSITORY
+from tests.support import provenance_world as world
 
 HEAVY = ("torch", "mlflow", "sqlalchemy", "transformers", "diffusers", "dagster")
+STATUS = """
+import json, sys
+from pathlib import Path
+from paco_core.cli.status import status
+text = status(Path(sys.argv[1])).champions
+print(json.dumps([text, sorted(set(sys.argv[2:]) & sys.modules.keys())]))
+"""
 SKIPPED = """
 import json, sys
 from pathlib import Path
@@ -37,6 +45,12 @@ def run(code: str, *arguments: str) -> object:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_status_without_registered_models_imports_no_mlflow(project: Path) -> None:
+    world.make_whole(project)
+    text, imported = run(STATUS, str(project))  # type: ignore[misc]
+    assert "paco promote" in text and imported == []
 
 
 @pytest.mark.parametrize("stage", ["vistory", "t2is_bench", "edit_reward", "t2is", "policies", "diverse_prompts"])

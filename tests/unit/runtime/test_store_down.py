@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mlflow import environment_variables
 
 from paco_core import cli
+from paco_core.cli.status import status
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import connect, database, unsent
 
@@ -32,6 +34,21 @@ def test_a_store_that_is_down_is_named_with_the_remedy(silent: str, kind: str) -
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
+def test_requests_give_up_soon_unless_the_environment_says_how_long_to_try(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(f"sqlite:///{project / 'mlflow.db'}")
+    retries, timeout = (
+        environment_variables.MLFLOW_HTTP_REQUEST_MAX_RETRIES, environment_variables.MLFLOW_HTTP_REQUEST_TIMEOUT
+    )  # fmt: skip
+    assert (retries.get(), timeout.get()) == (1, 20)
+    monkeypatch.setenv(timeout.name, "60")
+    with pytest.raises(DataError):
+        connect("http://127.0.0.1:9")
+    assert (retries.get(), timeout.get()) == (1, 60)
+
+
 @pytest.mark.parametrize("verb", [["promote", "reward"], ["compare", "a"]])
 def test_a_verb_that_needs_the_store_ends_with_one_line(
     project: Path, silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
@@ -43,3 +60,10 @@ def test_a_verb_that_needs_the_store_ends_with_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert ended.value.code == 1 and len(lines) == 1 and silent in lines[0]
     assert unsent(project) == 0, "no run was opened, which would wait for the store"
+
+
+@pytest.mark.slow
+def test_a_status_goes_on_without_the_store(project: Path, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{silent}")
+    report = status(project)
+    assert report.stages and silent in report.champions
