@@ -13,8 +13,10 @@ from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.config.params import EarlyStop, HackMeter
+from paco_core.data.image_measures import grid_score
 from paco_core.grpo import checks
 from paco_core.grpo.hacking import (
+    _largest_grid_score,
     agreement,
     alarm,
     collapse_reason,
@@ -50,6 +52,17 @@ def run(tmp: Path, other: Any, **changes: Any) -> list[dict[str, float]]:
     made = trainer(recipe=recipe(**{**RULE, **changes}), rewards=rewards, unseen=UNSEEN)
     made.run(tmp / "out", tmp / "checkpoint")
     return checks.read_log(tmp / "out" / "training_log.csv")
+
+
+def test_the_grid_score_of_several_sizes_is_the_largest() -> None:
+    before = [Image.new("RGB", (side, side), "grey") for side in (32, 48)]
+    for place, plain in enumerate(before):
+        stripes = plain.copy()
+        for column in range(0, plain.width, 4):
+            stripes.paste("white", (column, 0, column + 1, plain.height))
+        now = [stripes if n == place else picture for n, picture in enumerate(before)]
+        assert _largest_grid_score(now, before) == grid_score([stripes], [plain]) > 3
+    assert _largest_grid_score(before, before) == 0
 
 
 def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_the_prompt_out() -> None:
