@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from dvc_project.hashing import Workspace
 from paco_core import cli
+from paco_core.cli import annotate
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_yaml
 from paco_core.planning import preflight
 from paco_core.stages import declared
 from tests.support.annotation_world import DEADLINE_S, STORE, Server, body_for, make_world, open_study
@@ -205,3 +206,14 @@ def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: P
     assert ignored == places[:3]
     text = (repository / "Makefile").read_text().partition("\nclean:")[2]
     assert "answers" not in text.replace("\t", " ").split() and "data" not in text.split()
+
+
+def test_the_graph_reads_the_answers_of_the_round_that_is_asked_about(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    tree = read_yaml(tmp_path / "params.yaml")
+    tree["rounds"]["items"] = {"1": {"after": "data", "annotations": "people"}, "2": {"after": "data/rounds/1"}}
+    (tmp_path / "params.yaml").write_text(json.dumps(tree))
+    with answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True) as store:
+        lines = {number: annotate._saved(tmp_path, store, number) for number in (None, "1", "2")}
+    assert lines["1"] == f"0 answers in {answer_file.FILE}"
+    assert "'recogniser'" in lines[None] and "'recogniser'" in lines["2"]
