@@ -174,6 +174,18 @@ def test_a_full_disk_is_one_error_that_names_the_out(tmp_path: Path, error: Exce
         raise OSError(errno.EACCES, "denied")
 
 
+def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError), atomic(tmp_path / "out"):
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_a_place_where_no_folder_can_be_made_is_named() -> None:
+    """The retries for a folder that another process removes have an end."""
+    with pytest.raises(DataError, match="/proc/x"), atomic(Path("/proc/x")):
+        pass
+
+
 @pytest.mark.parametrize(("mask", "mode"), [(0o002, 0o664), (0o077, 0o600)])
 def test_weights_get_the_mode_of_any_other_file(tmp_path: Path, mask: int, mode: int) -> None:
     """safetensors writes through a temporary file of its own, which nobody else may read."""
