@@ -153,6 +153,15 @@ def test_the_key_of_an_endpoint_is_found_whatever_its_variable_is_called(
     assert ["THEIR_SCORER" in fault for fault in against(place)] == [True]
 
 
+def test_small_cells_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each search reads the end of the last block again: one search per cell took 100 times as long."""
+    monkeypatch.setattr(secret_search, "CHUNK", 1 << 20)
+    searched: list[int] = []
+    monkeypatch.setattr(secret_search.Search, "_places", lambda _self, text: searched.append(len(text)) or ())
+    secret_search.Search({}).matches(b"a cell of a table\n" for _ in range(100_000))
+    assert sum(map(bool, searched)) == 2
+
+
 def test_a_text_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_text, "LONGEST", 1 << 20)
     (fault,) = against(folder(tmp_path / "a", "golden/a.png", picture() + gzip.compress(bytes(2 << 20))))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcProjectError
+from dvc_project import lockfile, project, templating
 from dvc_project.paths import Overlaps, overlap
+from dvc_project.state import ProjectState
 from dvc_project.yaml import parse_yaml
 from tests.support import REPOSITORY
 
@@ -37,6 +41,23 @@ def test_overlaps_are_those_of_a_comparison_with_all() -> None:
     for pair in product(paths, paths):
         expected = [number for number, path in enumerate(paths) if any(overlap(path, one) for one in pair)]
         assert index.of(pair) == expected
+
+
+def test_each_file_is_read_once_for_all_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = "{foreach: '${shards}', do: {cmd: 'x ${item} ${rate}', params: [rate], outs: ['shards/${item}']}}"
+    graph = f"stages: {{shard: {shard}, gather: {{cmd: x, deps: [shards], outs: [gathered]}}}}"
+    root = graphs.make(tmp_path, graph, f"rate: 1\nshards: {list(range(40))}\n")
+    reads: Counter[str] = Counter()
+    for module in (project, templating, lockfile):
+
+        def counted(path: Path, *rest: Any, read: Any = module.read_data) -> Any:  # type: ignore[attr-defined]
+            reads[path.name] += 1
+            return read(path, *rest)
+
+        monkeypatch.setattr(module, "read_data", counted)
+    items = DvcProject(root)
+    assert len(ProjectState(items).all()) == 41 and len(items.upstream["gather"]) == 40
+    assert reads == {"dvc.yaml": 1, "params.yaml": 2}, "its variables, and the parameters of its stages"
 
 
 def test_a_text_that_was_parsed_before_is_another_tree() -> None:

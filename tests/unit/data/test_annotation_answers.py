@@ -194,6 +194,18 @@ def test_the_commands_save_and_name_what_is_not_saved(
     assert "not in data/people" not in capsys.readouterr().out
 
 
+def test_what_the_graph_reads_is_that_of_the_round_that_was_asked_about(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    file = tmp_path / "params.yaml"
+    tree = read_yaml(file)
+    rounds = {"1": {"after": "data", "annotations": "people"}, "2": {"after": "data/rounds/1", "annotations": "judge"}}
+    tree["rounds"]["items"] = rounds
+    file.write_text(json.dumps(tree))
+    with answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True) as store:
+        none, first, second = (annotate._saved(tmp_path, store, number) for number in (None, "1", "2"))
+    assert first == f"0 answers in {answer_file.FILE}" and "'recogniser'" in none and "'judge'" in second
+
+
 def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: Path) -> None:
     """What is ignored goes with ``git clean -fdX``, what is not may be added by mistake."""
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.people import votes
+from paco_core.data.annotation.people import from_answers, present, votes
 from paco_core.data.annotation.queue import AnnotationQueue, QueueView
 from paco_core.data.annotation.rankings import instances
 from paco_core.data.annotation.server import create_app
@@ -74,6 +74,28 @@ def test_a_grid_is_decoded_once_and_not_again_when_the_study_is_opened_again(tmp
     about = TABLE["reference"].str.startswith("g0-1#") | TABLE["candidates"].map(lambda refs: refs[0] == "g0-1#0")
     done = sum(done for done, _ in study(tmp_path, changed).progress().values())
     assert done == len(TABLE) - about.sum() and changed.reads == ["g0-1"]
+
+
+def test_a_click_reads_the_new_answers_and_votes_decode_a_grid_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = study(tmp_path, CountedGrids(), people=1)
+    (who,), read, after = queue.annotators, list[int](), queue.store.after
+
+    def counted_after(number: int) -> Any:
+        new, newest = after(number)
+        read.append(len(new))
+        return new, newest
+
+    monkeypatch.setattr(queue.store, "after", counted_after)
+    while queue.view(who).instance:
+        rank(queue, who)
+    assert sum(read) == len(TABLE) and max(read) == 1
+    grids, answers = CountedGrids(), queue.store.latest()
+    store = PanelStore(grids, cached_grids=3)  # type: ignore[arg-type]
+    random.Random(0).shuffle(answers)
+    found = from_answers(answers, dict.fromkeys(TABLE["instance_id"], 2), present(TABLE, store.panel))
+    assert len(found.rankings) == len(TABLE) and sorted(grids.reads) == sorted(GRIDS["id"])
 
 
 def _recount(queue: AnnotationQueue, who: Annotator, order: list[str]) -> tuple[Any, ...]:

@@ -96,6 +96,16 @@ def test_a_copy_of_a_panel_or_of_the_reference_is_a_near_copy() -> None:
     assert math.isnan(near_copies([copies], [prompts[0].model_copy(update={"layout": "1x1"})], 0.05))
 
 
+def test_the_grid_score_of_several_sizes_is_the_largest() -> None:
+    before = [Image.new("RGB", (side, side), "grey") for side in (32, 48)]
+    for place, plain in enumerate(before):
+        stripes = plain.copy()
+        for column in range(0, plain.width, 4):
+            stripes.paste("white", (column, 0, column + 1, plain.height))
+        now = [stripes if n == place else picture for n, picture in enumerate(before)]
+        assert _largest_grid_score(now, before) == grid_score([stripes], [plain]) > 3
+
+
 def test_judges_disagree_where_only_the_training_one_is_above_its_group() -> None:
     trained = np.array([[0.1, 0.9, 0.9, NAN], [0.5, 0.5, 0.5, 0.5]])
     held_out = np.array([[0.9, 0.1, NAN, 0.9], [0.1, 0.2, 0.3, 0.4]])
@@ -149,6 +159,17 @@ def test_a_gain_must_be_shared_by_the_held_out_judge(tmp_path: Path, other: Any,
     for name in ("eval/32/brightness", "update/grad_norm"):
         assert [row.get(name) for row in without] == [row.get(name) for row in rows]
     assert not [name for row in without for name in row if "drift" in name or "grid" in name]
+
+
+@pytest.mark.parametrize("layouts", [["1x1"], ["1x1", "2x2"]])
+def test_sets_of_one_panel_are_trained_and_have_no_diversity(tmp_path: Path, layouts: list[str]) -> None:
+    prompts = [record(n).model_copy(update={"layout": layouts[n % len(layouts)]}) for n in range(11)]
+    rewards = {"brightness": grpo_toys.Brightness(), "other": grpo_toys.Brightness()}
+    rule = recipe(**{**RULE, "epochs": 2, "eval_prompts": 3})
+    outcome = trainer(recipe=rule, rewards=rewards, train=prompts[:8], unseen=prompts[8:]).run(tmp_path, tmp_path / "c")
+    for name in ("panel_diversity", "near_copies"):
+        assert math.isnan(outcome.after[f"32/{name}"]) == (layouts == ["1x1"])
+    assert checks.collapse(checks.read_log(tmp_path / "training_log.csv"), rule.eval_sizes).passed
 
 
 def test_a_log_without_the_metrics_of_its_meter_is_not_let_through() -> None:

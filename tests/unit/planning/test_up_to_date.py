@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dvc_project import lockfile
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 from paco_core.cli import commands
@@ -31,8 +32,13 @@ def found(root: Path) -> Preflight:
     return check_project(root, declared(root))
 
 
-def test_where_all_is_up_to_date_nothing_is_priced(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_all_is_up_to_date_nothing_is_priced(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reads, read = list[Path](), lockfile.read_data
+    monkeypatch.setattr(lockfile, "read_data", lambda path, *rest: reads.append(path) or read(path, *rest))
     report = found(finished)
+    assert reads == [finished / "dvc.lock"], "once for all stages"
     assert report.costs == {} and "policies@flux_t2is" in report.up_to_date
     text = report.text()
     assert "nothing would run, all stages are up to date" in text

@@ -102,6 +102,7 @@ def test_all_stages_with_their_times_and_runs(report: page.Report) -> None:
     assert values["seconds.report"] is None
     known = [v for k, v in values.items() if k.startswith("seconds.") and k != "seconds.total" and v]
     assert values["seconds.total"] == pytest.approx(sum(known))
+    assert not [name for name in report.headline if "second" in name], "a metric that each run changes"
     runs = re.findall(r'<a href="http://127.0.0.1:5000/#/experiments/1/runs/([^"]+)">', report.html)
     assert sorted(runs) == sorted(found_runs())
 

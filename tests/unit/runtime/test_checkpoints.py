@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,23 @@ def test_a_checkpoint_that_another_process_removed_is_no_error(tmp_path: Path, m
     checkpoints.prune(tmp_path, 0.0)
     monkeypatch.setattr(checkpoints, "listing", lambda _root: entries)
     checkpoints.prune(tmp_path, 0.0)
+
+
+def test_checkpoints_that_disappear_during_the_listing_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced, kept = (keep(tmp_path, "policies@a", name, 1, 10) for name in ("x", "y"))
+    (replaced / "checkpoint-00001" / "state.json").write_bytes(b"x")
+    stat = Path.stat
+
+    def stat_and_lose(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        result = stat(path, follow_symlinks=follow_symlinks)
+        if path.parent == replaced / "checkpoint-00001":
+            shutil.rmtree(path.parent)  # as a training that writes its next checkpoint
+        return result
+
+    monkeypatch.setattr(Path, "stat", stat_and_lose)
+    assert {entry.folder for entry in checkpoints.listing(tmp_path)} == {replaced, kept}
 
 
 def test_an_experiment_shares_those_of_its_project(tmp_path: Path) -> None:

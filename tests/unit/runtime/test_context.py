@@ -16,6 +16,7 @@ import yaml
 
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
+from paco_core.runtime import checkpoints
 from paco_core.runtime.code.stage_code import write
 from paco_core.runtime.context import open_stage
 from paco_core.runtime.tracking import send_left_over
@@ -135,6 +136,23 @@ def test_code_that_was_edited_since_it_was_recorded_starts_nothing(project: Path
     write(project)
     with open_stage("mine", None, project):
         pass
+
+
+@pytest.mark.slow
+def test_a_recorded_stage_succeeds_if_old_checkpoints_cannot_be_removed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[bool] = []
+
+    def fail(root: Path, _limit_gb: float) -> None:
+        recorded.append((root / "data/runs/mine.json").is_file())
+        raise PermissionError(13, "Permission denied", "policies@a")
+
+    monkeypatch.setattr(checkpoints, "prune", fail)
+    _stage_with_inputs(project)
+    with open_stage("mine", None, project):
+        pass
+    assert recorded == [True] and [run.info.status for run in runs(project)] == ["FINISHED"]
 
 
 def _stage_with_inputs(project: Path) -> None:

@@ -145,6 +145,12 @@ def test_a_key_is_asked_for_where_one_is_set(monkeypatch: pytest.MonkeyPatch) ->
             assert not client.score(queries(1))[0].failed
 
 
+def test_a_request_that_crashes_the_model_is_a_failure_of_the_server(both: list[str]) -> None:
+    for url in both:
+        status, answer = post(url, request([GOOD, GOOD], "crash"))
+        assert (status, answer["error"]["code"]) == (500, "model_failed")
+
+
 def test_a_server_writes_no_number_that_json_does_not_know() -> None:
     with pytest.raises(ValueError, match="JSON"):
         http_server.as_json({"logprob": math.nan})
@@ -237,6 +243,7 @@ def test_todays_openai_client_gets_a_score(both: list[str], before: int) -> None
     first = answer.choices[0].logprobs.content[0].top_logprobs  # type: ignore[union-attr,index]
     shares = {entry.token: math.exp(entry.logprob) for entry in first}
     assert shares["Yes"] == pytest.approx(true_score(ask.query)) and answer.model == NAME
+    assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     told = answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens
     assert told == (len(THEME), len("Yes"), len(THEME) + len("Yes"))
