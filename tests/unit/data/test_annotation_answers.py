@@ -218,14 +218,3 @@ def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: P
     assert ignored == places[:3]
     text = (repository / "Makefile").read_text().partition("\nclean:")[2]
     assert "answers" not in text.replace("\t", " ").split() and "data" not in text.split()
-
-
-def test_the_graph_reads_the_answers_of_the_round_that_is_asked_about(tmp_path: Path) -> None:
-    make_world(tmp_path)
-    tree = read_yaml(tmp_path / "params.yaml")
-    tree["rounds"]["items"] = {"1": {"after": "data", "annotations": "people"}, "2": {"after": "data/rounds/1"}}
-    (tmp_path / "params.yaml").write_text(json.dumps(tree))
-    with answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True) as store:
-        lines = {number: annotate._saved(tmp_path, store, number) for number in (None, "1", "2")}
-    assert lines["1"] == f"0 answers in {answer_file.FILE}"
-    assert "'recogniser'" in lines[None] and "'recogniser'" in lines["2"]

@@ -54,17 +54,6 @@ def run(tmp: Path, other: Any, **changes: Any) -> list[dict[str, float]]:
     return checks.read_log(tmp / "out" / "training_log.csv")
 
 
-def test_the_grid_score_of_several_sizes_is_the_largest() -> None:
-    before = [Image.new("RGB", (side, side), "grey") for side in (32, 48)]
-    for place, plain in enumerate(before):
-        stripes = plain.copy()
-        for column in range(0, plain.width, 4):
-            stripes.paste("white", (column, 0, column + 1, plain.height))
-        now = [stripes if n == place else picture for n, picture in enumerate(before)]
-        assert _largest_grid_score(now, before) == grid_score([stripes], [plain]) > 3
-    assert _largest_grid_score(before, before) == 0
-
-
 def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_the_prompt_out() -> None:
     before = np.array([[0.5, 0.5], [0.4, 0.4], [0.1, 0.1], [0.2, 0.2], [0.6, 0.6], [0.3, 0.3], [0.7, 0.7]])
     spread = before.std(ddof=1)

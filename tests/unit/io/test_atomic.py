@@ -37,17 +37,6 @@ def test_an_interrupted_writer_leaves_the_old_file_and_no_other(tmp_path: Path) 
     assert (tmp_path / ("n" * 255)).read_text() == "whole"
 
 
-def test_a_place_where_nothing_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As /proc, in which folders may be asked for and none can be made."""
-
-    def refuse(**_options: object) -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    with pytest.raises(DataError, match=f"{tmp_path / 'x'}"), atomic(tmp_path / "x"):
-        pass
-
-
 def kill_a_writer(target: Path) -> None:
     def write() -> None:
         with atomic(target, replace=True) as part:
