@@ -25,8 +25,8 @@ from paco_core.io.numbers import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (
-    "benchmarks/paired_changes", "benchmarks/ranking_metrics", "benchmarks/statistics", "data/pairs/leakage",
-    "data/pairs/pairs", "data/pairs/rankings", "grpo/advantages", "grpo/dynamics", "grpo/hacking", "grpo/losses",
+    "benchmarks/paired_changes", "benchmarks/ranking_metrics", "benchmarks/statistics", "data/annotation/rankings",
+    "data/pairs/leakage", "data/pairs/pairs", "grpo/advantages", "grpo/dynamics", "grpo/hacking", "grpo/losses",
     "grpo/objectives", "reward_model/loss", "reward_model/yes_probability", "rewards/aggregation", "training/ema",
 )  # fmt: skip
 
