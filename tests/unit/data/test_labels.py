@@ -56,7 +56,15 @@ def test_the_paper_s_number_and_bad_grids() -> None:
     with pytest.raises(DataError, match="p0: it has one grid only"):
         instances(grid_table(1, 1, "2x2"))
     with pytest.raises(DataError, match="p0"):
-        instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "1x4").assign(id="x")]))
+        instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "2x2").assign(id="x")]))  # seed 0 twice
+    with pytest.raises(DataError, match="p0"):
+        instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "1x4").assign(id="x", seed=2)]))
+
+
+def test_ids_of_instances_stay_the_same_in_each_version() -> None:
+    """Answers of people refer to them."""
+    ids = ["bf80117d23ea6756", "585c757f3f7ce66c", "3c5d33e8138201b4", "ccca7e2c109ac97f"]
+    assert instances(grid_table(1, 2, "1x2"))["instance_id"].tolist() == ids
 
 
 def ranked(prompt: str, reference: str, other: str, scores: list[float]) -> pairs.Instance:
