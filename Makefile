@@ -46,8 +46,10 @@ endif
 test: setup lint
 	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder -m "not thorough" tests packages/dagster-dvc/tests
 
+# The tests of the graph share one run of it, in one process, and take the longest: they come first.
 test-all: test
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder -m thorough tests packages/dagster-dvc/tests
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder -m thorough \
+		tests/e2e tests/contract tests/faults tests/unit packages/dagster-dvc/tests
 
 # What took a second and is not marked `slow` is listed at the end.
 quick: setup
