@@ -82,6 +82,7 @@ def test_a_copy_of_a_panel_or_of_the_reference_is_a_near_copy() -> None:
     assert near_copies([copies], prompts[:1], 0.05) == 1.0
     assert near_copies([half], prompts[:1], 0.05) == pytest.approx(2 / 6)
     assert near_copies([copies, half], prompts, 0.05, lambda _record: [copies, half]) == 0.5
+    assert near_copies([copies], prompts[:1], 0.05, lambda _record: [copies, half]) == 1.0, "the first reference counts"
     assert math.isnan(near_copies([copies], [prompts[0].model_copy(update={"layout": "1x1"})], 0.05))
 
 
@@ -247,6 +248,7 @@ def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[fl
     assert first_alarm([*trained, *later], meter) == found and alarm([*trained, *later], meter) is None
     alone = meter.model_copy(update={"patience": 1})
     assert first_alarm([{"epoch": 1.0, "agreement": 0.4}, *later], alone) is not None, "the first epoch counts"
+    assert first_alarm([*later, {"epoch": 9.0, "agreement": 0.1}], alone) is not None, "and so does the last"
 
 
 @pytest.mark.parametrize(
