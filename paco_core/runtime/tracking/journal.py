@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -174,8 +174,10 @@ class RunJournal:
         return self.events.stat().st_size if self.events.exists() else 0
 
     def count_waiting(self) -> int:
-        """Number of events that the store does not have yet."""
-        return sum(1 for _ in self._lines(self.delivered().offset))
+        """Number of events that the store does not have yet; 0 if a folder is in their place."""
+        with suppress(DamagedJournal):
+            return sum(1 for _ in self._lines(self.delivered().offset))
+        return 0
 
     def _lines(self, offset: int) -> Iterator[bytes]:
         try:

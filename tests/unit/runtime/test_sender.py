@@ -120,6 +120,10 @@ def test_a_sender_that_cannot_run_is_reported_and_not_waited_for(
 def test_a_damaged_journal_does_not_block_the_others(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     header = {"uri": tracking_uri(project), "kind": "run"}
     damaged = RunJournal.begin(project, header), RunJournal.begin(project, header)
+    folder = RunJournal.begin(project, header)
+    folder.events.unlink()
+    folder.events.mkdir()
+    folder.close()
     for journal, first in zip(damaged, (json.dumps(header), "\0\0\0"), strict=True):
         journal.events.write_text(f"{first}\n\0\0\0\n")
         journal.close()
@@ -130,6 +134,7 @@ def test_a_damaged_journal_does_not_block_the_others(project: Path, capfd: pytes
     assert 2 <= capfd.readouterr().err.count("not an event") <= 4, "not in every round"
     problems = " ".join(send_left_over(project).problems)
     assert all(f"{journal.events}, byte " in problems for journal in damaged)
+    assert f"{folder.events}: a folder" in problems
 
 
 @pytest.mark.slow
