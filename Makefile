@@ -43,23 +43,24 @@ endif
 	@python -m dvc_project.repro --jobs $(JOBS)
 	@paco tour
 
+# Two processes with one thread each.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder
 test: setup lint
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder -m "not thorough" tests packages/dagster-dvc/tests
+	@$(PYTEST) -m "not thorough" tests packages/dagster-dvc/tests
 
 # The tests of the graph share one run of it, in one process, and take the longest: they come first.
 test-all: test
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder -m thorough \
-		tests/e2e tests/contract tests/faults tests/unit packages/dagster-dvc/tests
+	@$(PYTEST) -m thorough tests/e2e tests/contract tests/faults tests/unit packages/dagster-dvc/tests
 
 # What took a second and is not marked `slow` is listed at the end.
 quick: setup
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -q -n 2 --no-loadscope-reorder -m "not slow and not thorough" \
+	@$(PYTEST) -q -m "not slow and not thorough" \
 		--durations 20 --durations-min 1 tests/unit
 
 # The table goes to this file; docs/reference/reliability.md explains it.
 FAULTS ?= .paco/faults.md
 faults: setup
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults tests/contract/cuda tests/unit/grpo/test_compiled.py --faults=$(FAULTS)
+	@$(PYTEST) tests/faults tests/contract/cuda tests/unit/grpo/test_compiled.py --faults=$(FAULTS)
 
 gpu: setup
 	@python -m speed.gpu
