@@ -6,7 +6,6 @@ inode, size and times. So 24 GB of weights do not delay each start.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,13 +29,12 @@ def content_of(model: Path | str) -> str:
 
         commit = revision(model)
         return f"{model}@{commit}" if commit else model
-    place = os.path.abspath(model)  # noqa: PTH100 - a link to weights stays a link
+    place = model.absolute()
     with md5s_of_project() as md5s:
-        if not model.is_dir():
-            return md5s(place)
-        names = [path.relative_to(model).as_posix() for path in files_below(model)]
-        files = [f"{place}/{name}" for name in names]
-        return md5s.of(f"{place}: {digest(names)}", files, lambda: folder_digest(model))
+        if not place.is_dir():
+            return md5s(str(place))
+        files = [str(path) for path in files_below(place)]
+        return md5s.of(f"{place}: {digest(files)}", files, lambda: folder_digest(place))
 
 
 @contextmanager

@@ -8,7 +8,6 @@ that ranks which encode the same things at once do no harm.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +42,8 @@ def fingerprint(model: Path, dtype: str, device: str) -> str:
     """
     files = [(path.relative_to(model), path) for path in sorted(model.rglob("*")) if path.is_file()]
     with md5s_of_project() as md5s:
-        contents = [
-            (name.as_posix(), md5s(os.path.abspath(path)))  # noqa: PTH100 - a link to weights stays a link
-            for name, path in files
-            if name.parts[0] not in NOT_ENCODING
-        ]
+        encoding = [(name, path) for name, path in files if name.parts[0] not in NOT_ENCODING]
+        contents = [(name.as_posix(), md5s(str(path.absolute()))) for name, path in encoding]
     return digest([contents, dtype, device.partition(":")[0]], 32)
 
 
