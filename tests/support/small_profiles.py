@@ -1,8 +1,9 @@
-"""Profiles of large scale with small weights in the place of large ones: sources and graph stay theirs."""
+"""Small projects: the graph with two rounds, and profiles of large scale with small weights."""
 
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,16 @@ from typing import Any
 import yaml
 
 from paco_core.config import profiles
+from tests.support import REPOSITORY
+
+
+def lay_out_rounds(root: Path) -> Path:
+    """The graph, the profiles and the parameters of *rounds*, and no data."""
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(REPOSITORY / name, root)
+    shutil.copytree(REPOSITORY / "profiles", root / "profiles")
+    profiles.use(root, "rounds")
+    return root
 
 
 def use(root: Path, profile: str, *changes: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from dvc_project.project import stages_of
-from paco_core.config import profiles
 from paco_core.config.execution import put
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, parse, read_text, tree_of
 from paco_core.config.resolved import MISSING, lookup
 from paco_core.io.paths import in_round
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.rounds import params_of
-from tests.support import REPOSITORY
+from tests.support.small_profiles import lay_out_rounds
 
 TEXTS = ["cuda", "cpu", "bfloat16", "file", "import", "real", "instance", "rank", "nft", "hf-hub:o/n", "own:function"]
 
@@ -55,12 +53,7 @@ class Graph:
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    root = tmp_path_factory.mktemp("recorded")
-    for name in ("dvc.yaml", PARAMS_FILE):
-        shutil.copy(REPOSITORY / name, root)
-    shutil.copytree(REPOSITORY / "profiles", root / "profiles")
-    profiles.use(root, "rounds")
-    return Graph(root)
+    return Graph(lay_out_rounds(tmp_path_factory.mktemp("recorded")))
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[str]:

@@ -48,7 +48,6 @@ from tests.support.dataset_world import records
 
 FLUX, KONTEXT = "policies.recipes.flux_t2is", "policies.recipes.kontext_edit"
 PROMPTS = "prompts.jsonl"
-JUDGED = {"aggregator": "rank", "advantage_std": "group"}
 
 
 @pytest.fixture

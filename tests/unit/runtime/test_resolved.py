@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dvc_project.project import Stage, stages_of
-from paco_core.config import params_policies, profiles
+from paco_core.config import params_policies
 from paco_core.config.execution import how_fields
 from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, RewardParams, load, read_text, tree_of
 from paco_core.config.params_base import Section
@@ -20,19 +20,14 @@ from paco_core.io.files import digest
 from paco_core.runtime import rounds
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.rounds import params_of
+from tests.support.small_profiles import lay_out_rounds
 
 Leaf = tuple[str | int, ...]
 
 
 @pytest.fixture(scope="module")
-def project(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The graph with two rounds, and no data."""
-    root = tmp_path_factory.mktemp("resolved")
-    shutil.copy(repository / "dvc.yaml", root)
-    shutil.copy(repository / PARAMS_FILE, root)
-    shutil.copytree(repository / "profiles", root / "profiles")
-    profiles.use(root, "rounds")
-    return root
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lay_out_rounds(tmp_path_factory.mktemp("resolved"))
 
 
 @pytest.fixture(scope="module")
