@@ -67,5 +67,11 @@ def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: P
     alone, shared = (load_file(place / "data/reward_lora/adapter/adapter_model.safetensors") for place in (smoke, root))
     assert alone.keys() == shared.keys()
     for name, tensor in alone.items():
-        torch.testing.assert_close(shared[name], tensor, rtol=0, atol=1e-4)
+        # Adam divides a gradient by its own size: where it is almost zero, the order of a sum decides its sign, and that
+        # weight moves the other way by as much as the learning rate. Gradients that differ would move most weights.
+        difference = shared[name] - tensor
+        assert difference.norm() <= 0.01 * tensor.norm() and (difference.abs() > 1e-4).float().mean() <= 0.01, name
+    logs = [pd.read_csv(place / "data/reward_lora/training_log.csv") for place in (smoke, root)]
+    for column in ("loss", "gradient_norm", "validation_roc_auc"):
+        assert logs[1][column].to_list() == pytest.approx(logs[0][column].to_list(), rel=1e-3, nan_ok=True), column
     assert log.read_text().count("epoch 1: accuracy") == 1, "the first process alone reports"

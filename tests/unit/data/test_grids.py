@@ -115,6 +115,7 @@ class Painter:
         return [Image.new("RGB", (r.width, r.height), (r.noise_seed % 256, 0, 0)) for r in requests]
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_batch_and_no_other_error_does(tmp_path: Path) -> None:
     jobs, finished, counted = grids.grid_jobs(records(5), [0, 1], RECIPE), grids.GridFiles(tmp_path), list[int]()
 

@@ -128,6 +128,7 @@ def test_a_prompt_that_does_not_tell_what_it_quotes_is_not_read_in_part() -> Non
         assert quoted(prompt) == text, prompt
 
 
+@pytest.mark.slow
 def test_ocr_reads_what_the_prompt_quotes() -> None:
     pytest.importorskip("rapidocr")
     from PIL import ImageDraw, ImageFont

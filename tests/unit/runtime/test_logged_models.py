@@ -118,6 +118,7 @@ def test_a_model_holds_its_files_and_figures_and_runs_name_it(project: Path, ada
     assert bench.data.metrics == {"t2is/flux.gold": 0.75, "t2is/other.gold": 0.25}
 
 
+@pytest.mark.slow
 def test_a_model_whose_answer_was_lost_is_completed_and_not_made_twice(
     project: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_all_kinds_arrive_and_the_journal_is_removed(project: Path, monkeypatch:
     assert list((project / FOLDER).iterdir()) == [] and runs(project).keys() == {"x"}
 
 
+@pytest.mark.slow
 def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
     assert said == [] and unsent(project) == 0
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_what_the_store_refuses_is_kept_with_its_reason_and_stops_nothing(
     assert len(said) == 1 and "2 events" in said[0] and str(events.parent) in said[0]
 
 
+@pytest.mark.slow
 def test_a_deleted_experiment_is_named_with_the_remedy_which_works(project: Path) -> None:
     with open_run(project, "paco/x", "x", {}):
         pass

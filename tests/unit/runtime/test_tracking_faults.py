@@ -101,6 +101,7 @@ def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path,
     until(lambda: not [*(project / FOLDER).iterdir()])  # nothing of a file that did not fit is left
 
 
+@pytest.mark.slow
 def test_a_run_whose_disk_stays_full_ends_killed(project: Path, small_disk: Path) -> None:
     said: list[str] = []
     fill(small_disk)

@@ -70,6 +70,7 @@ def test_each_question_reaches_its_model_and_pictures_and_scores_are_unharmed(
         assert {ask.query.first.tobytes() for ask in model.asks} == sent and len(other.asks) == before
 
 
+@pytest.mark.slow
 def test_answers_are_passed_on_as_they_are_or_late() -> None:
     answer = completion(0.625, FIRST)
     with Scripted([reply(200, answer), silence], name=FIRST) as server, before(server, timeout_s=2) as url:
