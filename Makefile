@@ -57,7 +57,7 @@ quick: setup
 	@$(PYTEST) -q -m "not slow and not thorough" \
 		--durations 20 --durations-min 1 tests/unit
 
-# The table goes to this file; docs/reference/reliability.md explains it.
+# The table goes to this file; docs/reference/guarantees.md explains it.
 FAULTS ?= .paco/faults.md
 faults: setup
 	@$(PYTEST) tests/faults tests/contract/cuda tests/unit/grpo/test_compiled.py --faults=$(FAULTS)

@@ -1,6 +1,6 @@
 """Everything that only a GPU can show, with random weights of full size: `make gpu`, in under 15 minutes.
 
-    python -m speed.gpu                        # one GPU of 80 GB or more; writes the tables of docs/reference/gpu.md
+    python -m speed.gpu                        # one GPU of 80 GB or more; writes a new page of docs/results/
     python -m speed.gpu --tiny --device cpu    # every line of it with small weights, anywhere; prints the tables
 
 Each part runs in a process of its own, so that no other one's memory is counted or in its way.
@@ -31,7 +31,9 @@ from paco_core.planning.gpu_speed import RECORD, GpuSpeed
 from paco_core.policies.families import family_of
 from speed.gpu_reward import ROOT, VLLM
 
-PAGE = ROOT / "docs" / "reference" / "gpu.md"
+RESULTS = ROOT / "docs" / "results"
+#: The measurement in the repository. Tests compare the memory and the speeds of `paco plan` with it.
+RECORDED = RESULTS / "2026-11-26-h200.md"
 BEGIN, END = "<!-- figures: written by `make gpu` -->", "<!-- end of the figures -->"
 POLICIES = {"flux_t2is": (512, 1024), "kontext_edit": (512, 1024), "qwen_edit": (512,)}
 #: A policy and its profile, and the profile of the same one with small weights.
@@ -118,9 +120,27 @@ def cell(name: str, value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+#: A new page. Describe the machine and the conclusion in it, and add it to docs/results/README.md and the navigation.
+TEMPLATE = f"""# How fast is paco on this GPU, and how much memory does it use?
+
+**Question.** How many images per second does each model sample and train, and does its memory fit the plan?
+
+**Setup.** `make gpu`.
+
+**Result.**
+
+{BEGIN}
+{END}
+
+**Conclusion.**
+
+**Limits.** One GPU and one run per row.
+"""
+
+
 def write(page: Path, figures: str) -> None:
-    """Put the figures between the page's marks."""
-    text = page.read_text(encoding="utf-8")
+    """Put the figures between the marks of the page. A page that does not exist is created."""
+    text = page.read_text(encoding="utf-8") if page.exists() else TEMPLATE
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
@@ -156,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="small weights; prints, and writes no page")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    page = RESULTS / f"{date.today().isoformat()}-gpu.md"
+    parser.add_argument("--page", type=Path, default=page, help="the page that gets the tables")
     args = parser.parse_args(arguments)
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         print(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-#: ``held``: a guarantee of docs/reference/reliability.md was kept. ``lost``: something acknowledged is gone.
+#: ``held``: a guarantee of docs/reference/guarantees.md was kept. ``lost``: something acknowledged is gone.
 #: ``doubled``: something is counted, written, requested or tracked twice. ``wrong``: a run succeeds with other outputs
 #: than an undisturbed run, or accepts bad data. ``unclear``: a traceback, an error without file or key, or a hang.
 Outcome = Literal["held", "lost", "doubled", "wrong", "unclear"]

@@ -48,11 +48,11 @@ def _paco(arguments: list[str]) -> str | None:
 
 @cache
 def _stages() -> set[str]:
-    """Those of dvc.yaml, and those that docs/how-to/extend.md adds."""
+    """Those of dvc.yaml, and those that docs/contributing/extend.md adds."""
     from dvc_project.project import stages_of
 
     made = stages_of(REPOSITORY)
-    added = re.findall(r'append-to="dvc.yaml"\n  (\w+):', (REPOSITORY / "docs/how-to/extend.md").read_text())
+    added = re.findall(r'append-to="dvc.yaml"\n  (\w+):', (REPOSITORY / "docs/contributing/extend.md").read_text())
     return {*added, *made, *(stage.group for stage in made.values())}
 
 

@@ -1,6 +1,7 @@
 """Build the documentation's site into build/docs: lay the pages out, run zensical in strict mode, check what it wrote.
 
 ``python tools/docs/build.py``, or ``make docs``. A link, an anchor or a name of the API that leads nowhere ends it.
+A page that is longer than its budget of words is a warning.
 """
 
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import budgets
 import built
 import pages
 
@@ -27,6 +29,8 @@ def main() -> int:
     if made.returncode:
         sys.stdout.write(COLOURS.sub("", made.stdout).split("Traceback (most recent call last)")[0])
         return made.returncode
+    for page in budgets.over_budget(ROOT):
+        print(page)
     faults = built.faults(site)
     for fault in faults:
         print(fault)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 ELSEWHERE = re.compile(r"[a-z]+:")
 FENCE = re.compile(r" *(```+|~~~+)")
-#: What tests read in docs/how-to/extend.md, as a reader should see it.
+#: What tests read in docs/contributing/extend.md, as a reader should see it.
 PLACES = re.compile(r'^(```\w+) (append-to|add-to|after)="\s*([^"]+)"$')
 ASSETS = ("iframe-worker.js", "site.css")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}

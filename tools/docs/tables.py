@@ -1,4 +1,4 @@
-"""Write docs/reference/tables.md: the published rows of paco_core/benchmarks/published.py.
+"""Write docs/results/published.md: the published rows of paco_core/benchmarks/published.py.
 
 ``python tools/docs/tables.py``. A test compares the page with what this would write.
 """
@@ -9,47 +9,46 @@ from pathlib import Path
 from paco_core.benchmarks import published
 from paco_core.benchmarks.tables import ResultTable, number
 
-PAGE = Path("docs") / "reference" / "tables.md"
+PAGE = Path("docs") / "results" / "published.md"
 OPENING = """\
 # The paper's tables
 
-The rows that others published, as `paco tables` prints them beside the rows of a run. They were measured on public data
-with the released models; rows of this project's embedded world are measured on its own drawings with small models, so
-compare directions, never values.
+These rows were published by others. `paco tables` prints them next to the rows of your run. They come from public data
+and released models. The embedded world uses drawings and small models, so compare directions with it, never values.
 
 <!-- written by `python tools/docs/tables.py` from paco_core/benchmarks/published.py; change it there -->
 """
 #: Each table of that module: its title, what its columns are called and to how many digits, and what it says.
 TABLES = {
     "CONSISTENCY_RANK": (
-        "ConsistencyRank: which picture is most consistent?",
+        "ConsistencyRank: which image is most consistent?",
         {"accuracy": "accuracy", "t1_b1": "T1-B1", "tau_paper": "tau (index order)", "rho_paper": "rho (index order)"},
-        "3,136 human rankings of four sub-figures of FLUX.1-dev. `paco tables` has the measured rows of "
-        "[`consistency_rank`](benchmarks.md#consistencyrank-consistency_rank) above them.",
+        "3,136 human rankings of four sub-figures of FLUX.1-dev. `paco tables` prints the measured rows of "
+        "[`consistency_rank`](../reference/benchmarks.md#consistencyrank-consistency_rank) above them.",
     ),
     "EDIT_REWARD": (
         "EditReward-Bench: which edit is better?",
         {"prompt_following": "prompt following", "consistency": "consistency", "overall": "overall"},
-        "Strict accuracy, the mean over task types. Measured rows: "
-        "[`edit_reward`](benchmarks.md#editreward-bench-edit_reward).",
+        "Strict accuracy, mean over task types. Measured rows: "
+        "[`edit_reward`](../reference/benchmarks.md#editreward-bench-edit_reward).",
     ),
     "T2IS_ABLATION": (
         "What resolution decoupling and log-tame do, on T2IS-Bench",
         {"aesthetics": "aesthetics", "following": "following", "consistency": "consistency", "hours": "hours"},
-        "The policy of FLUX.1-dev; hours on 8 x H100. The same ablations at small scale, over three seeds: "
-        "[ablations](../results/2026-11-22-ablations.md).",
+        "A FLUX.1-dev policy; hours on 8 x H100. The same ablations at small scale, over three seeds: "
+        "[ablations](2026-11-22-ablations.md).",
     ),
     "T2IS_BENCH": (
-        "T2IS-Bench: sets of pictures",
-        {"average_qwen": "average, Qwen2.5-VL judges", "average_gemma": "average, Gemma judges"},
+        "T2IS-Bench: sets of images",
+        {"average_qwen": "average, Qwen2.5-VL evaluators", "average_gemma": "average, Gemma evaluators"},
         "596 prompts; 0.2 aesthetics + 0.3 alignment + 0.5 consistency, by the model that judged consistency. Measured "
-        "rows: [`t2is_bench`](benchmarks.md#t2is-bench-t2is_bench).",
+        "rows: [`t2is_bench`](../reference/benchmarks.md#t2is-bench-t2is_bench).",
     ),
     "GEDIT": (
         "GEdit-Bench: edits",
         {"sc": "semantic consistency", "pq": "perceptual quality", "overall": "overall"},
-        "English, full set; 0 to 10, by a vision language model; overall is the mean of sqrt(SC x PQ), tasks alike. "
-        "Measured rows: [`gedit`](benchmarks.md#gedit-bench-gedit).",
+        "English, full set; 0 to 10, by a vision language model; overall is the mean of sqrt(SC x PQ), each task with "
+        "equal weight. Measured rows: [`gedit`](../reference/benchmarks.md#gedit-bench-gedit).",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""docs/how-to/extend.md, followed word by word in a copy of the project, and trained with."""
+"""docs/contributing/extend.md, followed word by word in a copy of the project, and trained with."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def python(copy: Path, *arguments: str) -> str:
 
 
 def test_what_the_page_adds_is_found_and_trained_with(repository: Path, copy: Path) -> None:
-    did = follow((repository / "docs/how-to/extend.md").read_text(), copy)
+    did = follow((repository / "docs/contributing/extend.md").read_text(), copy)
     assert len(did) == 18, did
     params = (copy / "params.yaml").read_text()
     for old, new in (
@@ -142,7 +142,7 @@ def test_what_the_page_adds_is_found_and_trained_with(repository: Path, copy: Pa
 
 
 def test_the_benchmark_of_the_page_runs_and_is_an_asset(repository: Path, copy: Path, mlflow_template: Path) -> None:
-    follow((repository / "docs/how-to/extend.md").read_text(), copy)
+    follow((repository / "docs/contributing/extend.md").read_text(), copy)
     fill(copy)
     fill_benchmark(copy)
     shutil.copy(mlflow_template, copy / "mlflow.db")
@@ -176,7 +176,7 @@ def test_the_benchmark_of_the_page_runs_and_is_an_asset(repository: Path, copy: 
 def test_the_stage_of_the_page_reports_and_its_parameter_is_checked(
     repository: Path, copy: Path, mlflow_template: Path
 ) -> None:
-    follow((repository / "docs/how-to/extend.md").read_text(), copy)
+    follow((repository / "docs/contributing/extend.md").read_text(), copy)
     shutil.copy(mlflow_template, copy / "mlflow.db")
     params = (copy / "params.yaml").read_text().replace("  count: 400\n", "  count: 12\n", 1)
     (copy / "params.yaml").write_text(params)

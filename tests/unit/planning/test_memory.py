@@ -157,8 +157,8 @@ def test_the_smallest_shipped_measurement_is_measured_again(repository: Path, sp
 
 
 def rows_of_the_page(gpu: Any) -> list[dict[str, str]]:
-    """The rows of docs/reference/gpu.md that `make gpu` wrote."""
-    figures = gpu.PAGE.read_text().partition(gpu.BEGIN)[2].partition(gpu.END)[0]
+    """The rows of docs/results/2026-11-26-h200.md that `make gpu` wrote."""
+    figures = gpu.RECORDED.read_text().partition(gpu.BEGIN)[2].partition(gpu.END)[0]
     lines = figures.partition("### Policies")[2].partition("### Reward")[0].strip().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
