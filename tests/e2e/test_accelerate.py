@@ -66,8 +66,8 @@ def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: P
     alone, shared = (load_file(place / "data/reward_lora/adapter/adapter_model.safetensors") for place in (smoke, root))
     assert alone.keys() == shared.keys()
     for name, tensor in alone.items():
-        # Adam divides a gradient by its own size. If it is almost zero, the order of a sum decides its sign, and the weight
-        # moves the other way by as much as the learning rate. Gradients that differ would move most weights.
+        # Adam divides a gradient by its own size. If it is almost zero, the order of a sum decides its sign, and the
+        # weight moves the other way by up to the learning rate. Gradients that differ would move most weights.
         difference = shared[name] - tensor
         assert difference.norm() <= 0.01 * tensor.norm() and (difference.abs() > 1e-4).float().mean() <= 0.01, name
     logs = [pd.read_csv(place / "data/reward_lora/training_log.csv") for place in (smoke, root)]
