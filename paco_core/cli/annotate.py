@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.agreement import agreement
-from paco_core.data.annotation.people import from_answers, present
+from paco_core.data.annotation.agreement import measure_agreement
+from paco_core.data.annotation.people import from_answers, instance_digester
 from paco_core.data.annotation.rankings import COLUMNS
 from paco_core.data.annotation.rounds import annotation_source, task_of_round
 from paco_core.data.annotation.store import AnswerStore
@@ -51,10 +51,10 @@ def serve(root: Path, port: int, options: AnnotateOptions) -> None:
     try:
         with _store(root, create=True) as store:
             queue = open_queue(root, store, options)
-            answer_file.save(root, store)
+            answer_file.save_answers(root, store)
             address = f"http://{server.HOST}:{listener.getsockname()[1]}"
             print(_welcome(queue, _relative(root, store.path), address), flush=True)
-            server.serve(queue, listener, lambda: print(_saved(root, store, options.round), flush=True))
+            server.serve_annotation(queue, listener, lambda: print(_saved(root, store, options.round), flush=True))
     finally:
         listener.close()
 
@@ -78,7 +78,7 @@ def _saved(root: Path, store: AnswerStore, number: str | None) -> str:
         source = annotation_source(load(root / PARAMS_FILE), number)
         key = "annotations.source" if number is None else f"rounds.items.{number}.annotations"
         read = "" if source == "people" else f"; {key} is {source!r}, the graph reads them when it is 'people'"
-        return f"{answer_file.save(root, store)} answers in {answer_file.FILE}{read}"
+        return f"{answer_file.save_answers(root, store)} answers in {answer_file.FILE}{read}"
     except (DataError, OSError) as error:
         return f"not saved in {answer_file.FILE} ({error}); the answers are in {_relative(root, store.path)}: " + (
             "run `paco annotate save` when that is fixed"
@@ -92,7 +92,7 @@ def save(root: Path) -> str:
         DataError: when there is no store, or the file holds answers that it does not have.
     """
     with _store(root) as store:
-        return f"{answer_file.save(root, store)} answers in {answer_file.FILE}"
+        return f"{answer_file.save_answers(root, store)} answers in {answer_file.FILE}"
 
 
 def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> AnnotationQueue:
@@ -150,10 +150,10 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     if answer_file.exists(root, root / load(root / PARAMS_FILE).annotations.store):
         with _store(root) as store:
             sizes = dict(zip(table["instance_id"], map(len, table["candidates"]), strict=True))
-            votes = from_answers(store.latest(), sizes, present(table, panels.panel)).rankings
+            votes = from_answers(store.latest(), sizes, instance_digester(table, panels.panel)).rankings
             table = table[table["instance_id"].isin(assignment.sample(sizes, store.setting("instances", None)))]
     where = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
-    count = label_studio.export(folder, table, panels, votes, where)
+    count = label_studio.export_tasks(folder, table, panels, votes, where)
     return (
         f"{folder}: {count} tasks (tasks.json), config.xml, images/; {len(votes)} rankings as predictions\n"
         f"pictures are expected at {where}images/"
@@ -167,12 +167,12 @@ def status(root: Path, number: str | None = None) -> Answer:
         DataError: when there is no store.
     """
     with _store(root) as store:
-        unsaved = answer_file.unsaved(root, store.every())
+        unsaved = answer_file.count_unsaved(root, store.every())
         queue = open_queue(root, store, AnnotateOptions(round=number))
         sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
         found = from_answers(store.latest(), sizes, queue.pictures)
         progress = queue.progress()
-    ranked, agreed = len({vote.instance_id for vote in found.rankings}), agreement(found.rankings)
+    ranked, agreed = len({vote.instance_id for vote in found.rankings}), measure_agreement(found.rankings)
     lines = [
         f"{ranked} of {len(queue.chosen)} instances ranked, "
         f"{len(found.rankings)} rankings, {found.counts['cannot_tell']:.0f} x cannot tell, "

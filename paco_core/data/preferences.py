@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from paco_core.data.annotation.agreement import kendall_w
-from paco_core.data.annotation.votes import orders
+from paco_core.data.annotation.votes import is_permutation
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.data.tables import numbers, read_rows, text
@@ -205,7 +205,7 @@ def _ranked(row: Mapping[str, Any], prompts: Collection[str], folder: Path) -> t
         raise DataError(f"pictures: {pictures!r} is not a list of two or more file names")
     if len(set(pictures)) != len(pictures):
         raise DataError(f"pictures: {pictures!r} names one twice")
-    if not isinstance(ranking, list) or not orders(ranking, len(pictures)):
+    if not isinstance(ranking, list) or not is_permutation(ranking, len(pictures)):
         raise DataError(f"ranking: {row['ranking']!r} does not order pictures 0 to {len(pictures) - 1}, each once")
     for name in pictures:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):

@@ -108,7 +108,7 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     problems = []
     if params.annotations.source == "people":
         try:
-            answer_file.read(root)
+            answer_file.read_answers(root)
         except DataError as error:
             problems.append(f"annotations.source people: {error}")
     readers = {"annotations.model": params.annotations.source == "recogniser" and not params.annotations.model}

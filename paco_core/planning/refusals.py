@@ -97,13 +97,13 @@ def _annotations(found: Problems, params: Params, root: Path) -> None:
     excluded = set(params.annotations.exclude)
     if params.annotations.source == "people" and excluded:
         from paco_core.data.annotation import answer_file
-        from paco_core.data.annotation.sources import refuse_strangers
+        from paco_core.data.annotation.sources import validate_excluded
 
         try:
-            known = {answer.annotator for answer in answer_file.read(root)}
+            known = {answer.annotator for answer in answer_file.read_answers(root)}
         except DataError:  # `paco check` reports the file itself
             return
-        found.attempt("annotations", refuse_strangers, excluded, known)
+        found.attempt("annotations", validate_excluded, excluded, known)
 
 
 def _edits(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:

@@ -56,10 +56,10 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     import pandas as pd
 
-    from paco_core.data.annotation.agreement import agreement
-    from paco_core.data.annotation.people import refuse_unanswered
+    from paco_core.data.annotation.agreement import measure_agreement
+    from paco_core.data.annotation.people import validate_answered
     from paco_core.data.annotation.rankings import COLUMNS
-    from paco_core.data.annotation.sources import annotate, workload
+    from paco_core.data.annotation.sources import collect_votes, workload
     from paco_core.data.annotation.votes import RankingTask, adjudicate, to_table
     from paco_core.data.records.panels import PanelStore
     from paco_core.io import files
@@ -73,12 +73,14 @@ def run(ctx: StageContext) -> None:
         before = ctx.read_before(paths.ANNOTATIONS)
         earlier = {name: files.read_table(before / f"{name}.parquet") for name in ("rankings", "votes")}
         if ctx.params.annotations.source == "people":
-            refuse_unanswered(RankingTask(instances, panels, ctx.params.annotations, ctx.root), ctx.round, ctx.label)
+            validate_answered(RankingTask(instances, panels, ctx.params.annotations, ctx.root), ctx.round, ctx.label)
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
-        votes = annotate(RankingTask(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
+        votes = collect_votes(
+            RankingTask(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say)
+        )
     if not votes.rankings:
         ctx.say(f"annotations: none of {len(instances)} instances is ranked (source {ctx.params.annotations.source!r})")
-    agreed = agreement(votes.rankings)
+    agreed = measure_agreement(votes.rankings)
     table = to_table(adjudicate(votes.rankings, votes.undecided).values())
     if 0 < len(table) < len(instances):
         left = len(instances) - len(table)

@@ -121,7 +121,7 @@ def _of_round(ctx: StageContext) -> None:
     from paco_core.benchmarks import rankings as bench
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
-    from paco_core.data.annotation.rounds import drawn_at_random
+    from paco_core.data.annotation.rounds import randomly_selected_ids
     from paco_core.data.records.panels import PanelStore
     from paco_core.io.answer import plain
     from paco_core.io.files import read_table, write_json
@@ -134,7 +134,7 @@ def _of_round(ctx: StageContext) -> None:
         for folder in (ctx.read_before(paths.RANKINGS), ctx.read(paths.RANKINGS))
     )
     held_out = read_table(file, require=bench.COLUMNS)
-    held_out = held_out[held_out["instance_id"].isin(drawn_at_random(now, before))]
+    held_out = held_out[held_out["instance_id"].isin(randomly_selected_ids(now, before))]
     if held_out.empty:
         reason = "no ranking that was drawn at random is held out; raise rounds.ask.count, or its random_share"
         return ctx.skip(paths.CONSISTENCY_RANK, reason)

@@ -37,12 +37,12 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.annotation.rankings import instances
+    from paco_core.data.annotation.rankings import build_instances
     from paco_core.io.shards import GRID_COLUMNS, ShardReader
 
     if ctx.round is not None:
         return _of_round(ctx)
-    table = instances(ShardReader.below(ctx.read(paths.GRIDS), require=GRID_COLUMNS).index)
+    table = build_instances(ShardReader.below(ctx.read(paths.GRIDS), require=GRID_COLUMNS).index)
     _write(ctx, table)
 
 
@@ -50,21 +50,23 @@ def _of_round(ctx: StageContext) -> None:
     """The pictures of this round are ranked among themselves; what was to be ranked before stays as it was."""
     import pandas as pd
 
-    from paco_core.data.annotation.rankings import COLUMNS, instances
-    from paco_core.data.annotation.rounds import chosen
+    from paco_core.data.annotation.rankings import COLUMNS, build_instances
+    from paco_core.data.annotation.rounds import select_instances
     from paco_core.io.files import read_table
     from paco_core.io.shards import GRID_COLUMNS, ShardReader
 
     earlier = read_table(ctx.read_before(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
     known = ShardReader.below(ctx.read_before(paths.GRIDS), require=GRID_COLUMNS).index
     index = ShardReader.below(ctx.read(paths.GRIDS), require=GRID_COLUMNS).index
-    new = chosen(instances(index[~index.index.isin(known.index)]), ctx.params.rounds.ask, partial(_doubts, ctx))
+    new = select_instances(
+        build_instances(index[~index.index.isin(known.index)]), ctx.params.rounds.ask, partial(_doubts, ctx)
+    )
     _write(ctx, pd.concat([earlier, new], ignore_index=True), asked=len(new))
 
 
 def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
     """Where the judge of the round before is sure, or of one mind with the held-out judge, as ``rounds.ask`` says."""
-    from paco_core.data.annotation.rounds import agreement, certainty
+    from paco_core.data.annotation.rounds import certainty, judge_agreement
     from paco_core.data.records.panels import PanelStore
     from paco_core.data.records.records import read_prompts
     from paco_core.reward_model.instructions import render
@@ -87,7 +89,7 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
         for judge in judges:
             values = iter(Scorer.configured(judge, reward).score(queries, progress.advance))
             scores.append([[next(values).value for _ in candidates] for candidates in table["candidates"]])
-    return agreement(*scores) if len(scores) > 1 else certainty(scores[0])
+    return judge_agreement(*scores) if len(scores) > 1 else certainty(scores[0])
 
 
 def _write(ctx: StageContext, table: pd.DataFrame, **figures: float) -> None:

@@ -46,7 +46,7 @@ def test_two_rounds_chain_wait_for_people_and_go_on(smoke: Path, tmp_path: Path)
         queue = open_queue(root, store, AnnotateOptions(round="2"))
         while (view := queue.view(queue.annotators[0])).instance:
             queue.answer(queue.annotators[0], view.instance, view.revision, "ranked", range(view.candidates), 1.0)
-        answer_file.save(root, store)
+        answer_file.save_answers(root, store)
     done = run_dvc(root, "repro", "round_report@2")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 

@@ -15,7 +15,7 @@ from dagster_dvc import DvcProject
 from dvc_project.lockfile import Lock
 from paco_core.config import params
 from paco_core.data.annotation import votes
-from paco_core.data.annotation.imported import read_rankings
+from paco_core.data.annotation.imported import read_imported_rankings
 from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.llm import journal as chats
@@ -83,7 +83,7 @@ def _votes(rows: Iterable[Any], rejected: Rejected) -> Any:
 
 def _jsonl_votes(root: Path) -> Any:
     rejected = Rejected()
-    return _votes(list(read_rankings(root / "rankings.jsonl", SIZES, rejected)), rejected)
+    return _votes(list(read_imported_rankings(root / "rankings.jsonl", SIZES, rejected)), rejected)
 
 
 def _label_studio_votes(root: Path) -> Any:

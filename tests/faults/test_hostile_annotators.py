@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.data.annotation.queue import AnnotationQueue
-from paco_core.data.annotation.server import create_app
+from paco_core.data.annotation.server import create_annotation_app
 from tests.faults import hostile
 from tests.faults.verdicts import Breach, Ledger
 from tests.support.annotation_world import body_for, make_world, open_study
@@ -33,7 +33,10 @@ def test_answers(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int
     make_world(tmp_path)
     queue = open_study(tmp_path, annotators=2, overlap=1)
     page = f"/a/{queue.annotators[0].token}"
-    with listening(create_app(queue)) as url, ledger.row("fuzzed body", "annotation server", hostile=True) as row:
+    with (
+        listening(create_annotation_app(queue)) as url,
+        ledger.row("fuzzed body", "annotation server", hostile=True) as row,
+    ):
         answer = body_for(hostile.send(url, "GET", f"{page}/view").json(), [0, 1, 2, 3])
         for path, good in (("answers", answer), ("undo", {"instance": "x", "revision": 1})):
 

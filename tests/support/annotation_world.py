@@ -18,7 +18,7 @@ import pandas as pd
 from PIL import Image
 
 from paco_core.data.annotation.queue import AnnotationQueue
-from paco_core.data.annotation.rankings import instances
+from paco_core.data.annotation.rankings import build_instances
 from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.shards import encode_png, write_shard
@@ -44,7 +44,7 @@ def make_world(root: Path, prompts: int = 2, seeds: int = 3) -> pd.DataFrame:
             rows.append({"id": name, "prompt_id": f"p{prompt}", "seed": seed, "layout": "2x2"})
             pictures[name] = encode_png(grid)
     write_shard(root / "data/grids/shard-0", rows, pictures)
-    table = instances(pd.DataFrame(rows))
+    table = build_instances(pd.DataFrame(rows))
     (root / "data/rankings").mkdir(parents=True)
     table.to_parquet(root / "data/rankings/instances.parquet", index=False)
     for name in ("params.yaml", "dvc.yaml"):

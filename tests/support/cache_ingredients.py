@@ -15,7 +15,7 @@ from PIL import Image
 
 from paco_core.config.params import ChatParams, RewardParams, load
 from paco_core.config.references import contents
-from paco_core.data.annotation.people import digest_of
+from paco_core.data.annotation.people import digest_panels
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
 from paco_core.grpo.recipe import training_key as policy_key
@@ -158,7 +158,7 @@ def scorers_score(folder: Path, *, model="one", prompt="?", theme="cats", pictur
 
 def ranking(folder: Path, *, reference=RED, candidates=(RED, BLUE)) -> object:
     """What a person ranked."""
-    return digest_of(picture_digest, [reference, *candidates])
+    return digest_panels(picture_digest, [reference, *candidates])
 
 
 def reading(folder: Path, *, data=b"import a\n", package="one") -> object:

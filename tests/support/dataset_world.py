@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 from paco_core.config.params import PromptsParams
-from paco_core.data.annotation.rankings import instances
+from paco_core.data.annotation.rankings import build_instances
 from paco_core.data.annotation.votes import Annotation, to_table
 from paco_core.data.grids.grids import GridFiles, GridJob, Painting, grid_jobs, write_grids
 from paco_core.data.pairs.editing import write_painted
@@ -42,7 +42,7 @@ def draw_grids(data: Path, prompts: list[PromptRecord], shards: int = 2) -> None
 
 def rank_grids(data: Path) -> None:
     """Ranking instances of the grids, one annotator's rankings with scores drawn from the ids, and no painted edits."""
-    table = instances(ShardReader.below(data / "grids").index)
+    table = build_instances(ShardReader.below(data / "grids").index)
     votes = []
     for instance_id, candidates in zip(table["instance_id"], table["candidates"], strict=True):
         rng = random.Random(str(instance_id))

@@ -1,8 +1,8 @@
-"""How well annotators agree, and whose rankings are doubtful.
+"""Agreement between annotators, and detection of doubtful rankings.
 
-Over instances that several annotators ranked: Kendall's W (M. G. Kendall and B. Babington Smith, "The
-Problem of m Rankings", 1939), and Kendall's tau between two annotators, whose (1 + tau) / 2 is the share of
-candidate pairs that both order alike.
+The metrics use the instances that several annotators ranked: Kendall's W (M. G. Kendall and B. Babington Smith, "The
+Problem of m Rankings", 1939) and Kendall's tau between two annotators. (1 + tau) / 2 is the share of candidate pairs
+that both rank in the same order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from paco_core.data.annotation.votes import Annotation
 from paco_core.io.text_table import text_table
 
-ENOUGH = 20  # shared instances below which nobody is judged, and no error is shown
+ENOUGH = 20  # with fewer shared instances, an annotator has neither an error nor doubts
 ONE_SIDED = 1.645  # standard errors of a one-sided 95% bound
 
 
 @dataclass(frozen=True)
 class AnnotatorFigures:
-    """One annotator's figures; ``doubts`` says in words why the rankings are doubtful, and is empty if not."""
+    """Metrics of one annotator. ``doubts`` contains the reasons why the rankings are doubtful; it is empty if not."""
 
     name: str
     rankings: int
@@ -36,7 +36,7 @@ class AnnotatorFigures:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Figures of all annotators together; NaN where no instance has two."""
+    """Metrics of all annotators together; NaN if no instance has two annotators."""
 
     shared_instances: int
     kendall_w: float
@@ -49,11 +49,11 @@ class Agreement:
         return tuple(annotator for annotator in self.annotators if annotator.doubts)
 
     def names_of_doubtful(self) -> str:
-        """One line that names every doubtful annotator with the cause."""
-        return "; ".join(f"{one.name} ({', '.join(one.doubts)})" for one in self.doubtful) or "nobody"
+        """One line with every doubtful annotator and the reasons."""
+        return "; ".join(f"{annotator.name} ({', '.join(annotator.doubts)})" for annotator in self.doubtful) or "nobody"
 
     def metrics(self) -> dict[str, float]:
-        """The figures that a stage reports."""
+        """The metrics that a stage reports."""
         return {
             "shared_instances": self.shared_instances,
             "kendall_w": self.kendall_w,
@@ -63,7 +63,7 @@ class Agreement:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, with null for what is not known."""
+        """All fields, with null for NaN."""
 
         def clean(value: Any) -> Any:
             if isinstance(value, dict):
@@ -83,12 +83,13 @@ class Agreement:
         )
         columns = ("annotator", "rankings", "shared", "pairwise", "tau", "")
         rows: list[tuple[str, ...]] = []
-        for one in self.annotators:
-            spread = "" if math.isnan(one.tau_error) else f" ± {ONE_SIDED * one.tau_error:.2f}"
+        for annotator in self.annotators:
+            margin = "" if math.isnan(annotator.tau_error) else f" ± {ONE_SIDED * annotator.tau_error:.2f}"
             rows.append(
                 (
-                    one.name, str(one.rankings), str(one.shared), _show(one.pairwise), _show(one.tau) + spread,
-                    "DOUBTFUL: " + "; ".join(one.doubts) if one.doubts else "",
+                    annotator.name, str(annotator.rankings), str(annotator.shared), _show(annotator.pairwise),
+                    _show(annotator.tau) + margin,
+                    "DOUBTFUL: " + "; ".join(annotator.doubts) if annotator.doubts else "",
                 )
             )  # fmt: skip
         return "\n".join([head, *text_table([columns, *rows], right=(1, 2, 3))])
@@ -117,42 +118,42 @@ def kendall_tau(first: Sequence[int], second: Sequence[int]) -> float:
     return 2 * agreeing / len(pairs) - 1
 
 
-def agreement(rankings: Iterable[Annotation]) -> Agreement:
-    """The agreement of everybody, and of each with the others.
+def measure_agreement(rankings: Iterable[Annotation]) -> Agreement:
+    """Measure the agreement of all annotators, and of each annotator with the others.
 
     Args:
-        rankings: at most one by each annotator of each instance.
+        rankings: at most one per annotator and instance.
     """
     instances: dict[str, dict[str, list[int]]] = {}
-    given: dict[str, int] = {}
+    ranking_counts: dict[str, int] = {}
     for vote in rankings:
         instances.setdefault(vote.instance_id, {})[vote.annotator] = vote.ranking
-        given[vote.annotator] = given.get(vote.annotator, 0) + 1
+        ranking_counts[vote.annotator] = ranking_counts.get(vote.annotator, 0) + 1
     between: dict[tuple[str, str], list[float]] = {}  # taus of every two annotators
-    with_others: dict[str, list[float]] = {name: [] for name in given}  # mean tau, an instance each
+    with_others: dict[str, list[float]] = {name: [] for name in ranking_counts}  # mean tau, an instance each
     concordances = []
     for votes in instances.values():
         if len(votes) < 2:
             continue
         concordances.append(kendall_w(list(votes.values())))
-        own: dict[str, list[float]] = {name: [] for name in votes}
+        instance_taus: dict[str, list[float]] = {name: [] for name in votes}
         for a, b in combinations(sorted(votes), 2):
             tau = kendall_tau(votes[a], votes[b])
             between.setdefault((a, b), []).append(tau)
-            own[a].append(tau)
-            own[b].append(tau)
-        for name, taus in own.items():
+            instance_taus[a].append(tau)
+            instance_taus[b].append(tau)
+        for name, taus in instance_taus.items():
             with_others[name].append(fmean(taus))
     everyone = [tau for taus in between.values() for tau in taus]
     annotators = []
-    for name in sorted(given):
-        rest = [tau for pair, taus in between.items() if name not in pair for tau in taus]
-        annotators.append(_figures(name, given[name], with_others[name], rest))
+    for name in sorted(ranking_counts):
+        other_taus = [tau for pair, taus in between.items() if name not in pair for tau in taus]
+        annotators.append(_figures(name, ranking_counts[name], with_others[name], other_taus))
     tau = mean_or_nan(everyone)
     return Agreement(len(concordances), mean_or_nan(concordances), tau, (1 + tau) / 2, tuple(annotators))
 
 
-def _figures(name: str, rankings: int, taus: list[float], rest: list[float]) -> AnnotatorFigures:
+def _figures(name: str, rankings: int, taus: list[float], other_taus: list[float]) -> AnnotatorFigures:
     tau = mean_or_nan(taus)
     error = stdev(taus) / math.sqrt(len(taus)) if len(taus) >= ENOUGH else math.nan
     return AnnotatorFigures(
@@ -162,20 +163,22 @@ def _figures(name: str, rankings: int, taus: list[float], rest: list[float]) -> 
         tau=tau,
         tau_error=error,
         pairwise=(1 + tau) / 2,
-        doubts=tuple(_doubts(taus, tau, error, rest)),
+        doubts=tuple(_doubts(taus, tau, error, other_taus)),
     )
 
 
-def _doubts(taus: list[float], tau: float, error: float, rest: list[float]) -> list[str]:
-    """Why an annotator is doubtful; with fewer than :data:`ENOUGH` shared instances agreement tells nothing."""
-    found = []
+def _doubts(taus: list[float], tau: float, error: float, other_taus: list[float]) -> list[str]:
+    """The reasons why an annotator is doubtful; none with fewer than :data:`ENOUGH` shared instances."""
+    doubts = []
     if len(taus) >= ENOUGH:
-        among = mean_or_nan(rest) if len(rest) >= ENOUGH else math.nan
+        mean_other_tau = mean_or_nan(other_taus) if len(other_taus) >= ENOUGH else math.nan
         if tau - ONE_SIDED * error <= 0:
-            found.append(f"no better than chance over {len(taus)} shared instances")
-        elif tau + ONE_SIDED * error < among / 2:
-            found.append(f"agrees with the others less than half as much as they do ({tau:.2f} against {among:.2f})")
-    return found
+            doubts.append(f"no better than chance over {len(taus)} shared instances")
+        elif tau + ONE_SIDED * error < mean_other_tau / 2:
+            doubts.append(
+                f"agrees with the others less than half as much as they agree ({tau:.2f} against {mean_other_tau:.2f})"
+            )
+    return doubts
 
 
 def mean_or_nan(values: Sequence[float]) -> float:

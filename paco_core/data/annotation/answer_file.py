@@ -1,8 +1,8 @@
-"""``data/people/answers.jsonl``: every answer of the store as the graph reads it.
+"""``data/people/answers.jsonl``: all answers of the store, in the form that the DVC graph reads.
 
-The store is a database in use; DVC hashes this file instead. Equal answers give equal bytes: rows are sorted by
-annotator, instance and revision, and the file is written only when its bytes change. It holds every revision and no
-link's token, so that it may lie in git, and a store that is lost can be made again from it.
+The store is a database in use, so DVC hashes this file instead. Equal answers give equal bytes: rows are sorted by
+annotator, instance and revision, and the file is written only if its bytes change. The file contains every revision, so
+a lost store can be rebuilt from it. It contains no tokens of links, so you can commit it to git.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import ConfigDict, Field
 
 from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, Verdict
-from paco_core.data.annotation.votes import orders
+from paco_core.data.annotation.votes import is_permutation
 from paco_core.data.records.records import validated
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
@@ -43,19 +43,19 @@ class AnswerRow(StrictModel):
         """The answer as the store has it.
 
         Raises:
-            DataError: when the ranking does not order what was shown, or a verdict has a ranking that has none.
+            DataError: if the ranking does not contain each candidate once, or does not fit the verdict.
         """
         if (self.verdict == "ranked") != (self.ranking is not None):
-            raise DataError(f"verdict {self.verdict} with ranking {self.ranking}")
+            raise DataError(f"verdict {self.verdict} with ranking {self.ranking}; expected a ranking only for 'ranked'")
         for value in (self.shown, self.shown if self.ranking is None else self.ranking):
-            if not orders(value, len(self.shown)):
-                raise DataError(f"{value} does not name each of {len(self.shown)} candidates once")
-        given = self.model_dump() | {"shown": tuple(self.shown)}
-        return AnnotatorAnswer(**given | {"ranking": None if self.ranking is None else tuple(self.ranking)})
+            if not is_permutation(value, len(self.shown)):
+                raise DataError(f"{value} does not contain each position of {len(self.shown)} candidates once")
+        values = self.model_dump() | {"shown": tuple(self.shown)}
+        return AnnotatorAnswer(**values | {"ranking": None if self.ranking is None else tuple(self.ranking)})
 
 
-def text_of(answers: Iterable[AnnotatorAnswer]) -> str:
-    """The content of the file. An answer of which it is not known what pictures were seen stands as it always did."""
+def format_answers(answers: Iterable[AnnotatorAnswer]) -> str:
+    """The content of the file. An answer of an earlier version has no key ``pictures``."""
     ordered = sorted(answers, key=_key)
     rows = ({n: getattr(a, n) for n in AnswerRow.model_fields if n != "pictures" or a.pictures} for a in ordered)
     return "".join(json.dumps(row) + "\n" for row in rows)
@@ -65,48 +65,48 @@ def _key(answer: AnnotatorAnswer) -> tuple[str, str, int]:
     return answer.annotator, answer.instance_id, answer.revision
 
 
-def save(root: Path, store: AnswerStore) -> int:
-    """Write the file if its bytes would change; how many answers it holds.
+def save_answers(root: Path, store: AnswerStore) -> int:
+    """Write the file if its bytes would change, and return its number of answers.
 
-    Where nobody has said anything yet that counts (no answers, or skipped ones only) there is none: it would make the
-    stage ``annotations`` stale, for nothing.
+    If there are no answers, or only skipped ones, the file is not written: it would make the stage ``annotations``
+    outdated without a reason.
 
     Raises:
-        DataError: when the file holds answers that the store does not have; nothing is written then.
+        DataError: if the file contains answers that are not in the store. The file is unchanged.
     """
     file, answers = root / FILE, _counting(store.every())
-    if lost := unsaved(root, answers, back=True):
+    if lost := count_unsaved(root, answers, back=True):
         raise DataError(
-            f"{file}: holds {lost} answers that {store.path} does not have, so it was kept: move the file away "
-            "to have it rewritten from the store, or the store, to have that rebuilt from the file"
+            f"{file} contains {lost} answers that are not in {store.path}, so paco did not overwrite it. To write the "
+            "file again from the store, move the file away. To rebuild the store from the file, move the store away"
         )
-    text = text_of(answers)
+    text = format_answers(answers)
     if answers and (not file.is_file() or file.read_text(encoding="utf-8") != text):
         write_text(file, text)
     return len(answers)
 
 
 def _counting(answers: Sequence[AnnotatorAnswer]) -> Sequence[AnnotatorAnswer]:
-    """All answers, as soon as one of them is more than a skip."""
+    """All answers, or none if all are skips."""
     return answers if any(answer.verdict != "skipped" for answer in answers) else []
 
 
-def unsaved(root: Path, answers: Sequence[AnnotatorAnswer], *, back: bool = False) -> int:
-    """How many of these answers the file does not hold; with ``back``, how many of the file's are not among these."""
-    there = set(read(root)) if (root / FILE).is_file() else set[AnnotatorAnswer]()
+def count_unsaved(root: Path, answers: Sequence[AnnotatorAnswer], *, back: bool = False) -> int:
+    """The number of these answers that are not in the file; with ``back``, the number in the file but not in these."""
+    there = set(read_answers(root)) if (root / FILE).is_file() else set[AnnotatorAnswer]()
     return len(there - set(answers) if back else set(_counting(answers)) - there)
 
 
-def read(root: Path) -> list[AnnotatorAnswer]:
-    """Every answer in the file, in its order.
+def read_answers(root: Path) -> list[AnnotatorAnswer]:
+    """All answers in the file, in its order.
 
     Raises:
-        DataError: when there is no file; naming file and line of what is no answer, or stands there twice.
+        DataError: if the file is missing, or a line is invalid or repeats an answer.
     """
     file = root / FILE
     if not file.is_file():
-        raise DataError(f"{file}: no such file; `paco annotate` writes it when it stops, `paco annotate save` at once")
-    found: dict[tuple[str, str, int], AnnotatorAnswer] = {}
+        raise DataError(f"{file} does not exist; run `paco annotate save`, or stop `paco annotate`, to write it")
+    answers: dict[tuple[str, str, int], AnnotatorAnswer] = {}
     for number, row in read_jsonl(file):
         place = f"{file}:{number}"
         try:
@@ -114,37 +114,38 @@ def read(root: Path) -> list[AnnotatorAnswer]:
         except DataError as error:
             text = str(error)
             raise DataError(text if text.startswith(place) else f"{place}: {text}") from None
-        if _key(answer) in found:
+        if _key(answer) in answers:
             raise DataError(
                 f"{place}: revision {answer.revision} of {answer.instance_id} is already on an earlier line"
             )
-        found[_key(answer)] = answer
-    return list(found.values())
+        answers[_key(answer)] = answer
+    return list(answers.values())
 
 
-def latest(answers: Iterable[AnnotatorAnswer]) -> list[AnnotatorAnswer]:
+def latest_answers(answers: Iterable[AnnotatorAnswer]) -> list[AnnotatorAnswer]:
     """The last revision of each annotator's answer to each instance."""
     return list({(a.annotator, a.instance_id): a for a in sorted(answers, key=_key)}.values())
 
 
 def exists(root: Path, path: Path) -> bool:
-    """Whether :func:`open_store` would find answers."""
+    """Whether :func:`open_store` can open or rebuild a store."""
     return any(place.is_file() for place in (path, root / FILE))
 
 
-def open_store(root: Path, path: Path, say: Callable[[str], object], *, create: bool = False) -> AnswerStore:
-    """The store; where there is none, made from the file, if there is one.
+def open_store(root: Path, path: Path, log: Callable[[str], object], *, create: bool = False) -> AnswerStore:
+    """Open the store. If it is missing, rebuild it from the answer file.
 
     Args:
-        say: receives a line about what was taken over.
-        create: make an empty one where there is nothing.
+        path: the file of the store.
+        log: called with a line of text if the store was rebuilt.
+        create: create an empty store if neither the store nor the answer file exists.
 
     Raises:
-        DataError: when there is nothing to open, or it is no answer store.
+        DataError: if there is no store to open, or the file is not an answer store.
     """
     if not path.is_file() and (root / FILE).is_file():
-        answers = read(root)
+        answers = read_answers(root)
         with atomic(path) as part, AnswerStore(part, create=True) as fresh:
             fresh.restore(answers)
-        say(f"{path} was missing: rebuilt with {len(answers)} answers from {root / FILE}; the links are new")
+        log(f"{path} was missing. It was rebuilt with {len(answers)} answers from {root / FILE}. The links are new")
     return AnswerStore(path, create=create)

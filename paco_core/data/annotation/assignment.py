@@ -1,6 +1,6 @@
-"""Who sees which instance, in which order, with the candidates in which places.
+"""Assignment of instances to annotators, the order of instances, and the order of candidates on the page.
 
-All of it follows from names, ids and tokens alone, so that a restart changes nothing.
+All three depend only on names, ids and tokens, so a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from paco_core.io.files import DataError
 
 
 def sample(instance_ids: Iterable[str], count: int | None) -> list[str]:
-    """A random part of the instances (all without a count): a larger count keeps those of a smaller one."""
+    """A random sample of the instances (all without a count). A larger sample contains each smaller one."""
     return sorted(instance_ids, key=lambda instance: random_key("sample", instance))[:count]
 
 
 def queue(token: str, instance_ids: Iterable[str]) -> list[str]:
-    """An annotator's own random order of instances."""
+    """The random order in which an annotator sees the instances."""
     return sorted(instance_ids, key=lambda instance: random_key(token, instance))
 
 
-def places(token: str, instance_id: str, candidates: int) -> tuple[int, ...]:
-    """Which candidate stands in each place of an annotator's page: random, and the same at every visit."""
+def candidate_order(token: str, instance_id: str, candidates: int) -> tuple[int, ...]:
+    """The candidate in each place of an annotator's page: random, but equal at every visit."""
     return tuple(sorted(range(candidates), key=lambda candidate: random_key(token, instance_id, candidate)))
 
 
@@ -33,21 +33,24 @@ def assign(
     overlap: int,
     answered: Mapping[str, Iterable[str]] | None = None,
 ) -> dict[str, set[str]]:
-    """Give every instance to ``overlap`` annotators, with equal work and every two sharing equally much.
+    """Assign every instance to ``overlap`` annotators. All have equal work, and every two share equally many instances.
 
     Args:
-        annotators: names of those who are to work.
-        answered: instance -> who has answered it already. Their answers count towards the overlap, whoever
-            they are, so that a change of annotators or overlap plans only what is still to do.
+        annotators: names of the active annotators.
+        answered: instance -> names of the annotators who have already answered it. These answers count towards the
+            overlap, so a change of annotators or overlap affects only the remaining work.
 
     Returns:
         The instances of each annotator.
 
     Raises:
-        DataError: when there are fewer annotators than the overlap.
+        DataError: if there are fewer annotators than the overlap.
     """
     if not 1 <= overlap <= len(annotators):
-        raise DataError(f"overlap {overlap}: each instance needs that many annotators, there are {len(annotators)}")
+        raise DataError(
+            f"overlap {overlap}: each instance needs {overlap} annotators, but {len(annotators)} are active; "
+            f"expected 1 to {len(annotators)}"
+        )
     load = dict.fromkeys(annotators, 0)
     shared = dict.fromkeys(combinations(sorted(annotators), 2), 0)
     plan: dict[str, set[str]] = {name: set() for name in annotators}
@@ -63,8 +66,10 @@ def assign(
             load[chosen[-1]] += 1
         for pair in combinations(sorted(chosen), 2):
             shared[pair] += 1
-        done = set((answered or {}).get(instance, ()))
-        for name in [*done, *(name for name in chosen if name not in done)][: max(overlap, len(done))]:
+        already_answered = set((answered or {}).get(instance, ()))
+        for name in [*already_answered, *(name for name in chosen if name not in already_answered)][
+            : max(overlap, len(already_answered))
+        ]:
             if name in plan:
                 plan[name].add(instance)
     return plan

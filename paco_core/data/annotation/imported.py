@@ -1,4 +1,4 @@
-"""Rankings made elsewhere: a table, checked line by line, or an export of Label Studio."""
+"""Imported rankings: a table that is validated line by line, or an export of Label Studio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.data.annotation.label_studio import read_export
-from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, orders
+from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, is_permutation
 from paco_core.data.tables import numbers, read_rows, text
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
@@ -17,53 +17,53 @@ KEYS = ("instance_id", "annotator", "ranking")
 
 
 def votes(task: RankingTask) -> Votes:
-    """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio, all else a table.
+    """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio, any other format is a table.
 
-    Rows that cannot be used are left out and counted.
+    Rows that cannot be used are skipped and counted.
 
     Raises:
-        DataError: when the parameters name no file, or nothing of it can be used.
+        DataError: if ``annotations.file`` is not set, or no row of the file can be used.
     """
     if task.params.file is None:
-        raise DataError("annotations.source 'import' needs annotations.file, a file of rankings")
+        raise DataError("annotations.source 'import' needs a file of rankings; set annotations.file")
     file = task.root / task.params.file
     rejected = Rejected()
     if file.suffix == ".json":
-        found = read_export(file, task.sizes(), rejected)
+        votes_read = read_export(file, task.sizes(), rejected)
     else:
-        found = Votes(list(read_rankings(file, task.sizes(), rejected)))
-    if rejected and not found.rankings:
+        votes_read = Votes(list(read_imported_rankings(file, task.sizes(), rejected)))
+    if rejected and not votes_read.rankings:
         raise DataError(f"{file}: none of its rankings can be used{rejected.example}")
-    rejected.print(task.say)
-    found.counts |= rejected.figures()
-    return found
+    rejected.print(task.log)
+    votes_read.counts |= rejected.figures()
+    return votes_read
 
 
-def read_rankings(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Iterator[Annotation]:
-    """Rows of a table (CSV, TSV, JSON Lines, Parquet): instance_id, annotator, ranking and, if known, scores.
+def read_imported_rankings(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Iterator[Annotation]:
+    """Read a table (CSV, TSV, JSON Lines, Parquet) with instance_id, annotator, ranking and, if known, scores.
 
-    A cell of CSV spells a list as ``[2, 0, 1]`` or ``2 0 1``.
+    In CSV, a list is written as ``[2, 0, 1]`` or ``2 0 1``.
 
     Args:
         sizes: number of candidates of each known instance.
-        rejected: takes rows with a missing key, an unknown instance, a ranking that does not name each candidate once,
-            or a second ranking of one instance by one annotator.
+        rejected: collects rows with a missing key, an unknown instance, a ranking that does not contain each candidate
+            once, or a second ranking of one instance by one annotator.
     """
-    seen: dict[tuple[str, str], str] = {}
+    first_places: dict[tuple[str, str], str] = {}
     for place, row in read_rows(file, rejected, KEYS):
         try:
-            found = _annotation(row, sizes)
-            key = found.instance_id, found.annotator
-            if key in seen:
-                first = f"line {seen[key]}" if seen[key].isdecimal() else seen[key]
+            annotation = _annotation(row, sizes)
+            key = annotation.instance_id, annotation.annotator
+            if key in first_places:
+                first = f"line {first_places[key]}" if first_places[key].isdecimal() else first_places[key]
                 raise DataError(
-                    f"duplicate: annotator {key[1]} ranks instance {key[0]} a second time (first on {first})"
+                    f"duplicate: annotator {key[1]} ranks instance {key[0]} a second time (the first time on {first})"
                 )
         except DataError as error:
             rejected.add(place, str(error))
             continue
-        seen[key] = place.rpartition(":")[2].strip()
-        yield found
+        first_places[key] = place.rpartition(":")[2].strip()
+        yield annotation
 
 
 def _annotation(row: Mapping[str, Any], sizes: Mapping[str, int]) -> Annotation:
@@ -76,22 +76,22 @@ def _annotation(row: Mapping[str, Any], sizes: Mapping[str, int]) -> Annotation:
     if instance_id not in sizes:
         raise DataError(f"instance: there is no instance {instance_id}; run `dvc repro rankings`")
     count, ranking = sizes[instance_id], numbers(row["ranking"])
-    if not isinstance(ranking, list) or not orders(ranking, count):
+    if not isinstance(ranking, list) or not is_permutation(ranking, count):
         raise DataError(f"ranking: {row['ranking']!r} does not order candidates 0 to {count - 1}, each once")
     scores = _scores(row.get("scores"), count)
-    known = [score for score in scores if not math.isnan(score)]
-    return Annotation(instance_id, annotator, ranking, scores, len(set(known)) < len(known))
+    known_scores = [score for score in scores if not math.isnan(score)]
+    return Annotation(instance_id, annotator, ranking, scores, len(set(known_scores)) < len(known_scores))
 
 
-def _scores(given: object, count: int) -> list[float]:
-    if given is None:
+def _scores(value: object, count: int) -> list[float]:
+    if value is None:
         return [math.nan] * count
-    found = numbers(given)
-    listed = found if isinstance(found, list) else []
-    if len(listed) != count or not all(score is None or _is_score(score) for score in listed):
-        raise DataError(f"scores: {given!r} are not one number from 0 to 1, or null, for each of {count} candidates")
-    return [math.nan if score is None else float(score) for score in listed]
+    parsed = numbers(value)
+    scores = parsed if isinstance(parsed, list) else []
+    if len(scores) != count or not all(score is None or _is_score(score) for score in scores):
+        raise DataError(f"scores: {value!r} are not one number from 0 to 1, or null, for each of {count} candidates")
+    return [math.nan if score is None else float(score) for score in scores]
 
 
-def _is_score(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1
+def _is_score(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import ConfigDict
 
 from paco_core.data.annotation.agreement import kendall_tau, mean_or_nan
-from paco_core.data.annotation.assignment import places, unordered
+from paco_core.data.annotation.assignment import candidate_order, unordered
 from paco_core.data.annotation.votes import (
     Annotation,
     InstanceRow,
@@ -59,30 +59,30 @@ class Order(StrictModel):
 
 
 def votes(task: RankingTask) -> Votes:
-    """The judge's ranking of every instance. Answers are kept below the project, so that a killed run goes on.
+    """The annotator model's ranking of every instance. A journal stores the replies, so a stopped run can resume.
 
-    An instance of which a question was not answered in the right form has no ranking, and is counted.
+    If a reply about an instance is invalid, the instance has no ranking and is counted.
 
     Raises:
-        ChatError: when the endpoint cannot be worked with, or did not serve all questions.
+        ChatError: if the endpoint cannot be used, or did not answer all queries.
     """
     params = task.params
-    assert params.endpoint is not None  # params.py sees to it
+    assert params.endpoint is not None  # validated in params.py
     with Journal(task.root / JOURNAL) as journal:
         chat = Chat(params.endpoint, journal)
-        found = _pairwise(task, chat) if params.judge == "pairwise" else _listwise(task, chat)
-    found.counts |= chat.counts.figures()
-    found.counts |= {f"rejected.{cause}": count for cause, count in sorted(chat.counts.rejected.items())}
-    return found
+        judge_votes = _pairwise(task, chat) if params.judge == "pairwise" else _listwise(task, chat)
+    judge_votes.counts |= chat.counts.figures()
+    judge_votes.counts |= {f"rejected.{cause}": count for cause, count in sorted(chat.counts.rejected.items())}
+    return judge_votes
 
 
-def questions(instances: pd.DataFrame, judge: str) -> int:
-    """How many questions a judge is asked."""
+def count_judge_queries(instances: pd.DataFrame, judge: str) -> int:
+    """The number of queries to the annotator model."""
     return 2 * (len(_pairs(instance_rows(instances))) if judge == "pairwise" else len(instances))
 
 
 def _pairs(rows: Sequence[InstanceRow]) -> list[tuple[str, str]]:
-    """Every two panels to be compared, once."""
+    """Each pair of panels to compare, once."""
     return sorted({unordered(reference, other) for _, reference, candidates in rows for other in candidates})
 
 
@@ -90,19 +90,19 @@ def _pairwise(task: RankingTask, chat: Chat) -> Votes:
     rows, panels = instance_rows(task.instances), task.panels
     pairs = _pairs(rows)
 
-    def question(shown: tuple[str, str]) -> Question[PairScore]:
+    def question(ordered_pair: tuple[str, str]) -> Question[PairScore]:
         return Question(
-            "|".join(shown),
+            "|".join(ordered_pair),
             f"How consistent are these two pictures? Give a score from 0 (they share nothing) to {BEST} (nothing "
             "speaks against one set).",
             PairScore,
             system=SYSTEM,
-            images=[panels.panel(ref) for ref in shown],
+            images=[panels.panel(ref) for ref in ordered_pair],
             fault=_score_fault,
         )
 
-    both = [shown for first, second in pairs for shown in ((first, second), (second, first))]
-    replies = dict(zip(both, ask_all(chat, both, question, task.advance), strict=True))
+    ordered_pairs = [ordered_pair for first, second in pairs for ordered_pair in ((first, second), (second, first))]
+    replies = dict(zip(ordered_pairs, ask_all(chat, ordered_pairs, question, task.advance), strict=True))
     scores: dict[tuple[str, str], float] = {}
     gaps = []
     for first, second in pairs:
@@ -110,15 +110,23 @@ def _pairwise(task: RankingTask, chat: Chat) -> Votes:
         if there is not None and back is not None:
             scores[first, second] = (there.score + back.score) / (2 * BEST)
             gaps.append(abs(there.score - back.score) / BEST)
-    found = Votes([])
+    judge_votes = Votes([])
     for instance_id, reference, candidates in rows:
-        known = [scores.get(unordered(reference, other)) for other in candidates]
-        own = [score for score in known if score is not None]
-        if len(own) == len(candidates):
-            order = sorted(range(len(own)), key=lambda n: (-own[n], n))
-            found.rankings.append(Annotation(instance_id, chat.params.model, order, own, len(set(own)) < len(own)))
-    found.counts = {"unscored_instances": len(rows) - len(found.rankings), "order_gap": mean_or_nan(gaps)}
-    return found
+        pair_scores = [scores.get(unordered(reference, other)) for other in candidates]
+        candidate_scores = [score for score in pair_scores if score is not None]
+        if len(candidate_scores) == len(candidates):
+            order = sorted(range(len(candidate_scores)), key=lambda n: (-candidate_scores[n], n))
+            judge_votes.rankings.append(
+                Annotation(
+                    instance_id,
+                    chat.params.model,
+                    order,
+                    candidate_scores,
+                    len(set(candidate_scores)) < len(candidate_scores),
+                )
+            )
+    judge_votes.counts = {"unscored_instances": len(rows) - len(judge_votes.rankings), "order_gap": mean_or_nan(gaps)}
+    return judge_votes
 
 
 def _score_fault(answer: PairScore) -> Rejection | None:
@@ -127,7 +135,9 @@ def _score_fault(answer: PairScore) -> Rejection | None:
 
 def _listwise(task: RankingTask, chat: Chat) -> Votes:
     rows, panels = instance_rows(task.instances), task.panels
-    shown = {instance_id: places("judge", instance_id, len(candidates)) for instance_id, _, candidates in rows}
+    orders = {
+        instance_id: candidate_order("judge", instance_id, len(candidates)) for instance_id, _, candidates in rows
+    }
 
     def question(item: tuple[InstanceRow, tuple[int, ...]]) -> Question[Order]:
         (instance_id, reference, candidates), order = item
@@ -142,29 +152,31 @@ def _listwise(task: RankingTask, chat: Chat) -> Votes:
             fault=lambda answer: _order_fault(answer, count),
         )
 
-    both = [(row, order) for row in rows for order in (shown[row[0]], shown[row[0]][::-1])]
-    replies = ask_all(chat, both, question, task.advance)
-    found, taus = Votes([]), []
+    queries = [(row, order) for row in rows for order in (orders[row[0]], orders[row[0]][::-1])]
+    replies = ask_all(chat, queries, question, task.advance)
+    judge_votes, taus = Votes([]), []
     lost: Counter[str] = Counter(unscored_instances=0, contradicted_instances=0)
     for n, (instance_id, _, _) in enumerate(rows):
-        there = _ranking(replies[2 * n], shown[instance_id])
-        back = _ranking(replies[2 * n + 1], shown[instance_id][::-1])
+        there = _ranking(replies[2 * n], orders[instance_id])
+        back = _ranking(replies[2 * n + 1], orders[instance_id][::-1])
         if there is None or back is None:
             lost["unscored_instances"] += 1
             continue
         taus.append(kendall_tau(there, back))
         if taus[-1] == -1:
-            lost["contradicted_instances"] += 1  # the order in which they were shown is all that it followed
+            lost["contradicted_instances"] += 1  # the reply depends only on the order of the candidates
             continue
         settled = adjudicate(unscored(instance_id, chat.params.model, ranking) for ranking in (there, back))
-        one = settled[instance_id]
-        found.rankings.append(Annotation(instance_id, chat.params.model, one.ranking, one.scores, one.tied))
-    found.counts = {**lost, "order_tau": mean_or_nan(taus)}
-    return found
+        consensus = settled[instance_id]
+        judge_votes.rankings.append(
+            Annotation(instance_id, chat.params.model, consensus.ranking, consensus.scores, consensus.tied)
+        )
+    judge_votes.counts = {**lost, "order_tau": mean_or_nan(taus)}
+    return judge_votes
 
 
 def _ranking(reply: Reply[Order], order: Sequence[int]) -> list[int] | None:
-    """Candidate positions, best first, from the numbers that the judge saw."""
+    """Candidate positions, best first, from the numbers in the reply."""
     return None if reply.answer is None else [order[number - 1] for number in reply.answer.ranking]
 
 

@@ -1,7 +1,7 @@
-"""Label Studio: instances as its tasks with its labelling configuration, and its JSON export as votes.
+"""Label Studio: export of instances as tasks with a labelling configuration, and import of its JSON export as votes.
 
-The tags are ``List`` and ``Ranker`` (labelstud.io/tags/ranker): a task carries its candidates as a list of
-items, and the result of a ranking is the items' ids in their new order, below the Ranker's name.
+The configuration uses the tags ``List`` and ``Ranker`` (labelstud.io/tags/ranker). A task contains its candidates as a
+list of items. The result of a ranking is the ids of the items in their new order, below the name of the Ranker.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from paco_core.data.annotation.assignment import places
-from paco_core.data.annotation.votes import Annotation, Votes, instance_rows, orders, unscored
+from paco_core.data.annotation.assignment import candidate_order
+from paco_core.data.annotation.votes import Annotation, Votes, instance_rows, is_permutation, unscored
 from paco_core.data.tables import numbers, text
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, digest, read_json, write_json, write_text
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paco_core.data.records.panels import PanelStore
 
 RANKER, LIST, VERDICT, CANNOT_TELL = "ranking", "candidates", "verdict", "Cannot tell"
-#: Where Label Studio serves files of its own machine, below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT.
+#: The path at which Label Studio serves local files, below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT.
 LOCAL_FILES = "/data/local-files/?d="
 
 CONFIG = f"""\
@@ -50,7 +50,7 @@ CONFIG = f"""\
 """
 
 
-def export(
+def export_tasks(
     folder: Path,
     instances: pd.DataFrame,
     panels: PanelStore,
@@ -59,28 +59,29 @@ def export(
 ) -> int:
     """Write ``config.xml``, ``tasks.json`` and ``images/`` into a new folder.
 
-    Nothing in a task tells grid, seed or position: pictures are named by digests, and candidates stand in
-    random places. Rankings that exist become predictions of their annotator.
+    A task does not reveal grid, seed or position: the file names of pictures are digests, and candidates are in random
+    order. Existing rankings become predictions of their annotator.
 
     Args:
         instances: columns ``instance_id``, ``reference``, ``candidates``.
-        address: what stands before ``images/NAME.png`` in the tasks: where Label Studio finds the folder.
+        votes: existing rankings.
+        address: prefix of ``images/NAME.png`` in the tasks: the path of the folder in Label Studio.
 
     Returns:
-        How many tasks there are.
+        The number of tasks.
 
     Raises:
-        DataError: when something stands there, or a picture cannot be read.
+        DataError: if the folder exists, or a picture cannot be read.
     """
-    given: dict[str, list[Annotation]] = {}
+    votes_by_instance: dict[str, list[Annotation]] = {}
     for vote in votes:
-        given.setdefault(vote.instance_id, []).append(vote)
+        votes_by_instance.setdefault(vote.instance_id, []).append(vote)
     rows = instance_rows(instances)
     with atomic(folder) as part:
         (part / "images").mkdir(parents=True)
         for ref in sorted({ref for _, reference, candidates in rows for ref in (reference, *candidates)}):
             (part / "images" / _file(ref)).write_bytes(encode_png(panels.panel(ref)))
-        write_json(part / "tasks.json", [_task(*row, given.get(row[0], []), address) for row in rows])
+        write_json(part / "tasks.json", [_task(*row, votes_by_instance.get(row[0], []), address) for row in rows])
         write_text(part / "config.xml", CONFIG)
     return len(rows)
 
@@ -97,7 +98,7 @@ def _task(
 
     items = [
         {"id": str(n), "title": "", "html": f'<img src="{html.escape(url(candidates[n]))}" alt="">'}
-        for n in places("label-studio", instance_id, len(candidates))
+        for n in candidate_order("label-studio", instance_id, len(candidates))
     ]
     return {
         "data": {"instance_id": instance_id, "reference": url(reference), LIST: items},
@@ -115,27 +116,28 @@ def _result(ranking: Sequence[int]) -> dict[str, Any]:
 
 
 def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Votes:
-    """Votes from Label Studio's JSON export (not "JSON-MIN", which leaves out who annotated).
+    """Votes from Label Studio's JSON export (not "JSON-MIN", which does not contain the annotators).
 
-    Annotators are named by their address, or ``user-ID``. A skipped task gives no vote, nor one submitted
-    without touching the list; of several answers by one person to one task the last counts. All are counted.
+    The name of an annotator is their e-mail address, or ``user-ID``. A skipped task gives no vote, and neither does an
+    answer with an unchanged list. If a person answers a task several times, only the last answer is a vote. The counts
+    contain all of these.
 
     Args:
         sizes: number of candidates of each known instance.
-        rejected: takes tasks of unknown instances, and annotations that are no ranking of each candidate once.
+        rejected: collects tasks of unknown instances, and annotations that do not rank each candidate once.
 
     Raises:
-        DataError: when the file is no such export.
+        DataError: if the file is not such an export.
     """
     tasks = read_json(file)
     if not isinstance(tasks, list):
         raise DataError(f"{file}: expected a list of tasks, as in Label Studio's JSON export")
-    answers: dict[tuple[str, str], tuple[str, list[int] | str]] = {}  # when it was updated, and what it says
+    answers: dict[tuple[str, str], tuple[str, list[int] | str]] = {}  # time of the update, and ranking or verdict
     counts = Counter(skipped=0, superseded_answers=0, empty_answers=0, cannot_tell=0)
     for number, task in enumerate(tasks, start=1):
         place = f"{file}: task {number}"
         if not isinstance(task, dict) or not isinstance(task.get("annotations"), list):
-            rejected.add(place, "task: has no list of annotations; export the project as JSON, not JSON-MIN or CSV")
+            rejected.add(place, "task: has no list of annotations; export the project as JSON, not as JSON-MIN or CSV")
             continue
         try:
             instance_id = _instance(task.get("data"), sizes)
@@ -149,7 +151,7 @@ def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Vot
                 if annotation.get("was_cancelled"):
                     counts["skipped"] += 1
                     continue
-                key = (instance_id, _who(annotation.get("completed_by")))
+                key = (instance_id, _annotator_name(annotation.get("completed_by")))
                 verdict = _ranking(annotation.get("result"), sizes[instance_id])
             except DataError as error:
                 rejected.add(f"{place}, annotation {nth}", str(error))
@@ -170,15 +172,15 @@ def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Vot
 
 def _instance(data: object, sizes: Mapping[str, int]) -> str:
     if not isinstance(data, dict) or "instance_id" not in data:
-        raise DataError("its data has no instance_id; was tasks.json changed?")
+        raise DataError("its data has no instance_id; import the unchanged tasks.json into Label Studio")
     instance_id = text(data["instance_id"], "instance_id")
     if instance_id not in sizes:
         raise DataError(f"there is no instance {instance_id}; run `dvc repro rankings`")
     return instance_id
 
 
-def _who(completed_by: object) -> str:
-    """A person's name, from the ways in which exports give it."""
+def _annotator_name(completed_by: object) -> str:
+    """The name of an annotator, from the forms that exports use."""
     if isinstance(completed_by, dict):
         completed_by = completed_by.get("email") or completed_by.get("id")
     if isinstance(completed_by, str) and completed_by.isdecimal():
@@ -187,23 +189,23 @@ def _who(completed_by: object) -> str:
         return f"user-{completed_by}"
     if isinstance(completed_by, str) and completed_by:
         return completed_by
-    raise DataError(f"annotation: completed_by {completed_by!r} names nobody")
+    raise DataError(f"annotation: completed_by is {completed_by!r}; expected an e-mail address or an id")
 
 
 def _ranking(results: object, count: int) -> list[int] | str:
-    """The ranking of one annotation, or the name of what it is instead."""
-    listed = results if isinstance(results, list) else []
-    given: list[Any] = [result.get("value") for result in listed if isinstance(result, dict)]
-    values: list[dict[str, Any]] = [value for value in given if isinstance(value, dict)]
+    """The ranking of one annotation, or the name of the count for an annotation without a ranking."""
+    result_list = results if isinstance(results, list) else []
+    raw_values: list[Any] = [result.get("value") for result in result_list if isinstance(result, dict)]
+    values: list[dict[str, Any]] = [value for value in raw_values if isinstance(value, dict)]
     if any(CANNOT_TELL in value.get("choices", ()) for value in values):
         return "cannot_tell"
     rankers = [value["ranker"] for value in values if "ranker" in value]
     if not rankers:
         return "empty_answers"
-    found = rankers[-1].get(RANKER) if isinstance(rankers[-1], dict) else None
-    if not isinstance(found, list):
-        raise DataError(f"annotation: its ranker is not named {RANKER!r}; was config.xml changed?")
-    ranking = numbers(found)
-    if not isinstance(ranking, list) or not orders(ranking, count):
-        raise DataError(f"ranking: {found!r} does not order candidates 0 to {count - 1}, each once")
+    candidate_ids = rankers[-1].get(RANKER) if isinstance(rankers[-1], dict) else None
+    if not isinstance(candidate_ids, list):
+        raise DataError(f"annotation: its ranker is not named {RANKER!r}; use the unchanged config.xml")
+    ranking = numbers(candidate_ids)
+    if not isinstance(ranking, list) or not is_permutation(ranking, count):
+        raise DataError(f"ranking: {candidate_ids!r} does not order candidates 0 to {count - 1}, each once")
     return ranking

@@ -1,4 +1,4 @@
-"""The embedded world's annotator: reads the traits of every panel and ranks by how many agree."""
+"""Automatic annotator of the storybook world: reads the traits of each panel and ranks by the number that agree."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ READ_BATCH = 256
 
 
 def votes(task: RankingTask) -> Votes:
-    """Every instance ranked by what the recogniser reads in its panels.
+    """Rank every instance by the traits that the recogniser reads in its panels.
 
     Raises:
-        DataError: when the parameters name no model.
+        DataError: if ``annotations.model`` is not set.
     """
     if task.params.model is None:
-        raise DataError("annotations.source 'recogniser' needs annotations.model, the recogniser's folder")
-    readings = read_panels(task.instances, task.panels, task.root / task.params.model, task.advance)
+        raise DataError(
+            "annotations.source 'recogniser' needs a model; set annotations.model to the recogniser's folder"
+        )
+    readings = read_instance_panels(task.instances, task.panels, task.root / task.params.model, task.advance)
     return Votes(list(_recognised(task.instances, readings)))
 
 
-def read_panels(
+def read_instance_panels(
     table: pd.DataFrame, panels: PanelStore, model: Path, advance: Callable[[int], object] = lambda _count: None
 ) -> dict[str, Reading]:
-    """What the recogniser reads in every panel that a table names, each read once.
+    """The recogniser's reading of every panel in a table. Each panel is read once.
 
-    The table names panels in ``reference`` and ``candidates``, or in ``first`` and ``second``.
+    Args:
+        table: columns ``reference`` and ``candidates``, or ``first`` and ``second``, with references of panels.
+        advance: called with the number of panels that were read since the last call.
     """
     if "candidates" in table:
         refs = set(table["reference"]).union(*table["candidates"])
@@ -45,19 +49,19 @@ def read_panels(
         refs = set(table["first"]) | set(table["second"])
     recogniser = Recogniser.from_pretrained(model)
     ordered = sorted(refs)
-    found: dict[str, Reading] = {}
+    readings: dict[str, Reading] = {}
     for start in range(0, len(ordered), READ_BATCH):
         part = ordered[start : start + READ_BATCH]
-        found.update(zip(part, recogniser.read([panels.panel(ref) for ref in part]), strict=True))
+        readings.update(zip(part, recogniser.read([panels.panel(ref) for ref in part]), strict=True))
         advance(len(part))
-    return found
+    return readings
 
 
 def rank(reference: Reading, candidates: Sequence[Reading]) -> tuple[list[int], list[float], bool]:
-    """Order by the share of shared traits that agree with the reference, as read.
+    """Rank candidates by the share of shared traits that agree with the reference.
 
-    Candidates with equal shares are ordered by how sure the reading is (sum over agreeing traits of the
-    product of both probabilities, less that of the differing ones), then by position.
+    Candidates with equal shares are ordered by the certainty of the reading, then by position. The certainty is the
+    sum over agreeing traits of the product of both probabilities, minus the sum over the differing traits.
 
     Returns:
         Positions best first, the shares, and whether two candidates have the same share.

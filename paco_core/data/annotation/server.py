@@ -1,4 +1,4 @@
-"""The annotation page over HTTP on the loopback, a link with a token for every annotator."""
+"""The annotation page: an HTTP server on the loopback with one secret link per annotator."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ from paco_core.io.validation import StrictModel
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 16 * 1024
 LONGEST_S = 24 * 3600.0
-__all__ = ["HOST", "create_app", "listen", "serve"]
+__all__ = ["HOST", "create_annotation_app", "listen", "serve_annotation"]
 
 
 class AnswerBody(StrictModel):
@@ -49,11 +49,11 @@ class UndoBody(StrictModel):
     revision: int = Field(gt=0)
 
 
-def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: None) -> Starlette:
+def create_annotation_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: None) -> Starlette:
     """The application; every path below ``/a/TOKEN`` belongs to one annotator.
 
     Args:
-        at_end: called when the server has answered its last request.
+        at_end: called after the server has answered its last request.
     """
 
     @asynccontextmanager
@@ -61,10 +61,10 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
         yield
         at_end()
 
-    def who(request: Request) -> Annotator:
+    def annotator_of(request: Request) -> Annotator:
         annotator = queue.annotator(request.path_params["token"])
         if annotator is None:
-            raise HTTPException(404, "unknown link; ask whoever sent it for a new one")
+            raise HTTPException(404, "this link is unknown; ask the person who sent it for a new link")
         return annotator
 
     def state(annotator: Annotator) -> dict[str, Any]:
@@ -74,31 +74,31 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
         return FileResponse(PAGE / "nobody.html")
 
     def page(request: Request) -> Response:
-        known = queue.annotator(request.path_params["token"]) is not None
-        file = PAGE / ("index.html" if known else "nobody.html")
-        return FileResponse(file, 200 if known else 404, {"Cache-Control": "no-store"})
+        is_known = queue.annotator(request.path_params["token"]) is not None
+        file = PAGE / ("index.html" if is_known else "nobody.html")
+        return FileResponse(file, 200 if is_known else 404, {"Cache-Control": "no-store"})
 
     def view(request: Request) -> dict[str, Any]:
-        return state(who(request))
+        return state(annotator_of(request))
 
     def answer(request: Request, body: AnswerBody) -> dict[str, Any]:
-        annotator = who(request)
+        annotator = annotator_of(request)
         seconds = min(body.seconds, LONGEST_S)
         queue.answer(annotator, body.instance, body.revision, body.verdict, body.ranking, seconds)
         return state(annotator)
 
     def undo(request: Request, body: UndoBody) -> dict[str, Any]:
-        annotator = who(request)
+        annotator = annotator_of(request)
         queue.undo(annotator, Last(body.instance, body.revision))
         return state(annotator)
 
     def picture(request: Request) -> Response:
-        annotator, name = who(request), request.path_params["name"]
+        annotator, name = annotator_of(request), request.path_params["name"]
         if not re.fullmatch("reference|[0-9]{1,3}", name):
             raise HTTPException(404, "no such picture")
         instance = request.path_params["instance"]
         data = queue.picture(annotator, instance, None if name == "reference" else int(name))
-        # A browser keeps it and asks each time whether it is still this one: an instance may be painted anew.
+        # The browser caches the image and revalidates it each time, because its grid can be generated again.
         mark = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
         headers = {"Cache-Control": "private, no-cache", "ETag": mark}
         if request.headers.get("if-none-match") == mark:
@@ -117,6 +117,8 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
     return application(routes, PAGE, refusals, MAX_BODY, lifespan=lifespan)
 
 
-def serve(queue: AnnotationQueue, listener: socket.socket, at_end: Callable[[], object] = lambda: None) -> None:
+def serve_annotation(
+    queue: AnnotationQueue, listener: socket.socket, at_end: Callable[[], object] = lambda: None
+) -> None:
     """Serve until Ctrl-C or SIGTERM, then call ``at_end``."""
-    local_server.serve(create_app(queue, at_end), listener)
+    local_server.serve(create_annotation_app(queue, at_end), listener)

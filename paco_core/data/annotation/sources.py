@@ -1,4 +1,4 @@
-"""Who ranks: the sources of votes, by the name that ``annotations.source`` gives."""
+"""Sources of votes, by their name in ``annotations.source``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import AnnotationsParams
-from paco_core.data.annotation.judge import questions
+from paco_core.data.annotation.judge import count_judge_queries
 from paco_core.data.annotation.votes import RankingTask, Votes
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Name -> module with a function ``votes(task) -> Votes``; a further source is a module and a line here.
+#: Name -> module with a function ``votes(task) -> Votes``. To add a source, write such a module and add a line here.
 SOURCES = {
     "recogniser": "paco_core.data.annotation.recogniser",
     "people": "paco_core.data.annotation.people",
@@ -23,39 +23,39 @@ SOURCES = {
 }
 
 
-def refuse_strangers(excluded: Set[str], known: Set[str]) -> None:
-    """Raise DataError when an annotator who is excluded gave no vote."""
-    if unknown := excluded - known:
+def validate_excluded(excluded: Set[str], annotators: Set[str]) -> None:
+    """Raise DataError if an excluded annotator has no vote, because the name is probably misspelled."""
+    if unknown := excluded - annotators:
         raise DataError(
-            f"annotations.exclude names {', '.join(sorted(unknown))}, who gave no vote; "
-            f"known: {', '.join(sorted(known)) or 'nobody'}"
+            f"annotations.exclude lists {', '.join(sorted(unknown))}, but there is no vote by that name; "
+            f"the annotators are: {', '.join(sorted(annotators)) or 'none'}"
         )
 
 
 def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, str]:
-    """How much a source has to do, and in what unit it reports its progress."""
+    """The amount of work of the source, and the unit in which it reports its progress."""
     if params.source == "recogniser":
         return len(set(instances["reference"]).union(*instances["candidates"])), "panels"
     if params.source == "judge":
-        return questions(instances, params.judge), "questions"
+        return count_judge_queries(instances, params.judge), "questions"
     return len(instances), "instances"
 
 
-def annotate(task: RankingTask) -> Votes:
-    """The votes of the source that the parameters name; none where it is ``none``, or there is nothing to rank.
+def collect_votes(task: RankingTask) -> Votes:
+    """Collect the votes of ``annotations.source``; empty if it is ``none`` or there are no instances.
 
     Raises:
-        DataError: when the source lacks a model, file or server, or what it gave is invalid.
+        DataError: if the source lacks a model, file or server, or gives invalid or no rankings.
     """
     if task.params.source == "none" or task.instances.empty:
         return Votes([])
     source: Callable[[RankingTask], Votes] = import_module(SOURCES[task.params.source]).votes
-    found = source(task)
+    collected = source(task)
     if excluded := set(task.params.exclude):
-        refuse_strangers(excluded, {vote.annotator for vote in found.rankings})
-        before = len(found.rankings)
-        found.rankings = [vote for vote in found.rankings if vote.annotator not in excluded]
-        found.counts["excluded_votes"] = before - len(found.rankings)
-    if not found.rankings:
-        raise DataError(f"annotations.source {task.params.source!r} gave no ranking at all")
-    return found
+        validate_excluded(excluded, {vote.annotator for vote in collected.rankings})
+        before = len(collected.rankings)
+        collected.rankings = [vote for vote in collected.rankings if vote.annotator not in excluded]
+        collected.counts["excluded_votes"] = before - len(collected.rankings)
+    if not collected.rankings:
+        raise DataError(f"annotations.source {task.params.source!r} gave no ranking; expected at least one")
+    return collected

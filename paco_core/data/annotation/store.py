@@ -1,8 +1,8 @@
-"""People's answers in SQLite: append-only, on the disk before they are confirmed, each stored once.
+"""Answer store: people's answers in an append-only SQLite file. An answer is on the disk before it is confirmed.
 
-An answer is named by annotator, instance and revision (1, 2, ... of that annotator on that instance). A
-change of mind is a further revision; nothing is ever updated or deleted, and triggers refuse it. Saying the
-same revision again with the same content is no error: that is what a page does whose confirmation got lost.
+The key of an answer is its annotator, instance and revision (1, 2, ... of that annotator on that instance). If an
+annotator changes an answer, the store adds a revision. Triggers reject updates and deletions. Storing the same
+revision again with the same content is no error: a page repeats its request if the confirmation was lost.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ CREATE TRIGGER answers_are_not_deleted BEFORE DELETE ON answers
 """
 _COLUMNS = "annotator, instance_id, revision, verdict, ranking, shown, seconds, at"
 _INSERT = f"INSERT INTO answers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
-#: What an answer was about; a table of its own, which programs of earlier versions pass over.
-_SEEN = (
+#: Digests of the pictures that an answer is about: a separate table, which earlier versions ignore.
+_PICTURES = (
     "CREATE TABLE IF NOT EXISTS seen (annotator TEXT NOT NULL, instance_id TEXT NOT NULL, revision INTEGER NOT NULL,"
     " pictures TEXT NOT NULL, PRIMARY KEY (annotator, instance_id, revision)) STRICT"
 )
 
-#: Digests of the pixels of panels, by the version of their grid and their number (:func:`.people.present`).
+#: Digests of the pixels of panels, by the version of their grid and their number (:func:`.people.instance_digester`).
 #: They can be computed again.
 _PANELS = "CREATE TABLE IF NOT EXISTS panels (panel TEXT PRIMARY KEY, digest TEXT NOT NULL) STRICT"
 
 
 class StaleAnswer(Exception):
-    """The annotator has meanwhile answered this instance otherwise, in another window say."""
+    """The annotator has already stored another answer to this instance, for example in a second window."""
 
 
 class NotStored(Exception):
-    """An answer could not be written (a full disk, say); nothing of it was kept."""
+    """An answer could not be written, for example because the disk is full. The store is unchanged."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,11 @@ class Annotator:
 
 @dataclass(frozen=True)
 class AnnotatorAnswer:
-    """One thing that an annotator said about one instance; ``seconds`` is how long the page was looked at.
+    """One answer of an annotator to one instance; ``seconds`` is the time that the page was open.
 
-    ``pictures`` is the digest of what was seen (:func:`.people.present`): the same instance may be painted anew. It is
-    empty in answers of earlier versions, which are taken for answers about the present pictures.
+    ``pictures`` is the digest of the pictures on the page (:func:`.people.instance_digester`), because the grids of an
+    instance can be generated again. It is empty in answers of earlier versions, which count as answers about the
+    present pictures.
     """
 
     annotator: str
@@ -106,17 +107,16 @@ class AnswerStore:
     """One SQLite file; safe for any number of threads and processes.
 
     Args:
-        path: the file.
-        create: make the file when it is not there.
+        create: create the file if it is missing.
 
     Raises:
-        DataError: when the file is missing, is no answer store, or one of a newer program.
+        DataError: if the file is missing, is not an answer store, or was written by a newer version.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path, self._lock = path, threading.RLock()
         if not create and not path.is_file():
-            raise DataError(f"{path}: no such answer store; `paco annotate` creates one")
+            raise DataError(f"{path}: this answer store does not exist; run `paco annotate` to create it")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
         try:
@@ -125,9 +125,9 @@ class AnswerStore:
             self._db.execute("PRAGMA foreign_keys = ON")
             if create and not self._version():
                 self._create()
-            if (found := self._version()) != SCHEMA:
-                raise sqlite3.DatabaseError(f"its version is {found}, this program supports {SCHEMA}")
-            self._db.execute(_SEEN)
+            if (version := self._version()) != SCHEMA:
+                raise sqlite3.DatabaseError(f"its version is {version}, this paco supports version {SCHEMA}")
+            self._db.execute(_PICTURES)
             self._db.execute(_PANELS)
         except sqlite3.DatabaseError as error:
             self._db.close()
@@ -173,56 +173,54 @@ class AnswerStore:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def setting(self, key: str, given: int | None, default: int | None = None) -> int | None:
-        """A number that the study keeps: the given one is stored; without one, the stored one or the default."""
+    def setting(self, key: str, value: int | None, default: int | None = None) -> int | None:
+        """A number of the study: stores ``value`` if there is one, else returns the stored number or the default."""
         with self._transaction():
-            if given is not None:
-                self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, str(given)))
-                return given
+            if value is not None:
+                self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, str(value)))
+                return value
             row = self._db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
             return int(row[0]) if row else default
 
     def annotators(self) -> list[Annotator]:
-        """Everybody, in order of arrival."""
+        """All annotators, in the order in which they were added."""
         with self._lock:
             rows = self._db.execute("SELECT name, token, active FROM annotators ORDER BY number").fetchall()
         return [Annotator(name, token, bool(active)) for name, token, active in rows]
 
     def recruit(self, active: int) -> None:
-        """Add annotators until at least this many are active; each gets a token that cannot be guessed."""
+        """Add annotators, each with a random token, until at least ``active`` of them are active."""
         with self._transaction():
-            missing = active - sum(one.active for one in self.annotators())
+            missing = active - sum(annotator.active for annotator in self.annotators())
             for _ in range(max(0, missing)):
                 self._add()
 
     def _add(self, name: str | None = None) -> None:
-        """A further annotator, by a name that nobody has: ``annotator-N`` where none is given."""
-        known = {one.name for one in self.annotators()}
-        number = len(known) + 1
-        name = name or next(free for n in count(number) if (free := f"annotator-{n}") not in known)
+        """Add an annotator. Without a name it gets the first free name ``annotator-N``."""
+        existing_names = {annotator.name for annotator in self.annotators()}
+        number = len(existing_names) + 1
+        name = name or next(free for n in count(number) if (free := f"annotator-{n}") not in existing_names)
         row = (number, name, secrets.token_urlsafe(12))
         self._db.execute("INSERT INTO annotators (number, name, token) VALUES (?, ?, ?)", row)
 
     def retire(self, name: str) -> None:
-        """Give an annotator no more work; the answers stay.
+        """Assign no more instances to an annotator. The answers stay in the store.
 
         Raises:
-            DataError: when there is nobody of this name.
+            DataError: if no annotator has this name.
         """
         with self._transaction():
-            done = self._db.execute("UPDATE annotators SET active = 0 WHERE name = ?", (name,)).rowcount
-        if not done:
-            known = ", ".join(one.name for one in self.annotators()) or "nobody"
-            raise DataError(f"{self.path}: there is no annotator {name!r}; known: {known}")
+            num_updated = self._db.execute("UPDATE annotators SET active = 0 WHERE name = ?", (name,)).rowcount
+        if not num_updated:
+            names = ", ".join(annotator.name for annotator in self.annotators()) or "none"
+            raise DataError(f"{self.path}: there is no annotator {name!r}; the annotators are: {names}")
 
     def record(self, answer: AnnotatorAnswer) -> bool:
-        """Store an answer; True when it is new, False when exactly this one is stored already.
-
-        When this returns, the answer has been synced to the disk.
+        """Store an answer and sync it to the disk; False if exactly this answer is already stored.
 
         Raises:
-            StaleAnswer: when its revision is not the next one and is not stored with the same content.
-            NotStored: when the database could not write; nothing was changed.
+            StaleAnswer: if its revision is neither the next one nor stored with the same content.
+            NotStored: if the database could not write. The store is unchanged.
         """
         try:
             with self._transaction():
@@ -261,15 +259,15 @@ class AnswerStore:
             self._db.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", about)
 
     def _checkpoint(self) -> None:
-        """Move what is synced from the log into the file, so that a copy of the file alone holds all answers.
+        """Move the synced answers from the log into the file, so a copy of the file contains all answers.
 
-        The answers are safe in the log already, so that a failure here is none of theirs.
+        The answers are already safe in the log, so an error here is ignored.
         """
         with self._lock, suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def revision(self, annotator: str, instance_id: str, revision: int) -> AnnotatorAnswer | None:
-        """One revision, None where there is none yet."""
+        """One revision, or None if it does not exist yet."""
         stored = self._revisions(annotator, instance_id)
         return stored[revision - 1] if 0 < revision <= len(stored) else None
 
@@ -277,24 +275,24 @@ class AnswerStore:
         return self._select("WHERE annotator = ? AND instance_id = ? ORDER BY revision", (annotator, instance_id))
 
     def latest(self, annotator: str | None = None) -> list[AnnotatorAnswer]:
-        """The last revision of every answer, of one annotator or of all, in order of time."""
+        """The last revision of each answer in order of time, of one annotator or of all."""
         chosen = "WHERE id IN (SELECT max(id) FROM answers {} GROUP BY annotator, instance_id) ORDER BY id"
         if annotator is None:
             return self._select(chosen.format(""), ())
         return self._select(chosen.format("WHERE annotator = ?"), (annotator,))
 
     def after(self, number: int) -> tuple[list[AnnotatorAnswer], int]:
-        """The answers behind row ``number`` of the table, in order of time, and the number of the last row."""
+        """The answers after row ``number`` of the table, in order of time, and the number of the last row."""
         with self._lock:
             ((newest,),) = self._query("SELECT coalesce(max(id), 0) FROM answers")
             return self._select("WHERE id > ? AND id <= ? ORDER BY id", (number, newest)), newest
 
     def panel_digests(self) -> dict[str, str]:
-        """Digests that :meth:`keep_panel_digests` stored."""
+        """The digests that :meth:`keep_panel_digests` stored, by panel."""
         return dict(self._query("SELECT panel, digest FROM panels"))
 
     def keep_panel_digests(self, digests: Mapping[str, str]) -> None:
-        """Store digests of panels; a disk that cannot take them costs time only."""
+        """Store digests of panels. Errors are ignored: the digests can be computed again."""
         if digests:
             with suppress(sqlite3.Error), self._transaction():
                 self._db.executemany("INSERT OR IGNORE INTO panels VALUES (?, ?)", digests.items())
@@ -303,9 +301,9 @@ class AnswerStore:
         """All revisions, in order of time."""
         return self._select("ORDER BY id", ())
 
-    def _select(self, where: str, values: Sequence[str | int]) -> list[AnnotatorAnswer]:
+    def _select(self, condition: str, values: Sequence[str | int]) -> list[AnnotatorAnswer]:
         joined = "answers LEFT JOIN seen USING (annotator, instance_id, revision)"
-        rows = self._query(f"SELECT {_COLUMNS}, pictures FROM {joined} {where}", values)  # noqa: S608
+        rows = self._query(f"SELECT {_COLUMNS}, pictures FROM {joined} {condition}", values)  # noqa: S608
         return [
             AnnotatorAnswer(annotator, instance_id, revision, verdict, ranking and tuple(json.loads(ranking)),
                    tuple(json.loads(shown)), seconds, at, pictures or "")

@@ -1,4 +1,4 @@
-"""Votes, and how several of one instance become one ranking."""
+"""Votes: rankings by annotators, and their aggregation to one ranking per instance."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ADJUDICATED = "adjudicated"
 class Annotation:
     """One annotator's order of one instance's candidates.
 
-    ``ranking`` holds candidate positions, best first; ``scores`` one number a candidate, 0 to 1, where 1
-    means wholly consistent (NaN where the source has none); ``tied`` tells that some candidates were told
-    apart by a tie rule only.
+    ``ranking`` contains candidate positions, best first. ``scores`` contains one number per candidate from 0 to 1,
+    where 1 means completely consistent (NaN if the source has no scores). ``tied`` is true if only a tie rule
+    separates some candidates.
     """
 
     instance_id: str
@@ -45,13 +45,13 @@ class Annotation:
 
 @dataclass(frozen=True)
 class RankingTask:
-    """What a source is asked to rank.
+    """The instances that a source ranks.
 
     Args:
         instances: columns ``instance_id``, ``reference``, ``candidates``.
-        root: where relative paths of the parameters begin.
-        advance: called with how many units (of the source's own choice) are done.
-        say: receives a plain line for the log.
+        root: the folder that relative paths of the parameters start from.
+        advance: called with the number of finished units of work.
+        log: called with a line of text for the log.
     """
 
     instances: pd.DataFrame
@@ -59,7 +59,7 @@ class RankingTask:
     params: AnnotationsParams
     root: Path = Path()
     advance: Callable[[int], object] = lambda _count: None
-    say: Callable[[str], object] = lambda _line: None
+    log: Callable[[str], object] = lambda _line: None
 
     def sizes(self) -> dict[str, int]:
         """Number of candidates of each instance."""
@@ -68,10 +68,10 @@ class RankingTask:
 
 @dataclass
 class Votes:
-    """What a source gave.
+    """The votes of a source.
 
-    ``undecided`` counts, by instance, those who looked and could not tell; ``counts`` what else the source has to
-    report.
+    ``undecided`` is the number of annotators per instance who could not tell. ``counts`` contains further metrics of
+    the source.
     """
 
     rankings: list[Annotation]
@@ -88,20 +88,20 @@ def instance_rows(instances: pd.DataFrame) -> list[InstanceRow]:
     return [(str(name), str(ref), list(refs)) for name, ref, refs in columns.itertuples(index=False)]
 
 
-def orders(ranking: object, count: int) -> bool:
-    """Whether a value names each of ``count`` candidates once."""
+def is_permutation(ranking: object, count: int) -> bool:
+    """Whether a value is a list that contains each position of ``count`` candidates once."""
     if not isinstance(ranking, list) or not all(isinstance(n, int) and not isinstance(n, bool) for n in ranking):
         return False
     return sorted(ranking) == list(range(count))
 
 
 def unscored(instance_id: str, annotator: str, ranking: Sequence[int]) -> Annotation:
-    """A ranking from a source that gives no scores, as people do."""
+    """A ranking from a source without scores, for example people."""
     return Annotation(instance_id, annotator, list(ranking), [math.nan] * len(ranking), False)
 
 
 def to_table(rankings: Iterable[Annotation]) -> pd.DataFrame:
-    """A row a ranking (columns :data:`COLUMNS`)."""
+    """One row per ranking (columns :data:`COLUMNS`)."""
     import pandas as pd
 
     return pd.DataFrame([{name: getattr(row, name) for name in COLUMNS} for row in rankings], columns=list(COLUMNS))
@@ -111,7 +111,7 @@ def from_table(table: pd.DataFrame) -> list[Annotation]:
     """Inverse of :func:`to_table`.
 
     Raises:
-        DataError: naming the instance of a row that holds other values than :func:`to_table` writes.
+        DataError: if a row contains other values than :func:`to_table` writes; it names the instance.
     """
     return [_annotation(row) for row in table[list(COLUMNS)].to_dict("records")]
 
@@ -119,7 +119,7 @@ def from_table(table: pd.DataFrame) -> list[Annotation]:
 def _annotation(row: Mapping[Hashable, Any]) -> Annotation:
     try:
         ranking, scores = [index(position) for position in row["ranking"]], [float(score) for score in row["scores"]]
-        if not orders(ranking, len(scores)):
+        if not is_permutation(ranking, len(scores)):
             raise ValueError(f"the ranking {ranking} does not name each of {len(scores)} candidates once")
         return Annotation(
             instance_id=str(row["instance_id"]),
@@ -136,29 +136,36 @@ def _annotation(row: Mapping[Hashable, Any]) -> Annotation:
 
 
 def adjudicate(rankings: Iterable[Annotation], undecided: Mapping[str, int] | None = None) -> dict[str, Annotation]:
-    """One order an instance: candidates by mean rank over its annotators (Borda count), then by position.
+    """One ranking per instance: candidates by mean rank over its annotators (Borda count), then by position.
 
-    Scores are means; ``tied`` holds when an annotator tied candidates or two have the same mean rank. An
-    instance that more annotators found undecidable than ranked gets none.
+    Scores are means. ``tied`` is true if an annotator tied candidates, or if two candidates have the same mean rank.
+    An instance has no ranking if more annotators could not tell than ranked it.
+
+    Args:
+        undecided: number of annotators per instance who could not tell.
 
     Raises:
-        DataError: when two annotators rank different numbers of candidates of one instance.
+        DataError: if two annotators rank different numbers of candidates of one instance.
     """
     votes: dict[str, list[Annotation]] = {}
     for vote in rankings:
         votes.setdefault(vote.instance_id, []).append(vote)
     unsure = undecided or {}
-    return {name: _vote(name, given) for name, given in votes.items() if len(given) >= unsure.get(name, 0)}
+    return {
+        name: _vote(name, instance_votes)
+        for name, instance_votes in votes.items()
+        if len(instance_votes) >= unsure.get(name, 0)
+    }
 
 
-def _vote(instance_id: str, given: list[Annotation]) -> Annotation:
-    if len(given) == 1:
-        return given[0]
-    count = len(given[0].ranking)
-    if any(len(vote.ranking) != count for vote in given):
+def _vote(instance_id: str, instance_votes: list[Annotation]) -> Annotation:
+    if len(instance_votes) == 1:
+        return instance_votes[0]
+    count = len(instance_votes[0].ranking)
+    if any(len(vote.ranking) != count for vote in instance_votes):
         raise DataError(f"instance {instance_id}: its annotators rank different numbers of candidates")
-    ranks = [sum(vote.ranking.index(n) for vote in given) / len(given) for n in range(count)]
-    scores = [sum(vote.scores[n] for vote in given) / len(given) for n in range(count)]
+    ranks = [sum(vote.ranking.index(n) for vote in instance_votes) / len(instance_votes) for n in range(count)]
+    scores = [sum(vote.scores[n] for vote in instance_votes) / len(instance_votes) for n in range(count)]
     order = sorted(range(count), key=lambda n: (ranks[n], n))
-    tied = len(set(ranks)) < count or any(vote.tied for vote in given)
+    tied = len(set(ranks)) < count or any(vote.tied for vote in instance_votes)
     return Annotation(instance_id, ADJUDICATED, order, scores, tied)

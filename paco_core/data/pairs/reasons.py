@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 from pydantic import ConfigDict
 
-from paco_core.data.annotation.recogniser import read_panels
+from paco_core.data.annotation.recogniser import read_instance_panels
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat, ask_all
@@ -188,7 +188,7 @@ def _storybook(
 ) -> list[ReasonOutcome]:
     if params.model is None:
         raise DataError("cot_labels.engine 'storybook' needs cot_labels.model, the recogniser's folder")
-    readings = read_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
+    readings = read_instance_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
     outcomes = []
     for first, second, label, edit in pairs[["first", "second", "label", "instruction"]].itertuples(index=False):
         if isinstance(edit, str):

@@ -69,10 +69,10 @@ def answered_rounds(job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     def sensor(_context: dg.SensorEvaluationContext):  # type: ignore[no-untyped-def]
         from paco_core.config.params import PARAMS_FILE, load
         from paco_core.data.annotation.answer_file import FILE
-        from paco_core.data.annotation.rounds import ready
+        from paco_core.data.annotation.rounds import fully_answered_rounds
         from paco_core.models.content import content_of
 
-        rounds = ready(ROOT, load(ROOT / PARAMS_FILE))
+        rounds = fully_answered_rounds(ROOT, load(ROOT / PARAMS_FILE))
         if not rounds:
             return dg.SkipReason("no round has all its answers and waits to go on")
         answers = content_of(ROOT / FILE)

@@ -66,8 +66,8 @@ def test_answers_of_an_earlier_store_and_file_count(tmp_path: Path) -> None:
             ("annotator-2", "a10024f07cf6b5df"): (3, 1, 0, 2),
         }
         assert [annotator.name for annotator in store.annotators()] == ["annotator-1", "annotator-2"]
-        assert set(answer_file.read(tmp_path)) == set(store.every())
-        assert answer_file.save(tmp_path, store) == 3
+        assert set(answer_file.read_answers(tmp_path)) == set(store.every())
+        assert answer_file.save_answers(tmp_path, store) == 3
     assert (tmp_path / answer_file.FILE).read_bytes() == (WRITTEN / "answers.jsonl").read_bytes()
 
 

@@ -18,8 +18,8 @@ from scipy.stats import friedmanchisquare, kendalltau
 
 from paco_core.benchmarks.public_files import read_scores
 from paco_core.benchmarks.rankings import HeldOutRanking
-from paco_core.data.annotation.agreement import agreement, kendall_tau, kendall_w
-from paco_core.data.annotation.imported import read_rankings
+from paco_core.data.annotation.agreement import kendall_tau, kendall_w, measure_agreement
+from paco_core.data.annotation.imported import read_imported_rankings
 from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.annotation.recogniser import rank
 from paco_core.data.annotation.votes import Annotation, adjudicate, from_table, to_table, unscored
@@ -33,7 +33,7 @@ ORDERS = [list(order) for order in permutations(range(4))]
 def read(tmp_path: Path, rows: list[dict[str, object]]) -> tuple[list[Annotation], Rejected]:
     """The rankings that can be used, and the others."""
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    return list(read_rankings(tmp_path / "a.jsonl", {"i": 4, "j": 4}, rejected := Rejected())), rejected
+    return list(read_imported_rankings(tmp_path / "a.jsonl", {"i": 4, "j": 4}, rejected := Rejected())), rejected
 
 
 def test_rank_orders_by_agreeing_traits_and_tells_ties() -> None:
@@ -53,8 +53,8 @@ def test_imported_rankings_are_checked_line_by_line(tmp_path: Path) -> None:
     assert [vote.annotator for vote in votes] == ["ann", "bob"] and all(math.isnan(s) for s in votes[0].scores)
     assert not adjudicate(votes[:1])["i"].all_tied
     assert adjudicate(votes)["i"].ranking == [2, 0, 1, 3]
-    assert agreement(votes).kendall_tau == pytest.approx(4 / 6)
-    assert math.isnan(agreement(votes[:1]).kendall_tau)
+    assert measure_agreement(votes).kendall_tau == pytest.approx(4 / 6)
+    assert math.isnan(measure_agreement(votes[:1]).kendall_tau)
     for wrong, cause in (
         ({**good, "annotator": "bob", "ranking": [0, 0, 1, 2]}, "ranking"),
         ({**good, "annotator": "bob", "ranking": [0, 1, 2]}, "ranking"),
@@ -108,9 +108,9 @@ def test_a_guesser_and_a_contrarian_are_named_and_the_careful_are_not() -> None:
         truth = rng.choice(ORDERS)
         votes += [unscored(f"i{n}", name, noisy(truth, rng, 1)) for name in ("ann", "bob", "cid")]
         votes += [unscored(f"i{n}", "guess", rng.choice(ORDERS)), unscored(f"i{n}", "upside-down", truth[::-1])]
-    everybody = agreement(votes)
+    everybody = measure_agreement(votes)
     assert [one.name for one in everybody.doubtful] == ["guess", "upside-down"]
-    careful = agreement([vote for vote in votes if vote.annotator in ("ann", "bob", "cid")])
+    careful = measure_agreement([vote for vote in votes if vote.annotator in ("ann", "bob", "cid")])
     assert not careful.doubtful and careful.kendall_w > 0.7 > everybody.kendall_w
     assert careful.pairwise == pytest.approx((1 + careful.kendall_tau) / 2)
 
@@ -122,13 +122,13 @@ def test_half_hearted_work_is_told_from_the_others() -> None:
         truth = rng.choice(ORDERS)
         votes += [unscored(f"i{n}", name, truth) for name in ("ann", "bob")]
         votes.append(unscored(f"i{n}", "lazy", truth if rng.random() < 0.25 else rng.choice(ORDERS)))
-    assert [one.name for one in agreement(votes).doubtful] == ["lazy"]
+    assert [one.name for one in measure_agreement(votes).doubtful] == ["lazy"]
 
 
 def test_nobody_is_judged_on_little() -> None:
     votes = [unscored(f"i{n}", name, ORDERS[n if name == "a" else -n - 1]) for n in range(19) for name in "ab"]
-    assert not agreement(votes).doubtful
-    alone = agreement([unscored("i", "a", [0, 1, 2, 3])])
+    assert not measure_agreement(votes).doubtful
+    alone = measure_agreement([unscored("i", "a", [0, 1, 2, 3])])
     assert json.loads(json.dumps(alone.as_json(), allow_nan=False))["kendall_w"] is None
 
 
@@ -137,7 +137,7 @@ SIZES = {"0017": 3, "17": 3, "i": 3}
 
 def read_text(file: Path, text: str) -> tuple[list[Any], list[str]]:
     file.write_text(text)
-    found = list(read_rankings(file, SIZES, rejected := Rejected()))
+    found = list(read_imported_rankings(file, SIZES, rejected := Rejected()))
     told = [(vote.instance_id, vote.annotator, vote.ranking, vote.scores) for vote in found]
     return told, [f"{place.removeprefix(f'{file}')} {cause}" for place, cause in rejected]
 
@@ -168,7 +168,7 @@ def test_ids_are_texts_and_integers_their_digits(tmp_path: Path) -> None:
     assert [(name, who) for name, who, _, _ in found] == [("17", "1")]
     assert [line.partition(" ")[2].partition(":")[0] for line in left_out] == ["duplicate", "record", "record"]
     pd.DataFrame(rows[:1]).to_parquet(tmp_path / "r.parquet")
-    assert [v.instance_id for v in read_rankings(tmp_path / "r.parquet", SIZES, Rejected())] == ["17"]
+    assert [v.instance_id for v in read_imported_rankings(tmp_path / "r.parquet", SIZES, Rejected())] == ["17"]
 
 
 def test_a_person_is_one_person_however_an_export_writes_the_id(tmp_path: Path) -> None:

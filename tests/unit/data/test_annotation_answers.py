@@ -53,22 +53,22 @@ def filled(path: Path, given: list[AnnotatorAnswer]) -> AnswerStore:
 def test_equal_answers_give_equal_bytes_in_whatever_order_they_came(rng: random.Random, count: int) -> None:
     given = answers(count)
     shuffled = rng.sample(given, len(given))
-    assert answer_file.text_of(shuffled) == answer_file.text_of(given)
+    assert answer_file.format_answers(shuffled) == answer_file.format_answers(given)
     last = {(answer.annotator, answer.instance_id): answer for answer in given}
-    assert set(answer_file.latest(shuffled)) == set(last.values())
+    assert set(answer_file.latest_answers(shuffled)) == set(last.values())
 
 
 def test_every_answer_comes_back_and_the_file_is_written_only_when_its_bytes_change(tmp_path: Path) -> None:
     store, file = filled(tmp_path / STORE, answers()), tmp_path / answer_file.FILE
-    assert answer_file.unsaved(tmp_path, store.every()) == 15
-    assert answer_file.save(tmp_path, store) == 15 and answer_file.unsaved(tmp_path, store.every()) == 0
-    assert set(answer_file.read(tmp_path)) == set(answers()) == set(store.every())
+    assert answer_file.count_unsaved(tmp_path, store.every()) == 15
+    assert answer_file.save_answers(tmp_path, store) == 15 and answer_file.count_unsaved(tmp_path, store.every()) == 0
+    assert set(answer_file.read_answers(tmp_path)) == set(answers()) == set(store.every())
     assert {a.token for a in store.annotators()}.isdisjoint(file.read_text()) and "token" not in file.read_text()
     before = file.stat()
-    answer_file.save(tmp_path, store)
+    answer_file.save_answers(tmp_path, store)
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     store.record(replace(answers()[2], revision=2, ranking=(3, 2, 1, 0)))
-    assert answer_file.save(tmp_path, store) == 16 and file.stat().st_ino != before.st_ino
+    assert answer_file.save_answers(tmp_path, store) == 16 and file.stat().st_ino != before.st_ino
     assert not list(file.parent.glob(".*.part"))
 
 
@@ -76,24 +76,26 @@ def test_skips_alone_write_no_file_and_go_with_the_first_answer(tmp_path: Path) 
     """A page that was opened and looked at makes nothing stale."""
     skipped = replace(answers()[0], verdict="skipped", ranking=None)
     store = filled(tmp_path / STORE, [skipped])
-    assert answer_file.save(tmp_path, store) == 0 and answer_file.unsaved(tmp_path, store.every()) == 0
+    assert answer_file.save_answers(tmp_path, store) == 0 and answer_file.count_unsaved(tmp_path, store.every()) == 0
     assert not (tmp_path / answer_file.FILE).exists()
     store.record(replace(answers()[0], revision=2))
-    assert answer_file.save(tmp_path, store) == 2 and set(answer_file.read(tmp_path)) == set(store.every())
+    assert answer_file.save_answers(tmp_path, store) == 2 and set(answer_file.read_answers(tmp_path)) == set(
+        store.every()
+    )
 
 
 def test_answers_that_only_the_file_has_are_not_overwritten(tmp_path: Path) -> None:
-    answer_file.save(tmp_path, filled(tmp_path / "one.sqlite", answers(9)))
+    answer_file.save_answers(tmp_path, filled(tmp_path / "one.sqlite", answers(9)))
     text = (tmp_path / answer_file.FILE).read_text()
     other = filled(tmp_path / "other.sqlite", answers(6))
-    with pytest.raises(DataError, match=r"answers\.jsonl: holds 4 answers"):
-        answer_file.save(tmp_path, other)
+    with pytest.raises(DataError, match=r"answers\.jsonl contains 4 answers"):
+        answer_file.save_answers(tmp_path, other)
     assert (tmp_path / answer_file.FILE).read_text() == text
 
 
 def test_a_store_that_is_lost_is_made_again_from_the_file(tmp_path: Path) -> None:
     store = filled(tmp_path / STORE, answers())
-    answer_file.save(tmp_path, store)
+    answer_file.save_answers(tmp_path, store)
     store.close()
     shutil.rmtree((tmp_path / STORE).parent)
     again = answer_file.open_store(tmp_path, tmp_path / STORE, print)
@@ -101,20 +103,20 @@ def test_a_store_that_is_lost_is_made_again_from_the_file(tmp_path: Path) -> Non
     assert [one.name for one in again.annotators()] == list(WHO)
     again.recruit(5)
     assert [one.name for one in again.annotators()][3:] == ["annotator-4", "annotator-5"]
-    assert again.record(replace(answers()[2], revision=2)) and answer_file.save(tmp_path, again) == 16
+    assert again.record(replace(answers()[2], revision=2)) and answer_file.save_answers(tmp_path, again) == 16
     assert len(list((tmp_path / STORE).parent.iterdir())) == 3, "the database and its log, no part"
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    return json.loads(answer_file.text_of(answers(1)[:1])) | changes
+    return json.loads(answer_file.format_answers(answers(1)[:1])) | changes
 
 
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
         (row(), "earlier line"),
-        (row(ranking=[0, 1, 2]), "each of 4"),
-        (row(shown=[0, 0, 1, 2]), "each of 4"),
+        (row(ranking=[0, 1, 2]), "of 4 cand"),
+        (row(shown=[0, 0, 1, 2]), "of 4 cand"),
         (row(verdict="skipped"), "verdict skipped"),
         (row(ranking=None), "verdict ranked"),
         (row(revision=0), "revision"),
@@ -128,7 +130,7 @@ def test_a_line_that_is_no_answer_is_named(tmp_path: Path, line: dict[str, Any],
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(row()) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(DataError, match=rf"answers\.jsonl:2: .*{fault}"):
-        answer_file.read(tmp_path)
+        answer_file.read_answers(tmp_path)
 
 
 @pytest.mark.slow
@@ -157,9 +159,9 @@ def test_the_page_saves_when_it_ends_or_after_a_kill_and_one_that_is_only_opened
     session(1, signal.SIGKILL)
     assert digest() == empty
     session(0, signal.SIGKILL)
-    assert len(answer_file.read(tmp_path)) == 1, "saved at the next start"
+    assert len(answer_file.read_answers(tmp_path)) == 1, "saved at the next start"
     session(2, signal.SIGTERM)
-    assert len(answer_file.read(tmp_path)) == 3 and (saved := digest()) != empty
+    assert len(answer_file.read_answers(tmp_path)) == 3 and (saved := digest()) != empty
     session(0, signal.SIGINT)
     assert digest() == saved
     shutil.copy(tmp_path / STORE, tmp_path / answer_file.FILE.with_suffix(".sqlite"))
@@ -188,7 +190,7 @@ def test_the_commands_save_and_name_what_is_not_saved(
     (tmp_path / "params.yaml").write_text(params.replace("source: recogniser", "source: people", 1))
     assert len(faults_of_people()) == 1
     cli.main(["annotate", "save"])
-    assert len(answer_file.read(tmp_path)) == 1 and not faults_of_people()
+    assert len(answer_file.read_answers(tmp_path)) == 1 and not faults_of_people()
     capsys.readouterr()
     cli.main(["annotate", "status"])
     assert "not in data/people" not in capsys.readouterr().out

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from paco_core.config.params import AnnotationsParams
-from paco_core.data.annotation.judge import questions
-from paco_core.data.annotation.sources import annotate, workload
+from paco_core.data.annotation.judge import count_judge_queries
+from paco_core.data.annotation.sources import collect_votes, workload
 from paco_core.data.annotation.votes import RankingTask, Votes
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
@@ -37,7 +37,7 @@ def alike(first: tuple[int, int, int], second: tuple[int, int, int]) -> int:
 def run(root: Path, server: ChatServer, judge: str, **changes: Any) -> Votes:
     table = pd.read_parquet(root / "data/rankings/instances.parquet")
     params = AnnotationsParams(source="judge", judge=judge, endpoint=server.params(**changes))  # type: ignore[arg-type]
-    return annotate(RankingTask(table, PanelStore.below(root / "data/grids"), params, root))
+    return collect_votes(RankingTask(table, PanelStore.below(root / "data/grids"), params, root))
 
 
 def truth(root: Path) -> dict[str, list[float]]:
@@ -65,7 +65,7 @@ def test_pairs_are_scored_in_both_orders_and_asked_once(tmp_path: Path) -> None:
         found = run(tmp_path, server, "pairwise")
         asked = len(server.bodies)
         again = run(tmp_path, server, "pairwise")
-    assert asked == questions(table, "pairwise") == 96 == workload(table, AnnotationsParams(
+    assert asked == count_judge_queries(table, "pairwise") == 96 == workload(table, AnnotationsParams(
         source="judge", endpoint=server.params()))[0]  # fmt: skip
     assert len(server.bodies) == asked and again.rankings == found.rankings, "the journal remembers"
     assert again.counts["remembered_answers"] == 96 and again.counts["requests"] == 0
@@ -90,7 +90,7 @@ def test_a_list_is_judged_in_two_orders(tmp_path: Path) -> None:
 
     with ChatServer(answer) as server:
         found = run(tmp_path, server, "listwise")
-        assert len(server.bodies) == 16 == questions(table, "listwise")
+        assert len(server.bodies) == 16 == count_judge_queries(table, "listwise")
     expected = truth(tmp_path)
     assert len(found.rankings) == 8
     for vote in found.rankings:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import label_studio
-from paco_core.data.annotation.sources import annotate
+from paco_core.data.annotation.sources import collect_votes
 from paco_core.data.annotation.votes import RankingTask, unscored
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
@@ -27,7 +27,7 @@ def exported(tmp_path: Path) -> tuple[Path, pd.DataFrame, list[dict[str, Any]]]:
     table = make_world(tmp_path, prompts=1, seeds=2)
     votes = [unscored(table["instance_id"][0], "ann", [2, 0, 3, 1])]
     folder = tmp_path / "for-label-studio"
-    assert label_studio.export(folder, table, PanelStore.below(tmp_path / "data/grids"), votes) == 8
+    assert label_studio.export_tasks(folder, table, PanelStore.below(tmp_path / "data/grids"), votes) == 8
     return folder, table, json.loads((folder / "tasks.json").read_text())
 
 
@@ -73,7 +73,7 @@ def test_tasks_fit_the_configuration_and_hide_where_pictures_come_from(
     assert prediction["model_version"] == "ann"
     assert prediction["result"][0]["value"]["ranker"] == {"ranking": ["2", "0", "3", "1"]}
     with pytest.raises(DataError):
-        label_studio.export(folder, table, panels)
+        label_studio.export_tasks(folder, table, panels)
 
 
 def test_rankings_make_the_round_trip(
@@ -94,7 +94,7 @@ def test_rankings_make_the_round_trip(
     task = RankingTask(
         table, PanelStore.below(tmp_path / "data/grids"), AnnotationsParams(source="import", file=file.name), tmp_path
     )
-    found = annotate(task)
+    found = collect_votes(task)
     ann = {vote.instance_id: vote.ranking for vote in found.rankings if vote.annotator == "ann@example.org"}
     other = {vote.instance_id: vote.ranking for vote in found.rankings if vote.annotator == "user-4"}
     assert ann == {table["instance_id"][row]: given[row] for row in range(8)}
@@ -133,4 +133,4 @@ def test_bad_exports_are_named(exported: tuple[Path, pd.DataFrame, list[dict[str
     file.write_text(json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]))
     params = AnnotationsParams(source="import", file=file.name)
     with pytest.raises(DataError, match="none of its rankings can be used"):
-        annotate(RankingTask(table, PanelStore.below(tmp_path / "data/grids"), params, tmp_path))
+        collect_votes(RankingTask(table, PanelStore.below(tmp_path / "data/grids"), params, tmp_path))

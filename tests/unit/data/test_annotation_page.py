@@ -128,7 +128,7 @@ def test_a_person_ranks_ten_instances(tmp_path: Path) -> None:
     latest = {answer.instance_id: answer for answer in store.latest()}
     assert latest.keys() == said.keys() and len(latest) == 10
     for instance, choice in said.items():
-        shown = assignment.places(person.token, instance, 4)
+        shown = assignment.candidate_order(person.token, instance, 4)
         expected = None if isinstance(choice, str) else tuple(shown[place] for place in choice)
         assert latest[instance].ranking == expected
         assert latest[instance].verdict == (choice if isinstance(choice, str) else "ranked")

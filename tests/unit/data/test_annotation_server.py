@@ -29,7 +29,7 @@ HOST = {"host": "127.0.0.1"}
 def study(tmp_path: Path) -> tuple[TestClient, AnnotationQueue, str]:
     make_world(tmp_path)
     queue = open_study(tmp_path, annotators=2, overlap=1)
-    return TestClient(server.create_app(queue), headers=HOST), queue, f"/a/{queue.annotators[0].token}"
+    return TestClient(server.create_annotation_app(queue), headers=HOST), queue, f"/a/{queue.annotators[0].token}"
 
 
 def test_the_page_is_served_to_whom_it_belongs(study: tuple[TestClient, AnnotationQueue, str]) -> None:
@@ -76,7 +76,7 @@ def test_nothing_that_reaches_the_page_tells_where_a_candidate_comes_from(
     client, queue, base = study
     view = client.get(f"{base}/view").json()
     instance = queue.instances[view["instance"]]
-    shown = assignment.places(queue.annotators[0].token, view["instance"], 4)
+    shown = assignment.candidate_order(queue.annotators[0].token, view["instance"], 4)
     for place, candidate in enumerate(shown):
         picture = client.get(f"{base}/pictures/{view['instance']}/{place}.png")
         assert picture.headers["content-type"] == "image/png"
@@ -193,7 +193,7 @@ def test_six_people_at_once_lose_nothing_over_kill_9_and_nothing_is_stored_twice
     for answer in store.every():
         stored[answer.annotator].append((answer.instance_id, answer.revision, answer.ranking))
     for one, bodies in zip(store.annotators(), confirmed, strict=True):
-        places = {body["instance"]: assignment.places(one.token, body["instance"], 4) for body in bodies}
+        places = {body["instance"]: assignment.candidate_order(one.token, body["instance"], 4) for body in bodies}
         assert stored[one.name] == [
             (body["instance"], body["revision"], tuple(places[body["instance"]][n] for n in body["ranking"]) or None)
             for body in bodies

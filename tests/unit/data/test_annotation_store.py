@@ -146,9 +146,9 @@ def test_a_new_annotator_changes_only_what_is_still_to_do() -> None:
 def test_orders_are_random_by_annotator_and_never_change() -> None:
     ids = [f"i{n}" for n in range(200)]
     assert assignment.queue("x", ids) == assignment.queue("x", ids[::-1]) != assignment.queue("y", ids)
-    first = Counter(assignment.places("x", i, 4)[0] for i in ids)
+    first = Counter(assignment.candidate_order("x", i, 4)[0] for i in ids)
     assert set(first) == {0, 1, 2, 3} and min(first.values()) > 25
-    assert any(assignment.places("x", i, 4) != assignment.places("y", i, 4) for i in ids)
+    assert any(assignment.candidate_order("x", i, 4) != assignment.candidate_order("y", i, 4) for i in ids)
     assert set(assignment.sample(ids, 20)) < set(assignment.sample(ids, 50))
     assert len(assignment.sample(ids, None)) == 200
 
@@ -163,7 +163,7 @@ def test_the_page_s_order_of_things(tmp_path: Path) -> None:
     second = queue.view(who)
     assert second.instance == first.ahead
     queue.answer(who, second.instance, 1, "ranked", (2, 0, 3, 1), 3.0)
-    shown = assignment.places(who.token, second.instance, 4)
+    shown = assignment.candidate_order(who.token, second.instance, 4)
     assert queue.store.latest()[-1].ranking == (shown[2], shown[0], shown[3], shown[1])
     last = queue.view(who).last
     assert last == Last(second.instance, 1)
@@ -206,14 +206,14 @@ def test_the_stage_adjudicates_reports_and_names_the_doubtful(tmp_path: Path) ->
     undecided = queue.chosen[0]
     for who in queue.annotators:
         while (view := queue.view(who)).instance is not None:
-            shown = assignment.places(who.token, view.instance, 4)
+            shown = assignment.candidate_order(who.token, view.instance, 4)
             if view.instance == undecided and who.name != "annotator-1":
                 queue.answer(who, view.instance, 1, "cannot_tell", (), 1.0)
             elif who.name == "annotator-3":
                 queue.answer(who, view.instance, 1, "ranked", (0, 1, 2, 3), 0.5)
             else:
                 queue.answer(who, view.instance, 1, "ranked", [shown.index(c) for c in (2, 0, 1, 3)], 5.0)
-    answer_file.save(project, queue.store)
+    answer_file.save_answers(project, queue.store)
     run_stage(project)
     out = project / "data/annotations"
     rankings, given = pd.read_parquet(out / "rankings.parquet"), pd.read_parquet(out / "votes.parquet")

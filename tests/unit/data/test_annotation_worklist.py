@@ -16,10 +16,10 @@ from starlette.testclient import TestClient
 
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.people import from_answers, present, votes
+from paco_core.data.annotation.people import from_answers, instance_digester, votes
 from paco_core.data.annotation.queue import AnnotationQueue, QueueView
-from paco_core.data.annotation.rankings import instances
-from paco_core.data.annotation.server import create_app
+from paco_core.data.annotation.rankings import build_instances
+from paco_core.data.annotation.server import create_annotation_app
 from paco_core.data.annotation.store import FINAL, Annotator, AnnotatorAnswer, AnswerStore
 from paco_core.data.annotation.votes import RankingTask
 from paco_core.data.records.panels import PanelStore
@@ -32,7 +32,7 @@ GRIDS = pd.DataFrame(
     ],
     columns=["id", "prompt_id", "seed", "layout", "md5"],
 )
-TABLE = instances(GRIDS)
+TABLE = build_instances(GRIDS)
 
 
 class CountedGrids:
@@ -94,7 +94,7 @@ def test_a_click_reads_the_new_answers_and_votes_decode_a_grid_once(
     grids, answers = CountedGrids(), queue.store.latest()
     store = PanelStore(grids, cached_grids=3)  # type: ignore[arg-type]
     random.Random(0).shuffle(answers)
-    found = from_answers(answers, dict.fromkeys(TABLE["instance_id"], 2), present(TABLE, store.panel))
+    found = from_answers(answers, dict.fromkeys(TABLE["instance_id"], 2), instance_digester(TABLE, store.panel))
     assert len(found.rankings) == len(TABLE) and sorted(grids.reads) == sorted(GRIDS["id"])
 
 
@@ -161,7 +161,7 @@ def rank_all(queue: AnnotationQueue) -> QueueView:
 
 
 def counted(root: Path, queue: AnnotationQueue) -> tuple[int, float]:
-    answer_file.save(root, queue.store)
+    answer_file.save_answers(root, queue.store)
     found = votes(RankingTask(TWO, queue.panels, AnnotationsParams(source="people"), root))
     return len(found.rankings), found.counts["stale_answers"]
 
@@ -197,10 +197,10 @@ def test_a_browser_is_shown_the_present_picture(tmp_path: Path, other: dict[str,
     queue = small_study(tmp_path)
     (who,) = queue.annotators
     place = f"/a/{who.token}/pictures/one/reference.png"
-    with TestClient(create_app(queue), base_url="http://127.0.0.1") as browser:
+    with TestClient(create_annotation_app(queue), base_url="http://127.0.0.1") as browser:
         first = browser.get(place)
     assert first.status_code == 200 and "no-cache" in first.headers["cache-control"]
-    with TestClient(create_app(small_study(tmp_path, **other)), base_url="http://127.0.0.1") as browser:
+    with TestClient(create_annotation_app(small_study(tmp_path, **other)), base_url="http://127.0.0.1") as browser:
         again = browser.get(place, headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == (200 if other else 304)
     assert (again.content != first.content) if other else not again.content

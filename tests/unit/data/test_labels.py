@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from paco_core.config.params import AnnotationsParams, EditingParams, PairsParams, ReasonsParams
 from paco_core.data import checks
-from paco_core.data.annotation.agreement import agreement
-from paco_core.data.annotation.rankings import expected_instances, instances
-from paco_core.data.annotation.sources import annotate
+from paco_core.data.annotation.agreement import measure_agreement
+from paco_core.data.annotation.rankings import build_instances, expected_instances
+from paco_core.data.annotation.sources import collect_votes
 from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, to_table
 from paco_core.data.pairs import pairs
 from paco_core.data.pairs.editing import editing_pairs
@@ -37,7 +37,7 @@ def grid_table(prompts: int, seeds: int, layout: str) -> pd.DataFrame:
 @given(st.integers(1, 3), st.integers(2, 5), st.sampled_from(["1x2", "2x2", "1x5", "2x3"]))
 def test_instances_are_complete_for_any_layout(prompts: int, seeds: int, layout: str) -> None:
     grids = grid_table(prompts, seeds, layout)
-    table = instances(grids)
+    table = build_instances(grids)
     assert len(table) == prompts * expected_instances(layout, seeds)
     assert table["instance_id"].is_unique
     owner = dict(zip(grids["id"], grids["prompt_id"], strict=True))
@@ -48,23 +48,23 @@ def test_instances_are_complete_for_any_layout(prompts: int, seeds: int, layout:
         assert [parse_ref(ref)[1] for ref in row["candidates"]] == list(range(panels))
         assert {owner[grid] for grid in others} == {row["prompt_id"]} == {owner[parse_ref(row["reference"])[0]]}
     shuffled = grids.sample(frac=1, random_state=3)
-    pd.testing.assert_frame_equal(instances(shuffled), table)
+    pd.testing.assert_frame_equal(build_instances(shuffled), table)
 
 
 def test_the_paper_s_number_and_bad_grids() -> None:
-    assert len(instances(grid_table(1, 4, "2x2"))) == 48
-    with pytest.raises(DataError, match="p0: it has one grid only"):
-        instances(grid_table(1, 1, "2x2"))
+    assert len(build_instances(grid_table(1, 4, "2x2"))) == 48
+    with pytest.raises(DataError, match="p0: it has only one grid"):
+        build_instances(grid_table(1, 1, "2x2"))
     with pytest.raises(DataError, match="p0"):
-        instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "2x2").assign(id="x")]))  # seed 0 twice
+        build_instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "2x2").assign(id="x")]))  # seed 0 twice
     with pytest.raises(DataError, match="p0"):
-        instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "1x4").assign(id="x", seed=2)]))
+        build_instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "1x4").assign(id="x", seed=2)]))
 
 
 def test_ids_of_instances_stay_the_same_in_each_version() -> None:
     """Answers of people refer to them."""
     ids = ["bf80117d23ea6756", "585c757f3f7ce66c", "3c5d33e8138201b4", "ccca7e2c109ac97f"]
-    assert instances(grid_table(1, 2, "1x2"))["instance_id"].tolist() == ids
+    assert build_instances(grid_table(1, 2, "1x2"))["instance_id"].tolist() == ids
 
 
 def ranked(prompt: str, reference: str, other: str, scores: list[float]) -> pairs.Instance:
@@ -146,12 +146,12 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     prompts = records(8)
     draw_grids(data, prompts)
     grids, zoo = PanelStore.below(data / "grids"), "data/zoo/recogniser"
-    tables = {"rankings/instances": instances(ShardReader.below(data / "grids").index)}
+    tables = {"rankings/instances": build_instances(ShardReader.below(data / "grids").index)}
     source = AnnotationsParams(source="recogniser", model=zoo)
-    votes = annotate(RankingTask(tables["rankings/instances"], grids, source, repository)).rankings
+    votes = collect_votes(RankingTask(tables["rankings/instances"], grids, source, repository)).rankings
     annotations = adjudicate(votes)
     tables["annotations/rankings"] = to_table(annotations.values())
-    write_json(data / "annotations" / "agreement.json", agreement(votes).as_json())
+    write_json(data / "annotations" / "agreement.json", measure_agreement(votes).as_json())
     joined, unranked = pairs.join(tables["rankings/instances"], annotations)
     assert unranked == 0
     edits = editing_pairs(EditingParams(source="storybook", count=12, broken_share=0.5), repository)

@@ -13,16 +13,16 @@ from PIL import Image
 
 from paco_core.config.params_rounds import AskParams, RoundsParams
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.people import refuse_unanswered
+from paco_core.data.annotation.people import validate_answered
 from paco_core.data.annotation.queue import AnnotationQueue
-from paco_core.data.annotation.rankings import instances
+from paco_core.data.annotation.rankings import build_instances
 from paco_core.data.annotation.rounds import (
-    ASKED,
-    agreement,
+    REASON,
     certainty,
-    chosen,
-    drawn_at_random,
-    ready,
+    fully_answered_rounds,
+    judge_agreement,
+    randomly_selected_ids,
+    select_instances,
     task_of_round,
 )
 from paco_core.data.annotation.store import AnswerStore
@@ -49,28 +49,28 @@ def never(_table: pd.DataFrame) -> list[float]:
 
 @pytest.mark.parametrize("count", [None, 20])
 def test_all_are_asked_for_where_nothing_limits_them(count: int | None) -> None:
-    found = chosen(TABLE, AskParams(count=count, choose="uncertain"), never)
+    found = select_instances(TABLE, AskParams(count=count, choose="uncertain"), never)
     assert list(found["instance_id"]) == list(TABLE["instance_id"])
-    assert set(found[ASKED]) == {"all"}
+    assert set(found[REASON]) == {"all"}
 
 
 def test_a_random_choice_does_not_ask_the_judge_and_a_larger_one_holds_the_smaller() -> None:
-    few, more = (chosen(TABLE, AskParams(count=n), never) for n in (5, 9))
+    few, more = (select_instances(TABLE, AskParams(count=n), never) for n in (5, 9))
     assert len(few) == 5
     assert set(few["instance_id"]) < set(more["instance_id"])
-    assert set(few[ASKED]) == {"random"}
+    assert set(few[REASON]) == {"random"}
 
 
 def test_the_judges_choice_is_what_it_doubts_most_and_a_share_is_drawn() -> None:
-    rows = chosen(TABLE, AskParams(count=10, choose="disagree", random_share=0.2), doubts)
-    drawn = set(rows["instance_id"][rows[ASKED] == "random"])
-    doubted = list(rows["instance_id"][rows[ASKED] == "disagree"])
+    rows = select_instances(TABLE, AskParams(count=10, choose="disagree", random_share=0.2), doubts)
+    drawn = set(rows["instance_id"][rows[REASON] == "random"])
+    doubted = list(rows["instance_id"][rows[REASON] == "disagree"])
     assert (len(drawn), len(doubted)) == (2, 8)
     assert doubted == [name for name in TABLE["instance_id"] if name not in drawn][-8:]
 
 
 def test_an_unknown_answer_of_the_judge_is_asked_for_last() -> None:
-    found = chosen(
+    found = select_instances(
         TABLE, AskParams(count=19, choose="uncertain", random_share=0.0), lambda t: [float("nan"), *doubts(t)[1:]]
     )
     assert set(TABLE["instance_id"]) - set(found["instance_id"]) == {"i00"}
@@ -78,17 +78,17 @@ def test_an_unknown_answer_of_the_judge_is_asked_for_last() -> None:
 
 def test_a_judge_is_examined_on_what_no_judge_chose_among_a_rounds_own() -> None:
     earlier = TABLE[:8].assign(asked="all")
-    own = chosen(TABLE[8:], AskParams(count=6, choose="uncertain", random_share=0.5), doubts)
-    found = drawn_at_random(pd.concat([earlier, own]), earlier)
-    assert found == set(own["instance_id"][own[ASKED] == "random"])
+    own = select_instances(TABLE[8:], AskParams(count=6, choose="uncertain", random_share=0.5), doubts)
+    found = randomly_selected_ids(pd.concat([earlier, own]), earlier)
+    assert found == set(own["instance_id"][own[REASON] == "random"])
     assert len(found) == 3 and found.isdisjoint(earlier["instance_id"])
-    assert drawn_at_random(own.assign(asked="all"), TABLE[:0]) == set(own["instance_id"])
+    assert randomly_selected_ids(own.assign(asked="all"), TABLE[:0]) == set(own["instance_id"])
 
 
 def test_judges_disagree_where_they_order_candidates_otherwise_not_where_one_is_more_lenient() -> None:
     one = [[0.2, 0.4, 0.6], [0.2, 0.4, 0.6], [0.5, 0.5]]
     other = [[0.3, 0.5, 0.7], [0.6, 0.4, 0.2], [0.5, 0.5]]
-    assert agreement(one, other) == pytest.approx([0.0, -0.8 / 3, 0.0])
+    assert judge_agreement(one, other) == pytest.approx([0.0, -0.8 / 3, 0.0])
     assert certainty(one) == pytest.approx([0.5 / 3, 0.5 / 3, 0.0])
 
 
@@ -145,7 +145,7 @@ def root(tmp_path: Path) -> Path:
         index = ShardReader.below(tmp_path / place / "grids", require=GRID_COLUMNS).index
         (tmp_path / place / "rankings").mkdir()
         earlier = [] if place == "data" else [pd.read_parquet(tmp_path / "data/rankings/instances.parquet")]
-        table = pd.concat([*earlier, instances(index)], ignore_index=True)
+        table = pd.concat([*earlier, build_instances(index)], ignore_index=True)
         table.to_parquet(tmp_path / place / "rankings/instances.parquet", index=False)
     return tmp_path
 
@@ -158,7 +158,7 @@ def answer(root: Path, task: Any, count: int) -> None:
             view = queue.view(queue.annotators[0])
             assert view.instance is not None
             queue.answer(queue.annotators[0], view.instance, view.revision, "ranked", [0, 1], 1.0)
-        answer_file.save(root, store)
+        answer_file.save_answers(root, store)
 
 
 def test_only_what_the_round_adds_is_asked_for(root: Path, params: Any) -> None:
@@ -169,17 +169,17 @@ def test_only_what_the_round_adds_is_asked_for(root: Path, params: Any) -> None:
 
 def test_it_waits_and_says_for_what_until_all_is_answered(root: Path, params: Any) -> None:
     task = task_of_round(root, params, "1")
-    with pytest.raises(DataError, match="waits for people: 0 of 4 .* --round 1` .* `dvc repro x@1`"):
-        refuse_unanswered(task, "1", "x@1")
+    with pytest.raises(DataError, match="waits for people: 0 of 4 .* --round 1`.* `dvc repro x@1`"):
+        validate_answered(task, "1", "x@1")
     answer(root, task, 3)
     with pytest.raises(DataError, match="3 of 4 rankings are answered"):
-        refuse_unanswered(task, "1", "x@1")
-    assert ready(root, params) == []
+        validate_answered(task, "1", "x@1")
+    assert fully_answered_rounds(root, params) == []
     answer(root, task, 1)
-    refuse_unanswered(task, "1", "x@1")
-    assert ready(root, params) == ["1"]
+    validate_answered(task, "1", "x@1")
+    assert fully_answered_rounds(root, params) == ["1"]
     (root / "data/rounds/1/annotations").mkdir()
-    assert ready(root, params) == [], "it has gone on"
+    assert fully_answered_rounds(root, params) == [], "it has gone on"
 
 
 def test_answers_of_another_study_do_not_count_on_the_page(root: Path, params: Any) -> None:

@@ -16,7 +16,7 @@ from paco_core.benchmarks.t2is_bench.questions import read_criteria, refuse_with
 from paco_core.benchmarks.unseen_prompts import only_test_file
 from paco_core.config.params import Params, parse
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.sources import refuse_strangers
+from paco_core.data.annotation.sources import validate_excluded
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.imported_pairs import imported_pairs
 from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
@@ -177,7 +177,7 @@ def case_strangers_excluded(root: Path) -> tuple[dict[str, Any], str]:
            "shown": [0, 1], "seconds": 1.0, "at": "2026-01-01T00:00:00+00:00", "pictures": ""}  # fmt: skip
     write_jsonl(root / answer_file.FILE, [row])
     changes = {"annotations.source": "people", "annotations.exclude": ["bob"]}
-    return changes, said(lambda: refuse_strangers({"bob"}, {"ann"}))
+    return changes, said(lambda: validate_excluded({"bob"}, {"ann"}))
 
 
 def case_window_of_a_recipe(root: Path) -> tuple[dict[str, Any], str]:
