@@ -64,8 +64,8 @@ def test_imported_rankings_are_checked_line_by_line(tmp_path: Path) -> None:
         ({"annotator": "ann"}, "record"),
         ({**good, "annotator": "c", "scores": [1]}, "scores"),
     ):
-        votes, ((place, told),) = read(tmp_path, [good, wrong])
-        assert len(votes) == 1 and place.endswith("a.jsonl:2") and told.startswith(f"{cause}: ")
+        votes, ((place, message),) = read(tmp_path, [good, wrong])
+        assert len(votes) == 1 and place.endswith("a.jsonl:2") and message.startswith(f"{cause}: ")
 
 
 def test_several_votes_become_one_ranking() -> None:
@@ -109,7 +109,7 @@ def test_a_guesser_and_a_contrarian_are_named_and_the_careful_are_not() -> None:
         votes += [unscored(f"i{n}", name, noisy(truth, rng, 1)) for name in ("ann", "bob", "cid")]
         votes += [unscored(f"i{n}", "guess", rng.choice(ORDERS)), unscored(f"i{n}", "upside-down", truth[::-1])]
     everybody = measure_agreement(votes)
-    assert [one.name for one in everybody.doubtful] == ["guess", "upside-down"]
+    assert [annotator.name for annotator in everybody.doubtful] == ["guess", "upside-down"]
     careful = measure_agreement([vote for vote in votes if vote.annotator in ("ann", "bob", "cid")])
     assert not careful.doubtful and careful.kendall_w > 0.7 > everybody.kendall_w
     assert careful.pairwise == pytest.approx((1 + careful.kendall_tau) / 2)
@@ -122,14 +122,14 @@ def test_half_hearted_work_is_told_from_the_others() -> None:
         truth = rng.choice(ORDERS)
         votes += [unscored(f"i{n}", name, truth) for name in ("ann", "bob")]
         votes.append(unscored(f"i{n}", "lazy", truth if rng.random() < 0.25 else rng.choice(ORDERS)))
-    assert [one.name for one in measure_agreement(votes).doubtful] == ["lazy"]
+    assert [annotator.name for annotator in measure_agreement(votes).doubtful] == ["lazy"]
 
 
 def test_nobody_is_judged_on_little() -> None:
     votes = [unscored(f"i{n}", name, ORDERS[n if name == "a" else -n - 1]) for n in range(19) for name in "ab"]
     assert not measure_agreement(votes).doubtful
-    alone = measure_agreement([unscored("i", "a", [0, 1, 2, 3])])
-    assert json.loads(json.dumps(alone.as_json(), allow_nan=False))["kendall_w"] is None
+    single = measure_agreement([unscored("i", "a", [0, 1, 2, 3])])
+    assert json.loads(json.dumps(single.as_json(), allow_nan=False))["kendall_w"] is None
 
 
 SIZES = {"0017": 3, "17": 3, "i": 3}
@@ -137,23 +137,23 @@ SIZES = {"0017": 3, "17": 3, "i": 3}
 
 def read_text(file: Path, text: str) -> tuple[list[Any], list[str]]:
     file.write_text(text)
-    found = list(read_imported_rankings(file, SIZES, rejected := Rejected()))
-    told = [(vote.instance_id, vote.annotator, vote.ranking, vote.scores) for vote in found]
-    return told, [f"{place.removeprefix(f'{file}')} {cause}" for place, cause in rejected]
+    annotations = list(read_imported_rankings(file, SIZES, rejected := Rejected()))
+    rankings = [(vote.instance_id, vote.annotator, vote.ranking, vote.scores) for vote in annotations]
+    return rankings, [f"{place.removeprefix(f'{file}')} {cause}" for place, cause in rejected]
 
 
 @pytest.mark.parametrize("spelled", ["[2, 0, 1]", "2 0 1", "2;0;1"])
 def test_rankings_are_read_from_csv(tmp_path: Path, spelled: str) -> None:
     head = "instance_id,annotator,ranking,scores\n"
-    found, left_out = read_text(
+    rankings, left_out = read_text(
         tmp_path / "r.csv",
         f'{head}0017,01,"{spelled}","0.5 null 1"\n17,01,"{spelled}",\n'
         "i,None,1 0,\ni,,0 1 2,\ni,b,best,\n17,01,0 1 2,\n",
     )
-    assert [(name, who, order) for name, who, order, _ in found] == [
+    assert [(name, annotator, order) for name, annotator, order, _ in rankings] == [
         ("0017", "01", [2, 0, 1]), ("17", "01", [2, 0, 1]),
     ]  # fmt: skip
-    assert found[0][3][0] == 0.5 and found[0][3][2] == 1 and all(map(math.isnan, found[1][3]))
+    assert rankings[0][3][0] == 0.5 and rankings[0][3][2] == 1 and all(map(math.isnan, rankings[1][3]))
     assert [line.partition(": ")[0] for line in left_out] == [":4 ranking", ":5 record", ":6 ranking", ":7 duplicate"]
 
 
@@ -164,16 +164,16 @@ def test_ids_are_texts_and_integers_their_digits(tmp_path: Path) -> None:
         {"instance_id": "i", "annotator": None, "ranking": [0, 1, 2]},
         {"instance_id": 17.0, "annotator": "b", "ranking": [0, 1, 2]},
     ]
-    found, left_out = read_text(tmp_path / "r.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    assert [(name, who) for name, who, _, _ in found] == [("17", "1")]
+    rankings, left_out = read_text(tmp_path / "r.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert [(name, annotator) for name, annotator, _, _ in rankings] == [("17", "1")]
     assert [line.partition(" ")[2].partition(":")[0] for line in left_out] == ["duplicate", "record", "record"]
     pd.DataFrame(rows[:1]).to_parquet(tmp_path / "r.parquet")
     assert [v.instance_id for v in read_imported_rankings(tmp_path / "r.parquet", SIZES, Rejected())] == ["17"]
 
 
 def test_a_person_is_one_person_however_an_export_writes_the_id(tmp_path: Path) -> None:
-    def annotation(who: object, order: list[object]) -> dict[str, Any]:
-        return {"completed_by": who, "result": [{"value": {"ranker": {"ranking": order}}}]}
+    def annotation(completed_by: object, order: list[object]) -> dict[str, Any]:
+        return {"completed_by": completed_by, "result": [{"value": {"ranker": {"ranking": order}}}]}
 
     tasks = [
         {"data": {"instance_id": 17}, "annotations": [annotation(5, ["2", "0", "1"]), annotation("5", [0, 1, 2])]},
@@ -181,9 +181,9 @@ def test_a_person_is_one_person_however_an_export_writes_the_id(tmp_path: Path) 
         {"data": {"instance_id": ["17"]}, "annotations": []},
     ]
     (tmp_path / "e.json").write_text("\ufeff" + json.dumps(tasks), encoding="utf-8")
-    found = read_export(tmp_path / "e.json", SIZES, rejected := Rejected())
-    assert [(v.instance_id, v.annotator, v.ranking) for v in found.rankings] == [("17", "user-5", [1, 0, 2])]
-    assert found.counts["superseded_answers"] == 2
+    result = read_export(tmp_path / "e.json", SIZES, rejected := Rejected())
+    assert [(v.instance_id, v.annotator, v.ranking) for v in result.rankings] == [("17", "user-5", [1, 0, 2])]
+    assert result.counts["superseded_answers"] == 2
     assert [cause.partition(":")[0] for _, cause in rejected] == ["instance"]
 
 

@@ -26,35 +26,35 @@ from paco_core.planning import preflight
 from paco_core.stages import declared
 from tests.support.annotation_world import DEADLINE_S, STORE, Server, body_for, make_world, open_study
 
-WHO = ("annotator-1", "annotator-2", "annotator-10")
+ANNOTATORS = ("annotator-1", "annotator-2", "annotator-10")
 
 
 def answers(count: int = 12, seed: int = 0) -> list[AnnotatorAnswer]:
     """Answers as a study gives them, two revisions of some, in order of time."""
-    rng, made = random.Random(seed), list[AnnotatorAnswer]()
+    rng, result = random.Random(seed), list[AnnotatorAnswer]()
     for n in range(count):
-        shown = tuple(rng.sample(range(4), 4))
-        first = AnnotatorAnswer(WHO[n % 3], f"i{n // 3}", 1, "ranked", tuple(rng.sample(range(4), 4)), shown,
+        order = tuple(rng.sample(range(4), 4))
+        first = AnnotatorAnswer(ANNOTATORS[n % 3], f"i{n // 3}", 1, "ranked", tuple(rng.sample(range(4), 4)), order,
                                 rng.random() * 9,
                                 f"2026-01-01T00:00:{n:02d}+00:00")  # fmt: skip
-        made.append(first)
+        result.append(first)
         if n % 4 == 0:
-            made.append(replace(first, revision=2, verdict="withdrawn", ranking=None, seconds=0.0))
-    return made
+            result.append(replace(first, revision=2, verdict="withdrawn", ranking=None, seconds=0.0))
+    return result
 
 
-def filled(path: Path, given: list[AnnotatorAnswer]) -> AnswerStore:
+def filled(path: Path, stored_answers: list[AnnotatorAnswer]) -> AnswerStore:
     store = AnswerStore(path, create=True)
-    store.restore(given)
+    store.restore(stored_answers)
     return store
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 30))
 def test_equal_answers_give_equal_bytes_in_whatever_order_they_came(rng: random.Random, count: int) -> None:
-    given = answers(count)
-    shuffled = rng.sample(given, len(given))
-    assert answer_file.format_answers(shuffled) == answer_file.format_answers(given)
-    last = {(answer.annotator, answer.instance_id): answer for answer in given}
+    expected = answers(count)
+    shuffled = rng.sample(expected, len(expected))
+    assert answer_file.format_answers(shuffled) == answer_file.format_answers(expected)
+    last = {(answer.annotator, answer.instance_id): answer for answer in expected}
     assert set(answer_file.latest_answers(shuffled)) == set(last.values())
 
 
@@ -98,12 +98,12 @@ def test_a_store_that_is_lost_is_made_again_from_the_file(tmp_path: Path) -> Non
     answer_file.save_answers(tmp_path, store)
     store.close()
     shutil.rmtree((tmp_path / STORE).parent)
-    again = answer_file.open_store(tmp_path, tmp_path / STORE, print)
-    assert set(again.every()) == set(answers())
-    assert [one.name for one in again.annotators()] == list(WHO)
-    again.recruit(5)
-    assert [one.name for one in again.annotators()][3:] == ["annotator-4", "annotator-5"]
-    assert again.record(replace(answers()[2], revision=2)) and answer_file.save_answers(tmp_path, again) == 16
+    rebuilt = answer_file.open_store(tmp_path, tmp_path / STORE, print)
+    assert set(rebuilt.every()) == set(answers())
+    assert [annotator.name for annotator in rebuilt.annotators()] == list(ANNOTATORS)
+    rebuilt.recruit(5)
+    assert [annotator.name for annotator in rebuilt.annotators()][3:] == ["annotator-4", "annotator-5"]
+    assert rebuilt.record(replace(answers()[2], revision=2)) and answer_file.save_answers(tmp_path, rebuilt) == 16
     assert len(list((tmp_path / STORE).parent.iterdir())) == 3, "the database and its log, no part"
 
 

@@ -29,7 +29,7 @@ def colours(body: dict[str, Any]) -> list[tuple[int, int, int]]:
     return [Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).getpixel((0, 0)) for url in urls]  # type: ignore[misc]
 
 
-def alike(first: tuple[int, int, int], second: tuple[int, int, int]) -> int:
+def similarity(first: tuple[int, int, int], second: tuple[int, int, int]) -> int:
     """The true score: panels of one position have the same red."""
     return 10 - abs(first[0] - second[0]) // 60 * 3
 
@@ -59,25 +59,25 @@ def test_pairs_are_scored_in_both_orders_and_asked_once(tmp_path: Path) -> None:
         first, second = colours(body)
         # A judge that likes the second picture better: by the same amount in both orders, which cancels out.
         bias = 1 if first[1] < second[1] else -1
-        return completion({"score": min(10, max(0, alike(first, second) + bias))})
+        return completion({"score": min(10, max(0, similarity(first, second) + bias))})
 
     with ChatServer(answer) as server:
-        found = run(tmp_path, server, "pairwise")
-        asked = len(server.bodies)
-        again = run(tmp_path, server, "pairwise")
-    assert asked == count_judge_queries(table, "pairwise") == 96 == workload(table, AnnotationsParams(
+        first_run = run(tmp_path, server, "pairwise")
+        num_requests = len(server.bodies)
+        second_run = run(tmp_path, server, "pairwise")
+    assert num_requests == count_judge_queries(table, "pairwise") == 96 == workload(table, AnnotationsParams(
         source="judge", endpoint=server.params()))[0]  # fmt: skip
-    assert len(server.bodies) == asked and again.rankings == found.rankings, "the journal remembers"
-    assert again.counts["remembered_answers"] == 96 and again.counts["requests"] == 0
+    assert len(server.bodies) == num_requests and second_run.rankings == first_run.rankings, "the journal remembers"
+    assert second_run.counts["remembered_answers"] == 96 and second_run.counts["requests"] == 0
     expected = truth(tmp_path)
-    assert len(found.rankings) == 24 and found.counts["unscored_instances"] == 0
-    for vote in found.rankings:
+    assert len(first_run.rankings) == 24 and first_run.counts["unscored_instances"] == 0
+    for vote in first_run.rankings:
         best = max(range(4), key=lambda n: expected[vote.instance_id][n])
         assert vote.ranking[0] == best and vote.annotator == "writer"
         for n in (n for n in range(4) if expected[vote.instance_id][n] < 1):
             assert vote.scores[n] == pytest.approx(expected[vote.instance_id][n])
         assert vote.tied == (len(set(vote.scores)) < 4)
-    assert 0 < found.counts["order_gap"] <= 0.2
+    assert 0 < first_run.counts["order_gap"] <= 0.2
 
 
 def test_a_list_is_judged_in_two_orders(tmp_path: Path) -> None:
@@ -85,15 +85,15 @@ def test_a_list_is_judged_in_two_orders(tmp_path: Path) -> None:
 
     def answer(body: dict[str, Any], _n: int) -> Raw:
         reference, *candidates = colours(body)
-        numbers = sorted(range(4), key=lambda n: -alike(reference, candidates[n]))
+        numbers = sorted(range(4), key=lambda n: -similarity(reference, candidates[n]))
         return completion({"ranking": [n + 1 for n in numbers]})
 
     with ChatServer(answer) as server:
-        found = run(tmp_path, server, "listwise")
+        result = run(tmp_path, server, "listwise")
         assert len(server.bodies) == 16 == count_judge_queries(table, "listwise")
     expected = truth(tmp_path)
-    assert len(found.rankings) == 8
-    for vote in found.rankings:
+    assert len(result.rankings) == 8
+    for vote in result.rankings:
         scores = [expected[vote.instance_id][n] for n in vote.ranking]
         assert scores == sorted(scores, reverse=True)
         assert vote.tied == (len(set(scores)) < 4), "candidates of equal merit fall as they stand, so both orders tie"
@@ -123,7 +123,7 @@ def test_a_bad_answer_is_asked_again_and_counted(tmp_path: Path, judge: str, bad
         return completion(good if len(body["messages"]) > 2 and pictures not in stubborn else bad)
 
     with ChatServer(answer) as server:
-        found = run(tmp_path, server, judge, in_flight=1)
-    affected = 8 - len(found.rankings)
-    assert found.counts["unscored_instances"] == affected and 1 <= affected <= 2
-    assert found.counts[f"rejected.{cause}"] == found.counts["requests"] // 2 + 1
+        result = run(tmp_path, server, judge, in_flight=1)
+    affected = 8 - len(result.rankings)
+    assert result.counts["unscored_instances"] == affected and 1 <= affected <= 2
+    assert result.counts[f"rejected.{cause}"] == result.counts["requests"] // 2 + 1

@@ -31,7 +31,9 @@ def exported(tmp_path: Path) -> tuple[Path, pd.DataFrame, list[dict[str, Any]]]:
     return folder, table, json.loads((folder / "tasks.json").read_text())
 
 
-def annotated(task: dict[str, Any], who: object, ranking: list[int] | None, **more: object) -> dict[str, Any]:
+def annotated(
+    task: dict[str, Any], completed_by: object, ranking: list[int] | None, **fields: object
+) -> dict[str, Any]:
     """An annotation as Label Studio 1.x exports it (labelstud.io/guide/export, labelstud.io/tags/ranker)."""
     results = [
         {"id": "PpwBv_NMxd", "from_name": "verdict", "to_name": "reference", "type": "choices", "origin": "manual",
@@ -41,8 +43,9 @@ def annotated(task: dict[str, Any], who: object, ranking: list[int] | None, **mo
          "value": {"ranker": {"ranking": [str(n) for n in ranking]}}}
     ]  # fmt: skip
     return {
-        "id": 7, "completed_by": who, "result": results, "was_cancelled": False, "ground_truth": False,
-        "created_at": "2026-11-21T20:00:00Z", "updated_at": "2026-11-21T20:00:00Z", "lead_time": 4.2, "task": 1, **more,
+        "id": 7, "completed_by": completed_by, "result": results, "was_cancelled": False, "ground_truth": False,
+        "created_at": "2026-11-21T20:00:00Z", "updated_at": "2026-11-21T20:00:00Z", "lead_time": 4.2, "task": 1,
+        **fields,
     }  # fmt: skip
 
 
@@ -52,8 +55,8 @@ def test_tasks_fit_the_configuration_and_hide_where_pictures_come_from(
     folder, table, tasks = exported
     config = ElementTree.parse(folder / "config.xml").getroot()
     (ranker,) = config.iter("Ranker")
-    (listed,) = config.iter("List")
-    assert ranker.get("toName") == listed.get("name") and listed.get("value") == "$candidates"
+    (list_tag,) = config.iter("List")
+    assert ranker.get("toName") == list_tag.get("name") and list_tag.get("value") == "$candidates"
     panels = PanelStore.below(tmp_path / "data/grids")
     orders = set()
     for task, row in zip(tasks, table.to_dict("records"), strict=True):
@@ -80,11 +83,11 @@ def test_rankings_make_the_round_trip(
     exported: tuple[Path, pd.DataFrame, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     _, table, tasks = exported
-    given = {row: [(row + n) % 4 for n in range(4)] for row in range(8)}
+    rankings = {row: [(row + n) % 4 for n in range(4)] for row in range(8)}
     for row, task in enumerate(tasks):
         task["annotations"] = [
-            annotated(task, {"id": 3, "email": "ann@example.org"}, given[row]),
-            annotated(task, 4, given[row][::-1] if row else None),
+            annotated(task, {"id": 3, "email": "ann@example.org"}, rankings[row]),
+            annotated(task, 4, rankings[row][::-1] if row else None),
         ]
     tasks[1]["annotations"].append(annotated(tasks[1], 5, [0, 1, 2, 3], was_cancelled=True))
     tasks[2]["annotations"].append(annotated(tasks[2], 4, [3, 2, 1, 0], updated_at="2026-11-21T19:00:00Z"))
@@ -94,13 +97,13 @@ def test_rankings_make_the_round_trip(
     task = RankingTask(
         table, PanelStore.below(tmp_path / "data/grids"), AnnotationsParams(source="import", file=file.name), tmp_path
     )
-    found = collect_votes(task)
-    ann = {vote.instance_id: vote.ranking for vote in found.rankings if vote.annotator == "ann@example.org"}
-    other = {vote.instance_id: vote.ranking for vote in found.rankings if vote.annotator == "user-4"}
-    assert ann == {table["instance_id"][row]: given[row] for row in range(8)}
-    assert other == {table["instance_id"][row]: given[row][::-1] for row in range(1, 8)}
-    assert found.undecided == {table["instance_id"][0]: 1}
-    assert found.counts == {"skipped": 1, "superseded_answers": 1, "empty_answers": 1, "cannot_tell": 1}
+    result = collect_votes(task)
+    ann = {vote.instance_id: vote.ranking for vote in result.rankings if vote.annotator == "ann@example.org"}
+    other = {vote.instance_id: vote.ranking for vote in result.rankings if vote.annotator == "user-4"}
+    assert ann == {table["instance_id"][row]: rankings[row] for row in range(8)}
+    assert other == {table["instance_id"][row]: rankings[row][::-1] for row in range(1, 8)}
+    assert result.undecided == {table["instance_id"][0]: 1}
+    assert result.counts == {"skipped": 1, "superseded_answers": 1, "empty_answers": 1, "cannot_tell": 1}
 
 
 def test_bad_exports_are_named(exported: tuple[Path, pd.DataFrame, list[dict[str, Any]]], tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_bad_exports_are_named(exported: tuple[Path, pd.DataFrame, list[dict[str
         ([{"annotations": []}], "task 1", "instance: .*instance_id"),
         (second(annotated(tasks[1], 5, [0, 0, 1, 2])), "task 2, annotation 2", r"ranking: \['0', '0'"),
         (second(annotated(tasks[1], 5, [0, 1, 2, 9])), "task 2, annotation 2", "ranking: "),
-        (second(annotated(tasks[1], None, [0, 1, 2, 3])), "task 2, annotation 2", ".*completed_by None"),
+        (second(annotated(tasks[1], None, [0, 1, 2, 3])), "task 2, annotation 2", ".*completed_by is None"),
         (second(annotated(tasks[1], 5, [], result=[other_name])), "task 2, annotation 2", ".*'ranking'"),
         (second(7), "task 2, annotation 2", "annotation: "),
     ):

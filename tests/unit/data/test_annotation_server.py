@@ -76,12 +76,12 @@ def test_nothing_that_reaches_the_page_tells_where_a_candidate_comes_from(
     client, queue, base = study
     view = client.get(f"{base}/view").json()
     instance = queue.instances[view["instance"]]
-    shown = assignment.candidate_order(queue.annotators[0].token, view["instance"], 4)
-    for place, candidate in enumerate(shown):
+    order = assignment.candidate_order(queue.annotators[0].token, view["instance"], 4)
+    for place, candidate in enumerate(order):
         picture = client.get(f"{base}/pictures/{view['instance']}/{place}.png")
         assert picture.headers["content-type"] == "image/png"
-        got = Image.open(io.BytesIO(picture.content))
-        assert got.tobytes() == queue.panels.panel(instance.candidates[candidate]).tobytes() and not got.info
+        image = Image.open(io.BytesIO(picture.content))
+        assert image.tobytes() == queue.panels.panel(instance.candidates[candidate]).tobytes() and not image.info
     reference = client.get(f"{base}/pictures/{view['instance']}/reference.png")
     assert Image.open(io.BytesIO(reference.content)).tobytes() == queue.panels.panel(instance.reference).tobytes()
     assert not any(grid.split("#")[0] in json.dumps(view) for grid in (instance.reference, *instance.candidates))
@@ -92,33 +92,33 @@ def test_nothing_that_reaches_the_page_tells_where_a_candidate_comes_from(
 
 def test_what_is_given_to_others_is_neither_shown_nor_taken(study: tuple[TestClient, AnnotationQueue, str]) -> None:
     client, queue, base = study
-    own, other = (client.get(f"/a/{one.token}/view").json() for one in queue.annotators)
-    good = body_for(other, [3, 1, 0, 2])
-    for refused in (
+    first_view, second_view = (client.get(f"/a/{annotator.token}/view").json() for annotator in queue.annotators)
+    good = body_for(second_view, [3, 1, 0, 2])
+    for response in (
         client.post(f"{base}/answers", json=good),
         client.post(f"{base}/answers", json={**good, "verdict": "skipped", "ranking": []}),
-        client.post(f"{base}/undo", json={"instance": other["instance"], "revision": 1}),
-        client.get(f"{base}/pictures/{other['instance']}/0.png"),
-        client.get(f"{base}/pictures/{other['instance']}/reference.png"),
+        client.post(f"{base}/undo", json={"instance": second_view["instance"], "revision": 1}),
+        client.get(f"{base}/pictures/{second_view['instance']}/0.png"),
+        client.get(f"{base}/pictures/{second_view['instance']}/reference.png"),
     ):
-        assert refused.status_code == 403
+        assert response.status_code == 403
     assert not queue.store.every()
-    assert client.post(f"{base}/answers", json=body_for(own, [3, 1, 0, 2])).status_code == 200
+    assert client.post(f"{base}/answers", json=body_for(first_view, [3, 1, 0, 2])).status_code == 200
 
 
 def test_what_somebody_answered_stays_theirs_when_the_study_is_shared_out_anew(tmp_path: Path) -> None:
     make_world(tmp_path)
     queue = open_study(tmp_path, annotators=1)
-    (who,) = queue.annotators
-    view = queue.view(who)
+    (first,) = queue.annotators
+    view = queue.view(first)
     assert view.instance is not None
-    queue.answer(who, view.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
-    queue.store.retire(who.name)
-    again = open_study(tmp_path, annotators=1)
-    retired = next(one for one in again.annotators if not one.active)
-    again.undo(retired, Last(view.instance, 1))
+    queue.answer(first, view.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
+    queue.store.retire(first.name)
+    reopened = open_study(tmp_path, annotators=1)
+    retired = next(annotator for annotator in reopened.annotators if not annotator.active)
+    reopened.undo(retired, Last(view.instance, 1))
     with pytest.raises(NotAssigned):
-        again.answer(retired, next(n for n in again.chosen if n != view.instance), 1, "skipped", (), 1.0)
+        reopened.answer(retired, next(n for n in reopened.chosen if n != view.instance), 1, "skipped", (), 1.0)
 
 
 def test_answers_are_checked(study: tuple[TestClient, AnnotationQueue, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ def test_answers_are_checked(study: tuple[TestClient, AnnotationQueue, str], mon
     assert client.post(f"{base}/answers", json=good).json()["done"] == 1 and len(queue.store.every()) == 1
     assert client.post(f"{base}/answers", json={**good, "ranking": [0, 1, 2, 3]}).status_code == 409
     monkeypatch.setattr(queue.store, "record", lambda _answer: (_ for _ in ()).throw(NotStored("disk is full")))
-    refused = client.post(f"{base}/answers", json={**good, "revision": 2})
-    assert refused.status_code == 503 and refused.json() == {"detail": "disk is full"}
+    response = client.post(f"{base}/answers", json={**good, "revision": 2})
+    assert response.status_code == 503 and response.json() == {"detail": "disk is full"}
 
 
 def work(link: str, seed: int, confirmed: list[dict[str, Any]]) -> None:
@@ -149,7 +149,7 @@ def work(link: str, seed: int, confirmed: list[dict[str, Any]]) -> None:
     rng = random.Random(seed)
     with httpx.Client(timeout=60) as client:
 
-        def ask(place: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        def request(place: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
             """As the page does: says again what was not confirmed, stored or not."""
             while True:
                 try:
@@ -158,18 +158,18 @@ def work(link: str, seed: int, confirmed: list[dict[str, Any]]) -> None:
                 except httpx.TransportError:
                     time.sleep(0.05)
 
-        view = ask("view")
+        view = request("view")
         while view["instance"] is not None:
             body, draw = body_for(view, rng.sample(range(4), 4)), rng.random()
             if 0.1 <= draw < 0.2 and view["last"]:
                 confirmed.append({**view["last"], "revision": view["last"]["revision"] + 1, "ranking": []})
-                view = ask("undo", view["last"])
+                view = request("undo", view["last"])
                 continue
             if draw < 0.1 and not view["skipped_before"]:
                 body.update(verdict="skipped", ranking=[])
             if 0.2 <= draw < 0.4:
-                ask("answers", body)
-            view = ask("answers", body)
+                request("answers", body)
+            view = request("answers", body)
             confirmed.append(body)
 
 
@@ -189,12 +189,12 @@ def test_six_people_at_once_lose_nothing_over_kill_9_and_nothing_is_stored_twice
             thread.join(120)
         assert not any(thread.is_alive() for thread in threads)
     store = AnswerStore(tmp_path / STORE)
-    stored: dict[str, list[Any]] = {one.name: [] for one in store.annotators()}
+    stored: dict[str, list[Any]] = {annotator.name: [] for annotator in store.annotators()}
     for answer in store.every():
         stored[answer.annotator].append((answer.instance_id, answer.revision, answer.ranking))
-    for one, bodies in zip(store.annotators(), confirmed, strict=True):
-        places = {body["instance"]: assignment.candidate_order(one.token, body["instance"], 4) for body in bodies}
-        assert stored[one.name] == [
+    for annotator, bodies in zip(store.annotators(), confirmed, strict=True):
+        places = {body["instance"]: assignment.candidate_order(annotator.token, body["instance"], 4) for body in bodies}
+        assert stored[annotator.name] == [
             (body["instance"], body["revision"], tuple(places[body["instance"]][n] for n in body["ranking"]) or None)
             for body in bodies
         ]

@@ -27,16 +27,16 @@ from tests.support.dataset_world import quick
 
 
 def ranked(revision: int = 1, ranking: tuple[int, ...] = (1, 0), **changes: object) -> AnnotatorAnswer:
-    given = {"annotator": "annotator-1", "instance_id": "i", "revision": revision, "verdict": "ranked",
+    values = {"annotator": "annotator-1", "instance_id": "i", "revision": revision, "verdict": "ranked",
              "ranking": ranking, "shown": (0, 1), "seconds": 2.0}  # fmt: skip
-    return AnnotatorAnswer(**{**given, **changes})  # type: ignore[arg-type]
+    return AnnotatorAnswer(**{**values, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> AnswerStore:
-    made = AnswerStore(tmp_path / "answers.sqlite", create=True)
-    made.recruit(2)
-    return made
+    answer_store = AnswerStore(tmp_path / "answers.sqlite", create=True)
+    answer_store.recruit(2)
+    return answer_store
 
 
 def test_an_answer_is_stored_once_and_a_change_is_a_further_revision(store: AnswerStore) -> None:
@@ -49,8 +49,8 @@ def test_an_answer_is_stored_once_and_a_change_is_a_further_revision(store: Answ
     assert store.record(ranked(2, None, verdict="withdrawn")) and store.record(ranked(3, (0, 1)))
     assert [answer.ranking for answer in store.every()] == [(1, 0), None, (0, 1)]
     assert [answer.revision for answer in store.latest()] == [3]
-    again = AnswerStore(store.path)
-    assert again.latest() == store.latest() and again.annotators() == store.annotators()
+    reopened = AnswerStore(store.path)
+    assert reopened.latest() == store.latest() and reopened.annotators() == store.annotators()
 
 
 def test_the_database_itself_refuses_to_forget(store: AnswerStore) -> None:
@@ -68,10 +68,10 @@ def test_the_database_itself_refuses_to_forget(store: AnswerStore) -> None:
 def test_an_answer_lies_in_the_file_itself_once_it_is_confirmed(store: AnswerStore, tmp_path: Path) -> None:
     """Not only in the write-ahead log: who copies the file has them all."""
     store.record(ranked())
-    alone = tmp_path / "copy" / "answers.sqlite"
-    alone.parent.mkdir()
-    alone.write_bytes(store.path.read_bytes())
-    assert len(AnswerStore(alone).latest()) == 1
+    copy = tmp_path / "copy" / "answers.sqlite"
+    copy.parent.mkdir()
+    copy.write_bytes(store.path.read_bytes())
+    assert len(AnswerStore(copy).latest()) == 1
 
 
 def test_a_write_that_fails_stores_nothing_and_says_so(store: AnswerStore) -> None:
@@ -99,15 +99,15 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_annotators_come_and_go(store: AnswerStore) -> None:
-    tokens = {one.token for one in store.annotators()}
+    tokens = {annotator.token for annotator in store.annotators()}
     store.recruit(1)
     assert len(store.annotators()) == 2
     store.retire("annotator-1")
     store.recruit(2)
-    assert [(one.name, one.active) for one in store.annotators()] == [
+    assert [(annotator.name, annotator.active) for annotator in store.annotators()] == [
         ("annotator-1", False), ("annotator-2", True), ("annotator-3", True)
     ]  # fmt: skip
-    assert tokens < {one.token for one in store.annotators()}
+    assert tokens < {annotator.token for annotator in store.annotators()}
     with pytest.raises(DataError, match="bob"):
         store.retire("bob")
 
@@ -132,12 +132,12 @@ def test_everybody_works_the_same_and_each_instance_has_its_overlap(
 def test_a_new_annotator_changes_only_what_is_still_to_do() -> None:
     ids = [f"i{n}" for n in range(40)]
     before = assignment.assign(ids, ["a", "b"], 1)
-    done = {i: ["a"] for i in sorted(before["a"])[:10]} | {i: ["b"] for i in sorted(before["b"])[:5]}
-    after = assignment.assign(ids, ["a", "b", "c"], 1, done)
-    assert set(done) & after["c"] == set()
-    assert all(i in after[names[0]] for i, names in done.items())
+    answered = {i: ["a"] for i in sorted(before["a"])[:10]} | {i: ["b"] for i in sorted(before["b"])[:5]}
+    after = assignment.assign(ids, ["a", "b", "c"], 1, answered)
+    assert set(answered) & after["c"] == set()
+    assert all(i in after[names[0]] for i, names in answered.items())
     assert sum(map(len, after.values())) == 40 and after["c"]
-    retired = assignment.assign(ids, ["b", "c"], 1, done)
+    retired = assignment.assign(ids, ["b", "c"], 1, answered)
     assert sum(map(len, retired.values())) == 40 - 10  # what "a" answered stands
     with pytest.raises(DataError, match="overlap 3"):
         assignment.assign(ids, ["a", "b"], 3)
@@ -156,43 +156,43 @@ def test_orders_are_random_by_annotator_and_never_change() -> None:
 def test_the_page_s_order_of_things(tmp_path: Path) -> None:
     make_world(tmp_path)
     queue = open_study(tmp_path, count=3)
-    (who,) = queue.annotators
-    first = queue.view(who)
+    (annotator,) = queue.annotators
+    first = queue.view(annotator)
     assert first.instance is not None and first.candidates == 4
-    queue.answer(who, first.instance, 1, "skipped", (), 1.0)
-    second = queue.view(who)
+    queue.answer(annotator, first.instance, 1, "skipped", (), 1.0)
+    second = queue.view(annotator)
     assert second.instance == first.ahead
-    queue.answer(who, second.instance, 1, "ranked", (2, 0, 3, 1), 3.0)
-    shown = assignment.candidate_order(who.token, second.instance, 4)
-    assert queue.store.latest()[-1].ranking == (shown[2], shown[0], shown[3], shown[1])
-    last = queue.view(who).last
+    queue.answer(annotator, second.instance, 1, "ranked", (2, 0, 3, 1), 3.0)
+    order = assignment.candidate_order(annotator.token, second.instance, 4)
+    assert queue.store.latest()[-1].ranking == (order[2], order[0], order[3], order[1])
+    last = queue.view(annotator).last
     assert last == Last(second.instance, 1)
-    queue.undo(who, last)
-    queue.undo(who, last)  # the confirmation got lost: one answer is taken back, not two
-    back = queue.view(who)
+    queue.undo(annotator, last)
+    queue.undo(annotator, last)  # the confirmation got lost: one answer is taken back, not two
+    back = queue.view(annotator)
     assert (back.instance, back.revision, back.ranking, back.done) == (second.instance, 3, (2, 0, 3, 1), 0)
-    queue.answer(who, back.instance, 3, "cannot_tell", (), 1.0)
+    queue.answer(annotator, back.instance, 3, "cannot_tell", (), 1.0)
     with pytest.raises(StaleAnswer):
-        queue.undo(who, Last(first.instance, 1))
-    third = queue.view(who)
+        queue.undo(annotator, Last(first.instance, 1))
+    third = queue.view(annotator)
     assert third.instance is not None and not third.skipped_before
-    queue.answer(who, third.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
-    again = queue.view(who)
-    assert again.instance == first.instance and again.skipped_before and again.revision == 2
-    queue.answer(who, again.instance, 2, "ranked", (0, 1, 2, 3), 1.0)
-    end = queue.view(who)
+    queue.answer(annotator, third.instance, 1, "ranked", (0, 1, 2, 3), 1.0)
+    skipped = queue.view(annotator)
+    assert skipped.instance == first.instance and skipped.skipped_before and skipped.revision == 2
+    queue.answer(annotator, skipped.instance, 2, "ranked", (0, 1, 2, 3), 1.0)
+    end = queue.view(annotator)
     assert end.instance is None and end.done == end.total == 3 and end.last is not None
     for instance, wrong in ((first.instance, (0, 0, 1, 2)), (first.instance, (0, 1, 2)), ("x", (0, 1, 2, 3))):
         with pytest.raises(DataError):
-            queue.answer(who, instance, 3, "ranked", wrong, 1.0)
+            queue.answer(annotator, instance, 3, "ranked", wrong, 1.0)
     restarted = open_study(tmp_path, count=3)
     assert restarted.view(restarted.annotators[0]) == end
 
 
 def run_stage(root: Path, exclude: tuple[str, ...] = ()) -> None:
     """The stage with the source ``people``; its figures go to no MLflow."""
-    whole = load(root / "params.yaml")
-    params = whole.model_copy(update={"annotations": AnnotationsParams(source="people", exclude=exclude)})
+    defaults = load(root / "params.yaml")
+    params = defaults.model_copy(update={"annotations": AnnotationsParams(source="people", exclude=exclude)})
     context = StageContext("annotations", None, root, params, Mock(), None)
     annotations.run(context)
     assert context.tracker.metrics.call_args.args[0]["annotations/annotators"] > 0
@@ -204,20 +204,20 @@ def test_the_stage_adjudicates_reports_and_names_the_doubtful(tmp_path: Path) ->
     table = make_world(project)
     queue = open_study(project, annotators=3, overlap=3, count=30)
     undecided = queue.chosen[0]
-    for who in queue.annotators:
-        while (view := queue.view(who)).instance is not None:
-            shown = assignment.candidate_order(who.token, view.instance, 4)
-            if view.instance == undecided and who.name != "annotator-1":
-                queue.answer(who, view.instance, 1, "cannot_tell", (), 1.0)
-            elif who.name == "annotator-3":
-                queue.answer(who, view.instance, 1, "ranked", (0, 1, 2, 3), 0.5)
+    for annotator in queue.annotators:
+        while (view := queue.view(annotator)).instance is not None:
+            order = assignment.candidate_order(annotator.token, view.instance, 4)
+            if view.instance == undecided and annotator.name != "annotator-1":
+                queue.answer(annotator, view.instance, 1, "cannot_tell", (), 1.0)
+            elif annotator.name == "annotator-3":
+                queue.answer(annotator, view.instance, 1, "ranked", (0, 1, 2, 3), 0.5)
             else:
-                queue.answer(who, view.instance, 1, "ranked", [shown.index(c) for c in (2, 0, 1, 3)], 5.0)
+                queue.answer(annotator, view.instance, 1, "ranked", [order.index(c) for c in (2, 0, 1, 3)], 5.0)
     answer_file.save_answers(project, queue.store)
     run_stage(project)
     out = project / "data/annotations"
-    rankings, given = pd.read_parquet(out / "rankings.parquet"), pd.read_parquet(out / "votes.parquet")
-    assert len(rankings) == 29 and undecided not in set(rankings["instance_id"]) and len(given) == 30 * 3 - 2
+    rankings, votes = pd.read_parquet(out / "rankings.parquet"), pd.read_parquet(out / "votes.parquet")
+    assert len(rankings) == 29 and undecided not in set(rankings["instance_id"]) and len(votes) == 30 * 3 - 2
     assert set(rankings["annotator"]) == {"adjudicated"}
     metrics = json.loads((project / "data/metrics/annotations.json").read_text())
     assert metrics["unranked_instances"] == len(table) - 29 and metrics["cannot_tell"] == 2

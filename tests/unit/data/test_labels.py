@@ -43,10 +43,12 @@ def test_instances_are_complete_for_any_layout(prompts: int, seeds: int, layout:
     owner = dict(zip(grids["id"], grids["prompt_id"], strict=True))
     panels = expected_instances(layout, 2) // 2
     for row in table.to_dict("records"):
-        others = {parse_ref(ref)[0] for ref in row["candidates"]}
-        assert len(others) == 1 and others != {parse_ref(row["reference"])[0]}
+        candidate_grids = {parse_ref(ref)[0] for ref in row["candidates"]}
+        assert len(candidate_grids) == 1 and candidate_grids != {parse_ref(row["reference"])[0]}
         assert [parse_ref(ref)[1] for ref in row["candidates"]] == list(range(panels))
-        assert {owner[grid] for grid in others} == {row["prompt_id"]} == {owner[parse_ref(row["reference"])[0]]}
+        assert (
+            {owner[grid] for grid in candidate_grids} == {row["prompt_id"]} == {owner[parse_ref(row["reference"])[0]]}
+        )
     shuffled = grids.sample(frac=1, random_state=3)
     pd.testing.assert_frame_equal(build_instances(shuffled), table)
 
@@ -75,68 +77,68 @@ def ranked(prompt: str, reference: str, other: str, scores: list[float]) -> pair
 
 
 def test_labels_follow_the_rule_and_doubtful_ones_are_counted() -> None:
-    given = [ranked("p", "a#0", "b", [0.5, 1.0, 0.25, 0.75])]
-    labels = {rule: {(x.second, x.label) for x in pairs.to_pairs(given, rule)[0]} for rule in
+    instances = [ranked("p", "a#0", "b", [0.5, 1.0, 0.25, 0.75])]
+    labels = {rule: {(x.second, x.label) for x in pairs.to_pairs(instances, rule)[0]} for rule in
               ("top1_bottom1", "top2_bottom2", "adjacent")}  # fmt: skip
     assert labels["top1_bottom1"] == {("b#1", "Yes"), ("b#2", "No")}
     assert labels["top2_bottom2"] == {("b#1", "Yes"), ("b#3", "Yes"), ("b#0", "No"), ("b#2", "No")}
     assert labels["adjacent"] == {("b#1", "Yes"), ("b#3", "No")}
-    made, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [0.5, 0.75])], "top1_bottom1", confident=True)
-    assert [x.label for x in made] == ["No"] and dropped == {"top_differs": 1}
-    made, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [1.0, 1.0])], "top1_bottom1", confident=True)
-    assert [x.label for x in made] == ["Yes"] and dropped == {"bottom_agrees": 1}
+    labelled, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [0.5, 0.75])], "top1_bottom1", confident=True)
+    assert [x.label for x in labelled] == ["No"] and dropped == {"top_differs": 1}
+    labelled, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [1.0, 1.0])], "top1_bottom1", confident=True)
+    assert [x.label for x in labelled] == ["Yes"] and dropped == {"bottom_agrees": 1}
     assert len(pairs.to_pairs([ranked("p", "a#0", "b", [math.nan, math.nan])], "top1_bottom1", confident=True)[0]) == 2
     with pytest.raises(DataError, match="needs 4 candidates, it has 2"):
         pairs.to_pairs([ranked("p", "a#0", "b", [0.5, 1.0])], "top2_bottom2")
 
 
 def test_duplicates_and_contradictions_are_counted_and_dropped() -> None:
-    same = [ranked("p", "a#0", "b", [1.0, 0.0]), ranked("p", "b#0", "a", [1.0, 0.0])]
-    made, dropped = pairs.to_pairs(same, "top1_bottom1")
-    assert {frozenset((x.first, x.second)) for x in made} == {
+    instances = [ranked("p", "a#0", "b", [1.0, 0.0]), ranked("p", "b#0", "a", [1.0, 0.0])]
+    labelled, dropped = pairs.to_pairs(instances, "top1_bottom1")
+    assert {frozenset((x.first, x.second)) for x in labelled} == {
         frozenset(("a#0", "b#0")), frozenset(("a#0", "b#1")), frozenset(("b#0", "a#1"))
     }  # fmt: skip
     assert dropped["duplicate"] == 1
-    _, dropped = pairs.to_pairs([same[0], ranked("p", "b#0", "a", [0.0, 1.0])], "top1_bottom1")
+    _, dropped = pairs.to_pairs([instances[0], ranked("p", "b#0", "a", [0.0, 1.0])], "top1_bottom1")
     assert dropped["contradiction"] == 2
 
 
 def settings(**changes: object) -> PairsParams:
-    given = {"rule": "top1_bottom1", "confident": True, "benchmark_untied": True, "split": "prompt",
+    values = {"rule": "top1_bottom1", "confident": True, "benchmark_untied": True, "split": "prompt",
              "validation_share": 0.2, "benchmark_share": 0.25, "balance": True, "seed": 0}  # fmt: skip
-    return PairsParams(**{**given, **changes})  # type: ignore[arg-type]
+    return PairsParams(**{**values, **changes})  # type: ignore[arg-type]
 
 
 @quick
 @given(st.integers(8, 20), st.integers(0, 3), st.sampled_from(["prompt", "instance"]))
 def test_splits_share_nothing_by_prompt(prompts: int, seed: int, by: str) -> None:
-    given = [
+    instances = [
         ranked(f"p{p}", f"{p}-{s}#{n}", f"{p}-{1 - s}", [1.0, 0.5, 1.0 if (p + n) % 3 else 0.25, 0.75])
         for p, s, n in product(range(prompts), (0, 1), range(4))
     ]
-    found = pairs.split(given, settings(seed=seed, split=by))
-    train, validation = ({x.prompt_id for x in part} for part in (found.train, found.validation))
-    held_out = {i.prompt_id for i in found.benchmark}
-    assert found.train and found.validation and found.benchmark
-    for part in (found.train, found.validation):
+    split = pairs.split(instances, settings(seed=seed, split=by))
+    train, validation = ({x.prompt_id for x in part} for part in (split.train, split.validation))
+    held_out = {i.prompt_id for i in split.benchmark}
+    assert split.train and split.validation and split.benchmark
+    for part in (split.train, split.validation):
         yes = sum(x.label == "Yes" for x in part)
         assert abs(yes - (len(part) - yes)) <= 0.03 * min(yes, len(part) - yes)
     if by == "prompt":
-        assert not (train & validation or train & held_out or validation & held_out) and not found.leaked_pairs
+        assert not (train & validation or train & held_out or validation & held_out) and not split.leaked_pairs
         assert len(held_out) == round(0.25 * prompts)
     else:
-        panels = {ref for i in found.benchmark for ref in (i.reference, *i.candidates)}
-        sides = [(p.first in panels, p.second in panels) for part in (found.train, found.validation) for p in part]
-        assert found.leaked_pairs == sum(first or second for first, second in sides) > 0
-        assert found.leaked_pairs > sum(first and second for first, second in sides), "one panel is enough"
+        panels = {ref for i in split.benchmark for ref in (i.reference, *i.candidates)}
+        sides = [(p.first in panels, p.second in panels) for part in (split.train, split.validation) for p in part]
+        assert split.leaked_pairs == sum(first or second for first, second in sides) > 0
+        assert split.leaked_pairs > sum(first and second for first, second in sides), "one panel is enough"
 
 
 def test_rankings_without_difference_are_no_benchmark() -> None:
-    given = [ranked(f"p{p}", f"{p}-0#0", f"{p}-1", [1.0, 1.0] if p % 2 else [1.0, 0.5]) for p in range(16)]
-    found = pairs.split(given, settings(balance=False))
-    assert len(found.benchmark) + found.dropped["benchmark_all_tied"] == 4
-    assert all(len(set(i.annotation.scores)) == 2 for i in found.benchmark)
-    assert len(pairs.split(given, settings(balance=False, benchmark_untied=False)).benchmark) == 4
+    instances = [ranked(f"p{p}", f"{p}-0#0", f"{p}-1", [1.0, 1.0] if p % 2 else [1.0, 0.5]) for p in range(16)]
+    split = pairs.split(instances, settings(balance=False))
+    assert len(split.benchmark) + split.dropped["benchmark_all_tied"] == 4
+    assert all(len(set(i.annotation.scores)) == 2 for i in split.benchmark)
+    assert len(pairs.split(instances, settings(balance=False, benchmark_untied=False)).benchmark) == 4
 
 
 @pytest.fixture(scope="module")
@@ -156,15 +158,15 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     assert unranked == 0
     edits = editing_pairs(EditingParams(source="storybook", count=12, broken_share=0.5), repository)
     edits.write(data / "pairs")
-    found, known = pairs.split(joined, settings(), edits.pairs), {record.idx: record for record in prompts}
+    split, by_id = pairs.split(joined, settings(), edits.pairs), {record.idx: record for record in prompts}
     write_json(data / "pairs" / "summary.json", {"leakage": "refuse"})
     grids = PanelStore.below(data / "grids", data / "pairs")
-    tables["pairs/benchmark"] = pairs.benchmark_table(found.benchmark, known)
-    for part, rows in (("train", found.train), ("validation", found.validation)):
-        tables[f"pairs/{part}"] = pairs.pair_table(rows, known)
-        told = explain(tables[f"pairs/{part}"], grids, ReasonsParams(engine="storybook", model=zoo), repository)
-        tables[f"cot_labels/{part}"], tables[f"cot_labels/{part}_failed"] = told.table, told.failed
-        assert sum(told.causes.values()) == len(told.failed)
+    tables["pairs/benchmark"] = pairs.benchmark_table(split.benchmark, by_id)
+    for part, rows in (("train", split.train), ("validation", split.validation)):
+        tables[f"pairs/{part}"] = pairs.pair_table(rows, by_id)
+        explained = explain(tables[f"pairs/{part}"], grids, ReasonsParams(engine="storybook", model=zoo), repository)
+        tables[f"cot_labels/{part}"], tables[f"cot_labels/{part}_failed"] = explained.table, explained.failed
+        assert sum(explained.causes.values()) == len(explained.failed)
     for name, table in tables.items():
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         table.to_parquet(data / f"{name}.parquet", index=False)
@@ -172,9 +174,9 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 
 def test_every_check_passes_on_good_data(world: tuple[Path, list[PromptRecord]]) -> None:
-    made = [name for name in names() if (world[0] / name).is_dir()]
+    stages = [name for name in names() if (world[0] / name).is_dir()]
     reports = [
-        report for name in made for check in declaration(name).checks for report in check.reports(world[0].parent)
+        report for name in stages for check in declaration(name).checks for report in check.reports(world[0].parent)
     ]
     assert len(reports) == 9 and [report.name for report in reports if not report.passed] == []
 

@@ -14,7 +14,7 @@ from PIL import Image
 from paco_core.data.preferences import Preference, Preferences, of_folder, of_grids
 from paco_core.io.rejected import Rejected
 
-SAME, ODD = [0.9, 0.9, 0.9, 0.9], [0.9, 0.9, 0.1, 0.9]
+CONSISTENT, ODD = [0.9, 0.9, 0.9, 0.9], [0.9, 0.9, 0.1, 0.9]
 
 
 def tables(
@@ -38,17 +38,21 @@ def tables(
 
 def test_the_grid_whose_panels_answer_alike_is_the_best(tmp_path: Path) -> None:
     order = [0, 1, 2, 3]
-    found = of_grids(
+    preferences = of_grids(
         *tables(
             tmp_path,
             {
-                "p": {"b": [(order, SAME), (order, SAME)], "a": [(order, ODD), (order, SAME)], "c": [(order, ODD)] * 2},
+                "p": {
+                    "b": [(order, CONSISTENT), (order, CONSISTENT)],
+                    "a": [(order, ODD), (order, CONSISTENT)],
+                    "c": [(order, ODD)] * 2,
+                },
                 "equal": {"d": [(order, ODD)], "e": [(order, ODD)]},
                 "one": {"f": [(order, ODD)]},
             },
         )
     )
-    assert found == {"p": Preference("b", "c")}
+    assert preferences == {"p": Preference("b", "c")}
 
 
 def test_without_scores_the_grid_whose_odd_panel_all_agree_on_is_the_worst(tmp_path: Path) -> None:
@@ -58,7 +62,7 @@ def test_without_scores_the_grid_whose_odd_panel_all_agree_on_is_the_worst(tmp_p
 
 
 def test_one_missing_score_makes_the_whole_prompt_be_read_by_order(tmp_path: Path) -> None:
-    agreed = [([0, 1, 3, 2], SAME), ([1, 0, 3, 2], SAME)]  # alike by score, and odd by order
+    agreed = [([0, 1, 3, 2], CONSISTENT), ([1, 0, 3, 2], CONSISTENT)]  # alike by score, and odd by order
     chance = [([0, 1, 2, 3], ODD), ([3, 2, 1, 0], [math.nan, 0.1, 0.9, 0.9])]
     assert of_grids(*tables(tmp_path, {"p": {"a": agreed, "b": chance}})) == {"p": Preference("b", "a")}
 
@@ -82,7 +86,7 @@ def row(prompt: str, pictures: list[int], ranking: list[int]) -> dict[str, objec
 
 
 def test_people_are_averaged_and_pictures_are_read(folder: Path) -> None:
-    found, rejected = ranked(
+    preferences, rejected = ranked(
         folder,
         row("p", [0, 1, 2], [2, 1, 0]),  # 2 best
         row("p", [1, 2, 0], [0, 1, 2]),  # 1 best; 0 worst both times
@@ -91,13 +95,13 @@ def test_people_are_averaged_and_pictures_are_read(folder: Path) -> None:
         row("q", [0, 3], [1, 0]),
     )
     assert not rejected
-    assert found.pairs == {"p": Preference("2.png", "0.png")}, "q is a draw"
-    best, worst = found.pictures("p")
+    assert preferences.pairs == {"p": Preference("2.png", "0.png")}, "q is a draw"
+    best, worst = preferences.pictures("p")
     assert best.getpixel((0, 0)) == (120, 120, 120) and worst.getpixel((0, 0)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("given", "cause"),
+    ("line", "cause"),
     [
         ({"prompt_id": "p", "pictures": ["0.png", "1.png"]}, "record: key 'ranking' is missing"),
         (row("x", [0, 1], [0, 1]), "prompt: there is no prompt x"),
@@ -109,9 +113,9 @@ def test_people_are_averaged_and_pictures_are_read(folder: Path) -> None:
         ("{", "line: "),
     ],
 )
-def test_what_cannot_be_used_is_left_out_with_its_cause(folder: Path, given: object, cause: str) -> None:
-    found, rejected = ranked(folder, given, row("q", [1, 2], [1, 0]))
-    assert list(found.pairs) == ["q"]
+def test_what_cannot_be_used_is_left_out_with_its_cause(folder: Path, line: object, cause: str) -> None:
+    preferences, rejected = ranked(folder, line, row("q", [1, 2], [1, 0]))
+    assert list(preferences.pairs) == ["q"]
     [(place, why)] = rejected
     assert place.endswith("rankings.jsonl:1")
     with pytest.raises(AssertionError, match=cause):

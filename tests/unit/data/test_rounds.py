@@ -49,47 +49,47 @@ def never(_table: pd.DataFrame) -> list[float]:
 
 @pytest.mark.parametrize("count", [None, 20])
 def test_all_are_asked_for_where_nothing_limits_them(count: int | None) -> None:
-    found = select_instances(TABLE, AskParams(count=count, choose="uncertain"), never)
-    assert list(found["instance_id"]) == list(TABLE["instance_id"])
-    assert set(found[REASON]) == {"all"}
+    selected = select_instances(TABLE, AskParams(count=count, choose="uncertain"), never)
+    assert list(selected["instance_id"]) == list(TABLE["instance_id"])
+    assert set(selected[REASON]) == {"all"}
 
 
 def test_a_random_choice_does_not_ask_the_judge_and_a_larger_one_holds_the_smaller() -> None:
-    few, more = (select_instances(TABLE, AskParams(count=n), never) for n in (5, 9))
-    assert len(few) == 5
-    assert set(few["instance_id"]) < set(more["instance_id"])
-    assert set(few[REASON]) == {"random"}
+    smaller, larger = (select_instances(TABLE, AskParams(count=n), never) for n in (5, 9))
+    assert len(smaller) == 5
+    assert set(smaller["instance_id"]) < set(larger["instance_id"])
+    assert set(smaller[REASON]) == {"random"}
 
 
 def test_the_judges_choice_is_what_it_doubts_most_and_a_share_is_drawn() -> None:
     rows = select_instances(TABLE, AskParams(count=10, choose="disagree", random_share=0.2), doubts)
-    drawn = set(rows["instance_id"][rows[REASON] == "random"])
+    random_ids = set(rows["instance_id"][rows[REASON] == "random"])
     doubted = list(rows["instance_id"][rows[REASON] == "disagree"])
-    assert (len(drawn), len(doubted)) == (2, 8)
-    assert doubted == [name for name in TABLE["instance_id"] if name not in drawn][-8:]
+    assert (len(random_ids), len(doubted)) == (2, 8)
+    assert doubted == [name for name in TABLE["instance_id"] if name not in random_ids][-8:]
 
 
 def test_an_unknown_answer_of_the_judge_is_asked_for_last() -> None:
-    found = select_instances(
+    selected = select_instances(
         TABLE, AskParams(count=19, choose="uncertain", random_share=0.0), lambda t: [float("nan"), *doubts(t)[1:]]
     )
-    assert set(TABLE["instance_id"]) - set(found["instance_id"]) == {"i00"}
+    assert set(TABLE["instance_id"]) - set(selected["instance_id"]) == {"i00"}
 
 
 def test_a_judge_is_examined_on_what_no_judge_chose_among_a_rounds_own() -> None:
     earlier = TABLE[:8].assign(asked="all")
-    own = select_instances(TABLE[8:], AskParams(count=6, choose="uncertain", random_share=0.5), doubts)
-    found = randomly_selected_ids(pd.concat([earlier, own]), earlier)
-    assert found == set(own["instance_id"][own[REASON] == "random"])
-    assert len(found) == 3 and found.isdisjoint(earlier["instance_id"])
-    assert randomly_selected_ids(own.assign(asked="all"), TABLE[:0]) == set(own["instance_id"])
+    added = select_instances(TABLE[8:], AskParams(count=6, choose="uncertain", random_share=0.5), doubts)
+    random_ids = randomly_selected_ids(pd.concat([earlier, added]), earlier)
+    assert random_ids == set(added["instance_id"][added[REASON] == "random"])
+    assert len(random_ids) == 3 and random_ids.isdisjoint(earlier["instance_id"])
+    assert randomly_selected_ids(added.assign(asked="all"), TABLE[:0]) == set(added["instance_id"])
 
 
 def test_judges_disagree_where_they_order_candidates_otherwise_not_where_one_is_more_lenient() -> None:
-    one = [[0.2, 0.4, 0.6], [0.2, 0.4, 0.6], [0.5, 0.5]]
+    probabilities = [[0.2, 0.4, 0.6], [0.2, 0.4, 0.6], [0.5, 0.5]]
     other = [[0.3, 0.5, 0.7], [0.6, 0.4, 0.2], [0.5, 0.5]]
-    assert judge_agreement(one, other) == pytest.approx([0.0, -0.8 / 3, 0.0])
-    assert certainty(one) == pytest.approx([0.5 / 3, 0.5 / 3, 0.0])
+    assert judge_agreement(probabilities, other) == pytest.approx([0.0, -0.8 / 3, 0.0])
+    assert certainty(probabilities) == pytest.approx([0.5 / 3, 0.5 / 3, 0.0])
 
 
 RANKINGS = pd.DataFrame({"prompt_id": ["p", "p"], "reference": ["r", "r"], "candidates": [["a", "b"], ["a", "c"]]})
@@ -99,9 +99,9 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("choose", "found"), [("uncertain", [0.05, 0.25]), ("disagree", [-0.4, -0.2])])
+@pytest.mark.parametrize(("choose", "expected"), [("uncertain", [0.05, 0.25]), ("disagree", [-0.4, -0.2])])
 def test_the_judge_before_is_asked_and_for_a_disagreement_the_held_out_one(
-    monkeypatch: pytest.MonkeyPatch, choose: str, found: list[float]
+    monkeypatch: pytest.MonkeyPatch, choose: str, expected: list[float]
 ) -> None:
     def configured(model: str, _reward: object) -> SimpleNamespace:
         def score(queries: list[tuple[str, str, str]], _advance: object) -> list[Score]:
@@ -126,7 +126,7 @@ def test_the_judge_before_is_asked_and_for_a_disagreement_the_held_out_one(
         model=Path,
         progress=lambda *_args: nullcontext(SimpleNamespace(advance=print)),
     )
-    assert rankings._doubts(context, RANKINGS) == pytest.approx(found)
+    assert rankings._doubts(context, RANKINGS) == pytest.approx(expected)
 
 
 @pytest.fixture
