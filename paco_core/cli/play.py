@@ -32,7 +32,7 @@ def play(root: Path, port: int, *, browser: bool) -> None:
         listener.listen()  # a browser that comes early waits
         address = f"http://{local_page.HOST}:{listener.getsockname()[1]}"
         print(f"paco play: {address}\nCtrl-C stops.", flush=True)
-        if browser and _has_display():
+        if browser and local_server.has_display():
             webbrowser.open(address)
         local_server.serve(create_app(studio, jobs), listener)
     finally:
@@ -43,8 +43,3 @@ def play(root: Path, port: int, *, browser: bool) -> None:
             # A model that is being loaded cannot be interrupted, and an interpreter that ends beside it may crash.
             print("paco play: ended while a model was being loaded or at work", file=sys.stderr, flush=True)
             os._exit(INTERRUPTED)
-
-
-def _has_display() -> bool:
-    """Whether a window can be opened here; else a browser of the terminal might take it over."""
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -20,7 +20,7 @@ EXECUTION = "execution"
 _DATA_URLS = "paco fetches no image by URL; send each image as a data URL (data:image/png;base64,...)"
 REMOVED = {
     "consistency_rank.dreamsim": "consistency_rank.scored_elsewhere reads a table of DreamSim's scores "
-    "(docs/how-to/reward-model.md)",
+    "(docs/how-to/train-reward-model.md)",
     "execution.serving.allowed_media": _DATA_URLS,
     "serving.allowed_media": _DATA_URLS,
 }

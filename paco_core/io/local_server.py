@@ -10,7 +10,9 @@ can also send a form or a text without permission: then ``Origin`` is not ``Host
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+import sys
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -78,3 +80,8 @@ def _authority(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return found if found.hostname and not (found.path or found.query or found.username is not None) else None
+
+
+def has_display() -> bool:
+    """Whether a browser can open a window here. If not, a browser of the terminal could take the terminal over."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

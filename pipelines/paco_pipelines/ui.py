@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 import yaml
 
 from dvc_project.process_group import interrupt_on, search_path, start_group
+from paco_core.io import local_server
 from paco_core.io.files import DataError
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
@@ -78,6 +80,8 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
     if not store.startswith(("http://", "https://")):
         where = ["--artifacts-destination", os.environ.get(ARTIFACTS_URI) or str(root / ARTIFACTS)]
         listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1"]
+        # A line per request would push the addresses, which are printed last, out of the terminal.
+        listen += ["--uvicorn-opts", "--log-level warning"]
         before = [*python, "paco_core.runtime.tracking.prepare"]
         hidden = {"MLFLOW_BACKEND_STORE_URI": store}  # it may hold a password, and everybody sees arguments
         hidden["PYTHONWARNINGS"] = "ignore:starlette.middleware.wsgi is deprecated"  # MLflow's own import
@@ -140,8 +144,12 @@ def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
-    """Run them until a signal, or until one ends; the exit status."""
+def serve(root: Path, dagster_port: int, mlflow_port: int, *, browser: bool = False) -> int:
+    """Run them until a signal, or until one ends; the exit status.
+
+    Args:
+        browser: open the lineage in a browser when all pages answer, if this machine has a display.
+    """
     # /tmp and not the project: the path of a socket has at most 107 characters
     with tempfile.TemporaryDirectory(prefix="paco-ui-") as runtime:
         chosen = servers(root, dagster_port, mlflow_port, Path(runtime))
@@ -149,10 +157,10 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
             if server.port and in_use(server.port):
                 print(busy(server), file=sys.stderr)
                 return 1
-        return _keep(root, chosen)
+        return _keep(root, chosen, browser)
 
 
-def _keep(root: Path, chosen: Sequence[UiProcess]) -> int:
+def _keep(root: Path, chosen: Sequence[UiProcess], browser: bool) -> int:
     running: list[subprocess.Popen[bytes]] = []
 
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
@@ -170,11 +178,19 @@ def _keep(root: Path, chosen: Sequence[UiProcess]) -> int:
         pages = [server for server in chosen if server.port]
         if not _await(pages, chosen, running):
             return 1
-        for page in pages:
-            print(f"{page.name} on {page.url}", file=sys.stderr, flush=True)
         urls = {page.name: page.url for page in pages}
-        for shown, address in links(root, urls["Dagster"], urls.get("MLflow") or tracking_uri(root)).items():
-            print(f"  {shown}: {address}", file=sys.stderr, flush=True)
+        mlflow = urls.get("MLflow") or tracking_uri(root)
+        addresses = links(root, urls["Dagster"], mlflow)
+        # Dagster's own start page is an empty timeline until something has run, so its lineage is announced.
+        print(f"\nDagster on {addresses['lineage']}", file=sys.stderr)
+        if "MLflow" in urls:
+            print(f"MLflow on {mlflow}", file=sys.stderr)
+        for title, address in addresses.items():
+            if title != "lineage":
+                print(f"  {title}: {address}", file=sys.stderr)
+        print("Ctrl-C stops all.", file=sys.stderr, flush=True)
+        if browser and local_server.has_display():
+            webbrowser.open(addresses["lineage"])
         while not _ended(chosen, running):
             time.sleep(POLL_SECONDS)
         return 1
@@ -221,7 +237,7 @@ def main() -> None:
     if problem := antlr_problem():
         raise SystemExit(f"ui: {problem}")
     try:
-        raise SystemExit(serve(project_root(), arguments.dagster_port, arguments.mlflow_port))
+        raise SystemExit(serve(project_root(), arguments.dagster_port, arguments.mlflow_port, browser=True))
     except DataError as error:
         raise SystemExit(f"ui: {error}") from None
     except OSError as error:

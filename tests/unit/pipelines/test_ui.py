@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,12 @@ raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
 def test_one_signal_ends_all(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "dagster.yaml").write_text("{}\n")
     ports = [str(free_port()), str(free_port())]
-    running = subprocess.Popen([sys.executable, "-c", FAKE, *ports, str(tmp_path)], stdout=subprocess.PIPE)
-    assert running.stdout is not None
+    command = [sys.executable, "-c", FAKE, *ports, str(tmp_path)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None and running.stderr is not None
     assert [running.stdout.readline() for _ in range(3)] == [b"up\n"] * 3
+    announced = takewhile(lambda line: line != b"Ctrl-C stops all.\n", running.stderr)
+    assert f"Dagster on http://127.0.0.1:{ports[1]}/asset-groups?" in b"".join(announced).decode()
     running.send_signal(number)
     running.communicate(timeout=120)  # the pipe closes only when the children are gone
     assert running.returncode == (0 if number is signal.SIGINT else -number)

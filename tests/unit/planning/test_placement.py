@@ -73,7 +73,7 @@ def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
     assert problem.startswith("policies@flux_t2is: about 33 GB and 19 GB of the reward's server on a GPU of 40 GB")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/five-minutes.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/quickstart.md"])
 def test_the_demo_fits_the_memory_that_a_page_names(repository: Path, page: str) -> None:
     named = re.search(r"([\d.]+) GB of memory; no GPU", (repository / page).read_text())
     assert named is not None

@@ -173,7 +173,7 @@ def test_tries_and_silence_end_with_the_budget_of_a_batch(tmp_path: Path, monkey
 
 
 def test_the_scorer_of_the_page_answers(tmp_path: Path, repository: Path) -> None:
-    page = (repository / "docs/how-to/other-rewards.md").read_text(encoding="utf-8")
+    page = (repository / "docs/how-to/choose-a-reward.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "scorer"}
     exec(page.partition("```python\n")[2].partition("```")[0], names)
     with Loopback(names["Scorer"]) as server:
