@@ -20,7 +20,8 @@ next:
   cd {place}
   pip install -r {lock}   # versions that were tried together
   pip install 'paco-rl[pipeline]'
-  make demo                           # the whole graph, in small, on this machine; `make ui` shows it"""
+  git add . && git commit -m "New project"   # `dvc exp run` needs a first commit
+  make demo                                  # the complete graph with small models; `make ui` shows it"""
 
 
 def init(folder: Path) -> str:

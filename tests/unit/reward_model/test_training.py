@@ -18,12 +18,12 @@ from transformers import AutoConfig, AutoTokenizer
 
 from paco_core.adapters.reader import WEIGHTS
 from paco_core.config.params import LoraParams, RewardParams
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_json
 from paco_core.reward_model import lora, training
 from paco_core.reward_model.evaluation import calibration_error, evaluate, mistake, most_wrong, roc_auc
 from paco_core.reward_model.examples import Example, read_examples
 from paco_core.reward_model.items import answer_module, tokenise
-from paco_core.reward_model.merging import merge, write_model
+from paco_core.reward_model.merging import merge, write_model, write_weights
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.training import epoch_batches, learning_rate_at
@@ -145,6 +145,29 @@ def test_the_merged_folder_answers_as_base_and_adapter(base: Path, adapter: Path
     assert float((merged - before).abs().max()) > 1e-2  # the adapter did change the model
     assert (tmp_path / "merged" / "preprocessor_config.json").is_file()
     assert not list((tmp_path / "merged").glob("adapter*"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shard_size", ["2GB", "50KB"])
+def test_shards_hold_the_bits_that_peft_merges(
+    base: Path, adapter: Path, tmp_path: Path, dtype: str, shard_size: str
+) -> None:
+    network = Network.load(base, dtype=dtype)
+    wrapped = lora.load(network.model, adapter)
+    for folder in ("sharded", "expected"):
+        (tmp_path / folder).mkdir()
+    write_weights(network.model, tmp_path / "sharded", shard_size)
+    wrapped.merge_and_unload().save_pretrained(tmp_path / "expected")
+    files = sorted((tmp_path / "sharded").glob("*.safetensors"))
+    assert len(files) > 1 or shard_size == "2GB"
+    merged = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    expected = load_file(tmp_path / "expected" / "model.safetensors")
+    assert merged.keys() == expected.keys() and all(torch.equal(merged[name], expected[name]) for name in expected)
+    if len(files) > 1:
+        index = read_json(tmp_path / "sharded" / "model.safetensors.index.json")
+        assert set(index["weight_map"]) == set(expected) and set(index["weight_map"].values()) == {
+            f.name for f in files
+        }
 
 
 def test_an_adapter_of_another_base_is_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
