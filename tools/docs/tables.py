@@ -42,7 +42,7 @@ TABLES = {
         "T2IS-Bench: sets of images",
         {"average_qwen": "average, Qwen2.5-VL evaluators", "average_gemma": "average, Gemma evaluators"},
         "596 prompts; 0.2 aesthetics + 0.3 alignment + 0.5 consistency, by the model that judged consistency. Measured "
-        "rows: [`t2is_bench`](../reference/benchmarks.md#t2is-bench-t2is_bench).",
+        "rows: [`t2is_bench`](../reference/public-benchmarks.md#t2is-bench-t2is_bench).",
     ),
     "GEDIT": (
         "GEdit-Bench: edits",
