@@ -111,9 +111,9 @@ class SenderThread:
         self._thread.join(10)
 
     def _run(self) -> None:
-        from paco_core.runtime.tracking.sender import serve
+        from paco_core.runtime.tracking.sender import serve_journals
 
-        serve(self._root, 600, self._stop.is_set)
+        serve_journals(self._root, 600, self._stop.is_set)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from zoo.names import check_names
 
 WORK = Path(".paco") / "zoo"
@@ -34,5 +34,5 @@ def check(members: Sequence[str], root: Path) -> tuple[Answer, bool]:
             lines.append(f"  {mark} {figure.name}: card {figure.card:.3f}, measured {figure.measured:.3f}")
         for problem in report.problems:
             lines.append(f"  OFF {problem}")
-    figures = [{"ok": report.ok, **plain(report)} for report in reports]
+    figures = [{"ok": report.ok, **to_jsonable(report)} for report in reports]
     return Answer("\n".join(lines), figures), all(report.ok for report in reports)

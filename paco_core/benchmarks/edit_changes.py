@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.benchmarks.paired_changes import PairedChanges, compare_changes
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.painting.painted import AFTER, BEFORE
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class EditChanges:
     def as_dict(self) -> dict[str, Any]:
         """The content of ``results.json``."""
         more = {"pictures": self.pictures, "failed": self.failed, "by_task": list(self.by_task)}
-        cleaned: dict[str, Any] = plain({**self.changes.as_dict(), **more})
+        cleaned: dict[str, Any] = to_jsonable({**self.changes.as_dict(), **more})
         return cleaned
 
     def metrics(self) -> dict[str, float]:

@@ -20,7 +20,7 @@ from paco_core.benchmarks.rankings import BATCH, CandidateScores, Embedder, scor
 from paco_core.benchmarks.statistics import METHODS, Estimate, compare, estimate, flat_differences
 from paco_core.benchmarks.tables import ResultTable, difference_tables, interval, number, with_published
 from paco_core.grpo.metrics import LEVEL
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.shapes import chunks
@@ -166,7 +166,7 @@ class EditResult:
             "methods": methods,
             "comparisons": self.comparisons,
         }
-        cleaned: dict[str, Any] = plain(tree)
+        cleaned: dict[str, Any] = to_jsonable(tree)
         return cleaned
 
     def metrics(self) -> dict[str, float]:

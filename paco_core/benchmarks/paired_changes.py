@@ -14,7 +14,7 @@ import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate, compare, estimate
 from paco_core.grpo.metrics import LEVEL
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.painting.painted import AFTER, BEFORE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class PairedChanges:
         }
         if self.layouts:
             tree["layouts"] = {layout: part.as_dict() for layout, part in self.layouts.items()}
-        cleaned: dict[str, Any] = plain(tree)
+        cleaned: dict[str, Any] = to_jsonable(tree)
         return cleaned
 
     def metrics(self) -> dict[str, float]:

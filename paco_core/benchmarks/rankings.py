@@ -21,7 +21,7 @@ from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics,
 from paco_core.benchmarks.statistics import Estimate, compare, estimate, flat_differences
 from paco_core.benchmarks.tables import ResultTable, difference_tables, interval, number, with_published
 from paco_core.grpo.metrics import LEVEL
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.io.files import DataError, read_table
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.shapes import chunks
@@ -253,7 +253,7 @@ class RankingResult:
             },
             "comparisons": self.comparisons,
         }
-        cleaned: dict[str, Any] = plain(tree)
+        cleaned: dict[str, Any] = to_jsonable(tree)
         return cleaned
 
     def metrics(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.imports import uncollected
 from paco_core.io.project import found_root, project_root, working_folder
 from paco_core.io.secrets import redacted
@@ -45,13 +45,13 @@ def checkpoints(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.action == "list":
-        found = checkpoints.listing(root)
-        _show(args, Answer(checkpoints.text(found), found))
+        found = checkpoints.list_checkpoints(root)
+        _show(args, Answer(checkpoints.checkpoint_table(found), found))
     elif bool(args.stages) == args.all:
         raise DataError("name the stages whose checkpoints to remove (policies@flux_t2is), or give --all")
     else:
         found = checkpoints.drop(root, args.stages)
-        _show(args, Answer(f"removed:\n{checkpoints.text(found)}", found))
+        _show(args, Answer(f"removed:\n{checkpoints.checkpoint_table(found)}", found))
 
 
 def profile(args: argparse.Namespace) -> None:
@@ -90,8 +90,8 @@ def check(args: argparse.Namespace) -> None:
 
     root = project_root()
     report = check_project(root, declared(root), args.profile)
-    costs = [{"stage": label, **plain(cost)} for label, cost in report.costs.items()]
-    _show(args, Answer(report.text(), {**plain(report), "costs": costs, "passed": report.passed}))
+    costs = [{"stage": label, **to_jsonable(cost)} for label, cost in report.costs.items()]
+    _show(args, Answer(report.text(), {**to_jsonable(report), "costs": costs, "passed": report.passed}))
     if not report.passed:
         raise SystemExit(1)
 
@@ -166,9 +166,9 @@ def _prepare(root: Path, changes: Sequence[str]) -> None:
     """Set threads by the changed parameters, before torch is imported."""
     from paco_core.config.changes import changed, changes_of
     from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.runtime.process import prepare
+    from paco_core.runtime.process import prepare_process
 
-    prepare(changed(load(root / PARAMS_FILE), changes_of(changes)).threads)
+    prepare_process(changed(load(root / PARAMS_FILE), changes_of(changes)).threads)
 
 
 def annotate(args: argparse.Namespace) -> None:
@@ -299,7 +299,7 @@ def status(args: argparse.Namespace) -> None:
     from paco_core.cli.status import status
 
     found = status(project_root())
-    _show(args, Answer(found.text(), {**plain(found), "up_to_date": found.current}))
+    _show(args, Answer(found.text(), {**to_jsonable(found), "up_to_date": found.current}))
 
 
 def doctor(args: argparse.Namespace) -> None:
@@ -310,10 +310,10 @@ def doctor(args: argparse.Namespace) -> None:
 
 def sync(args: argparse.Namespace) -> None:
     from paco_core.io.secrets import bare
-    from paco_core.runtime.tracking import send_left_over, tracking_uri, unsent
+    from paco_core.runtime.tracking import count_journals, send_left_over, tracking_uri
 
     root = project_root()
-    if count := unsent(root):
+    if count := count_journals(root):
         _say(f"sending what {count} runs left to MLflow at {bare(tracking_uri(root))}")
     sent = send_left_over(root)
     _show(args, Answer(sent.text(), sent))
@@ -378,7 +378,7 @@ def push(args: argparse.Namespace) -> None:
         raise SystemExit(1)
     if not args.dry_run:
         pushed = publish.push(found, args.hub_id, private=not args.public)
-        _show(args, Answer(pushed, {**plain(found), "pushed": pushed}))
+        _show(args, Answer(pushed, {**to_jsonable(found), "pushed": pushed}))
 
 
 def tables(args: argparse.Namespace) -> None:

@@ -71,7 +71,7 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _gpus() -> str:
-    listing = nvidia_smi.listed()
+    listing = nvidia_smi.list_gpus()
     found = ", ".join(f"{gpu.number} ({_size(gpu)})" for gpu in gpus.visible(listing)) or "none visible"
     trouble = f"nvidia-smi: {listing.trouble}" if listing.trouble else None
     driver = None if listing.driver is None else f"driver {listing.driver}"

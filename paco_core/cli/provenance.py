@@ -11,7 +11,7 @@ from paco_core.io.files import DataError
 from paco_core.operations.promotion.champions import ALIASES, Champions, out_of
 from paco_core.runtime.provenance.chain import Provenance, of_path, project_path
 from paco_core.runtime.provenance.records import RunFinder
-from paco_core.runtime.provenance.text import plain
+from paco_core.runtime.provenance.text import provenance_text
 from paco_core.runtime.provenance.verify import Verdict, verify, verify_cached
 
 
@@ -24,7 +24,7 @@ class TracedOrigin:
     problem: str | None
 
     def text(self) -> Answer:
-        return Answer(plain(self.provenance), self.provenance.as_dict())
+        return Answer(provenance_text(self.provenance), self.provenance.as_dict())
 
 
 def origin_of(root: Path, subject: str) -> TracedOrigin:

@@ -101,7 +101,7 @@ def score_table(
         make = partial(_Scoring, root, table, options)
         total = sum(row.pairs for row in left)
         with Progress(total, table.name, "pairs", say) as progress:
-            for number, found in launchers.spread(parts, make, gpu=device.startswith("cuda"), threads=threads):
+            for number, found in launchers.map_pieces(parts, make, gpu=device.startswith("cuda"), threads=threads):
                 for row, one in zip(parts[number], found, strict=True):
                     made[row.number] = one
                     if one["cause"] is None:  # a failure may be the server's, and is asked again

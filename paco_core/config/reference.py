@@ -15,7 +15,7 @@ from paco_core.config import profiles
 from paco_core.config.execution import EXECUTION, places
 from paco_core.config.params import Params
 from paco_core.config.params_training import PolicyTraining
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 from paco_core.io.messages import meant
@@ -231,7 +231,7 @@ def text(root: Path, patterns: Sequence[str]) -> Answer:
         lines += [parameter.key, f"    {parameter.meaning}", f"    {parameter.values}"]
         by_profile = {name: value(tree, parameter) for name, tree in trees.items()}
         lines += [f"    {name}: {given}" for name, given in by_profile.items() if given]
-        figures.append({**plain(parameter), "profiles": by_profile})
+        figures.append({**to_jsonable(parameter), "profiles": by_profile})
     if not lines:
         names = sorted({name for parameter in parameters() for name in (parameter.key, parameter.key.split(".")[-1])})
         hints = "".join(meant(pattern, names) for pattern in patterns)

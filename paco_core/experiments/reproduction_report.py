@@ -17,7 +17,7 @@ from paco_core.benchmarks.tables import ResultTable, interval, number, signed, w
 from paco_core.config.params import Params
 from paco_core.experiments.grid import Result
 from paco_core.experiments.reproduction_summary import HEALTH, RecipeSummary, summarise
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError, write_json, write_text
 from paco_core.tasks.edits import EDITS
 
@@ -57,7 +57,7 @@ def write(out: Path, results: Sequence[Result], params: Params) -> Answer:
             "variants": summary.variants,
             "published": _published_rows(summary),
         }
-    answer = Answer("\n".join(markdown), plain({"name": out.name, "recipes": figures}))
+    answer = Answer("\n".join(markdown), to_jsonable({"name": out.name, "recipes": figures}))
     write_text(out / f"{NAME}.md", answer)
     write_page(out / f"{NAME}.html", title, "\n".join(page))
     write_json(out / f"{NAME}.json", answer.figures)

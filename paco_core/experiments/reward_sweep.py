@@ -21,7 +21,7 @@ from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import BASE, REWARD
 from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, folder_of, needed
 from paco_core.io import paths
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError, read_json, read_table, write_json
 
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
@@ -87,7 +87,7 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     if not results:
         raise DataError(f"no cell of {name} is finished yet: another command is training them")
     rows = summarise(results, params)
-    write_json(out / "results.json", plain(rows))
+    write_json(out / "results.json", to_jsonable(rows))
     write_tables(out, f"Sweep {out.name}", result_tables(rows))
     return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))
 

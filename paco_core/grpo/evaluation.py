@@ -18,7 +18,7 @@ from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, gather_image, sample_batches, split_batches
 from paco_core.grpo.scoring import Reference, Scores, Scoring
 from paco_core.grpo.sizes import ImageGrid, buckets
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json
 from paco_core.io.pictures import read_image
@@ -197,7 +197,7 @@ def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
 
 def plain_scores(scores: Mapping[str, np.ndarray]) -> dict[str, list[list[float | None]]]:
     """Scores, (prompts, seeds) by name, as JSON stores them: None for NaN."""
-    tree: dict[str, list[list[float | None]]] = plain({name: values.tolist() for name, values in scores.items()})
+    tree: dict[str, list[list[float | None]]] = to_jsonable({name: values.tolist() for name, values in scores.items()})
     return tree
 
 

@@ -44,13 +44,13 @@ from paco_core.grpo.metrics import (
 )
 from paco_core.grpo.sampling import Experience
 from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.io.atomic import atomic
 from paco_core.io.contact_sheet import tiled
 from paco_core.io.pictures import in_a_row
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction, validate_failed_share
-from paco_core.runtime.checkpoints import alone
+from paco_core.runtime.checkpoints import exclusive_training
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite
@@ -202,7 +202,7 @@ class Trainer:
             RuntimeError: when a gradient is not finite, or the training pass does not match the sampling pass.
         """
         store = checkpoints / self.key
-        with self.scoring, self.evaluator.scoring, alone(store) if self.processes.main else nullcontext():
+        with self.scoring, self.evaluator.scoring, exclusive_training(store) if self.processes.main else nullcontext():
             self.processes.barrier()  # the first process repairs the checkpoints before any process reads them
             return self._epochs(out, store)
 
@@ -236,7 +236,7 @@ class Trainer:
             stopped = self._one_epoch(epoch, rows, seconds, store)
             done = epoch + 1
             if done % self.recipe.checkpoint_every == 0 or done == self.recipe.epochs or stopped:
-                self._save(store, done, {"rows": plain(rows), "seconds": seconds, "stopped": stopped})
+                self._save(store, done, {"rows": to_jsonable(rows), "seconds": seconds, "stopped": stopped})
         if stopped:
             self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.recipe.epochs}: {stopped}")
         return self._finish(out, store, rows, seconds, start, stopped)

@@ -32,19 +32,19 @@ class Answer(str):
             encoding: of where it is printed: characters that not every encoding has are escaped, except for UTF-8.
         """
         escape = codecs.lookup(encoding).name != "utf-8"
-        return redacted(json.dumps(plain(self.figures), indent=2, ensure_ascii=escape, allow_nan=False))
+        return redacted(json.dumps(to_jsonable(self.figures), indent=2, ensure_ascii=escape, allow_nan=False))
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """The same tree of what JSON has."""
     if isinstance(value, Answer):
-        return plain(value.figures)
+        return to_jsonable(value.figures)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return str(value) if isinstance(value, str | Path) else value

@@ -23,7 +23,7 @@ from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 from paco_core.runtime.code.inputs import present_inputs
 from paco_core.runtime.code.stage_code import FOLDER as CODES
-from paco_core.runtime.code.stage_code import StageCodes, is_code, recorded
+from paco_core.runtime.code.stage_code import StageCodes, is_code, read_recorded_code
 from paco_core.runtime.tracking import open_run
 
 FOLDER = Path(".paco") / "audit"
@@ -156,7 +156,12 @@ def _lay_out(root: Path, aside: Path, entry: Entry) -> None:
     for path in root.iterdir():
         if path.name not in (".paco", ".dvc", ".git", "data", "mlflow.db", "mlartifacts", ".dagster"):
             (aside / path.name).symlink_to(path)
-    named = [path for dep, md5 in entry.inputs.deps.items() if is_code(dep) for path in recorded(root, dep, md5).files]
+    named = [
+        path
+        for dep, md5 in entry.inputs.deps.items()
+        if is_code(dep)
+        for path in read_recorded_code(root, dep, md5).files
+    ]
     for dep in [*(dep for dep in entry.inputs.deps if not is_code(dep)), *named]:
         if dep.startswith("data/"):
             (aside / dep).parent.mkdir(parents=True, exist_ok=True)

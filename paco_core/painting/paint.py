@@ -11,7 +11,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, sample_images, texts_of
 from paco_core.grpo.sizes import ImageGrid, buckets
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
 from paco_core.io.pictures import in_a_row
@@ -171,7 +171,7 @@ def save_samples(
             (folder / "reference").mkdir(exist_ok=True)
             in_a_row(reference(p.record)).save(folder / entry["reference"])
         entries.append(entry)
-    write_json(folder / "samples.json", plain(entries))
+    write_json(folder / "samples.json", to_jsonable(entries))
 
 
 def side_by_side(painted: Sequence[Painted], count: int, reference: Reference | None = None) -> Image:

@@ -11,7 +11,7 @@ from paco_core.planning.memory import server_gb
 from paco_core.runtime import nvidia_smi
 from paco_core.runtime.gpus import Machine
 from paco_core.runtime.nvidia_smi import Gpu
-from paco_core.runtime.placement import machine_of, server_gpus
+from paco_core.runtime.placement import divide_gpus, server_gpus
 from paco_core.runtime.stage import Cost, Stage
 
 
@@ -22,9 +22,9 @@ def described(
     on_gpu = {label: cost for label, cost in costs.items() if cost.device.startswith("cuda")}
     if not on_gpu and not server_gpus(params):
         return [], []
-    listing = nvidia_smi.listed()
+    listing = nvidia_smi.list_gpus()
     try:
-        machine = machine_of(params, listing)
+        machine = divide_gpus(params, listing)
     except DataError as error:
         return [], [str(error)]
     memory = _memory(machine.stages, params)

@@ -10,7 +10,7 @@ from dvc_project.project import stages_of
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.grpo.prompt_split import validate_even_batches, validate_whole_groups
 from paco_core.grpo.sizes import grids_of, validate_sizes
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
 from paco_core.planning.foreseen import foresee, trained_on, usable
@@ -135,7 +135,7 @@ def _memory(params: Params, policy: str, root: Path) -> tuple[list[str], dict[st
         f"largest pass {max(memory.passes_gb.values()):.2g}",
         f"phases               {phases} (on tensors without contents)",
     ]
-    estimates = {**plain(memory), "phases_gb": memory.phases_gb, "memory_gb": memory.peak_gb}
+    estimates = {**to_jsonable(memory), "phases_gb": memory.phases_gb, "memory_gb": memory.peak_gb}
     if not recipe.device.startswith("cuda"):
         return lines, estimates
     judges = registry.judges_of(*recipe.reward_sets.values()) if params.serving.device.startswith("cuda") else []
@@ -238,7 +238,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
         ]
     )
     work = {
-        **plain(done),
+        **to_jsonable(done),
         "scored_pairs_an_epoch": asks,
         "rubric_questions_an_epoch": done.images_an_epoch * done.rubric_questions,
         "images": done.images,

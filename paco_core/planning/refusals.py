@@ -29,7 +29,7 @@ from paco_core.policies.families import family_of, refuse_other_pipeline, refuse
 from paco_core.policies.quantised import check_base
 from paco_core.policies.windows import refuse_window
 from paco_core.reward_model.quantised import check_quantization
-from paco_core.runtime.launchers import chosen
+from paco_core.runtime.launchers import current_launcher
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.edits import EDITS, refuse_too_many
 from paco_core.tasks.sets import SETS, read_sets
@@ -167,7 +167,7 @@ def _policies(found: Problems, params: Params, root: Path, foreseen: Foreseen) -
 
 def _processes(params: Params, root: Path) -> int:
     """How many share a training, as the launcher of the environment starts it."""
-    if chosen() != "accelerate":
+    if current_launcher() != "accelerate":
         return 1
     from paco_core.runtime.launchers.accelerated import configured_processes
 

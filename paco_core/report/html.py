@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from paco_core.io import paths
 from paco_core.io.shards import encode_png
-from paco_core.runtime.stage import skipped
+from paco_core.runtime.stage import skip_reason
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -181,5 +181,5 @@ class Skipped:
     @classmethod
     def from_folder(cls, what: str, folder: Path) -> Skipped | None:
         """The part made of the out ``folder``; None where its stage did something, or has not run."""
-        reason = skipped(folder)
+        reason = skip_reason(folder)
         return None if reason is None else cls(what, reason)

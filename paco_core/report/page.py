@@ -84,7 +84,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
 
     Args:
         lock: what DVC recorded of the stages: which have outs, and their md5s.
-        found: the run that made the outs of each stage (``records.recorded_runs``).
+        found: the run that made the outs of each stage (``records.load_runs``).
         made: the time that the page states; now when None.
     """
     figures = Figures()

@@ -17,7 +17,7 @@ from paco_core.config.params_benchmarks import BEFORE as JUDGE_BEFORE
 from paco_core.config.params_benchmarks import REWARD
 from paco_core.io.files import DataError, read_json, read_table
 from paco_core.painting.painted import AFTER, BEFORE
-from paco_core.runtime.stage import skipped
+from paco_core.runtime.stage import skip_reason
 
 if TYPE_CHECKING:
     from paco_core.config.params_benchmarks import T2isParams
@@ -69,7 +69,7 @@ def changes(before: Path, after: Path, recipe: str, params: T2isParams) -> Chang
 
 def exam(folder: Path) -> Mapping[str, Any] | None:
     """The results of the benchmark ``consistency_rank`` in a round; None where no ranking was held out."""
-    return None if skipped(folder) else read_json(folder / "results.json")
+    return None if skip_reason(folder) else read_json(folder / "results.json")
 
 
 def training(metrics: Path) -> dict[str, float | None]:

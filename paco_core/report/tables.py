@@ -12,8 +12,8 @@ from dvc_project.lockfile import Lock
 from paco_core.benchmarks.tables import ResultTable, read_tables, write_page
 from paco_core.io import paths
 from paco_core.io.files import write_text
-from paco_core.runtime.provenance.records import recorded_runs
-from paco_core.runtime.stage import skipped
+from paco_core.runtime.provenance.records import load_runs
+from paco_core.runtime.stage import skip_reason
 
 if TYPE_CHECKING:
     from paco_core.runtime.provenance.chain import Run
@@ -55,11 +55,11 @@ def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> 
     Raises:
         DataError: when what a benchmark wrote is damaged.
     """
-    runs = recorded_runs(root, Lock.read(root))
+    runs = load_runs(root, Lock.read(root))
     found = []
     for name in benchmarks:
         out = root / paths.DATA / name
-        reason = skipped(out)
+        reason = skip_reason(out)
         tables = read_tables(out) if out.is_dir() and reason is None else []
         shown = [table for table in tables if detail or not table.detail]
         found.append(BenchmarkSection(name, shown, runs.get(name), reason))

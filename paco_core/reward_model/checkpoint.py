@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paco_core.config.resolved import resolved_section
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.io.files import digest
 from paco_core.io.pictures import picture_digests
 from paco_core.models.content import content_of
@@ -78,7 +78,7 @@ def save(
     notes: dict[str, Any] = {"epoch": done.epoch, "within": done.within, "log": done.log, "best": None}
     if done.best is not None:
         groups["best"] = done.best.weights
-        notes["best"] = {"epoch": done.best.epoch, **plain(done.best.seen)}
+        notes["best"] = {"epoch": done.best.epoch, **to_jsonable(done.best.seen)}
     save_checkpoint(folder, Checkpoint(key, done.step, pack(groups), notes))
 
 

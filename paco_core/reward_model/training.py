@@ -32,7 +32,7 @@ from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.vision import FeatureCache
 from paco_core.reward_model.yes_probability import PairQuery, Score
-from paco_core.runtime.checkpoints import alone
+from paco_core.runtime.checkpoints import exclusive_training
 from paco_core.training import fsdp2
 from paco_core.training.checkpoint import try_to_save
 from paco_core.training.log import LOG, write_log
@@ -140,7 +140,7 @@ def train(  # noqa: PLR0913 - what a training reads, writes and reports to
     digest = lora.base_digest(network.model)
     store = checkpoints / training_key(params, examples, validation, base, digest, code)
     run = _Run(network, examples, validation, params, out, digest, store, processes, on_metrics, progress)
-    with alone(store) if processes.main else nullcontext():
+    with exclusive_training(store) if processes.main else nullcontext():
         processes.barrier()  # the first process repairs the checkpoints before any process reads them
         return run.to_the_end(say or (lambda _line: None))
 

@@ -42,7 +42,7 @@ def stage_folder(root: Path, stage: str) -> Path:
     return owner_root(root) / FOLDER / stage
 
 
-def listing(root: Path) -> list[CheckpointedRun]:
+def list_checkpoints(root: Path) -> list[CheckpointedRun]:
     """All checkpoints, the newest first. A training may replace its checkpoints at the same time."""
     folder = owner_root(root) / FOLDER
     runs: dict[Path, list[os.stat_result]] = defaultdict(list)
@@ -58,7 +58,7 @@ def listing(root: Path) -> list[CheckpointedRun]:
 
 
 @contextmanager
-def alone(place: Path) -> Iterator[None]:
+def exclusive_training(place: Path) -> Iterator[None]:
     """Be the only training of an identity; another one of it, in an experiment say, is waited for."""
     lock = _lock(place)
     with locked(lock):
@@ -79,7 +79,7 @@ def _remove(checkpoint: CheckpointedRun) -> None:
 
 def prune(root: Path, limit_gb: float) -> list[CheckpointedRun]:
     """Remove the oldest until all together take at most ``limit_gb``; those in use stay. Returns what went."""
-    checkpoints, removed = listing(root), []
+    checkpoints, removed = list_checkpoints(root), []
     total = sum(checkpoint.size for checkpoint in checkpoints)
     for checkpoint in reversed(checkpoints):
         if total <= limit_gb * 1e9:
@@ -99,12 +99,12 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[CheckpointedRun]:
         DataError: when nothing is kept of a stage that was named, or a training goes on with some of it, naming the
             training; nothing is removed then.
     """
-    checkpoints = listing(root)
-    known = {checkpoint.stage for checkpoint in checkpoints}
-    if unknown := [name for name in stages if name not in known]:
+    checkpoints = list_checkpoints(root)
+    stages_with_checkpoints = {checkpoint.stage for checkpoint in checkpoints}
+    if unknown := [name for name in stages if name not in stages_with_checkpoints]:
         raise DataError(
-            f"no checkpoint of {', '.join(unknown)}; {meant(unknown[0], known)}"
-            f"there are some of: {', '.join(sorted(known)) or 'none'}"
+            f"no checkpoint of {', '.join(unknown)}; {meant(unknown[0], stages_with_checkpoints)}"
+            f"there are some of: {', '.join(sorted(stages_with_checkpoints)) or 'none'}"
         )
     removed = [checkpoint for checkpoint in checkpoints if not stages or checkpoint.stage in stages]
     with ExitStack() as locks:
@@ -121,7 +121,7 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[CheckpointedRun]:
     return removed
 
 
-def text(checkpoints: Sequence[CheckpointedRun]) -> str:
+def checkpoint_table(checkpoints: Sequence[CheckpointedRun]) -> str:
     """A table for the terminal."""
     if not checkpoints:
         return "no checkpoints"

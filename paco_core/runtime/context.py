@@ -29,7 +29,7 @@ from paco_core.models.tokens import forget_texts, report_texts
 from paco_core.runtime import checkpoints, metrics_text
 from paco_core.runtime.code.inputs import StageInputs
 from paco_core.runtime.code.stage_code import StageCode
-from paco_core.runtime.process import prepare
+from paco_core.runtime.process import prepare_process
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.runtime.rounds import params_of, placed
@@ -101,10 +101,10 @@ class StageContext:
             owner = paths.producer(path)
             hint = f"; it is made by `dvc repro {owner}`" if owner else ""
             raise DataError(f"stage {self.label}: input {path} is missing{hint}")
-        named = path.as_posix()
-        md5 = self.code.files.get(named) or (self.inputs.deps.get(named) if self.inputs else None)
+        dep = path.as_posix()
+        md5 = self.code.files.get(dep) or (self.inputs.deps.get(dep) if self.inputs else None)
         if md5:
-            self.tracker.dataset(named.removeprefix("data/"), named, md5)
+            self.tracker.dataset(dep.removeprefix("data/"), dep, md5)
         return full
 
     def model(self, name: str) -> str | Path:
@@ -120,9 +120,9 @@ class StageContext:
         return atomic(self.root / self.place(path), replace=True)
 
     def progress(self, total: int, unit: str, label: str | None = None) -> Progress:
-        return Progress(total, label or self.label, unit, self.say)
+        return Progress(total, label or self.label, unit, self.log)
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """A plain line in the log of the terminal and of the Dagster run, without secrets."""
         line = redacted(line)
         print(line, file=sys.stderr, flush=True)
@@ -137,7 +137,7 @@ class StageContext:
         """End a stage that has nothing to do: its out ``path`` says why, and there are no figures."""
         with self.writing(path) as out:
             write_skipped(out, reason)
-        self.say(f"{self.label}: skipped: {reason}")
+        self.log(f"{self.label}: skipped: {reason}")
         self.report({}, skipped=reason)
 
     def report(
@@ -151,7 +151,7 @@ class StageContext:
                 shows them on its page, too.
             notes: are shown on the asset's page only.
         """
-        metrics = {**metrics, **report_texts(self.say)}
+        metrics = {**metrics, **report_texts(self.log)}
         self._reported = {**metrics, **notes}
         clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in metrics.items()}
         file = paths.metrics_file(self.name, self.item)
@@ -162,14 +162,14 @@ class StageContext:
             left = {k: v for k, v in left.items() if k not in of_model}
             self.tracker.metrics(of_model, measures=self._maker(self.place(path)))
         self.tracker.metrics(left)
-        self.say(f"{self.label}: {metrics_text.line(metrics, file.as_posix())}")
+        self.log(f"{self.label}: {metrics_text.metrics_line(metrics, file.as_posix())}")
 
     def _maker(self, path: Path) -> str | None:
         """The MLflow run that made an out of another stage; "" for this one, None where it is not known."""
         if any(path.as_posix() == out.path for out in stages_of(self.root)[self.label].outs):
             return ""
-        made = Lock.read(self.root).maker(path.as_posix())
-        run = records.recorded(self.root, made.stage, made.inputs.digest) if made else None
+        entry = Lock.read(self.root).maker(path.as_posix())
+        run = records.load_run(self.root, entry.stage, entry.inputs.digest) if entry else None
         return run.mlflow_run if run else None
 
     def run(self) -> Run:
@@ -201,7 +201,7 @@ class StageContext:
         try:
             checkpoints.prune(self.root, self.params.checkpoints_gb)
         except OSError as error:
-            self.say(f"warning: cannot remove old checkpoints ({error}); run `paco checkpoints drop` to free the disk")
+            self.log(f"warning: cannot remove old checkpoints ({error}); run `paco checkpoints drop` to free the disk")
 
 
 def _link(url: str | None, otherwise: str) -> Any:
@@ -230,7 +230,7 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
             the stage reads was changed meanwhile.
     """
     params = params_of(load(root / PARAMS_FILE), name, item)
-    prepare(params.threads)
+    prepare_process(params.threads)
     label = stage_label(name, item)
     reads = StageInputs.present(root, name, item)
     reads.validate_recorded_code(root)
@@ -263,7 +263,7 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
         reads.validate_unchanged(root, name, item)
         context._materialise()
         if inputs is not None:
-            records.keep(root, label, inputs.digest, context.run())
+            records.save_run(root, label, inputs.digest, context.run())
         context._prune_checkpoints()
 
 

@@ -17,13 +17,13 @@ def git_output(folder: Path, *args: str) -> str | None:
         DataError: when git refuses to read the checkout, because another user owns it, for example.
     """
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["git", *args], cwd=folder, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
         )
     except FileNotFoundError:
         return None
-    if done.returncode == 0:
-        return done.stdout.strip()
-    if not done.stderr.strip() or "not a git repository" in done.stderr:
+    if result.returncode == 0:
+        return result.stdout.strip()
+    if not result.stderr.strip() or "not a git repository" in result.stderr:
         return None
-    raise DataError(f"git cannot read the checkout {folder}: {one_line(done.stderr)}")
+    raise DataError(f"git cannot read the checkout {folder}: {one_line(result.stderr)}")

@@ -31,7 +31,7 @@ QUEUE = "queue"  # the folder of tickets
 
 @dataclass(frozen=True)
 class Machine:
-    """The GPUs of stages, and those that reward servers have to themselves; without any, servers share the stages'."""
+    """The GPUs of stages and of reward servers. If ``servers`` is empty, servers use the GPUs of stages."""
 
     stages: tuple[Gpu, ...] = ()
     servers: tuple[Gpu, ...] = ()
@@ -42,18 +42,18 @@ def visible(listing: Listing | None = None) -> list[Gpu]:
 
     A number in CUDA_VISIBLE_DEVICES is one of nvidia-smi's.
     """
-    gpus = (listing or nvidia_smi.listed()).gpus
+    gpus = (listing or nvidia_smi.list_gpus()).gpus
     visible_devices = os.environ.get(VISIBLE)
     if visible_devices is None:
         return gpus
     words = [word.strip() for word in visible_devices.split(",")]
     if "-1" in words:  # as CUDA reads it: the list ends there
         words = words[: words.index("-1")]
-    return [_called(word, gpus) for word in words if word]
+    return [_find_gpu(word, gpus) for word in words if word]
 
 
-def _called(word: str, gpus: Sequence[Gpu]) -> Gpu:
-    """The GPU of a number, or of a UUID or the beginning of one, as CUDA_VISIBLE_DEVICES takes them."""
+def _find_gpu(word: str, gpus: Sequence[Gpu]) -> Gpu:
+    """The GPU of an entry of CUDA_VISIBLE_DEVICES: a number, a UUID, or the beginning of a UUID."""
     exact = [gpu for gpu in gpus if word in (gpu.number, gpu.name)]
     begun = [gpu for gpu in gpus if word.startswith(("GPU-", "MIG-")) and gpu.name.startswith(word)]
     return next(iter(exact or (begun if len(begun) == 1 else [])), Gpu(word, word))
@@ -63,12 +63,12 @@ def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | Non
     """Divide the visible GPUs between stages and reward servers.
 
     Args:
-        chosen: numbers of those to use, in this order; None = all.
-        servers: how many, the last ones, reward servers have to themselves; None = ``needed`` where that leaves one.
-        needed: GPUs of one server; 0 where it computes on a processor.
+        chosen: numbers of the GPUs to use, in this order; None = all.
+        servers: number of GPUs for reward servers only, the last ones; None = ``needed`` if stages keep at least one.
+        needed: number of GPUs of one server; 0 if it computes on the CPU.
 
     Raises:
-        DataError: when a chosen one is not visible, or none is left for the stages.
+        DataError: when a chosen GPU is not visible, or no GPU is left for the stages.
     """
     by_number = {gpu.number: gpu for gpu in gpus}
     if chosen is not None:
@@ -81,26 +81,31 @@ def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | Non
         servers = needed if len(gpus) > needed else 0
     elif gpus and servers >= len(gpus):
         raise DataError(f"devices.servers: {servers} of {len(gpus)} GPUs for reward servers leaves none for the stages")
-    kept = len(gpus) - servers if gpus else 0
-    return Machine(tuple(gpus[:kept]), tuple(gpus[kept:]))
+    num_stages = len(gpus) - servers if gpus else 0
+    return Machine(tuple(gpus[:num_stages]), tuple(gpus[num_stages:]))
 
 
 def announce(machine: Machine) -> None:
-    """Name the machine's GPUs in the environment, for the servers that this process starts."""
+    """List the machine's GPUs in the environment, for the servers that this process starts."""
     os.environ[STAGES] = _names(machine.stages)
     os.environ[SERVERS] = _names(machine.servers)
 
 
-def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], object]) -> list[IO[bytes]]:
-    """Take ``count`` free GPUs for this process, and for what it turns into; waits until so many are free.
+def acquire(gpus: Sequence[Gpu], count: int, holder: str, log: Callable[[str], object]) -> list[IO[bytes]]:
+    """Lease ``count`` free GPUs for this process; wait until enough are free.
 
-    Processes that wait for some of the same GPUs are served in the order of their arrival.
+    Processes that wait for some of the same GPUs are served in the order of their arrival. This function sets
+    CUDA_VISIBLE_DEVICES, so call it before CUDA is used.
 
-    CUDA_VISIBLE_DEVICES names them from here on: to be called before CUDA is used. They are held until the returned
-    streams are closed, by every process that has them.
+    Args:
+        holder: name of the computation, for the messages of waiting processes.
+        log: prints that this process waits.
+
+    Returns:
+        The leases: streams. A GPU is free again when every process that inherited its stream has closed it.
 
     Raises:
-        DataError: when there are fewer.
+        DataError: when the machine has fewer GPUs.
     """
     if count > len(gpus):
         numbers = ", ".join(gpu.number for gpu in gpus)
@@ -110,16 +115,16 @@ def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], obje
         )
     waited = False
     with _enqueue(gpus) as ticket:
-        while not (found := _try(gpus, count, holder, ticket)):
+        while not (leases := _try_acquire(gpus, count, holder, ticket)):
             if not waited:
                 reason = _holders(gpus) or "other processes wait for them, too"
-                say(f"waiting for {'a GPU' if count == 1 else f'{count} GPUs'}: {reason}")
+                log(f"waiting for {'a GPU' if count == 1 else f'{count} GPUs'}: {reason}")
                 waited = True
             time.sleep(POLL_S)
-    os.environ[VISIBLE] = _names(gpu for gpu, _ in found)
-    for _, stream in found:
+    os.environ[VISIBLE] = _names(gpu for gpu, _ in leases)
+    for _, stream in leases:
         os.set_inheritable(stream.fileno(), True)
-    return [stream for _, stream in found]
+    return [stream for _, stream in leases]
 
 
 @contextmanager
@@ -148,47 +153,49 @@ def _is_next(ticket: Path, gpus: Sequence[Gpu]) -> bool:
     )
 
 
-def _try(gpus: Sequence[Gpu], count: int, holder: str, ticket: Path | None = None) -> list[tuple[Gpu, IO[bytes]]]:
+def _try_acquire(
+    gpus: Sequence[Gpu], count: int, holder: str, ticket: Path | None = None
+) -> list[tuple[Gpu, IO[bytes]]]:
     """The first ``count`` free GPUs with their locks; none if fewer are free or an earlier ``ticket`` comes first."""
     folder = _folder()
     # One process at a time: two who want both of two would have one each, and wait for ever.
     with locked(folder / "guard"), ExitStack() as undo:
         if ticket is not None and not _is_next(ticket, gpus):
             return []
-        found: list[tuple[Gpu, IO[bytes]]] = []
+        leases: list[tuple[Gpu, IO[bytes]]] = []
         for gpu in gpus:
-            if len(found) < count and (stream := try_hold(_file(folder, gpu))) is not None:
+            if len(leases) < count and (stream := try_hold(_file(folder, gpu))) is not None:
                 undo.callback(stream.close)
-                found.append((gpu, stream))
-        if len(found) < count:
+                leases.append((gpu, stream))
+        if len(leases) < count:
             return []
         undo.pop_all()
-        for _, stream in found:
+        for _, stream in leases:
             stream.truncate(0)
             stream.write(f"{holder}, process {os.getpid()}".encode())
             stream.flush()
-        return found
+        return leases
 
 
 @contextmanager
 def for_server(count: int, name: str) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
-    """The environment of a server that computes on ``count`` GPUs, and descriptors that it is to hold while it lives.
+    """The environment of a server on ``count`` GPUs, and the file descriptors that it inherits as leases.
 
-    It gets GPUs that no server has; where there are fewer, the last ones, shared with another server; where none are
-    kept for servers, what this process has.
+    The server gets free GPUs. If fewer are free, it shares the last GPUs with another server. If no GPUs are reserved
+    for servers, it uses those of this process.
     """
     numbers = [number for number in os.environ.get(SERVERS, "").split(",") if number]
     if not (count and numbers):
         yield {}, ()
         return
-    known = nvidia_smi.listed().gpus
-    gpus = [_called(number, known) for number in numbers]
-    found = _try(gpus, count, name)
-    with ExitStack() as held:
-        for _, stream in found:
-            held.enter_context(stream)
-        chosen = [gpu for gpu, _ in found] or gpus[-count:]
-        yield {VISIBLE: _names(chosen)}, tuple(stream.fileno() for _, stream in found)
+    gpus = nvidia_smi.list_gpus().gpus
+    candidates = [_find_gpu(number, gpus) for number in numbers]
+    leases = _try_acquire(candidates, count, name)
+    with ExitStack() as stack:
+        for _, stream in leases:
+            stack.enter_context(stream)
+        chosen = [gpu for gpu, _ in leases] or candidates[-count:]
+        yield {VISIBLE: _names(chosen)}, tuple(stream.fileno() for _, stream in leases)
 
 
 def _names(gpus: Iterable[Gpu]) -> str:
@@ -197,17 +204,17 @@ def _names(gpus: Iterable[Gpu]) -> str:
 
 
 def _holders(gpus: Sequence[Gpu]) -> str:
-    """Who has which GPU, as far as the files say."""
+    """The holder of each leased GPU, as its lock file states."""
     folder = _folder()
-    held = [(gpu, file) for gpu in gpus if is_held(file := _file(folder, gpu))]
-    return "; ".join(f"GPU {gpu.number} has {file.read_text(errors='replace')}" for gpu, file in held)
+    locked_files = [(gpu, file) for gpu in gpus if is_held(file := _file(folder, gpu))]
+    return "; ".join(f"GPU {gpu.number} has {file.read_text(errors='replace')}" for gpu, file in locked_files)
 
 
 def _folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"paco-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise DataError(f"{folder}: belongs to another user; GPUs are shared out by the locks in it. Remove it")
+        raise DataError(f"{folder}: belongs to another user, but contains this user's locks of GPUs. Remove it")
     return folder
 
 

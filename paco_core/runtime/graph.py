@@ -11,12 +11,12 @@ from dvc_project.project import Stage, stages_of
 
 def edges(stages: Iterable[Stage]) -> list[tuple[str, str]]:
     """(producer, consumer) pairs of entries: one depends on another when a dep equals, holds or lies in its out."""
-    known = list(stages)
+    entries = list(stages)
     return sorted(
         {
             (producer.group, consumer.group)
-            for consumer in known
-            for producer in known
+            for consumer in entries
+            for producer in entries
             if producer.group != consumer.group
             and any(overlap(dep, out) for dep in consumer.deps for out in producer.data)
         }

@@ -1,4 +1,4 @@
-"""Start a stage: the one body behind the terminal, Dagster and the schedules."""
+"""Start of a stage, for the terminal, Dagster and schedules."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from paco_core.runtime import launchers
 from paco_core.runtime.code.stage_code import StageCode, StageCodes
 from paco_core.runtime.context import StageContext, open_stage, stage_label
 from paco_core.runtime.launchers.rendezvous import launched_rank, lost_ranks
-from paco_core.runtime.placement import take_gpus
-from paco_core.runtime.process import prepare
+from paco_core.runtime.placement import acquire_gpus
+from paco_core.runtime.process import prepare_process
 from paco_core.runtime.rounds import params_of, placed
 from paco_core.runtime.stage import Stage
 
@@ -30,7 +30,7 @@ LOCKS = Path(".paco") / "stages"
 
 @dataclass(frozen=True)
 class Rank:
-    """What a further rank of a training knows: what the first one's context says, without its reports."""
+    """The context of a rank other than the first, which does not report."""
 
     params: Params
     root: Path
@@ -50,13 +50,15 @@ class Rank:
         return placed(self.root, self.label, path)
 
     def read(self, path: Path) -> Path:
-        """The absolute path of an input; the first rank has said where it is missing."""
+        """The absolute path of an input; the first rank reports a missing one."""
         return self.root / self.place(path)
 
 
 class StageFile(Protocol):
-    """A module of ``paco_core/stages``: what it declares, and what it does. ``assist(rank)`` runs on the further ranks
-    of a stage that declares ``processes``, with a :class:`Rank`; the others have none.
+    """A module of ``paco_core/stages``.
+
+    ``assist(rank)`` runs on all ranks but the first, with a :class:`Rank`. Only stages that declare ``processes`` have
+    it.
     """
 
     STAGE: Stage
@@ -66,8 +68,8 @@ class StageFile(Protocol):
         """Read inputs, compute, write outs and report."""
 
 
-def run_stage(name: str, stage: StageFile, item: str | None, root: Path) -> None:
-    """Run a stage inside its context, on GPUs and processes as its declaration says.
+def launch_stage(name: str, stage: StageFile, item: str | None, root: Path) -> None:
+    """Run a stage inside its context, on the GPUs and processes that it declares.
 
     Raises:
         ParamsError: for an unknown item or launcher, or invalid parameters.
@@ -75,12 +77,12 @@ def run_stage(name: str, stage: StageFile, item: str | None, root: Path) -> None
             cannot be written; when the environment's rank is not one that a launcher gave this stage.
     """
     _check_item(name, item, root)
-    launcher, rank, label = launchers.chosen(), launched_rank(), stage_label(name, item)
+    launcher, rank, label = launchers.current_launcher(), launched_rank(), stage_label(name, item)
     if rank:
         if stage.STAGE.processes is None:
             raise DataError(
-                f"{label} runs in one process, but by RANK={rank} this is a further one: run `unset RANK WORLD_SIZE`, "
-                "or leave the launcher out"
+                f"{label} runs in one process, but RANK={rank} belongs to a second one: run `unset RANK WORLD_SIZE`, "
+                "or start the stage without a launcher"
             )
         _assist(name, stage, item, root)
         return
@@ -89,14 +91,14 @@ def run_stage(name: str, stage: StageFile, item: str | None, root: Path) -> None
             targets.writable(root / out.path)
     with ExitStack() as gpus:
         if rank is None:
-            for lease in _placed(name, stage.STAGE, item, root, launcher):
+            for lease in _place_stage(name, stage.STAGE, item, root, launcher):
                 gpus.enter_context(lease)
         with only_run(root, label), open_stage(name, item, root, stage.STAGE) as ctx, lost_ranks(), rarely_collected():
             stage.run(ctx)
 
 
-def _placed(name: str, stage: Stage, item: str | None, root: Path, launcher: launchers.Name) -> list[IO[bytes]]:
-    """Take the GPUs that the stage computes on; turn into the launcher of its processes where there are several.
+def _place_stage(name: str, stage: Stage, item: str | None, root: Path, launcher: launchers.Name) -> list[IO[bytes]]:
+    """Lease the GPUs of the stage. If it has several processes, replace this process by their launcher.
 
     On a Ray cluster, Ray places the work.
     """
@@ -112,27 +114,27 @@ def _placed(name: str, stage: Stage, item: str | None, root: Path, launcher: lau
         total, machines = accelerated.configured_processes(root, device)
         processes = total // machines  # on this machine
     holder = f"{stage_label(name, item)} of {root}"
-    leases = [] if launcher == "ray" else take_gpus(device, processes, holder, params)
+    leases = [] if launcher == "ray" else acquire_gpus(device, processes, holder, params)
     if launches:
-        prepare(params.threads)  # else accelerate gives each rank one thread
+        prepare_process(params.threads)  # otherwise accelerate gives each rank one thread
         accelerated.replace_process(name, item, root, device, None if launcher == "accelerate" else processes)
     return leases
 
 
 def _check_item(name: str, item: str | None, root: Path) -> None:
     declared = [stage.item for stage in stages_of(root).values() if stage.group == name]
-    items = [known for known in declared if known is not None]
+    items = [declared_item for declared_item in declared if declared_item is not None]
     if declared and not items and item is not None:
         raise ParamsError(f"stage {name} has no items: run it without --item {item}")
     if items and item not in items:
-        found = "needs --item" if item is None else f"has no item {item!r}"
-        raise ParamsError(f"stage {name} {found}; items (dvc.yaml): {', '.join(items)}")
+        problem = "needs --item" if item is None else f"has no item {item!r}"
+        raise ParamsError(f"stage {name} {problem}; items (dvc.yaml): {', '.join(items)}")
 
 
 def _assist(name: str, stage: StageFile, item: str | None, root: Path) -> None:
-    """A further rank of a training that accelerate or torchrun started; it neither reports nor writes files."""
+    """Run a rank other than the first, which accelerate or torchrun started. It does not report or write files."""
     params = params_of(load(root / PARAMS_FILE), name, item)
-    prepare(params.threads)
+    prepare_process(params.threads)
     with lost_ranks(), rarely_collected():
         stage.assist(Rank(params, root, name, item))
 
@@ -143,12 +145,12 @@ def lock_file(root: Path, label: str) -> Path:
 
 @contextmanager
 def only_run(root: Path, label: str) -> Iterator[None]:
-    """Be the only process that runs this stage of this project.
+    """Lock this stage of this project for this process.
 
-    DVC's own locks end with DVC, but a stage lives on if DVC is killed with ``kill -9``.
+    DVC's own locks end with DVC, but a stage continues to run if DVC is killed with ``kill -9``.
 
     Raises:
-        DataError: when another one does, with its process id and what to do.
+        DataError: when another process runs the stage, with its process id and the remedy.
     """
     path = lock_file(root, label)
     try:
@@ -164,10 +166,10 @@ def only_run(root: Path, label: str) -> Iterator[None]:
 
 def _under_way(label: str, path: Path) -> str:
     process, _, host = path.read_text().partition(" ")
-    if not process:  # it took the lock a moment ago
+    if not process:  # it acquired the lock a moment ago
         return f"stage {label} has just been started by another process: wait for it, and run again"
-    where = "" if host == socket.gethostname() else f" on {host}"  # a folder that a cluster shares
+    host_suffix = "" if host == socket.gethostname() else f" on {host}"  # a folder that a cluster shares
     return (
-        f"stage {label} still runs as process {process}{where} (started by a run that was killed, perhaps): "
-        f"wait for it, or end it with `kill {process}`{where}, and run again"
+        f"stage {label} still runs as process {process}{host_suffix} (started by a run that was killed, perhaps): "
+        f"wait for it, or end it with `kill {process}`{host_suffix}, and run again"
     )

@@ -6,36 +6,36 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-FIGURES_IN_A_LINE = 8
+METRICS_PER_LINE = 8
 _WITH_AFTER = ("before", "change", "change_low", "change_high", "change_missing")
 
 
-def as_text(figures: Mapping[str, Any]) -> dict[str, str]:
+def as_text(metrics: Mapping[str, Any]) -> dict[str, str]:
     """Figures as text; those before and after a training together, with the change and its interval."""
-    found: dict[str, str] = {}
-    for key, value in figures.items():
+    texts: dict[str, str] = {}
+    for key, value in metrics.items():
         name, _, end = key.rpartition(".")
-        paired = f"{name}.before" in figures and f"{name}.after" in figures
+        paired = f"{name}.before" in metrics and f"{name}.after" in metrics
         if paired and end == "after":
-            found[name] = f"{_short(figures[f'{name}.before'])} -> {_short(value)}{_change(figures, name)}"
+            texts[name] = f"{_short(metrics[f'{name}.before'])} -> {_short(value)}{_change(metrics, name)}"
         elif not (paired and end in _WITH_AFTER):
-            found[key] = _short(value)
-    return found
+            texts[key] = _short(value)
+    return texts
 
 
-def line(figures: Mapping[str, Any], file: str) -> str:
+def metrics_line(metrics: Mapping[str, Any], file: str) -> str:
     """The first figures in one line, and where the others stand."""
-    texts = [f"{key} {text}" for key, text in as_text(figures).items()]
-    more = len(texts) - FIGURES_IN_A_LINE
-    return ", ".join(texts[:FIGURES_IN_A_LINE]) + (f"; {more} more in {file}" if more > 0 else "")
+    texts = [f"{key} {text}" for key, text in as_text(metrics).items()]
+    num_omitted = len(texts) - METRICS_PER_LINE
+    return ", ".join(texts[:METRICS_PER_LINE]) + (f"; {num_omitted} more in {file}" if num_omitted > 0 else "")
 
 
-def _change(figures: Mapping[str, Any], name: str) -> str:
-    change, low, high = (figures.get(f"{name}.change{end}") for end in ("", "_low", "_high"))
+def _change(metrics: Mapping[str, Any], name: str) -> str:
+    change, low, high = (metrics.get(f"{name}.change{end}") for end in ("", "_low", "_high"))
     if not _is_known(change):
         return ""
     interval = f", 95% interval {low:+.3f} to {high:+.3f}" if _is_known(low) and _is_known(high) else ""
-    missing = f", {figures[f'{name}.change_missing']:g} missing" if f"{name}.change_missing" in figures else ""
+    missing = f", {metrics[f'{name}.change_missing']:g} missing" if f"{name}.change_missing" in metrics else ""
     return f" ({change:+.3f}{interval}{missing})"
 
 

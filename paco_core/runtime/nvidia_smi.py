@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 #: The oldest driver that CUDA 13.0 runs on (its release notes, table of drivers for Linux); PyTorch 2.13 and vLLM 0.32
 #: are built with it.
 OLDEST_DRIVER = "580.65.06"
-TIMEOUT_S = 30.0  # without persistence mode it starts the driver of each card first: seconds; a hung driver: for ever
+TIMEOUT_S = 30.0  # without persistence mode it needs seconds to start the driver; if the driver hangs, it never answers
 _QUERY = ("--query-gpu=index,uuid,memory.total,mig.mode.current,driver_version", "--format=csv,noheader,nounits")
 _CARD = re.compile(
     r"(?P<number>\d+), *(?P<name>GPU-[^,\s]+), *(?P<mebibytes>[^,]*), *(?P<mig>[^,]*), *(?P<driver>[^,]*)"
 )
-#: Lines of ``nvidia-smi -L``: a card, and below it each part that CUDA computes on in its place.
-_LISTED = re.compile(
+#: Lines of ``nvidia-smi -L``: a card, and below it its MIG parts.
+_LISTING_LINE = re.compile(
     r"GPU \d+: .*\(UUID: (?P<card>GPU-[^)]+)\)|\s+MIG \S*?\.(?P<gb>\d+)gb\S* .*\(UUID: (?P<part>MIG-.+)\)"
 )
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: ``number`` is the tool's, for people and ``devices``; ``name`` (a UUID) belongs to no other one."""
+    """A GPU: ``number`` is that of nvidia-smi, as in ``devices``; ``name`` is its UUID."""
 
     number: str
     name: str
@@ -41,7 +41,7 @@ class Listing:
 
     @property
     def too_old(self) -> str | None:
-        """Why PyTorch and vLLM find no GPU on this driver; None where they may."""
+        """Why PyTorch and vLLM find no GPU with this driver; None if the driver is new enough."""
         if self.driver is None or _numbers(self.driver) >= _numbers(OLDEST_DRIVER):
             return None
         return f"driver {self.driver}: PyTorch and vLLM need {OLDEST_DRIVER} or newer (CUDA 13); update the driver"
@@ -51,18 +51,18 @@ def _numbers(driver: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", driver)] or [10**6]  # one that does not say is not too old
 
 
-def listed() -> Listing:
-    """Ask nvidia-smi, for at most :data:`TIMEOUT_S`. A card in MIG mode counts as its parts."""
+def list_gpus() -> Listing:
+    """Query nvidia-smi, for at most :data:`TIMEOUT_S`. A card in MIG mode is listed as its parts."""
     if (tool := shutil.which("nvidia-smi")) is None:
         return Listing()
     try:
         lines, trouble = _answer(tool, *_QUERY)
-        cards = [found for line in lines if (found := _CARD.fullmatch(line))]
+        cards = [match for line in lines if (match := _CARD.fullmatch(line))]
         strange = [line for line in lines if not _CARD.fullmatch(line)]
         parts: dict[str, list[Gpu]] = {}
         if any(card["mig"].strip() == "Enabled" for card in cards):
-            more, also = _answer(tool, "-L")
-            parts, trouble = _parts(more), trouble or also
+            part_lines, parts_trouble = _answer(tool, "-L")
+            parts, trouble = _parts(part_lines), trouble or parts_trouble
     except (OSError, subprocess.TimeoutExpired) as error:
         return Listing([], _why(error))
     gpus = [gpu for card in cards for gpu in _gpus(card, parts)]
@@ -71,12 +71,12 @@ def listed() -> Listing:
 
 
 def _answer(tool: str, *words: str) -> tuple[list[str], str | None]:
-    """Lines of its output, and its exit status where that is not 0, with what it wrote to stderr.
+    """The lines of nvidia-smi's output, and its error: exit status and first line of stderr, None for status 0.
 
     Raises:
         OSError: when it cannot be run.
-        subprocess.TimeoutExpired: when it does not end. It is killed and not waited for: inside a hung driver not even
-            a kill ends it.
+        subprocess.TimeoutExpired: when it does not end. It is killed, but not waited for: a process inside a hung
+            driver cannot be killed.
     """
     process = subprocess.Popen(
         [tool, *words],
@@ -110,11 +110,11 @@ def _gpus(card: re.Match[str], parts: dict[str, list[Gpu]]) -> list[Gpu]:
 
 
 def _parts(lines: list[str]) -> dict[str, list[Gpu]]:
-    """The parts of each card, by its name; CUDA_VISIBLE_DEVICES takes them by name alone."""
-    found: dict[str, list[Gpu]] = {}
+    """The MIG parts of each card, by its UUID. CUDA_VISIBLE_DEVICES accepts a part by its UUID only."""
+    parts: dict[str, list[Gpu]] = {}
     card = ""
-    for line in filter(None, map(_LISTED.match, lines)):
+    for line in filter(None, map(_LISTING_LINE.match, lines)):
         card = line["card"] or card
         if line["part"]:
-            found.setdefault(card, []).append(Gpu(line["part"], line["part"], float(line["gb"])))
-    return found
+            parts.setdefault(card, []).append(Gpu(line["part"], line["part"], float(line["gb"])))
+    return parts

@@ -1,4 +1,4 @@
-"""Places stages and reward servers on the GPUs of this machine, as ``devices`` in params.yaml divides them."""
+"""Placement of stages and reward servers on the GPUs of this machine, by ``devices`` in params.yaml."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from paco_core.runtime.nvidia_smi import Gpu, Listing
 
 
 def server_gpus(params: Params) -> int:
-    """GPUs that one reward server computes on."""
+    """The number of GPUs of one reward server."""
     return params.serving.tensor_parallel if params.serving.device.startswith("cuda") else 0
 
 
-def machine_of(params: Params, listing: Listing | None = None) -> gpus.Machine:
-    """The GPUs that are visible here (``listing``; None = asked now), divided between stages and reward servers.
+def divide_gpus(params: Params, listing: Listing | None = None) -> gpus.Machine:
+    """Divide the visible GPUs (``listing``; None = query them now) between stages and reward servers.
 
     Raises:
         DataError: as :func:`paco_core.runtime.gpus.divide`.
@@ -28,24 +28,30 @@ def machine_of(params: Params, listing: Listing | None = None) -> gpus.Machine:
     return gpus.divide(gpus.visible(listing), params.devices.gpus, params.devices.servers, server_gpus(params))
 
 
-def take_gpus(
-    device: str, count: int, holder: str, params: Params, say: Callable[[str], object] = print
+def acquire_gpus(
+    device: str, count: int, holder: str, params: Params, log: Callable[[str], object] = print
 ) -> list[IO[bytes]]:
-    """Take as many GPUs as a computation needs, where its device is any GPU (``cuda``), and say which servers have.
+    """Lease ``count`` GPUs if the device is any GPU (``cuda``), and list those of servers in the environment.
 
-    Returns what holds them while it is open. A numbered device (``cuda:1``) is taken at its word.
+    A numbered device (``cuda:1``) is used without a lease.
+
+    Args:
+        holder: see :func:`paco_core.runtime.gpus.acquire`.
+
+    Returns:
+        The leases, open streams.
 
     Raises:
         DataError: when there are fewer GPUs, or ``devices`` does not fit this machine.
     """
     if not (device.startswith("cuda") or server_gpus(params)):
         return []
-    listing = nvidia_smi.listed()
+    listing = nvidia_smi.list_gpus()
     if listing.trouble:
-        say(f"nvidia-smi: {listing.trouble}; a GPU that it does not list is not reserved for this computation")
-    machine = machine_of(params, listing)
+        log(f"nvidia-smi: {listing.trouble}; a GPU that it does not list is not reserved for this computation")
+    machine = divide_gpus(params, listing)
     gpus.announce(machine)
-    return gpus.take(machine.stages, count, holder, say) if device == "cuda" and machine.stages else []
+    return gpus.acquire(machine.stages, count, holder, log) if device == "cuda" and machine.stages else []
 
 
 class _ProcessGpu:
@@ -63,35 +69,35 @@ _PROCESS_GPU = _ProcessGpu()
 
 @contextmanager
 def one_gpu(
-    devices: Sequence[str], holder: str, params: Params, say: Callable[[str], object] = print
+    devices: Sequence[str], holder: str, params: Params, log: Callable[[str], object] = print
 ) -> Iterator[None]:
-    """Within, this process has a GPU of its own where one of its devices is any GPU (``cuda``).
+    """Lease one GPU for this process during the block, if one of its devices is any GPU (``cuda``).
 
-    To be entered before CUDA is used, which importing diffusers does: modules import it where they load a pipeline.
-    All who compute in one process share the GPU; the last to leave gives it back.
+    Enter it before CUDA is used. An import of diffusers uses CUDA, so modules import it when they load a pipeline. All
+    users in one process share the GPU; the last one releases it.
 
     Raises:
-        DataError: as :func:`take_gpus`, and what ``say`` raises instead of waiting.
+        DataError: as :func:`acquire_gpus`; also any exception that ``log`` raises to avoid waiting.
     """
-    if launchers.chosen() == "ray":  # Ray places the work
+    if launchers.current_launcher() == "ray":  # Ray places the work
         yield
         return
     device = "cuda" if "cuda" in devices else devices[0]
     with _PROCESS_GPU.lock:
         if not _PROCESS_GPU.users:
             if _PROCESS_GPU.gpus and device == "cuda":
-                _PROCESS_GPU.leases = gpus.take(_PROCESS_GPU.gpus, 1, holder, say)
+                _PROCESS_GPU.leases = gpus.acquire(_PROCESS_GPU.gpus, 1, holder, log)
             else:
-                _PROCESS_GPU.leases = take_gpus(device, 1, holder, params, say)
+                _PROCESS_GPU.leases = acquire_gpus(device, 1, holder, params, log)
                 _PROCESS_GPU.gpus = tuple(gpus.visible()) if _PROCESS_GPU.leases else ()
         if _PROCESS_GPU.leases:
             _PROCESS_GPU.users += 1
-        held = bool(_PROCESS_GPU.leases)
+        is_user = bool(_PROCESS_GPU.leases)
     try:
         yield
     finally:
         with _PROCESS_GPU.lock:
-            if held:
+            if is_user:
                 _PROCESS_GPU.users -= 1
                 if not _PROCESS_GPU.users:
                     for lease in _PROCESS_GPU.leases:
@@ -100,11 +106,11 @@ def one_gpu(
 
 
 def announce_servers(root: Path) -> None:
-    """Say which GPUs reward servers have, where no stage has said so in this process's environment.
+    """List the GPUs of reward servers in the environment, unless a stage has done so.
 
-    Outside a project a server computes on what is visible to its starter.
+    Outside a project, a server uses the visible GPUs.
     """
     if gpus.SERVERS not in os.environ and (root / PARAMS_FILE).is_file():
         params = load(root / PARAMS_FILE)
         if server_gpus(params):
-            gpus.announce(machine_of(params))
+            gpus.announce(divide_gpus(params))

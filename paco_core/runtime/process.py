@@ -11,14 +11,14 @@ from paco_core.runtime.tracking import Terminated
 #: glibc's allocator gives blocks of more bytes than the first back to the kernel as soon as they are free, and others
 #: where more than the second lie free at the heap's end. By default that is soon some megabytes, and each layer of a
 #: decoder has its memory cleared by the kernel anew: 30% of the processor time of decoding 128 px pictures.
-MAPPED_BYTES, KEPT_BYTES = 256 << 20, 1 << 30
+MAPPED_BYTES, RETAINED_BYTES = 256 << 20, 1 << 30
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-def prepare(threads: int) -> None:
+def prepare_process(threads: int) -> None:
     """Set the number of threads, unless the environment has it, and let SIGTERM end the process as an exception.
 
-    Freed memory is kept for the next layer instead of being given back, at most :data:`KEPT_BYTES`.
+    Freed memory is kept for the next layer instead of being given back, at most :data:`RETAINED_BYTES`.
 
     To be called before torch is imported: its libraries read the environment once. The exception lets MLflow runs end
     as KILLED.
@@ -34,7 +34,7 @@ def _keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's, and musl has none
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, RETAINED_BYTES)
 
 
 def _on_sigterm(_signal: int, _frame: object) -> None:

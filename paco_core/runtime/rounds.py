@@ -24,9 +24,9 @@ def placed(root: Path, label: str, path: Path) -> Path:
     stage = stages_of(root).get(label)
     if stage is None or stage.item is None or paths.in_round(stage.group) is None:
         return path
-    own = Path(PLACE, str(stage.item), path.relative_to(paths.DATA)) if path.is_relative_to(paths.DATA) else path
+    round_path = Path(PLACE, str(stage.item), path.relative_to(paths.DATA)) if path.is_relative_to(paths.DATA) else path
     declared = (*stage.deps, *(out.path for out in stage.outs))
-    return own if any(overlap(own.as_posix(), known) for known in declared) else path
+    return round_path if any(overlap(round_path.as_posix(), dep_or_out) for dep_or_out in declared) else path
 
 
 def params_of(params: Params, name: str, item: str | None) -> Params:

@@ -53,8 +53,8 @@ class Check:
 
     def reports(self, root: Path, item: str | None = None) -> list[CheckReport]:
         """What it finds; no report where no recipe is of the kind that it looks at."""
-        found = self.run(root, item)
-        return list(found) if isinstance(found, Sequence) else [found]
+        reports = self.run(root, item)
+        return list(reports) if isinstance(reports, Sequence) else [reports]
 
 
 def library_check(place: str, says: str, reads: Path = Path("data")) -> Check:
@@ -68,8 +68,8 @@ def library_check(place: str, says: str, reads: Path = Path("data")) -> Check:
     module, _, name = place.partition(":")
 
     def run(root: Path, _item: str | None) -> CheckReport | Sequence[CheckReport]:
-        found: CheckReport | Sequence[CheckReport] = getattr(import_module(module), name)(root / reads)
-        return found
+        reports: CheckReport | Sequence[CheckReport] = getattr(import_module(module), name)(root / reads)
+        return reports
 
     return Check(name, run, says)
 
@@ -134,7 +134,7 @@ def write_skipped(folder: Path, reason: str) -> None:
     write_json(folder / FILE, {"reason": reason})
 
 
-def skipped(folder: Path) -> str | None:
+def skip_reason(folder: Path) -> str | None:
     """Why the stage that made ``folder`` did nothing; None where it did something, or has not run.
 
     Raises:

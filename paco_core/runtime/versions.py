@@ -13,7 +13,7 @@ from dvc_project.hashing import Workspace
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 
-RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
+VERSIONS_DIR = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
 
 
 def folder_of_version(root: Path, path: str, md5: str) -> Path:
@@ -31,7 +31,7 @@ def folder_of_version(root: Path, path: str, md5: str) -> Path:
         with locked(target.with_suffix(".lock")):
             # Links may dangle once the cache was cleaned, and lead to what somebody wrote through them.
             if not target.is_dir() or md5_of_folder(root, target) != md5:
-                restore(root, md5, target)
+                link_version(root, md5, target)
         return target
     except DataError:
         if not (root / path).is_dir() or Workspace(root).md5(path) != md5:
@@ -52,16 +52,16 @@ def copy_of_version(root: Path, path: str, md5: str, copy: Callable[[Path], Path
     with locked(target.with_suffix(".lock")):
         if not target.is_dir() or md5_of_folder(root, target) != md5:
             with tempfile.TemporaryDirectory(dir=target.parent) as aside:
-                found = copy(Path(aside))
-                if found is None or md5_of_folder(root, found) != md5:
+                copied = copy(Path(aside))
+                if copied is None or md5_of_folder(root, copied) != md5:
                     return None
                 with atomic(target, replace=True) as part:
-                    found.replace(part)
+                    copied.replace(part)
     return target
 
 
 def _place(root: Path, path: str, version: str) -> Path:
-    return root / RESTORED / Path(path).name / version.removesuffix(".dir")
+    return root / VERSIONS_DIR / Path(path).name / version.removesuffix(".dir")
 
 
 def md5_of_folder(root: Path, folder: Path) -> str | None:
@@ -69,7 +69,7 @@ def md5_of_folder(root: Path, folder: Path) -> str | None:
     return Workspace(root, heeding=False).md5(folder.relative_to(root).as_posix())
 
 
-def restore(root: Path, md5: str, target: Path) -> None:
+def link_version(root: Path, md5: str, target: Path) -> None:
     """Lay a recorded version of a folder out from DVC's cache, as links: read it, do not write to it.
 
     Raises:

@@ -80,4 +80,4 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     """
     from paco_core.runtime import launch
 
-    launch.run_stage(name, stage_file(name), item, root)
+    launch.launch_stage(name, stage_file(name), item, root)

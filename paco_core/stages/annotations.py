@@ -76,15 +76,15 @@ def run(ctx: StageContext) -> None:
             validate_answered(RankingTask(instances, panels, ctx.params.annotations, ctx.root), ctx.round, ctx.label)
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
         votes = collect_votes(
-            RankingTask(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say)
+            RankingTask(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.log)
         )
     if not votes.rankings:
-        ctx.say(f"annotations: none of {len(instances)} instances is ranked (source {ctx.params.annotations.source!r})")
+        ctx.log(f"annotations: none of {len(instances)} instances is ranked (source {ctx.params.annotations.source!r})")
     agreed = measure_agreement(votes.rankings)
     table = to_table(adjudicate(votes.rankings, votes.undecided).values())
     if 0 < len(table) < len(instances):
         left = len(instances) - len(table)
-        ctx.say(
+        ctx.log(
             f"annotations: {left} of {len(instances)} instances ({left / len(instances):.1%}) have no ranking, and "
             f"make no pairs (source {ctx.params.annotations.source!r})"
         )
@@ -95,7 +95,7 @@ def run(ctx: StageContext) -> None:
             whole.to_parquet(out / f"{name}.parquet", index=False)
         files.write_json(out / "agreement.json", {"source": ctx.params.annotations.source, **agreed.as_json()})
     if len(agreed.annotators) > 1:
-        ctx.say(agreed.text())
+        ctx.log(agreed.text())
     ctx.report(
         {
             "rankings": len(table),

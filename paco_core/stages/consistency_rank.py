@@ -109,7 +109,7 @@ def run(ctx: StageContext) -> None:
         result.table().to_parquet(out / "per_instance.parquet", index=False)
         write_tables(out, "ConsistencyRank", result.tables(CONSISTENCY_RANK, template))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
-    rejected.print(ctx.say)
+    rejected.print(ctx.log)
     ctx.report({**result.metrics(), "rejected": len(rejected)}, {"reward.": paths.REWARD_MERGED})
 
 
@@ -123,7 +123,7 @@ def _of_round(ctx: StageContext) -> None:
     from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
     from paco_core.data.annotation.rounds import randomly_selected_ids
     from paco_core.data.records.panels import PanelStore
-    from paco_core.io.answer import plain
+    from paco_core.io.answer import to_jsonable
     from paco_core.io.files import read_table, write_json
 
     params, reward = ctx.params.consistency_rank, ctx.params.reward
@@ -151,7 +151,9 @@ def _of_round(ctx: StageContext) -> None:
     best = {name: bench.best_above_worst(scores[name], rankings, **draws) for name in models}
     with ctx.writing(paths.CONSISTENCY_RANK) as out:
         out.mkdir()
-        write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": plain(best)})
+        write_json(
+            out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": to_jsonable(best)}
+        )
         result.table().to_parquet(out / "per_instance.parquet", index=False)
         write_tables(out, f"ConsistencyRank, round {ctx.round}", result.tables([], template))
     ctx.tracker.artifact(ctx.root / ctx.place(paths.CONSISTENCY_RANK), "tables")

@@ -121,7 +121,7 @@ def _keep_all(ctx: StageContext, records: list[PromptRecord]) -> None:
     """Every prompt, without a look at how similar they are."""
     from paco_core.data.records.records import write_prompts
 
-    ctx.say("diverse_prompts: neither target nor threshold: every prompt is kept, none is embedded")
+    ctx.log("diverse_prompts: neither target nor threshold: every prompt is kept, none is embedded")
     with ctx.writing(paths.DIVERSE_PROMPTS) as out:
         write_prompts(out / "prompts.jsonl", records)
     ctx.report({"prompts_before": len(records), "prompts": len(records)})

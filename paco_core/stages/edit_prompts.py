@@ -46,8 +46,8 @@ def run(ctx: StageContext) -> None:
 
     found = edit_prompts(ctx.params.edit_prompts, ctx.root)
     if ctx.params.edit_prompts.source == "none":
-        ctx.say("edit_prompts.source is 'none': there are no editing prompts")
-    found.rejected.print(ctx.say)
+        ctx.log("edit_prompts.source is 'none': there are no editing prompts")
+    found.rejected.print(ctx.log)
     with ctx.writing(paths.EDIT_PROMPTS) as out:
         out.mkdir()
         found.write(out)

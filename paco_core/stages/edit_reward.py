@@ -59,7 +59,7 @@ def run(ctx: StageContext) -> None:
 
     if params.source is not None:
         cases, rejected = read_edit_bench(ctx.read(Path(params.source)))
-        rejected.print(ctx.say)
+        rejected.print(ctx.log)
     else:
         cases, rejected = draw_edit_cases(params.count, params.size, params.seed), Rejected()
     models: dict[str, tuple[str, str | Path]] = {

@@ -155,9 +155,9 @@ def run(ctx: StageContext) -> None:
     if painted:
         _show(ctx, painted, reference)
     else:
-        ctx.say("edits.painters names no editor: nothing is painted")
+        ctx.log("edits.painters names no editor: nothing is painted")
     with ctx.writing(paths.EDITS) as out:
         out.mkdir()
         write_painted(out, edits, {edit.id: p.image for edit, p in zip(edits, painted, strict=True)})
-    cut = report(cuts_of(painted), ctx.say)
+    cut = report(cuts_of(painted), ctx.log)
     ctx.report({"pictures": len(edits), "painters": len(ctx.params.edits.painters), **cut})

@@ -109,7 +109,7 @@ def _rate(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list
 
     assert cases.reference is not None, "cases of edits have reference pictures"
     words = wording(params.prompts, ctx.root)
-    ctx.say(f"{viescore.describe_queries(painted, words)}, to {params.endpoint.model}, asked in {words.name}")
+    ctx.log(f"{viescore.describe_queries(painted, words)}, to {params.endpoint.model}, asked in {words.name}")
     with ctx.progress(2 * len(painted), "questions", "gedit viescore") as progress:
         ratings = viescore.rate_edits(painted, cases.reference, params.endpoint, words, ctx.root, progress.advance)
     rejected = {name: int(count) for name, count in ratings.counts.items() if name.startswith("rejected.")}
@@ -127,7 +127,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.published import GEDIT
     from paco_core.benchmarks.tables import write_tables
     from paco_core.benchmarks.viescore_prompts import wording
-    from paco_core.io.answer import plain
+    from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json, write_jsonl
     from paco_core.painting import paint as painting
     from paco_core.painting.painted import cuts_of
@@ -144,7 +144,7 @@ def run(ctx: StageContext) -> None:
         ratings = None if params.viescore is None else _rate(ctx, params.viescore, cases, painted)
         table = table if ratings is None else table.assign(**ratings.columns)
     else:
-        ctx.say("no recipe of policies.recipes edits pictures: there is nothing to measure")
+        ctx.log("no recipe of policies.recipes edits pictures: there is nothing to measure")
     result = compare_edits(table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed)
     published = [row.as_dict() for row in GEDIT]
     with ctx.writing(paths.GEDIT) as out:
@@ -157,7 +157,7 @@ def run(ctx: StageContext) -> None:
             rated = viescore.ratings_table(rows, model, words)
             tree["viescore"] = {"judge": model, "wording": words.name, "rows": rows}
             write_jsonl(out / "answers.jsonl", ratings.answers)
-        write_json(out / "results.json", plain(tree))
+        write_json(out / "results.json", to_jsonable(tree))
         table.to_parquet(out / "per_prompt.parquet", index=False)
         write_tables(out, "GEdit-Bench", result.tables(GEDIT, rated))
         if painted:
@@ -168,5 +168,5 @@ def run(ctx: StageContext) -> None:
     ctx.tracker.artifact(ctx.root / paths.GEDIT, "tables")
     counts = {} if ratings is None else {f"viescore.{name}": float(count) for name, count in ratings.counts.items()}
     recipes = recipes_of(EDITS, ctx.params.policies)
-    cut = report(cuts_of(painted), ctx.say)
+    cut = report(cuts_of(painted), ctx.log)
     ctx.report({**result.metrics(), **counts, **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})

@@ -99,7 +99,7 @@ def run(ctx: StageContext) -> None:
     recipe = grids.Painting.from_params(params, ctx.root, adapter)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     if not jobs:
-        ctx.say(f"grids: nothing is painted: {'grids.seeds is empty' if records else 'there are no prompts'}")
+        ctx.log(f"grids: nothing is painted: {'grids.seeds is empty' if records else 'there are no prompts'}")
     model = model_at(ctx.root, params.model, "grids.model")
     if jobs:
         refuse_window("grids", params, ctx.root)
@@ -107,12 +107,12 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(out_path) as out, ctx.progress(len(jobs), "pictures") as progress:
         images = grids.GridFiles(out / "images")  # until they are in the shard
         apart = partial(grids.paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
-        batch_size = (apart if launchers.chosen() == "ray" else grids.paint)(
+        batch_size = (apart if launchers.current_launcher() == "ray" else grids.paint)(
             jobs,
             images.save,
             partial(TextToImage.load, model, params, adapter=adapter),
             batch_size=params.batch_size,
-            say=ctx.say,
+            say=ctx.log,
             advance=progress.advance,
         )
         for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds) or 1]):
@@ -124,5 +124,5 @@ def run(ctx: StageContext) -> None:
                 shutil.copytree(shard, out / shard.name)
             grids.write_grids(out / f"round-{ctx.round}", jobs, images)
         shutil.rmtree(images.folder)
-    cut = report(cut_prompts(model, records, params.max_sequence_length) if jobs else {}, ctx.say)
+    cut = report(cut_prompts(model, records, params.max_sequence_length) if jobs else {}, ctx.log)
     ctx.report({"pictures": len(jobs), "prompts": len(records), "batch_size": batch_size, **cut})

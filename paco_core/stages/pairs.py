@@ -75,7 +75,7 @@ def run(ctx: StageContext) -> None:
     editing = editing_pairs(params.editing, ctx.root)
     edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     painted = add_painted(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
-    editing.rejected.print(ctx.say)
+    editing.rejected.print(ctx.log)
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
     texts = {record.idx: record.prompt for record in prompts}
     themes = [(r.idx, r.theme) for r in prompts] + [(p.prompt_id, p.theme or "") for p in imported.pairs]
@@ -113,7 +113,7 @@ def run(ctx: StageContext) -> None:
         editing.write(out, imported.md5s.keys())
         write_json(out / "summary.json", {**rules, "counts": figures})
     if leaked:
-        ctx.say(f"pairs: {leaked}; pairs.leakage is 'report'")
+        ctx.log(f"pairs: {leaked}; pairs.leakage is 'report'")
     ctx.report(figures)
 
 
@@ -143,7 +143,7 @@ def _held(
     if params.keep_out is not None:
         bench = read(ctx.root / params.keep_out)
         held = bench.held()
-        ctx.say(f"pairs: {len(bench.prompts)} prompts and {len(bench.refs)} pictures of {params.keep_out} are kept out")
+        ctx.log(f"pairs: {len(bench.prompts)} prompts and {len(bench.refs)} pictures of {params.keep_out} are kept out")
     if imported.source is not None:
         refs = set(benchmark["reference"]).union(*benchmark["candidates"])
         held = Held(held.prompts, held.panels | {digest(ref) for ref in refs})

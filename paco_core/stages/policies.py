@@ -170,7 +170,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.policies.adapted import adapted
     from paco_core.runtime import checkpoints
     from paco_core.runtime.provenance.chain import ENDPOINT_TAG
-    from paco_core.runtime.provenance.text import ship
+    from paco_core.runtime.provenance.text import write_provenance
     from paco_core.runtime.tracking.models import registered_name
     from paco_core.tasks.table import task_of
     from paco_core.tasks.training import Summary, train_recipe
@@ -182,7 +182,7 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(final) as out, ctx.progress(recipe.epochs, "epochs") as progress:
         out.mkdir()
         reports = Reports(
-            say=ctx.say,
+            say=ctx.log,
             metrics=lambda values, epoch: ctx.tracker.metrics(
                 {**summary.of(values), **values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
             ),
@@ -203,8 +203,8 @@ def run(ctx: StageContext) -> None:
             ctx.endpoint = judges
             ctx.tracker.tags({ENDPOINT_TAG: judges})
         command = f"python -m paco_core run {ctx.name} --item {ctx.item}"
-        if problem := ship(out, final, ctx.root, ctx.label, command, ctx.inputs, ctx.code, ctx.endpoint):
-            ctx.say(problem)
+        if problem := write_provenance(out, final, ctx.root, ctx.label, command, ctx.inputs, ctx.code, ctx.endpoint):
+            ctx.log(problem)
     adapter = ctx.root / final / "adapter"
     ctx.tracker.adapter(
         registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}

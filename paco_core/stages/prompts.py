@@ -45,9 +45,9 @@ def run(ctx: StageContext) -> None:
         write_prompts(out / "prompts.jsonl", made.records)
         if made.rejected:
             made.rejected.write(out / "rejected.jsonl")
-    made.rejected.print(ctx.say, paths.PROMPTS / "rejected.jsonl")
+    made.rejected.print(ctx.log, paths.PROMPTS / "rejected.jsonl")
     if params.engine == "none":
-        ctx.say("prompts.engine is 'none': there are no prompts")
+        ctx.log("prompts.engine is 'none': there are no prompts")
     shares = Counter((r.category, r.task_name) for r in made.records)
     ctx.report(
         {

@@ -40,13 +40,13 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.files import write_json
     from paco_core.report import page
     from paco_core.runtime.code.stage_code import is_code
-    from paco_core.runtime.provenance.records import recorded_runs
+    from paco_core.runtime.provenance.records import load_runs
 
     for dep in stages_of(ctx.root)[ctx.label].deps:  # the page says itself what is missing
         if not is_code(dep) and (ctx.root / dep).exists():
             ctx.read(Path(dep))
     lock = Lock.read(ctx.root)
-    report = page.build(ctx.root, ctx.params, lock, recorded_runs(ctx.root, lock))
+    report = page.build(ctx.root, ctx.params, lock, load_runs(ctx.root, lock))
     with ctx.writing(paths.REPORT) as out:
         out.mkdir()
         (out / "index.html").write_text(report.html, encoding="utf-8")

@@ -133,7 +133,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
             ctx.code.digest,
             on_metrics=lambda values, step: ctx.tracker.metrics({**values, "samples_seen": progress.done}, step),
             progress=progress,
-            say=ctx.say,
+            say=ctx.log,
         )
         card = adapter_card(
             params,
@@ -156,13 +156,13 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
     from paco_core.reward_model.published import evaluate_published, keep_adapter
 
     params = ctx.params.reward
-    ctx.say(f"{params.source} {params.weights}, nothing is trained")
+    ctx.log(f"{params.source} {params.weights}, nothing is trained")
     with ctx.writing(paths.REWARD_LORA) as part:
         adapter = keep_adapter(ctx.root, params, part)
         if validation:
-            before, after = evaluate_published(ctx.root, params, adapter, validation, say=ctx.say)
+            before, after = evaluate_published(ctx.root, params, adapter, validation, say=ctx.log)
     if not validation:
-        ctx.say("reward_lora: there are no validation pairs: the published weights are not validated here")
+        ctx.log("reward_lora: there are no validation pairs: the published weights are not validated here")
         return ctx.report({"steps": 0.0}, validated="no: there are no validation pairs")
     _show(ctx, after, most_wrong(validation, after.scores))
     gain = accuracy_gain(before, after, validation)

@@ -88,7 +88,7 @@ def run(ctx: StageContext) -> None:
     plain = [replace(example.query, instruction=question(None)) for example in compared if not example.ordered]
     labels: list[bool | None] = [example.consistent for example in compared if not example.ordered]
     if not queries:
-        ctx.say(f"reward_merged: there are no validation pairs; {DRAWN} drawn ones take their place")
+        ctx.log(f"reward_merged: there are no validation pairs; {DRAWN} drawn ones take their place")
         drawn = drawn_pairs(DRAWN, DRAWN_PX)
         queries = [PairQuery(first, second, render(params.template, theme=theme)) for first, second, theme in drawn]
     if not plain:

@@ -121,5 +121,5 @@ def run(ctx: StageContext) -> None:
     for name, size in dict.fromkeys((p.policy, p.size) for p in paired):
         shown = [p for p in paired if (p.policy, p.size) == (name, size)]
         ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
-    cut = report(cuts_of(painted), ctx.say)
+    cut = report(cuts_of(painted), ctx.log)
     ctx.report({**result.metrics(), **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})

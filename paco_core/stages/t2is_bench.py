@@ -80,10 +80,10 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.runtime.stage import skipped
+    from paco_core.runtime.stage import skip_reason
 
     params = ctx.params.t2is_bench
-    if reason := skipped(ctx.read(paths.T2IS)):
+    if reason := skip_reason(ctx.read(paths.T2IS)):
         return ctx.skip(paths.T2IS_BENCH, f"t2is was skipped: {reason}")
     if not (params.consistency or params.alignment or params.aesthetics):
         return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
@@ -94,7 +94,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
     from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
     from paco_core.benchmarks.tables import write_tables
-    from paco_core.io.answer import plain
+    from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
 
@@ -105,11 +105,11 @@ def run(ctx: StageContext) -> None:
         storybook=ctx.params.world == "storybook",
     )
     sets = _sets(ctx, questions, rejected)
-    rejected.print(ctx.say)
+    rejected.print(ctx.log)
     with open_parts(params, ctx.params.reward, questions, ctx.root) as parts:
         counts = count_queries(sets, parts)
         for name, part in parts.items():
-            ctx.say(f"{name}: {counts[name]} questions about {len(sets)} sets to {part.judge}")
+            ctx.log(f"{name}: {counts[name]} questions about {len(sets)} sets to {part.judge}")
         with ctx.progress(sum(counts.values()), "questions") as progress:
             table, failed = evaluate_sets(sets, parts, ctx.params.serving.max_failed_share, progress.advance)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
@@ -126,7 +126,7 @@ def run(ctx: StageContext) -> None:
             }
             if layouts:
                 result["layouts"] = layouts
-            write_json(out / "results.json", plain(result))
+            write_json(out / "results.json", to_jsonable(result))
             table.to_parquet(out / "per_set.parquet", index=False)
             labels = {s.method: s.label for s in sets}
             by_label = {s.label: estimates[s.method] for s in sets}

@@ -83,10 +83,10 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.runtime.stage import skipped
+    from paco_core.runtime.stage import skip_reason
 
     params = ctx.params.vistory
-    if reason := skipped(ctx.read(paths.T2IS)):
+    if reason := skip_reason(ctx.read(paths.T2IS)):
         return ctx.skip(paths.VISTORY, f"t2is was skipped: {reason}")
     if reason := _nothing_asked(params):
         return ctx.skip(paths.VISTORY, reason)
@@ -95,16 +95,16 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.t2is_bench.evaluators import count_queries, evaluate_sets
     from paco_core.benchmarks.tables import write_tables
     from paco_core.benchmarks.vistory import estimate_stories, result_tables
-    from paco_core.io.answer import plain
+    from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
 
     rejected = Rejected()
     stories = _stories(ctx, rejected)
-    rejected.print(ctx.say)
+    rejected.print(ctx.log)
     parts = dict(_parts(ctx))
     questions = sum(count_queries(stories, parts).values())
-    ctx.say(f"{questions} questions about {len(stories)} painted stories")
+    ctx.log(f"{questions} questions about {len(stories)} painted stories")
     with ctx.progress(questions, "questions") as progress:
         table, failed = evaluate_sets(stories, parts, ctx.params.serving.max_failed_share, progress.advance)
     draws = {"resamples": params.bootstrap, "seed": params.seed}
@@ -118,7 +118,7 @@ def run(ctx: StageContext) -> None:
             "judges": {name: part.judge for name, part in parts.items()},
             "failed": dict(failed),
         }
-        write_json(out / "results.json", plain(result))
+        write_json(out / "results.json", to_jsonable(result))
         table.to_parquet(out / "per_story.parquet", index=False)
         by_label = {labels[method]: row for method, row in estimates.items()}
         write_tables(out, "ViStoryBench", result_tables(by_label, parts, table["prompt_id"].nunique()))

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from dvc_project.project import stages_of
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_json
-from paco_core.runtime.tracking.views import page
+from paco_core.runtime.tracking.views import view_url
 from paco_core.stages import declaration, names
 
 LINEAGE = "asset-groups?expanded="  # Dagster's page of the whole graph, and the groups that are open on it
@@ -22,7 +22,7 @@ def links(root: Path, dagster: str, mlflow: str) -> dict[str, str]:
     found = {"lineage": f"{dagster}/{LINEAGE}{','.join(f'global@global:{group}' for group in groups)}"}
     for name in names():
         if declaration(name).view and (experiment := _experiment(root, name)):
-            found[f"{name} compared"] = page(mlflow, experiment, name)
+            found[f"{name} compared"] = view_url(mlflow, experiment, name)
     if (report := root / paths.REPORT / "index.html").is_file():
         found["report"] = report.resolve().as_uri()
     return found

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from paco_core.experiments.comparison import compare
-from paco_core.runtime.tracking import unsent
+from paco_core.runtime.tracking import count_journals
 from tests.support import REPOSITORY
 from tests.support.waiting import until
 
@@ -74,7 +74,7 @@ def test_experiments_in_the_workspace_aside_and_queued_are_tracked_and_compared(
         run(world, "dvc", "exp", "run", "--queue", "-n", f"queued-{seed}", "-S", f"prompts.seed={seed}")
     run(world, "dvc", "exp", "run", "--run-all", "--jobs", "2")
     seeds = {"here": "1", "aside": "2", "queued-3": "3", "queued-4": "4"}
-    until(lambda: len(runs(world)) == len(seeds) and not unsent(world), 200)
+    until(lambda: len(runs(world)) == len(seeds) and not count_journals(world), 200)
 
     made = {found.data.tags["dvc.experiment"]: found for found in runs(world)}
     assert {name: found.data.params["prompts.seed"] for name, found in made.items()} == seeds

@@ -86,7 +86,7 @@ def test_a_server_killed_in_mid_run_gets_every_figure_once(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     server.start()
     said: list[str] = []
-    with open_run(project, "paco/policies/flux", "policies/x", {}, say=said.append) as tracker:
+    with open_run(project, "paco/policies/flux", "policies/x", {}, print_line=said.append) as tracker:
         assert tracker.run_id is not None
         for step in range(300):
             tracker.metrics({"train/loss": step / 7, "samples_seen": step * 96}, step)

@@ -17,7 +17,7 @@ from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.planning.preflight import check_project
 from paco_core.reward_model.golden import read_golden
-from paco_core.runtime.stage import skipped
+from paco_core.runtime.stage import skip_reason
 from paco_core.stages import declared
 from tests.e2e.conftest import run_dvc
 from tests.support.project_copy import copy_project
@@ -99,7 +99,7 @@ def test_a_policy_is_trained_and_measured_and_the_rest_is_skipped(repository: Pa
         assert next(iter(metrics(root, stage).values())) == 0, stage
     for stage in ("policies-kontext_edit", "policies-qwen_edit", "consistency_rank", "edit_reward"):
         assert metrics(root, stage) == {}, f"{stage}: no figure, rather than a zero"
-        assert skipped(root / "data" / stage.replace("-", "/")), stage
+        assert skip_reason(root / "data" / stage.replace("-", "/")), stage
     assert metrics(root, "reward_lora") == {"steps": 0.0}, "published weights are not said to be validated"
     assert "pairs" not in metrics(root, "reward_merged") and metrics(root, "reward_merged")["drawn_pairs"] == 8
     golden = read_golden(root / "data" / "reward_merged")

@@ -39,7 +39,7 @@ def write(root: Path) -> None:
     """A run of some figures; each is written down in ``acknowledged`` once the tracker has taken it."""
     micro.quiet_tracking()
     taken = os.open(root / "acknowledged", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    with open_run(root, "faults", "run", {}, say=print) as tracker:
+    with open_run(root, "faults", "run", {}, print_line=print) as tracker:
         for step in range(STEPS):
             tracker.metrics({"loss": step / 7}, step)
             os.write(taken, f"{step}\n".encode())

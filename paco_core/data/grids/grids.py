@@ -289,7 +289,7 @@ def paint_apart(
     batches = [by_size[start : start + batch_size] for start in range(0, len(by_size), batch_size)]
     make = partial(GridPainter, load, [job.request for job in by_size], batch_size)
     smallest = batch_size
-    for number, made in launchers.spread(batches, make, gpu=gpu, threads=threads):
+    for number, made in launchers.map_pieces(batches, make, gpu=gpu, threads=threads):
         for line in made.messages:
             say(line)
         for grid_id, png in made.pictures.items():

@@ -242,7 +242,7 @@ def ask_apart(
     pieces = [items[start : start + size] for start in range(0, len(items), size)]
     replies: dict[int, list[Reply[A]]] = {}
     make = partial(Asker[T, A], chat.params, question, chat.journal.path, list(chat.journal.rows))
-    for number, asked in launchers.spread(pieces, make):
+    for number, asked in launchers.map_pieces(pieces, make):
         for row in asked.lines:
             chat.journal.append(row)
         chat.counts.add(asked.counts)
@@ -266,7 +266,7 @@ def ask_all(
     Raises:
         ChatError: also when, all questions having been asked, the endpoint did not serve some of them.
     """
-    if launchers.chosen() == "ray":
+    if launchers.current_launcher() == "ray":
         replies = ask_apart(chat, list(items), question, advance)
     else:
         replies = chat.ask_here(items, question, advance)

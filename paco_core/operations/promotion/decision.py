@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.io.check_report import CheckReport
 from paco_core.operations.promotion.measuring import pair_up
 from paco_core.operations.promotion.paired import Paired, paired
@@ -71,7 +71,7 @@ class Decision:
     cut_prompts: int = 0  # of the cases, longer than the policy reads
 
     def as_dict(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = plain(asdict(self))
+        cleaned: dict[str, Any] = to_jsonable(asdict(self))
         return cleaned
 
     def metrics(self) -> dict[str, float]:

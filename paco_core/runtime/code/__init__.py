@@ -1,1 +1,1 @@
-"""Which code, files and parameters a stage is made of, and what ``dvc.lock`` recorded of them."""
+"""The code, files and parameters that a stage depends on, and the versions of them that ``dvc.lock`` records."""

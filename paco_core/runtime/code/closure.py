@@ -15,8 +15,8 @@ from paco_core.io.files import DataError, digest
 from paco_core.runtime.code.source import Source, SourceCache, bytes_digest
 
 PACKAGE = Path(__file__).parents[2]
-#: How a stage or a server is started and kept, reports its progress and is tracked: none of it changes what comes out.
-#: Parameters are compared by value, so the modules that describe them are here, too.
+#: Modules that start a stage or a server, show its progress or track it. They do not change its output. The modules
+#: that describe parameters are here, too, because parameters are compared by value.
 PLUMBING = frozenset(
     {
         "paco_core",
@@ -44,22 +44,25 @@ NOT_COMPUTING = frozenset(
      "pydantic", "ray", "requests", "rich", "ruamel", "starlette", "tqdm", "uvicorn", "yaml"}
 )  # fmt: skip
 
-#: What a library computes with where our own code imports the library alone: a pipeline's text encoders, tokenizers and
-#: image processors come with the pipeline.
+#: Libraries that another library uses to compute. Our code may import only the latter: the text encoders, tokenizers
+#: and image processors of a pipeline come with the pipeline.
 COMPUTES_WITH = {
     "diffusers": ("PIL", "transformers"),
     "open_clip": ("PIL", "timm", "torchvision"),
     "transformers": ("PIL", "tokenizers", "torchvision"),
 }
-#: Names that a list of all installed packages, half a second of work, need not be asked for.
+#: Distributions of modules with another name. To list all installed packages takes half a second.
 _OTHER_NAMES = {"PIL": "pillow", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}
 
 
 @dataclass(frozen=True)
 class Closure:
-    """Digests of modules and of the files beside them, by path below the root; versions of libraries.
+    """The code that modules run.
 
-    An entry of a registry counts as ``PATH#NAME``.
+    Attributes:
+        modules: digests of modules and of the data files next to them, by path below the root. An entry of a registry
+            has the path ``PATH#NAME``.
+        libraries: versions of distributions.
     """
 
     modules: dict[str, str] = field(default_factory=dict)
@@ -67,25 +70,25 @@ class Closure:
 
 
 class Code:
-    """The Python code below one project's root, each file read once.
+    """The Python code below the root of a project. Each file is read once.
 
     Args:
-        cache: where to keep what was read, so that the next process reads changed files only.
+        cache: file of the :class:`SourceCache`, with which the next process parses changed files only.
     """
 
     def __init__(self, root: Path, cache: Path | None = None) -> None:
         self.root = root.resolve()
         self.sources = SourceCache(cache)
         self._files: dict[str, Path | None] = {}
-        self._named_beside: dict[Path, dict[str, str]] = {}
+        self._data_digests: dict[Path, dict[str, str]] = {}
         self._libraries: dict[str, bool] = {}
         self._paths: dict[Path, str] = {}
-        own = (self.root / "paco_core" / "__init__.py").is_file()
-        # Top-level name -> folder; all others lie below the root.
-        self._places = {"paco_core": self.root if own else PACKAGE.parent}
+        has_own_library = (self.root / "paco_core" / "__init__.py").is_file()
+        # Top-level name -> folder; all other modules are below the root.
+        self._places = {"paco_core": self.root if has_own_library else PACKAGE.parent}
 
     def locate(self, module: str) -> bool:
-        """Look for a module that parameters name: below the root, else where Python finds it."""
+        """Find a module that parameters name, below the root or on Python's path; whether it exists."""
         name = module.partition(".")[0]
         if self.file(module) is not None or name in self._places:
             return self.file(module) is not None
@@ -100,25 +103,27 @@ class Code:
         return self.file(module) is not None
 
     def closure(self, modules: Iterable[str], words: Set[str] = frozenset()) -> Closure:
-        """All that these modules run.
+        """The code that these modules run.
 
-        A registry's entry counts if one of ``words`` is its name; where none of its names is among them, all do.
+        Args:
+            words: strings that may be names of registry entries. Only the entries with these names count; if a registry
+                has none of these names, all its entries count.
 
         Raises:
-            DataError: when a file is no Python, or one of ``modules`` is nowhere.
+            DataError: when a file is not valid Python, or one of ``modules`` does not exist.
         """
         todo = list(modules)
         for name in todo:
             if self.file(name) is None:
-                raise DataError(f"module {name}: there is no such file below {self.root}")
-        seen: set[str] = set()
-        found: dict[str, str] = {}
+                raise DataError(f"module {name}: no file below {self.root} defines it")
+        visited: set[str] = set()
+        digests: dict[str, str] = {}
         libraries: set[str] = set()
         while todo:
             name = todo.pop()
-            if name in seen or name in PLUMBING or f"{name}.".startswith(PLUMBING_ROOMS):
+            if name in visited or name in PLUMBING or f"{name}.".startswith(PLUMBING_ROOMS):
                 continue
-            seen.add(name)
+            visited.add(name)
             file = self.file(name)
             if file is None:
                 library = name.partition(".")[0]
@@ -127,16 +132,16 @@ class Code:
                 continue
             source = self.sources.read(file, name if file.name == "__init__.py" else name.rpartition(".")[0])
             if source.digest:
-                found[self._path(file)] = source.digest
-            found |= self._beside(file, source)
+                digests[self._path(file)] = source.digest
+            digests |= self._data_files(file, source)
             entries = _entries(source, words)
-            found |= {f"{self._path(file)}#{entry}": where for entry, where in entries.items()}
+            digests |= {f"{self._path(file)}#{entry}": target for entry, target in entries.items()}
             todo += self._needed(name, source, entries)
         self.sources.save()
-        return Closure(dict(sorted(found.items())), _versions(libraries))
+        return Closure(dict(sorted(digests.items())), _versions(libraries))
 
     def digest(self, path: str) -> str | None:
-        """The present digest of what :class:`Closure` names by ``path``; None when it is gone."""
+        """The present digest of a path of :class:`Closure`; None if the file or entry no longer exists."""
         path, _, entry = path.partition("#")
         file = next((base / path for base in (self.root, *self._places.values()) if (base / path).is_file()), None)
         if file is None:
@@ -146,7 +151,7 @@ class Code:
         return self.sources.read(file, "").digest if file.suffix == ".py" else bytes_digest(file)
 
     def file(self, module: str) -> Path | None:
-        """The file of a module below the root; None for a library's, and for a name that is no module."""
+        """The file of a module below the root; None for a module of a library and for other names."""
         if module not in self._files:
             self._files[module] = self._find(module)
         return self._files[module]
@@ -163,11 +168,11 @@ class Code:
         parts = name.split(".")
         needed = [".".join(parts[:end]) for end in range(1, len(parts))]  # a package runs before its modules
         needed += [other for other in source.imports if self.file(other) or self._is_library(other)]
-        needed += [other for other in source.named if self.file(other)]
-        return needed + [where.partition(":")[0] for where in entries.values()]
+        needed += [other for other in source.module_names if self.file(other)]
+        return needed + [target.partition(":")[0] for target in entries.values()]
 
     def _is_library(self, module: str) -> bool:
-        """Whether a dotted name begins with an installed package from elsewhere that computes."""
+        """Whether a dotted name begins with an installed third-party package that computes."""
         name = module.partition(".")[0]
         if name not in self._libraries:
             self._libraries[name] = self._computes(name)
@@ -178,25 +183,25 @@ class Code:
             return False
         return not (self.root / name).is_dir() and _installed(name)
 
-    def _beside(self, file: Path, source: Source) -> dict[str, str]:
-        """Templates and the like that the module names, each read once."""
-        if file not in self._named_beside:
-            self._named_beside[file] = self._read_beside(file, source)
-        return self._named_beside[file]
+    def _data_files(self, file: Path, source: Source) -> dict[str, str]:
+        """Digests of the data files, for example templates, that a module names."""
+        if file not in self._data_digests:
+            self._data_digests[file] = self._hash_data_files(file, source)
+        return self._data_digests[file]
 
-    def _read_beside(self, file: Path, source: Source) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name in source.beside:
+    def _hash_data_files(self, file: Path, source: Source) -> dict[str, str]:
+        digests: dict[str, str] = {}
+        for name in source.file_names:
             place = file.parent / name
             if place.is_dir() and not any(place.glob("*.py")):
                 files = sorted(path for path in place.rglob("*") if path.is_file())
             else:
                 files = [place] if place.is_file() and place.suffix != ".py" else []
-            found |= {self._path(path): bytes_digest(path) for path in files}
-        return found
+            digests |= {self._path(path): bytes_digest(path) for path in files}
+        return digests
 
     def _path(self, file: Path) -> str:
-        """Relative to the folder that the module was looked for in."""
+        """The path relative to the folder in which the module was found."""
         if file not in self._paths:
             base = next((place for place in self._places.values() if file.is_relative_to(place)), self.root)
             self._paths[file] = file.relative_to(base).as_posix()
@@ -204,12 +209,12 @@ class Code:
 
 
 def _entries(source: Source, words: Set[str]) -> dict[str, str]:
-    """Entries of a module's registries that count: those that ``words`` name, else all of a table."""
-    found: dict[str, str] = {}
+    """The registry entries of a module that count: those with a name in ``words``, or all entries of a registry."""
+    matches: dict[str, str] = {}
     for table in source.registries:
-        named = table.keys() & words
-        found |= {entry: where for entry, where in table.items() if not named or entry in named}
-    return found
+        selected = table.keys() & words
+        matches |= {entry: target for entry, target in table.items() if not selected or entry in selected}
+    return matches
 
 
 @cache
@@ -221,16 +226,16 @@ def _installed(name: str) -> bool:
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
-    """Distribution -> version of these top-level packages."""
-    found: dict[str, str] = {}
+    """Distribution -> version, for these top-level packages."""
+    versions: dict[str, str] = {}
     for name in sorted(names):
         for distribution in _distributions(name):
-            found[distribution] = _version(distribution)
-    return dict(sorted(found.items()))
+            versions[distribution] = _version(distribution)
+    return dict(sorted(versions.items()))
 
 
-def installed(distribution: str) -> str | None:
-    """The version of a distribution, None where it is not installed."""
+def installed_version(distribution: str) -> str | None:
+    """The version of a distribution, None if it is not installed."""
     try:
         return _version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -244,7 +249,7 @@ def _version(distribution: str) -> str:
 
 @cache
 def _distributions(name: str) -> tuple[str, ...]:
-    """What to install for ``import name``."""
+    """The distributions that provide ``import name``."""
     for distribution in (name, _OTHER_NAMES.get(name)):
         try:
             if distribution:
@@ -256,9 +261,9 @@ def _distributions(name: str) -> tuple[str, ...]:
 
 
 def environment_digest(python: str | Path) -> str:
-    """Digest of the packages, with versions, that are installed beside an interpreter; "" where none are found.
+    """Digest of the packages, with versions, in the environment of an interpreter; "" if none are found.
 
-    They are read off the names of their ``.dist-info`` folders: no process is started for it.
+    They are read from the names of their ``.dist-info`` folders, without starting a process.
     """
     place = shutil.which(python)
     if place is None:

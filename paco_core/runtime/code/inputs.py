@@ -1,4 +1,4 @@
-"""The inputs of a stage: md5s of what it reads, its parameters, and whether they stayed the same while it ran."""
+"""The inputs of a stage: md5s of its deps, its parameters, and a check that they did not change while it ran."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError, md5_of, read_text, read_yaml
 from paco_core.runtime.code.stage_code import StageCode, StageCodes, is_code
 
-SHOWN = 5  # changes in one message
+MAX_CHANGES = 5  # changes in one message
 
 
 @dataclass(frozen=True)
 class StageInputs:
-    """What a stage reads, as it was at one moment.
+    """The inputs of a stage at one moment.
 
     Attributes:
         code: its code, libraries, resolved parameters, and the files that parameters name.
-        recipe: md5s and parameters as ``dvc.lock`` would record them; None where ``dvc.yaml`` does not know the stage
+        recipe: md5s and parameters as ``dvc.lock`` would record them; None if ``dvc.yaml`` does not declare the stage
             or an input is missing.
-        written: of each file, its size and the time of its last write, by path below the root.
+        written: size and time of the last write (ns) of each file, by path below the root.
     """
 
     label: str
@@ -37,7 +37,7 @@ class StageInputs:
 
     @classmethod
     def present(cls, root: Path, name: str, item: str | None) -> StageInputs:
-        """Those of a stage that starts now.
+        """The inputs of a stage that starts now.
 
         Raises:
             ParamsError: when ``params.yaml`` is invalid.
@@ -50,25 +50,25 @@ class StageInputs:
         return cls(label, code, recipe, dict(_written(root, sorted(paths))))
 
     def validate_recorded_code(self, root: Path) -> None:
-        """Compare the code on disk with what the stage ``code`` recorded: DVC records that as what ran.
+        """Compare the code on disk with the code file of the stage ``code``, which DVC records as the code that ran.
 
         Raises:
-            DataError: naming what differs.
+            DataError: with the differences.
         """
         for path in (dep for dep in (self.recipe.deps if self.recipe else ()) if is_code(dep)):
             if (root / path).is_file() and (text := read_text(root / path)) != self.code.text:
                 changes = self.code.changes(StageCode.from_text(text)) or [f"the format of {path} changed"]
                 raise DataError(
-                    f"stage {self.label}: {_listed(changes)} since {path} was written; run `dvc repro`, or "
-                    "`dvc repro code` before this stage alone"
+                    f"stage {self.label}: {_summary(changes)} since {path} was written; run `dvc repro`, or "
+                    "`dvc repro code` before you run only this stage"
                 )
 
     def validate_unchanged(self, root: Path, name: str, item: str | None) -> None:
-        """Compare the present inputs with these: DVC records the present ones as what ran.
+        """Compare the present inputs, which DVC records, with these.
 
         Raises:
-            DataError: naming what was changed meanwhile. A file that was written again with equal content counts: the
-                stage may have read it in between.
+            DataError: with the changes. A file that was written again with equal content counts as changed: the stage
+                may have read it in between.
         """
         try:
             now = StageInputs.present(root, name, item)
@@ -77,8 +77,8 @@ class StageInputs:
             changes = [str(error)]
         if changes:
             raise DataError(
-                f"stage {self.label}: {_listed(changes)} while it ran, so its result is not recorded; run it again, "
-                "and leave its parameters, code and files alone meanwhile"
+                f"stage {self.label}: {_summary(changes)} while it ran, so its result is not recorded; run it again, "
+                "and do not change its parameters, code and files while it runs"
             )
 
     def _differences(self, before: StageInputs) -> Iterator[str]:
@@ -97,9 +97,9 @@ class StageInputs:
             yield from (f"{path} was written again" for path in paths)
 
 
-def _listed(changes: list[str]) -> str:
-    more = [f"and {len(changes) - SHOWN} more changed"] if len(changes) > SHOWN else []
-    return "; ".join([*changes[:SHOWN], *more])
+def _summary(changes: list[str]) -> str:
+    suffix = [f"and {len(changes) - MAX_CHANGES} more changed"] if len(changes) > MAX_CHANGES else []
+    return "; ".join([*changes[:MAX_CHANGES], *suffix])
 
 
 def _written(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -113,14 +113,15 @@ def _written(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, tuple[int,
                 yield os.path.normpath(f"{path}/{name}"), (state.st_size, state.st_mtime_ns)
 
 
-def present_inputs(root: Path, label: str, made_of: StageCode | None = None) -> Inputs | None:
-    """What a stage that starts now reads; None where ``dvc.yaml`` does not know it or an input is missing.
+def present_inputs(root: Path, label: str, code: StageCode | None = None) -> Inputs | None:
+    """The recipe of a stage that starts now; None if ``dvc.yaml`` does not declare it or an input is missing.
 
-    Code counts as it is, also where the stage ``code`` has not written it down yet. Data are hashed, unless they are
-    known not to have changed since (:mod:`dvc_project.md5s`).
+    The recipe contains the present code, even if the stage ``code`` has not recorded it yet. Data are hashed, unless
+    they are known to be unchanged (:mod:`dvc_project.md5s`).
 
     Args:
-        made_of: the stage's present code, where the caller has it.
+        label: of the stage, ``grids@0``.
+        code: the present code of the stage; None = compute it.
 
     Raises:
         ParamsError: when ``params.yaml`` is invalid.
@@ -129,17 +130,17 @@ def present_inputs(root: Path, label: str, made_of: StageCode | None = None) -> 
     stage = stages_of(root).get(label)
     if stage is None:
         return None
-    code = [dep for dep in stage.deps if is_code(dep)]
-    workspace, data = Workspace(root), [dep for dep in stage.deps if dep not in code]
+    code_deps = [dep for dep in stage.deps if is_code(dep)]
+    workspace, data = Workspace(root), [dep for dep in stage.deps if dep not in code_deps]
     if not all((root / dep).exists() for dep in data):
         return None
     deps = {dep: str(workspace.md5(dep)) for dep in data}
-    if code:
-        text = (made_of or StageCodes.present(root).of(stage.group, stage.item)).text
-        deps |= {dep: md5_of(text.encode()) for dep in code}
+    if code_deps:
+        text = (code or StageCodes.present(root).of(stage.group, stage.item)).text
+        deps |= {dep: md5_of(text.encode()) for dep in code_deps}
     return Inputs({dep: deps[dep] for dep in stage.deps}, present_params(root, stage.params))
 
 
-def present_params(root: Path, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Any]]:
-    """The present values of dotted keys by file; absent keys are absent."""
-    return {file: select(read_yaml(root / file), keys) for file, keys in wanted.items()}
+def present_params(root: Path, keys_by_file: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Any]]:
+    """The present values of dotted keys, by file; keys that are absent in a file are absent here."""
+    return {file: select(read_yaml(root / file), keys) for file, keys in keys_by_file.items()}

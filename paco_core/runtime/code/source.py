@@ -1,7 +1,7 @@
-"""What one Python file says, apart from how it is written down: a digest of its code, and the modules it needs.
+"""Source files: a digest of the code of a Python file, and the modules that it needs.
 
-Comments, docstrings and layout change nothing that a program computes, so they are no part of the digest; nor is what a
-stage's file declares of the stage.
+Comments, docstrings and layout do not change what a program computes, so they are not part of the digest. The
+declaration of a stage (``STAGE``) is not part of it either.
 """
 
 from __future__ import annotations
@@ -23,35 +23,42 @@ from paco_core.io.messages import kept_if_possible
 
 #: ``package.module`` or ``package.module:name``, as registries and command lines name code.
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
-FORMAT = 4  # of the file that keeps readings
+FORMAT = 5  # of the cache file
 DECLARATION = "STAGE"  # paco_core/runtime/stage.py
-_PARSING = Lock()  # Python 3.11 counts the depth of trees for all threads together, and fails where two parse at once
+_PARSING = Lock()  # Python 3.11 has one depth counter for all threads, and fails if two threads parse at the same time
 _FILE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file's code.
+    """The code of one file.
 
-    ``digest`` is empty where there is no code. ``imports`` are dotted names that may be modules (of ``from a import b``
-    both ``a`` and ``a.b``), late imports included, those for type checkers only not; ``named`` are texts that may name
-    a module of the project, as in a command line. ``registries`` are tables of name -> "module:what", from literals
-    such as ``{"jpeg": "paco_core.rewards.jpeg:build"}``; they are left out of the digest, for their entries count
-    one by one. ``beside`` are texts that may name a file or folder beside it.
+    Attributes:
+        digest: of the code; empty if the file contains none.
+        imports: dotted names that may be modules. ``from a import b`` adds ``a`` and ``a.b``. Imports inside functions
+            are included, imports for type checkers only are not.
+        module_names: strings that may name a module of the project, for example in a command line.
+        registries: name -> "module:function", from literals such as ``{"jpeg": "paco_core.rewards.jpeg:build"}``. They
+            are not part of the digest, because each entry counts separately.
+        file_names: strings that may name a file or a folder next to this file.
     """
 
     digest: str
     imports: tuple[str, ...] = ()
-    named: tuple[str, ...] = ()
+    module_names: tuple[str, ...] = ()
     registries: tuple[dict[str, str], ...] = ()
-    beside: tuple[str, ...] = ()
+    file_names: tuple[str, ...] = ()
 
 
 def read(data: bytes, name: str, package: str = "") -> Source:
-    """Read a file's bytes; ``package`` is the one that its relative imports start from.
+    """Parse the bytes of a file.
+
+    Args:
+        name: of the file, for error messages.
+        package: the package that relative imports start from.
 
     Raises:
-        DataError: when it is no Python; names the file by ``name``.
+        DataError: when the file is not valid Python.
     """
     try:
         with _PARSING:
@@ -66,38 +73,40 @@ def read(data: bytes, name: str, package: str = "") -> Source:
     return Source(
         hashlib.sha256(text.encode()).hexdigest()[:16] if text else "",
         tuple(sorted(reader.imports)),
-        tuple(sorted(reader.named)),
+        tuple(sorted(reader.module_names)),
         tuple(reader.registries),
-        tuple(sorted(reader.beside)),
+        tuple(sorted(reader.file_names)),
     )
 
 
 def _without_declaration(body: list[ast.stmt]) -> list[ast.stmt]:
-    """A stage's file without what it says of itself (``STAGE = ...``) and what only that needs: a new headline, or
-    another estimate, changes nothing that the stage computes."""
+    """The body of a stage's file without its declaration (``STAGE = ...``) and the code that only the declaration uses.
+
+    A new headline or another estimate does not change what the stage computes.
+    """
     declaration = next((node for node in body if _binds(node) == {DECLARATION}), None)
     if declaration is None:
         return body
-    others = [node for node in body if node is not declaration]
-    declared = _needed_by([declaration], others)
-    counted = _needed_by([node for node in others if node not in declared], others)
-    return [node for node in others if node not in declared or node in counted]
+    remaining = [node for node in body if node is not declaration]
+    declared = _needed_by([declaration], remaining)
+    counted = _needed_by([node for node in remaining if node not in declared], remaining)
+    return [node for node in remaining if node not in declared or node in counted]
 
 
 def _needed_by(roots: list[ast.stmt], body: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements of a file that bind what the roots name, and what these name in turn."""
-    found: list[ast.stmt] = []
+    """The statements that define names which ``roots`` use, and those that these statements use in turn."""
+    needed: list[ast.stmt] = []
     todo = list(roots)
     while todo:
         names = {part.id for part in ast.walk(todo.pop()) if isinstance(part, ast.Name)}
-        new = [node for node in body if node not in found and node not in roots and names & _binds(node)]
-        found += new
+        new = [node for node in body if node not in needed and node not in roots and names & _binds(node)]
+        needed += new
         todo += new
-    return found
+    return needed
 
 
 def _binds(node: ast.stmt) -> set[str]:
-    """Names that a statement of a file's top level gives a meaning."""
+    """The names that a top-level statement defines."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {node.name}
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -111,9 +120,9 @@ class _Reader(ast.NodeVisitor):
     def __init__(self, package: str) -> None:
         self.package = package.split(".") if package else []
         self.imports: set[str] = set()
-        self.named: set[str] = set()
+        self.module_names: set[str] = set()
         self.registries: list[dict[str, str]] = []
-        self.beside: set[str] = set()
+        self.file_names: set[str] = set()
 
     def visit_Import(self, node: ast.Import) -> None:
         self.imports.update(alias.name for alias in node.names)
@@ -138,9 +147,9 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and _DOTTED.fullmatch(node.value) and ("." in node.value or ":" in node.value):
-            self.named.add(node.value.partition(":")[0])
+            self.module_names.add(node.value.partition(":")[0])
         if isinstance(node.value, str) and _FILE_NAME.fullmatch(node.value):
-            self.beside.add(node.value)
+            self.file_names.add(node.value)
 
 
 def _text(node: ast.AST | None) -> str:
@@ -148,31 +157,31 @@ def _text(node: ast.AST | None) -> str:
 
 
 def _registry(node: object) -> dict[str, str]:
-    """Name -> "module:what" of a literal that says nothing else; empty for any other.
+    """Name -> "module:function" of a literal that contains nothing else; empty for any other literal.
 
-    A value may be a call whose first argument is that text; what else it says stands behind a comma.
+    A value may be a call whose first argument is that text. Its other arguments follow after a comma.
     """
     if not isinstance(node, ast.Dict):
         return {}
     pairs = [(_text(key), _entry(value)) for key, value in zip(node.keys, node.values, strict=True)]
-    found = all(name and ":" in where and _DOTTED.fullmatch(where.partition(", ")[0]) for name, where in pairs)
-    return dict(pairs) if found else {}
+    is_registry = all(name and ":" in target and _DOTTED.fullmatch(target.partition(", ")[0]) for name, target in pairs)
+    return dict(pairs) if is_registry else {}
 
 
 def _entry(node: ast.AST) -> str:
     if not isinstance(node, ast.Call) or not node.args:
         return _text(node)
-    more = [*map(ast.unparse, node.args[1:]), *map(ast.unparse, node.keywords)]
-    return ", ".join([_text(node.args[0]), *more])
+    options = [*map(ast.unparse, node.args[1:]), *map(ast.unparse, node.keywords)]
+    return ", ".join([_text(node.args[0]), *options])
 
 
 def _is_text(node: object) -> bool:
-    """A text that stands alone: a docstring, or a comment in quotes."""
+    """Whether a statement is only a string: a docstring, or a comment in quotes."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _canonical(node: object) -> Iterator[str]:
-    """The tree as words. Empty fields are left out: newer versions of Python know more of them."""
+    """The tree as words, without empty fields: newer versions of Python have more of them."""
     if _registry(node):
         yield "(registry)"
     elif isinstance(node, ast.AST):
@@ -197,11 +206,15 @@ def bytes_digest(path: Path) -> str:
 
 
 class SourceCache:
-    """:func:`read` by the bytes of a file; with ``path`` None nothing is kept on disk."""
+    """Cache of :func:`read` by the bytes of a file.
+
+    Args:
+        path: the cache file; None = cache in memory only.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._known: dict[str, Source] = self._load()
+        self._stored: dict[str, Source] = self._load()
         self._used: dict[str, Source] = {}
         self._files: dict[Path, Source] = {}
 
@@ -209,21 +222,21 @@ class SourceCache:
         """The code of a file.
 
         Raises:
-            DataError: when it is no Python.
+            DataError: when the file is not valid Python.
         """
         if file not in self._files:
             data = file.read_bytes()
             key = reading_key(data, package)
-            self._used[key] = self._known.get(key) or read(data, str(file), package)
+            self._used[key] = self._stored.get(key) or read(data, str(file), package)
             self._files[file] = self._used[key]
         return self._files[file]
 
     def save(self) -> None:
-        """Keep what was read since the start. A cache that cannot be written costs time, nothing else."""
-        if self.path is None or self._used.keys() <= self._known.keys():
+        """Write the entries that this process used. A cache that cannot be written only costs time."""
+        if self.path is None or self._used.keys() <= self._stored.keys():
             return
-        self._known |= self._used
-        tree = {"made_by": _maker(), "sources": {key: asdict(found) for key, found in self._used.items()}}
+        self._stored |= self._used
+        tree = {"made_by": _maker(), "sources": {key: asdict(source) for key, source in self._used.items()}}
         with kept_if_possible("readings of the project's code"):
             files.write_text(self.path, json.dumps(tree))
 
@@ -232,22 +245,29 @@ class SourceCache:
             tree = json.loads(self.path.read_text(encoding="utf-8")) if self.path else {}
             if tree.get("made_by") != _maker():
                 return {}
-            return {key: _source(given) for key, given in tree["sources"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, or cut off: it is made again
+            return {key: _source(entry) for key, entry in tree["sources"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or truncated: start empty
             return {}
 
 
 def reading_key(data: bytes, package: str) -> str:
-    """What a reading depends on: a file's bytes, and the package that its relative imports start from. The file that
-    keeps readings holds who read (:func:`_maker`); where the source lies changes no more than the text of an error."""
+    """The cache key of a file: its bytes, and the package that its relative imports start from.
+
+    The path of the file is not part of the key, because it only changes error messages.
+    """
     return f"{package} {hashlib.sha256(data).hexdigest()[:32]}"
 
 
 def _source(tree: dict[str, Any]) -> Source:
-    imports, named, beside = tuple(tree["imports"]), tuple(tree["named"]), tuple(tree["beside"])
-    return Source(str(tree["digest"]), imports, named, tuple(dict(table) for table in tree["registries"]), beside)
+    return Source(
+        str(tree["digest"]),
+        tuple(tree["imports"]),
+        tuple(tree["module_names"]),
+        tuple(dict(table) for table in tree["registries"]),
+        tuple(tree["file_names"]),
+    )
 
 
 def _maker() -> list[object]:
-    """What another reading would come from: this format, and the parser of this Python."""
+    """The version of the reader: the format of the cache, this file, and the version of Python's parser."""
     return [FORMAT, bytes_digest(Path(__file__)), *sys.version_info[:2]]

@@ -1,7 +1,7 @@
-"""What a stage is made of besides the data of other stages: code, libraries, files that parameters name, defaults.
+"""The code of a stage: its modules, libraries, files that parameters name, and default values of parameters.
 
-The stage ``code`` writes it down, one file a stage, on which DVC has the stage depend: ``data/code/grids.json``, and
-for the items of a stage whose parameters differ ``data/code/policies-flux_t2is.json``. Nothing of it is typed by hand.
+The stage ``code`` writes one file per stage, for example ``data/code/grids.json``, on which the stage depends in DVC.
+If the parameters of items differ, each item has a file, for example ``data/code/policies-flux_t2is.json``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ CACHE = Path(".paco") / "code.json"
 
 @dataclass(frozen=True)
 class StageCode:
-    """``modules`` and ``files`` by path below the root with a digest of their content; ``libraries`` by version.
+    """The code of a stage.
 
-    ``resolved`` are values of declared parameters that ``params.yaml`` does not spell, by dotted key
-    (:mod:`paco_core.config.resolved`).
+    Attributes:
+        modules: path below the root -> digest of the code.
+        libraries: distribution -> version.
+        files: path below the root -> md5 of a file or folder that a parameter names.
+        resolved: dotted key -> value, for declared parameters that ``params.yaml`` does not contain
+            (:mod:`paco_core.config.resolved`).
     """
 
     modules: Mapping[str, str] = field(default_factory=dict)
@@ -51,17 +55,17 @@ class StageCode:
 
     @property
     def digest(self) -> str:
-        """Of code and libraries: what a checkpoint was computed with. Files and parameters it names itself."""
+        """Digest of modules and libraries, for checkpoints. A checkpoint adds files and parameters itself."""
         return digest([dict(self.modules), dict(self.libraries)], 16)
 
     @property
     def text(self) -> str:
-        """The file that the stage ``code`` writes."""
+        """The content of the file that the stage ``code`` writes."""
         return json.dumps(asdict(self), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_text(cls, text: str) -> StageCode:
-        """What :attr:`text` says; empty for a text that is none."""
+        """Parse :attr:`text`; empty for any other text."""
         try:
             return cls.from_tree(json.loads(text))
         except (ValueError, KeyError, TypeError):
@@ -69,44 +73,48 @@ class StageCode:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> StageCode:
-        """A stage's code as JSON has it; earlier versions wrote ``resolved`` as ``defaults``.
+        """Parse the JSON of :attr:`text`. Earlier versions wrote ``resolved`` as ``defaults``.
 
         Raises:
-            KeyError, TypeError: when it is not the code of a stage.
+            KeyError, TypeError: when the tree is not the code of a stage.
         """
         resolved = tree["resolved"] if "resolved" in tree else tree["defaults"]
         return cls(dict(tree["modules"]), dict(tree["libraries"]), dict(tree["files"]), dict(resolved))
 
     def changes(self, before: StageCode) -> list[str]:
-        """What is different now, a short sentence each: ``paco_core/grpo/losses.py changed``."""
-        found = []
+        """The differences, one short sentence each, for example ``paco_core/grpo/losses.py changed``."""
+        changes = []
         for name in ("modules", "libraries", "files", "resolved"):
             now, then = getattr(self, name), getattr(before, name)
             for key in sorted({*now, *then}, key=str):
                 if key not in then:
-                    found.append(f"{key} is new")
+                    changes.append(f"{key} is new")
                 elif key not in now:
-                    found.append(f"{key} is gone")
+                    changes.append(f"{key} is gone")
                 elif now[key] != then[key]:
-                    shown = f" ({then[key]} to {now[key]})" if name in ("libraries", "resolved") else ""
-                    found.append(f"{key} changed{shown}")
-        return found
+                    values = f" ({then[key]} to {now[key]})" if name in ("libraries", "resolved") else ""
+                    changes.append(f"{key} changed{values}")
+        return changes
 
 
 class StageCodes:
-    """The present code of the stages of one project."""
+    """The present code of the stages of one project.
+
+    Args:
+        params: validated parameters.
+        raw: the content of ``params.yaml``.
+    """
 
     def __init__(self, root: Path, params: Params, raw: Mapping[str, Any]) -> None:
-        """``params`` as validated, ``raw`` as ``params.yaml`` spells them."""
         self.root, self.params, self.raw = root, params, raw
         self.code = Code(root, owner_root(root) / CACHE)
         self.graph = stages_of(root)
         self._workspace = Workspace(root)
-        self._made = Overlaps((out.path, out.path) for stage in self.graph.values() for out in stage.outs)
+        self._outs = Overlaps((out.path, out.path) for stage in self.graph.values() for out in stage.outs)
 
     @classmethod
     def present(cls, root: Path) -> StageCodes:
-        """Of the project as it lies on disk.
+        """The code of a project, as it is on disk.
 
         Raises:
             ParamsError: when ``params.yaml`` is invalid.
@@ -118,11 +126,11 @@ class StageCodes:
         return cls(root, load(path), tree_of(read_text(path), path))
 
     def files(self) -> dict[str, StageCode]:
-        """Code file below the root -> what it says, for each that a stage of ``dvc.yaml`` depends on."""
+        """Code file below the root -> its content, for each code file that a stage of ``dvc.yaml`` depends on."""
         return {file: self._of(stages[0].group, stages) for file, stages in self._readers.items()}
 
     def of(self, name: str, item: str | None) -> StageCode:
-        """Of one stage, or one item; by its code alone where ``dvc.yaml`` does not know it."""
+        """The code of one stage or item; without parameters if ``dvc.yaml`` does not declare it."""
         for stages in self._readers.values():
             if any((stage.group, stage.item) == (name, item) for stage in stages):
                 return self._of(name, stages)
@@ -130,7 +138,7 @@ class StageCodes:
 
     @cached_property
     def _readers(self) -> dict[str, list[Stage]]:
-        """The stages that depend on each code file; items of a stage may share one."""
+        """The stages that depend on each code file. Items of a stage may share a file."""
         readers: dict[str, list[Stage]] = {}
         for stage in self.graph.values():
             for dep in stage.deps:
@@ -156,42 +164,42 @@ class StageCodes:
         )
 
     def _variants(self, stages: list[Stage]) -> dict[str | None, Params]:
-        """The parameters of stages by item; those of items that share them once."""
+        """The parameters of stages, by item; one entry if all items have the same parameters."""
         params = {stage.item: params_of(self.params, stage.group, stage.item) for stage in stages}
-        return params if any(found is not self.params for found in params.values()) else {None: self.params}
+        return params if any(variant is not self.params for variant in params.values()) else {None: self.params}
 
     def _inputs(self, variants: Iterable[Params], keys: list[str]) -> set[str]:
-        """Models, files and folders that parameters below these keys name, and files that those files name."""
+        """Models, files and folders that the parameters below ``keys`` name, and files that those files name."""
         declared = {
-            (found.value, found.names.kind)
+            (reference.value, reference.names.kind)
             for params in variants
-            for found in (self._named if params is self.params else references(params))
-            if any(found.key == key or found.key.startswith(f"{key}.") for key in keys)
+            for reference in (self._references if params is self.params else references(params))
+            if any(reference.key == key or reference.key.startswith(f"{key}.") for key in keys)
         }
         inside = (file for path, kind in declared if kind == "file" for file in named_files(self.root / path))
         return {path for path, _ in declared} | {os.path.relpath(file, self.root) for file in inside}
 
     @cached_property
-    def _named(self) -> list[Reference]:
-        """What the parameters name, which most stages share."""
+    def _references(self) -> list[Reference]:
+        """The references of the parameters; most stages have the same parameters."""
         return list(references(self.params))
 
     def _functions(self, words: set[str]) -> Iterator[str]:
-        """Modules of functions of the user's own."""
+        """Modules of custom functions, which parameters name as ``module:function``."""
         for word in sorted(words):
             module = word.partition(":")[0]
             if FUNCTION.fullmatch(word) and self.code.locate(module):
                 yield module
 
     def _md5(self, path: str) -> str | None:
-        """DVC's md5 of what a parameter names; None for a hub's model, and for what a stage makes: that is a dep."""
-        if self._made.of([Path(path).as_posix()]):
+        """DVC's md5 of a file or folder; None for a model of a hub, and for an out of a stage, which is a dep."""
+        if self._outs.of([Path(path).as_posix()]):
             return None
         return self._workspace.md5(path)
 
 
 def _words(value: Any) -> Iterator[str]:
-    """Every text in a parameter's value, names of keys included."""
+    """All strings in the value of a parameter, including the names of keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -204,24 +212,29 @@ def _words(value: Any) -> Iterator[str]:
 
 
 def is_code(path: str) -> bool:
-    """Whether a dep is the file by which a stage depends on its code."""
+    """Whether a dep is a code file, by which a stage depends on its code."""
     return Path(path).parent == FOLDER
 
 
-def digest_of(root: Path, *modules: str) -> str:
-    """Digest of what modules run, with libraries; see :meth:`Code.closure`."""
+def code_digest(root: Path, *modules: str) -> str:
+    """Digest of the modules and libraries that ``modules`` run; see :meth:`Code.closure`."""
     closure = Code(root, owner_root(root) / CACHE).closure(modules)
     return StageCode(closure.modules, closure.libraries).digest
 
 
 def library_digest(module: str, words: Set[str], cache: Path) -> str:
-    """Digest of what a module of this library runs, without anything of a project's; ``cache`` is a folder."""
+    """Digest of the code that a module of this library runs, without code of a project.
+
+    Args:
+        words: see :meth:`Code.closure`.
+        cache: a folder for the :class:`SourceCache`.
+    """
     closure = Code(cache, cache / CACHE.name).closure([module], words)
     return StageCode(closure.modules, closure.libraries).digest
 
 
-def recorded(root: Path, path: str, md5: str) -> StageCode:
-    """What a version of a code file says; empty where neither the workspace nor DVC's cache holds that version."""
+def read_recorded_code(root: Path, path: str, md5: str) -> StageCode:
+    """Read a version of a code file from the workspace or DVC's cache; empty if neither contains that version."""
     for place in (root / path, Cache(root).path(md5)):
         if place.is_file() and file_md5(place) == md5:
             return StageCode.from_text(place.read_text(encoding="utf-8"))
@@ -229,7 +242,7 @@ def recorded(root: Path, path: str, md5: str) -> StageCode:
 
 
 def write(root: Path) -> None:
-    """What the stage ``code`` does. It runs first, so it also finds what DVC would only find at a later stage.
+    """Write the code files of all stages: the stage ``code``. It runs first and so reports invalid files early.
 
     Raises:
         ParamsError, DataError: see :meth:`StageCodes.present`; also when ``dvc.yaml`` and ``params.yaml`` are of
@@ -243,7 +256,7 @@ def write(root: Path) -> None:
 
 
 def present_code(root: Path) -> Derived:
-    """The code files of all stages; none where ``params.yaml`` or a source file is invalid, which a run reports."""
+    """The code files of all stages; none if ``params.yaml`` or a source file is invalid, which a run reports."""
     try:
         return valid_code(root)
     except (DataError, ParamsError):
@@ -261,6 +274,6 @@ def valid_code(root: Path) -> Derived:
 
     @cache  # the items of a stage have one recorded version
     def changes(path: str, md5: str) -> list[str]:
-        return files[path].changes(recorded(root, path, md5))
+        return files[path].changes(read_recorded_code(root, path, md5))
 
     return Derived({path: md5_of(code.text.encode()) for path, code in files.items()}, changes)

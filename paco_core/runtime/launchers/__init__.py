@@ -1,6 +1,6 @@
-"""Where work runs: on this machine, under accelerate, or on a Ray cluster. Chosen by the environment.
+"""Launchers: work runs on this machine, under accelerate, or on a Ray cluster, as ``PACO_LAUNCHER`` selects.
 
-``PACO_LAUNCHER`` never stands in a stage's ``cmd``: DVC hashes that, and where a stage ran is no part of what it made.
+``PACO_LAUNCHER`` is not in a stage's ``cmd``: DVC hashes the command, and the launcher does not change the outs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ LAUNCHERS: tuple[Name, ...] = ("local", "accelerate", "ray")
 
 P = TypeVar("P")
 R = TypeVar("R")
-#: Called once in each worker, with the number of workers; returns what works on one piece.
+#: Called once in each worker, with the number of workers; returns the function that works on one piece.
 Make = Callable[[int], Callable[[P], R]]
 
 
-def chosen() -> Name:
-    """The launcher that the environment names.
+def current_launcher() -> Name:
+    """The launcher that the environment selects.
 
     Raises:
-        ParamsError: for one that does not exist.
+        ParamsError: when there is no such launcher.
     """
     name = os.environ.get(VARIABLE) or "local"
     if name not in LAUNCHERS:
@@ -33,23 +33,25 @@ def chosen() -> Name:
     return name
 
 
-def spread(pieces: Sequence[P], make: Make[P, R], *, gpu: bool = False, threads: int = 1) -> Iterator[tuple[int, R]]:
-    """Every piece's number and what a worker made of it: here in order, on Ray as they get ready.
+def map_pieces(
+    pieces: Sequence[P], make: Make[P, R], *, gpu: bool = False, threads: int = 1
+) -> Iterator[tuple[int, R]]:
+    """Yield the index and the result of each piece: locally in order, on Ray in the order of completion.
 
-    Workers must make the same of a piece wherever and whenever they do; one that is lost is started again, and its
-    piece is done again.
+    The result of a piece must not depend on the worker: if a worker is lost, another one computes its piece again.
 
     Args:
-        gpu: whether a worker needs a GPU of its own.
-        threads: processor threads of a worker.
+        make: called once in each worker.
+        gpu: whether each worker needs a GPU.
+        threads: CPU threads per worker.
 
     Raises:
-        DataError: where Ray is chosen and is not installed, or its cluster cannot be reached.
+        DataError: when Ray is selected but is not installed, or its cluster cannot be reached.
     """
-    if chosen() == "ray" and pieces:
+    if current_launcher() == "ray" and pieces:
         from paco_core.runtime.launchers import ray_data
 
-        yield from ray_data.spread(pieces, make, gpu=gpu, threads=threads)
+        yield from ray_data.map_pieces_on_ray(pieces, make, gpu=gpu, threads=threads)
     elif pieces:
         work = make(1)
         yield from ((number, work(piece)) for number, piece in enumerate(pieces))

@@ -1,10 +1,10 @@
-"""A training as one process a device, started by ``accelerate launch`` in this process's place.
+"""Training with one process per device: ``accelerate launch`` replaces this process.
 
-Run as a module (``python -m paco_core.runtime.launchers.accelerated --config_file ...``) it is ``accelerate launch``
-whose store listens where the processes meet, not on every interface: see :mod:`paco_core.runtime.launchers.rendezvous`.
+As a module (``python -m paco_core.runtime.launchers.accelerated --config_file ...``) it is ``accelerate launch`` with a
+store that listens at one address, not on every interface: see :mod:`paco_core.runtime.launchers.rendezvous`.
 
-``PACO_ACCELERATE_CONFIG`` names the file that says how many and where, by default ``launch/ddp.yaml``, or
-``launch/cpu.yaml`` if the training's device is the processor. paco ships these files. A project may have its own.
+``PACO_ACCELERATE_CONFIG`` is the configuration of accelerate. Its default is ``launch/ddp.yaml``, or
+``launch/cpu.yaml`` if the training runs on the CPU. paco ships these files. A project may have its own.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ CONFIG = "PACO_ACCELERATE_CONFIG"
 STARTED = "PACO_STARTED_BY_ACCELERATE"  # in the environment of the processes that accelerate starts
 
 
-def command(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> list[str]:
-    """What starts the ranks of a stage: as many as ``processes``, or as the configuration says.
+def launch_command(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> list[str]:
+    """The command that starts the ranks of a stage.
+
+    Args:
+        device: of the training, which selects the default configuration.
+        processes: number of ranks; None = as the configuration sets.
 
     Raises:
-        DataError: when the configuration is no file.
+        DataError: when the configuration file does not exist.
     """
     config = _configuration(root, device)
     launch = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", str(config)]
@@ -48,10 +52,10 @@ def _configuration(root: Path, device: str) -> Path:
 
 
 def configured_processes(root: Path, device: str) -> tuple[int, int]:
-    """The number of processes that the configuration starts in all, and the number of machines.
+    """The total number of processes in the configuration, and the number of machines.
 
     Raises:
-        DataError: when the configuration is no file, or lacks the numbers.
+        DataError: when the configuration file does not exist, or lacks the numbers.
     """
     config = _configuration(root, device)
     settings = parse_yaml(config.read_text())
@@ -65,12 +69,12 @@ def configured_processes(root: Path, device: str) -> tuple[int, int]:
 
 
 def replace_process(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:
-    """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage.
+    """Replace this process by the launcher of the ranks, so signals, pipes and the exit status are those of the stage.
 
     Raises:
-        DataError: when accelerate started this process, and gave it no rank; it would start the next one for ever.
+        DataError: when accelerate started this process without a rank; it would do so endlessly.
     """
-    start = command(stage, item, root, device, processes)
+    start = launch_command(stage, item, root, device, processes)
     if STARTED in os.environ:
         raise DataError(
             f"{_configuration(root, device)}: accelerate starts a single process without a rank by it; "
@@ -80,31 +84,31 @@ def replace_process(stage: str, item: str | None, root: Path, device: str, proce
 
 
 def _store(host: str, port: int, machines: int, is_master: bool, timeout: timedelta, *, multi_tenant: bool) -> Store:
-    """What torch's static rendezvous makes its store with."""
+    """The store of torch's static rendezvous."""
     assert multi_tenant
     return bound_store(host, port, machines, is_master, timeout, several_machines=machines > 1)
 
 
 def main() -> None:
-    """accelerate's own launcher, and its arguments.
+    """Run accelerate's launcher with its arguments.
 
-    Where ``main_process_port`` is taken, accelerate would let the processes of one machine meet at a store that listens
-    everywhere. Here that is an error, as it is for accelerate on several machines.
+    If ``main_process_port`` is in use, accelerate selects a store that listens on every interface for the processes of
+    one machine. Here that is an error, as accelerate reports it for several machines.
     """
     from accelerate.commands.launch import main as launch
-    from accelerate.utils import launch as preparing
+    from accelerate.utils import launch as accelerate_launch
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
-    preparing.is_port_in_use = lambda _port=None: False
+    accelerate_launch.is_port_in_use = lambda _port=None: False
     static_tcp_rendezvous.TCPStore = _store
     try:
         launch()
     except ChildFailedError as error:  # its own text is a table around a traceback that torch does not have
         rank, failure = error.get_first_failure()
-        how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"status {failure.exitcode}"
-        print(f"rank {rank} ended with {how}; its own error message, if any, is above", file=sys.stderr)
+        status = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"status {failure.exitcode}"
+        print(f"rank {rank} ended with {status}; its own error message, if any, is above", file=sys.stderr)
         sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
     except SignalException as error:  # it has stopped the ranks
         print(f"stopped by {error.sigval.name}", file=sys.stderr)

@@ -1,8 +1,7 @@
-"""How the processes of a training find each other, and what listens meanwhile.
+"""Rendezvous of the processes of a training, with a store that listens at one address only.
 
-torch's store for that (TCPStore) listens on every interface, whatever address its clients are given: anyone on the
-network could set its keys. Here the processes of one machine meet and speak to each other on the loopback interface;
-those of several machines meet at the address that they were given, and nowhere else.
+torch's TCPStore listens on every interface, so anyone on the network could set its keys. Here the processes of one
+machine use the loopback interface. Processes of several machines use the configured address only.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 #: What accelerate's launcher and torchrun tell each process.
 LAUNCHED_BY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-WITHIN = timedelta(minutes=30)  # torch's own limit for who comes last
+TIMEOUT = timedelta(minutes=30)  # default of torch
 
 
 def launched_rank() -> int | None:
-    """The rank of this process among those that accelerate's launcher or torchrun started; None where none did.
+    """The rank of this process, if accelerate's launcher or torchrun started it; otherwise None.
 
     Raises:
-        DataError: when the environment says that there are several processes, and no launcher can have said so. A
-            container or an allocation of a cluster may set such variables.
+        DataError: when only some of the launcher's variables are set, or they contradict each other. A container or an
+            allocation of a cluster may set such variables.
     """
     values = {name: os.environ[name] for name in LAUNCHED_BY if os.environ.get(name)}
     try:
@@ -56,35 +55,36 @@ def launched_rank() -> int | None:
 
 
 def arguments() -> dict[str, Any]:
-    """What accelerate's PartialState needs to know besides the environment; sets the network interface.
+    """Arguments of accelerate's PartialState besides the environment. This function also sets the network interface.
 
-    Nothing more where the processes have met already, and where accelerate's launcher or torchrun started this process:
-    it keeps the store, see :mod:`paco_core.runtime.launchers.accelerated`.
+    Empty if the process group is initialized, or if accelerate's launcher or torchrun started this process: the
+    launcher has the store, see :mod:`paco_core.runtime.launchers.accelerated`.
     """
     from torch.distributed import is_initialized
 
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1 or is_initialized():
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1 or is_initialized():
         return {}
     if on_one_machine():
         for name in INTERFACES:
             os.environ.setdefault(name, LOOPBACK)
-    own = {"rank": int(os.environ["RANK"]), "world_size": world}
+    ranks = {"rank": int(os.environ["RANK"]), "world_size": world_size}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         die_with_parent(number=signal.SIGKILL)  # the launcher, which ends its processes unless it is killed itself
         return {}
     if "MASTER_PORT" not in os.environ:
         return {}
-    address, port, first = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), own["rank"] == 0
-    return {"store": bound_store(address, port, world, first, WITHIN, several_machines=not on_one_machine()), **own}
+    address, port, first = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), ranks["rank"] == 0
+    store = bound_store(address, port, world_size, first, TIMEOUT, several_machines=not on_one_machine())
+    return {"store": store, **ranks}
 
 
 @contextmanager
 def lost_ranks() -> Iterator[None]:
-    """Say in one line that another rank is gone, where torch would print where in its own code it noticed.
+    """Replace torch's exception for a lost rank by a message of one line.
 
     Raises:
-        DataError: when a connection to another rank broke; that rank's own message says why.
+        DataError: when a connection to another rank broke; that rank prints the reason.
     """
     try:
         yield
@@ -107,10 +107,14 @@ def on_one_machine() -> bool:
 def bound_store(
     host: str, port: int, world_size: int, is_master: bool, timeout: timedelta, *, several_machines: bool
 ) -> Store:
-    """torch's TCPStore, listening at ``host`` alone where this process keeps it.
+    """torch's TCPStore, which listens at ``host`` only.
 
-    It listens everywhere, as torch would have it, where the name leads several machines to an address that this one
-    alone has (a line of ``/etc/hosts``), or to none of its own (a forwarded port).
+    It listens on every interface, as in torch, in two cases: several machines use it and ``host`` is a loopback address
+    here (a line of ``/etc/hosts``), or this machine does not have the address of ``host`` (a forwarded port).
+
+    Args:
+        is_master: whether this process runs the store's server.
+        several_machines: whether ranks run on more than one machine.
     """
     from torch.distributed import TCPStore
 
@@ -125,10 +129,10 @@ def bound_store(
 
 
 def _listener(host: str, port: int) -> socket.socket | None:
-    """A socket that listens at one address; None where this machine has no such address.
+    """A socket that listens at one address; None if this machine does not have the address.
 
     Raises:
-        OSError: when the port is taken.
+        OSError: when the port is in use.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -1,1 +1,1 @@
-"""Where a data set or a policy comes from: every stage on the way up to the prompts, as ``dvc.lock`` records it."""
+"""Provenance of a data set or a policy: all stages from the prompts to it, as ``dvc.lock`` records them."""

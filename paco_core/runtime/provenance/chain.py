@@ -1,4 +1,4 @@
-"""The chain of a path: its stage, the stages that it read, and so on upwards; with the run of each."""
+"""The provenance of a path: the stage that made it, all stages upstream, and their runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from dvc_project.lockfile import Entry, Inputs, Lock
 from paco_core.io.files import DataError
 from paco_core.io.messages import meant
-from paco_core.runtime.code.stage_code import StageCode, is_code, recorded
+from paco_core.runtime.code.stage_code import StageCode, is_code, read_recorded_code
 
 FORMAT = 2
 RECIPE_TAG, STAGE_TAG, ENDPOINT_TAG = "dvc.recipe", "dvc.stage", "reward.endpoint"
@@ -18,12 +18,12 @@ RECIPE_TAG, STAGE_TAG, ENDPOINT_TAG = "dvc.recipe", "dvc.stage", "reward.endpoin
 
 @dataclass(frozen=True)
 class Run:
-    """The tracked run that made a link; None where something is not known."""
+    """The tracked run of a link. Unknown values are None."""
 
     mlflow_run: str | None = None
     mlflow_url: str | None = None
     started: str | None = None  # ISO 8601, UTC
-    seconds: float | None = None  # from there to its last figure
+    seconds: float | None = None  # until its last metric
     profile: str | None = None
     git_commit: str | None = None
     git_dirty: bool | None = None
@@ -34,10 +34,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Link:
-    """One stage on the way: what it made, from what, by which code and parameters.
+    """One stage of a provenance. Paths map to md5s as DVC computes them.
 
-    Paths go to md5s as DVC computes them. ``inputs`` were made by other links, ``given`` by no stage, ``code`` is the
-    file by which the stage depends on its code, and ``made_of`` what that file says.
+    Attributes:
+        recipe: digest of deps and parameters.
+        inputs: deps that other links made.
+        given: deps that no stage made.
+        code: the code file of the stage.
+        made_of: the content of the code file.
     """
 
     stage: str
@@ -55,12 +59,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Provenance:
-    """A path, its md5, and its links: its own stage first, the prompts last."""
+    """A path, its md5, and its links: the stage that made the path first, the prompts last."""
 
     path: str
     md5: str | None  # None for a folder that holds its own provenance: it cannot hold its own md5
     links: tuple[Link, ...]
-    unknown: tuple[str, ...] = field(default=())  # inputs of a stage's kind that no record names
+    unknown: tuple[str, ...] = field(default=())  # paths below data/ whose stage is not recorded
 
     def as_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
@@ -107,14 +111,12 @@ def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
     """
     maker = lock.maker(path)
     if maker is None:
-        known = sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out)
-        names = {name.rpartition("/")[2] for name in known}
-        recorded = (
-            f"recorded outs: {', '.join(known)}" if known else "nothing has run yet, run `make demo` or `dvc repro`"
-        )
-        raise DataError(f"{path}: dvc.lock records no stage that made it; {meant(path, names)}{recorded}")
+        outs = sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out)
+        names = {name.rpartition("/")[2] for name in outs}
+        hint = f"recorded outs: {', '.join(outs)}" if outs else "nothing has run yet, run `make demo` or `dvc repro`"
+        raise DataError(f"{path}: dvc.lock records no stage that made it; {meant(path, names)}{hint}")
     out = next(o for o in maker.outs if path == o or path.startswith(f"{o}/"))
-    links, unknown = _climb(maker, lock, find_run)
+    links, unknown = _upstream_links(maker, lock, find_run)
     return Provenance(out, maker.outs[out], links, unknown)
 
 
@@ -126,27 +128,35 @@ def of_stage_now(
     lock: Lock,
     find_run: FindRun = no_run,
     run: Run | None = None,
-    made_of: StageCode | None = None,
+    code: StageCode | None = None,
 ) -> Provenance:
-    """The provenance of what a running stage makes: its own link from its recipe and code, the rest as recorded."""
-    own = Entry(label, command, recipe, {})
-    links, unknown = _climb(own, lock, find_run, run, made_of)
+    """The provenance of an out of a running stage. Upstream links are those that ``dvc.lock`` records.
+
+    Args:
+        label: of the running stage, ``policies@flux_t2is``.
+        recipe: deps and parameters of the running stage.
+        path: the out.
+        run: of the running stage.
+        code: of the running stage.
+    """
+    running_stage = Entry(label, command, recipe, {})
+    links, unknown = _upstream_links(running_stage, lock, find_run, run, code)
     return Provenance(path, None, links, unknown)
 
 
-def _climb(
-    start: Entry, lock: Lock, find_run: FindRun, run: Run | None = None, made_of: StageCode | None = None
+def _upstream_links(
+    start: Entry, lock: Lock, find_run: FindRun, run: Run | None = None, code: StageCode | None = None
 ) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-    """Breadth first from ``start``; a stage comes behind all that read it."""
+    """The links from ``start`` upwards, and the paths without a recorded stage. A stage is after all that read it."""
     links: dict[str, Link] = {}
     unknown: list[str] = []
     order: list[str] = []
 
-    def visit(entry: Entry, own: Run | None = None, code: StageCode | None = None) -> None:
+    def visit(entry: Entry, known_run: Run | None = None, code: StageCode | None = None) -> None:
         if entry.stage in links:
             return
-        made: dict[str, str] = {}
-        given: dict[str, str] = {}
+        inputs: dict[str, str] = {}
+        external: dict[str, str] = {}
         reads: dict[str, Entry] = {}
         for path, md5 in entry.inputs.deps.items():
             makers = sorted(  # dvc.lock has them in the order in which they first ran
@@ -154,43 +164,43 @@ def _climb(
             )
             if is_code(path):
                 continue
-            (made if makers else given)[path] = md5
+            (inputs if makers else external)[path] = md5
             reads |= {maker.stage: maker for maker in makers}
         files = {path: md5 for path, md5 in entry.inputs.deps.items() if is_code(path)}
-        found = own or find_run(entry.stage, entry.inputs.digest)
+        stage_run = known_run or find_run(entry.stage, entry.inputs.digest)
         links[entry.stage] = Link(
-            entry.stage, entry.command, entry.inputs.digest, dict(entry.outs), made, given, files,
-            {file: dict(values) for file, values in entry.inputs.params.items()}, tuple(reads), found,
-            code or _made_of(lock, files),
+            entry.stage, entry.command, entry.inputs.digest, dict(entry.outs), inputs, external, files,
+            {file: dict(values) for file, values in entry.inputs.params.items()}, tuple(reads), stage_run,
+            code or _recorded_code(lock, files),
         )  # fmt: skip
-        unknown.extend(path for path in given if not path.startswith("data/zoo") and path.startswith("data/"))
+        unknown.extend(path for path in external if not path.startswith("data/zoo") and path.startswith("data/"))
         for maker in reads.values():
             visit(maker)
         order.append(entry.stage)
 
-    visit(start, run, made_of)
+    visit(start, run, code)
     return tuple(links[name] for name in reversed(order)), tuple(dict.fromkeys(unknown))
 
 
-def _made_of(lock: Lock, files: Mapping[str, str]) -> StageCode:
-    found = [recorded(lock.root, path, md5) for path, md5 in files.items() if lock.root is not None]
-    return found[0] if found else StageCode()
+def _recorded_code(lock: Lock, files: Mapping[str, str]) -> StageCode:
+    codes = [read_recorded_code(lock.root, path, md5) for path, md5 in files.items() if lock.root is not None]
+    return codes[0] if codes else StageCode()
 
 
 def project_path(root: Path, text: str) -> str:
-    """A path as a person gives it, relative to the project root.
+    """A path that a user typed, relative to the project root.
 
     Raises:
-        DataError: when it lies outside the project.
+        DataError: when it is outside the project.
     """
-    given = Path(text)
-    for candidate in (root / given, Path.cwd() / given):
+    path = Path(text)
+    for candidate in (root / path, Path.cwd() / path):
         if candidate.exists():
-            given = candidate
+            path = candidate
             break
     else:
-        given = root / given
-    absolute = given.parent.resolve() / given.name
+        path = root / path
+    absolute = path.parent.resolve() / path.name
     if not absolute.is_relative_to(root.resolve()):
-        raise DataError(f"{text}: lies outside the project {root}")
+        raise DataError(f"{text}: is outside the project {root}")
     return absolute.relative_to(root.resolve()).as_posix()

@@ -1,7 +1,7 @@
-"""Records of runs: ``data/runs/`` names the run that made each out, else MLflow does.
+"""Records of runs: ``data/runs/`` contains the run that made each out. If a record is missing, MLflow is queried.
 
 The files are committed with ``dvc.lock``. They are never inside an out: an out depends on its inputs only, so equal
-inputs give equal md5s. A record belongs to one recipe and says nothing about another version.
+inputs give equal md5s. A record belongs to one recipe, and is not used for another version.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ def _file(root: Path, label: str) -> Path:
     return root / FOLDER / f"{label}.json"
 
 
-def keep(root: Path, label: str, recipe: str, run: Run) -> None:
-    """Write down the run that made the present outs of a stage (``grids@0``)."""
+def save_run(root: Path, label: str, recipe: str, run: Run) -> None:
+    """Record the run that made the present outs of a stage (``grids@0``)."""
     files.write_json(_file(root, label), {"recipe": recipe, "run": asdict(run)})
 
 
-def recorded(root: Path, label: str, recipe: str) -> Run | None:
-    """The run that made a stage's outs from this recipe; None where another one is recorded, or none.
+def load_run(root: Path, label: str, recipe: str) -> Run | None:
+    """The recorded run of a stage; None if no run, or the run of another recipe, is recorded.
 
     Raises:
         DataError: when the record is damaged.
     """
-    record = _record(root, label)
+    record = _load_record(root, label)
     return record[1] if record and record[0] == recipe else None
 
 
-def recorded_recipe(root: Path, label: str) -> str | None:
-    """The recipe that the recorded run of a stage read; None where none is recorded.
+def load_recipe(root: Path, label: str) -> str | None:
+    """The recipe of the recorded run of a stage; None if no run is recorded.
 
     Raises:
         DataError: when the record is damaged.
     """
-    record = _record(root, label)
+    record = _load_record(root, label)
     return record[0] if record else None
 
 
-def _record(root: Path, label: str) -> tuple[str, Run] | None:
+def _load_record(root: Path, label: str) -> tuple[str, Run] | None:
     path = _file(root, label)
     if not path.is_file():
         return None
@@ -62,21 +62,25 @@ def _record(root: Path, label: str) -> tuple[str, Run] | None:
         raise DataError(f"{path}: not the record of a run ({error!r}); remove it") from None
 
 
-def recorded_runs(root: Path, lock: Lock) -> dict[str, Run]:
-    """The run that made the present outs of each stage or item (``grids@0``), where a record of it lies here.
+def load_runs(root: Path, lock: Lock) -> dict[str, Run]:
+    """The recorded runs of the present outs, by stage or item (``grids@0``).
 
     Raises:
         DataError: when a record is damaged.
     """
-    found = {}
+    runs = {}
     for label, entry in lock.entries.items():
-        if run := recorded(root, label, entry.inputs.digest):
-            found[label] = run
-    return found
+        if run := load_run(root, label, entry.inputs.digest):
+            runs[label] = run
+    return runs
 
 
 class RunFinder:
-    """Looks into ``data/runs``, then asks MLflow: a store that does not answer is asked once (``failure`` says why)."""
+    """Finds the run of a stage in ``data/runs``, then in MLflow.
+
+    Attributes:
+        failure: why MLflow did not answer; it is not queried again.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -87,16 +91,16 @@ class RunFinder:
         self.failure: str | None = None
 
     def __call__(self, stage: str, recipe: str) -> Run | None:
-        run = recorded(self._root, stage, recipe)
+        run = load_run(self._root, stage, recipe)
         if run is not None and run.mlflow_run is not None:
             return run
         return self._quietly(lambda: self._find(stage, recipe)) or run
 
-    def _quietly(self, ask: Callable[[], Run | None]) -> Run | None:
+    def _quietly(self, query: Callable[[], Run | None]) -> Run | None:
         if self.failure is not None or self._absent:
             return None
         try:
-            return ask()
+            return query()
         except Exception as error:
             self.failure = short(error)
             return None
@@ -104,18 +108,18 @@ class RunFinder:
     def _find(self, stage: str, recipe: str) -> Run | None:
         if self._client is None:
             self._client = connect(self._uri)
-            known = self._client.search_experiments()
-            self._experiments = [e.experiment_id for e in known if e.name.startswith("paco/")]
+            experiments = self._client.search_experiments()
+            self._experiments = [e.experiment_id for e in experiments if e.name.startswith("paco/")]
         if not self._experiments:
             return None
-        wanted = f"tags.`{RECIPE_TAG}` = '{recipe}' and tags.`{STAGE_TAG}` = '{stage}'"
-        found = self._client.search_runs(
+        condition = f"tags.`{RECIPE_TAG}` = '{recipe}' and tags.`{STAGE_TAG}` = '{stage}'"
+        runs = self._client.search_runs(
             self._experiments,
-            f"{wanted} and attributes.status = 'FINISHED'",
+            f"{condition} and attributes.status = 'FINISHED'",
             order_by=["attributes.start_time DESC"],
             max_results=1,
         )
-        return self._run(found[0]) if found else None
+        return self._run(runs[0]) if runs else None
 
     def _run(self, run: Any) -> Run:
         tags = run.data.tags

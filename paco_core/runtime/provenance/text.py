@@ -21,18 +21,18 @@ from paco_core.runtime.tracking import flatten
 HEADING = "## Provenance of"
 
 
-def plain(provenance: Provenance) -> str:
-    """A line for each stage: what it made, from what, by which run and commit; then what no stage made."""
+def provenance_text(provenance: Provenance) -> str:
+    """A table with one row per stage: its outs, inputs, run and commit. Below it, the files that no stage made."""
     head = ["stage", "made", "reads", "MLflow run", "git commit"]
     rows = [_plain_row(link) for link in provenance.links]
-    given = {path for link in provenance.links for path in {**link.given, **link.made_of.files}}
+    external = {path for link in provenance.links for path in {**link.given, **link.made_of.files}}
     version = f", version {provenance.md5[:12]}" if provenance.md5 else ""
     return "\n".join(
         [
             f"{provenance.path}{version}: each line was made from the lines that it reads",
             "",
             *text_table([head, *rows]),
-            *(["", f"made by no stage: {', '.join(sorted(given))}"] if given else []),
+            *(["", f"made by no stage: {', '.join(sorted(external))}"] if external else []),
             "",
             "with --json: whole md5s, parameters, code and the page of each run",
         ]
@@ -46,26 +46,33 @@ def _plain_row(link: Link) -> list[str]:
     return [link.stage, ", ".join(outs) or "this one", ", ".join(link.reads), (run.mlflow_run or "")[:8], commit]
 
 
-def markdown(provenance: Provenance, level: int = 1) -> str:
-    """The whole story; ``level`` is that of its heading."""
+def provenance_markdown(provenance: Provenance, level: int = 1) -> str:
+    """The complete provenance in Markdown; ``level`` is the level of its heading."""
     mark = "#" * level
     version = f", version `{provenance.md5}`" if provenance.md5 else ""
     runs = any(link.run is not None and replace(link.run, endpoint=None) != Run() for link in provenance.links)
     columns = ["stage", "made", "reads", *(["MLflow run", "git commit", "Dagster run"] if runs else [])]
-    asked = f"Runs and commits are recorded beside it: `paco provenance {provenance.path}` in its project names them."
+    runs_hint = (
+        f"Runs and commits are recorded beside it: `paco provenance {provenance.path}` in its project names them."
+    )
     lines = [
         f"{mark} Provenance of `{provenance.path}`",
         "",
         f"Made by `{provenance.links[0].stage}`{version}. Each line was made from the lines that it reads; md5s are "
-        f"those of DVC.{'' if runs else ' ' + asked}",
+        f"those of DVC.{'' if runs else ' ' + runs_hint}",
         "",
         f"| {' | '.join(columns)} |",
         f"|{'---|' * len(columns)}",
         *(f"| {' | '.join(_row(link)[: len(columns)])} |" for link in provenance.links),
     ]
-    given = {p: md5 for link in provenance.links for p, md5 in {**link.given, **link.made_of.files}.items()}
-    if given:
-        lines += ["", f"{mark}# Given, made by no stage", "", *(f"- `{p}` `{md5}`" for p, md5 in sorted(given.items()))]
+    external = {p: md5 for link in provenance.links for p, md5 in {**link.given, **link.made_of.files}.items()}
+    if external:
+        lines += [
+            "",
+            f"{mark}# Given, made by no stage",
+            "",
+            *(f"- `{p}` `{md5}`" for p, md5 in sorted(external.items())),
+        ]
     for link in provenance.links:
         lines += ["", f"{mark}# {link.stage}", "", *_details(link)]
     return "\n".join(lines) + "\n"
@@ -94,42 +101,46 @@ def _details(link: Link) -> list[str]:
         if values:
             lines += ["", f"Parameters of `{file}`:", *(f"- `{k}` = `{v}`" for k, v in flatten(values).items())]
     if link.code:
-        made_of = {**link.code, **link.made_of.modules, **link.made_of.libraries}
+        code = {**link.code, **link.made_of.modules, **link.made_of.libraries}
         lines += ["", "<details><summary>Code by digest, libraries by version</summary>", ""]
-        lines += [*(f"- `{name}` `{digest}`" for name, digest in made_of.items()), "", "</details>"]
+        lines += [*(f"- `{name}` `{digest}`" for name, digest in code.items()), "", "</details>"]
     return lines
 
 
-def ship(
+def write_provenance(
     folder: Path,
     out: Path,
     root: Path,
     label: str,
     command: str,
     recipe: Inputs | None,
-    made_of: StageCode,
+    code: StageCode,
     endpoint: str | None,
 ) -> str | None:
-    """Write ``folder/provenance.json`` and the story into the model card; returns what is not known, if anything.
+    """Write ``folder/provenance.json`` and the section on provenance of the model card.
 
     Args:
-        folder: what becomes the out when the stage ends. A story that ``adapter/README.md`` in it holds already, the
-            card, is replaced.
-        out: that out, relative to the project root.
+        folder: becomes the out when the stage ends. Its model card is ``adapter/README.md``; an existing section on
+            provenance is replaced.
+        out: path of the out, relative to the project root.
         label: the running stage, ``policies@flux_t2is``; ``dvc.lock`` does not record this run yet.
-        recipe: what it read, None when that is not known.
-        made_of: its code, as it was when the stage started.
+        command: of the running stage.
+        recipe: deps and parameters of the running stage; None if they are not known.
+        code: of the stage when it started.
         endpoint: names of the servers that scored, with their fingerprints.
+
+    Returns:
+        Why the provenance is not known; None if it was written.
     """
     if recipe is None:
         return f"{label} is not a stage of dvc.yaml, or lacks an input: its provenance is not known"
     lock, run = Lock.read(root), Run(endpoint=endpoint)
-    shipped = of_stage_now(label, command, recipe, out.as_posix(), lock, run=run, made_of=made_of)
+    provenance = of_stage_now(label, command, recipe, out.as_posix(), lock, run=run, code=code)
     # Metrics files may hold seconds, so their md5s say nothing of where the policy comes from.
-    links = [replace(k, outs={p: md5 for p, md5 in k.outs.items() if not is_metrics(p)}) for k in shipped.links]
-    shipped = replace(shipped, links=tuple(links))
-    write_json(folder / SHIPPED, shipped.as_dict())
+    links = [replace(k, outs={p: md5 for p, md5 in k.outs.items() if not is_metrics(p)}) for k in provenance.links]
+    provenance = replace(provenance, links=tuple(links))
+    write_json(folder / SHIPPED, provenance.as_dict())
     card = folder / "adapter" / "README.md"
     text = read_text(card).partition(f"\n{HEADING}")[0].rstrip("\n")
-    write_text(card, f"{text}\n\n{markdown(shipped, level=2)}")
+    write_text(card, f"{text}\n\n{provenance_markdown(provenance, level=2)}")
     return None

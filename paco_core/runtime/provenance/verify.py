@@ -1,4 +1,4 @@
-"""Hashes everything on a provenance's way again, and says which link broke and how."""
+"""Verification of a provenance: all its files are hashed again and compared with ``dvc.lock``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dvc_project.lockfile import Inputs
 from dvc_project.md5s import Md5s, file_md5
 from dvc_project.yaml import select
 from paco_core.io.files import read_json, read_yaml
-from paco_core.runtime.code.closure import Code, installed
+from paco_core.runtime.code.closure import Code, installed_version
 from paco_core.runtime.code.source import read
 from paco_core.runtime.provenance.chain import Link, Provenance, is_metrics
-from paco_core.runtime.provenance.records import recorded_recipe
+from paco_core.runtime.provenance.records import load_recipe
 from paco_core.runtime.tracking import flatten
 
 SHIPPED = "provenance.json"
@@ -25,7 +25,7 @@ SHIPPED = "provenance.json"
 
 @dataclass(frozen=True)
 class Break:
-    """One link that does not hold: the stage, what of it, and what was found instead."""
+    """A failed check: the stage, the file, parameter or library, and the difference."""
 
     stage: str
     subject: str
@@ -37,7 +37,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Every break, how many things were hashed or compared, and what could not be checked, with the reason."""
+    """The result: the number of checks, the failed ones, and those that were not possible, with the reason."""
 
     checked: int
     breaks: tuple[Break, ...]
@@ -62,7 +62,7 @@ def verify(root: Path, provenance: Provenance) -> Verdict:
 
 
 def verify_cached(root: Path, provenance: Provenance) -> Verdict:
-    """The same for a version that is not the present one: its bytes in DVC's cache, and the links."""
+    """Check an earlier version: its files in DVC's cache, and the links between the stages."""
     return _Verification(root, provenance).run_cached()
 
 
@@ -73,7 +73,7 @@ class _Verification:
         self.checked = 0
         self.breaks: list[Break] = []
         self.unchecked: list[Break] = []
-        self._seen: dict[str, str | None] = {}
+        self._md5s: dict[str, str | None] = {}
         self.code = Code(root)
         self._digests: dict[str, str | None] = {}
         self._trees: dict[str, dict[str, Any]] = {}  # files of parameters, each read once
@@ -112,14 +112,14 @@ class _Verification:
 
     def _on_disk(self, link: Link, path: str, md5: str, verb: str) -> None:
         self.checked += 1
-        if path not in self._seen:
-            self._seen[path] = self.disk.md5(path)
-        now = self._seen[path]
+        if path not in self._md5s:
+            self._md5s[path] = self.disk.md5(path)
+        now = self._md5s[path]
         if now is None:
             self._broken(link, path, f"is missing; the stage {verb} version {md5}")
         elif now != md5:
-            where = f" ({self._difference(path, md5)})" if md5.endswith(".dir") else ""
-            self._broken(link, path, f"was {md5} when the stage {verb} it, is {now} now{where}")
+            difference = f" ({self._difference(path, md5)})" if md5.endswith(".dir") else ""
+            self._broken(link, path, f"was {md5} when the stage {verb} it, is {now} now{difference}")
 
     def _code(self, link: Link) -> None:
         for path, then in link.made_of.modules.items():
@@ -128,20 +128,20 @@ class _Verification:
                 self._digests[path] = self.code.digest(path)
             now = self._digests[path]
             if now != then:
-                what = "is missing" if now is None else f"is {now} now"
-                self._broken(link, path, f"was {then} when the stage ran it, {what}")
+                present = "is missing" if now is None else f"is {now} now"
+                self._broken(link, path, f"was {then} when the stage ran it, {present}")
         for library, then in link.made_of.libraries.items():
             self.checked += 1
-            if (version := installed(library)) != then:
-                what = "is not installed" if version is None else f"is {version} now"
-                self._broken(link, library, f"was {then} when the stage ran it, {what}")
+            if (version := installed_version(library)) != then:
+                present = "is not installed" if version is None else f"is {version} now"
+                self._broken(link, library, f"was {then} when the stage ran it, {present}")
         for path, md5 in link.code.items():
             self.checked += 1
             if not link.made_of.modules:
                 self._broken(link, path, f"version {md5} is neither here nor in DVC's cache: `dvc fetch` it")
 
     def _difference(self, path: str, md5: str) -> str:
-        """Which files of a folder are not as recorded."""
+        """The files of a folder that differ from the recorded ones."""
         then = self.cache.listing(md5)
         if then is None:
             return "the file cannot be named: DVC's cache does not hold that version's listing"
@@ -152,9 +152,9 @@ class _Verification:
         return "; ".join(changed[:5]) + (f"; and {len(changed) - 5} more" if len(changed) > 5 else "")
 
     def _in_cache(self, link: Link, path: str, md5: str) -> None:
-        if f"cache:{md5}" in self._seen:
+        if f"cache:{md5}" in self._md5s:
             return
-        self._seen[f"cache:{md5}"] = md5
+        self._md5s[f"cache:{md5}"] = md5
         parts: Mapping[str, str] = {"": md5}
         if md5.endswith(".dir"):
             listing = self.cache.listing(md5)
@@ -192,26 +192,26 @@ class _Verification:
                     self._broken(link, f"{file}: {key}", f"was {_brief(then[key])}, is {_brief(now[key])} now")
 
     def _links(self) -> None:
-        """What a stage read is what the stage before it made."""
-        made = {path: (link, md5) for link in self.provenance.links for path, md5 in link.outs.items()}
+        """Check that the inputs of each stage are the outs of the stages upstream."""
+        outs = {path: (link, md5) for link in self.provenance.links for path, md5 in link.outs.items()}
         for link in self.provenance.links:
             for path, md5 in link.inputs.items():
                 self.checked += 1
-                if path in made:
-                    maker, now = made[path]
+                if path in outs:
+                    maker, now = outs[path]
                     if now != md5:
                         text = f"was {md5} when the stage read it, but {maker.stage} made {now}"
                         self._broken(link, path, text)
-                elif self._below(path, made) not in (None, md5):
+                elif self._below(path, outs) not in (None, md5):
                     self._broken(link, path, f"was {md5} when the stage read it; {', '.join(link.reads)} made others")
 
-    def _below(self, folder: str, made: Mapping[str, tuple[Link, str]]) -> str | None:
-        """The md5 of a folder that holds outs, from their recorded listings; None when it is not known.
+    def _below(self, folder: str, outs: Mapping[str, tuple[Link, str]]) -> str | None:
+        """The md5 of a folder that contains outs, from their recorded listings; None if it is not known.
 
-        Files beside the outs belong to the folder too: then only the disk shows it.
+        If DVC's cache lacks a listing, the folder on disk is hashed.
         """
         files: dict[str, str] = {}
-        for path, (_, md5) in made.items():
+        for path, (_, md5) in outs.items():
             if not path.startswith(f"{folder}/"):
                 continue
             listing = self.cache.listing(md5)
@@ -221,10 +221,10 @@ class _Verification:
         return listing_md5(files) if files else self.disk.md5(folder)
 
     def _record(self, link: Link) -> None:
-        """The run that is recorded beside the outs, or in MLflow, read what ``dvc.lock`` records."""
+        """Check that the run in ``data/runs`` or MLflow has the recipe that ``dvc.lock`` records."""
         if link.run is not None:
             self.checked += 1
-        elif (recipe := recorded_recipe(self.root, link.stage)) is None:
+        elif (recipe := load_recipe(self.root, link.stage)) is None:
             self._not_checked(link, "run", "neither data/runs nor MLflow has a run of this recipe")
         else:
             self.checked += 1
@@ -235,7 +235,7 @@ class _Verification:
             self._broken(link, f"data/runs/{link.stage}.json", text)
 
     def _commits(self) -> None:
-        """The code that a stage read is the code of the commit that its run recorded."""
+        """Check that the code of each stage is in the commit that its run recorded."""
         for link in self.provenance.links:
             run = link.run
             if run is None:
@@ -266,9 +266,9 @@ class _Verification:
             self._not_checked(link, commit[:12], f"{absent} of {len(files)} modules are not in it, but in a package")
 
     def _shipped(self) -> None:
-        """The story that lies in the folder itself is the recorded one.
+        """Check that ``provenance.json`` in the folder is the recorded provenance.
 
-        A stage further up that ran again by other code, and made the same bytes, broke nothing.
+        If a stage upstream ran again with other code and its outs are identical, the check passes.
         """
         file = self.root / self.provenance.path / SHIPPED
         if not file.is_file():
@@ -277,14 +277,18 @@ class _Verification:
         recorded = {link.stage: link for link in self.provenance.links}
         for link in shipped.links:
             self.checked += 1
-            known = recorded.get(link.stage)
-            own = Inputs({**link.inputs, **link.given, **link.code}, link.params).digest
-            if known is None:
+            recorded_link = recorded.get(link.stage)
+            recipe = Inputs({**link.inputs, **link.given, **link.code}, link.params).digest
+            if recorded_link is None:
                 self._broken(link, file.name, "names this stage, which is not upstream of it in dvc.lock")
-            elif link.recipe != own:
-                self._broken(link, file.name, f"records recipe {link.recipe}, but its inputs and parameters give {own}")
-            elif link.recipe != known.recipe and (link is shipped.links[0] or _data(link) != _data(known)):
-                self._broken(link, file.name, f"records recipe {link.recipe}, dvc.lock records {known.recipe}")
+            elif link.recipe != recipe:
+                self._broken(
+                    link, file.name, f"records recipe {link.recipe}, but its inputs and parameters give {recipe}"
+                )
+            elif link.recipe != recorded_link.recipe and (
+                link is shipped.links[0] or _data(link) != _data(recorded_link)
+            ):
+                self._broken(link, file.name, f"records recipe {link.recipe}, dvc.lock records {recorded_link.recipe}")
 
 
 def _data(link: Link) -> dict[str, str]:
@@ -297,21 +301,21 @@ def _brief(value: object) -> str:
 
 
 def is_commit(root: Path, commit: str) -> bool:
-    """Whether this checkout knows a commit."""
+    """Whether this checkout contains a commit."""
     command = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
     return subprocess.run(command, cwd=root, capture_output=True).returncode == 0
 
 
 def committed(root: Path, commit: str, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
-    """Each file as it was at a commit; None where this checkout does not know it."""
-    wanted = "".join(f"{commit}:{path}\n" for path in paths)
-    done = subprocess.run(["git", "cat-file", "--batch"], cwd=root, input=wanted.encode(), capture_output=True)
-    rest = done.stdout
+    """Each file as it was at a commit; None if the commit does not contain it."""
+    queries = "".join(f"{commit}:{path}\n" for path in paths)
+    process = subprocess.run(["git", "cat-file", "--batch"], cwd=root, input=queries.encode(), capture_output=True)
+    output = process.stdout
     for path in paths:
-        head, _, rest = rest.partition(b"\n")
+        head, _, output = output.partition(b"\n")
         if not head or not head.split()[-1].isdigit():
             yield path, None
             continue
         size = int(head.split()[-1])
-        yield path, rest[:size]
-        rest = rest[size + 1 :]
+        yield path, output[:size]
+        output = output[size + 1 :]

@@ -27,7 +27,7 @@ from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.database import connect, sqlite_file
 from paco_core.runtime.tracking.journal import DROPPED_TAG, FOLDER, Delivered, Event, RunJournal
 from paco_core.runtime.tracking.models import Adapted
-from paco_core.runtime.tracking.sender import Outbox, Sent, access_digest, send_left_over, unsent
+from paco_core.runtime.tracking.sender import Outbox, SyncResult, access_digest, count_journals, send_left_over
 from paco_core.runtime.tracking.store import (
     artifact_location,
     dagster_url,
@@ -42,8 +42,20 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = [
-    "Adapted", "Sent", "Terminated", "Tracker", "connect", "dagster_url", "flatten", "git_state", "open_run",
-    "require_writable", "run_url", "send_left_over", "tracking_uri", "unsent",
+    "Adapted",
+    "SyncResult",
+    "Terminated",
+    "Tracker",
+    "connect",
+    "count_journals",
+    "dagster_url",
+    "flatten",
+    "git_state",
+    "open_run",
+    "require_writable",
+    "run_url",
+    "send_left_over",
+    "tracking_uri",
 ]  # fmt: skip
 
 PATIENCE_S, TERMINATED_PATIENCE_S = 20.0, 5.0  # how long a stage waits for MLflow in all; at its end after SIGTERM
@@ -51,7 +63,7 @@ PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
 SWITCH = "PACO_TRACKING"  # "off": log nothing (a trial run, an audit)
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 class Terminated(SystemExit):
@@ -70,10 +82,10 @@ class Tracker:
         header: the first event of the journal; None = log nothing.
     """
 
-    def __init__(self, root: Path, uri: str, header: Event | None, say: Say) -> None:
+    def __init__(self, root: Path, uri: str, header: Event | None, print_line: PrintLine) -> None:
         self.uri = uri
         self.dropped = 0  # events that could not be written
-        self._say = say
+        self._print_line = print_line
         self._journal: RunJournal | None = None
         self._outbox: Outbox | None = None
         if header is not None:
@@ -89,8 +101,12 @@ class Tracker:
     @property
     def url(self) -> str | None:
         """The page of the run, None if the store has not created it yet; the first call waits a little for it."""
-        done = self._delivered()
-        return run_url(self.uri, done.experiment_id, done.run_id) if done.run_id and done.experiment_id else None
+        progress = self._delivered()
+        return (
+            run_url(self.uri, progress.experiment_id, progress.run_id)
+            if progress.run_id and progress.experiment_id
+            else None
+        )
 
     def _delivered(self) -> Delivered:
         return self._outbox.delivered() if self._outbox else Delivered()
@@ -116,7 +132,7 @@ class Tracker:
                 raise
             self.dropped += 1
             if self.dropped == 1:
-                self._say(
+                self._print_line(
                     f"{FOLDER} cannot be written ({error.strerror or error}): what this run reports to MLflow is "
                     "dropped until some space is free. If there is none at its end, MLflow shows the run as KILLED"
                 )
@@ -126,19 +142,20 @@ class Tracker:
         if self._journal is None or self._outbox is None:
             return
         if self.dropped:
-            self._say(
+            self._print_line(
                 f"{self.dropped} events of this run could not be written and are missing in MLflow (tag {DROPPED_TAG})"
             )
         before = self.dropped
         self._log({"kind": "end", "status": status, "dropped": self.dropped})
-        done = self._outbox.close(patience_s)
-        if done.refused:
-            count = "" if done.refused == 1 else f"{done.refused} events were refused; the last: "
-            self._say(f"{count}{done.refusal}")
+        progress = self._outbox.close(patience_s)
+        if progress.refused:
+            count = "" if progress.refused == 1 else f"{progress.refused} events were refused; the last: "
+            self._print_line(f"{count}{progress.refusal}")
         if waiting := self._journal.count_waiting():
-            self._say(
+            self._print_line(
                 f"{waiting} events of this run wait in {self._journal.home} for MLflow at {bare(self.uri)} "
-                f"({self._outbox.problem or done.outage or 'it is slow'}); the next stage, or `paco sync`, sends them"
+                f"({self._outbox.problem or progress.outage or 'it is slow'}); the next stage, or `paco sync`, sends "
+                "them"
             )
         elif self.dropped == before:
             self._journal.remove()
@@ -146,8 +163,8 @@ class Tracker:
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Log parameters, flattened to dotted keys, without secrets."""
-        shown = {key: redacted(str(value))[:PARAM_CHARACTERS] for key, value in flatten(values).items()}
-        self._log({"kind": "params", "values": shown})
+        redacted_values = {key: redacted(str(value))[:PARAM_CHARACTERS] for key, value in flatten(values).items()}
+        self._log({"kind": "params", "values": redacted_values})
 
     def metrics(self, values: Mapping[str, float], step: int = 0, measures: str | None = None) -> None:
         """Log metrics of one step; NaN is kept as NaN.
@@ -204,7 +221,7 @@ def is_unwritable(error: OSError) -> bool:
     return error.errno in UNWRITABLE or (isinstance(error, shutil.Error) and "[Errno 28]" in str(error))
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(redacted(line), file=sys.stderr, flush=True)
 
 
@@ -226,7 +243,7 @@ def open_run(
     experiment: str,
     name: str,
     tags: Mapping[str, str],
-    say: Say = _say,
+    print_line: PrintLine = _print_line,
     *,
     about: str = "",
     views: Mapping[str, str] | None = None,
@@ -253,7 +270,7 @@ def open_run(
             "access": access_digest(uri, os.environ),
             "tags": {key: redacted(str(value)) for key, value in {**run_tags(root, name), **tags}.items()},
         }
-    tracker = Tracker(root, uri, header, say)
+    tracker = Tracker(root, uri, header, print_line)
     status, patience_s = "FAILED", PATIENCE_S
     try:
         yield tracker

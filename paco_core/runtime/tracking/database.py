@@ -93,7 +93,7 @@ def open_client(uri: str) -> Any:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import DatabaseError
 
-    prepare(uri)
+    prepare_store(uri)
     limit_requests()
     try:
         return mlflow.MlflowClient(uri)
@@ -105,7 +105,7 @@ def open_client(uri: str) -> Any:
         raise
 
 
-def prepare(uri: str) -> None:
+def prepare_store(uri: str) -> None:
     """Create the SQLite file of a store if it is missing, and follow a moved project; do nothing for other stores.
 
     Raises:

@@ -21,7 +21,7 @@ JOURNAL_TAG = "paco.journal"
 #: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 BATCHED = {"metrics", "params", "tags"}
-METRICS, OTHERS = 1000, 100  # limits of one request
+METRICS_PER_REQUEST, ENTRIES_PER_REQUEST = 1000, 100  # limits of one request; entries are params or tags
 #: Errors that a second attempt does not change.
 FINAL = {
     "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "NOT_IMPLEMENTED",
@@ -51,7 +51,7 @@ class Delivery:
 
     def __init__(self, journal: RunJournal, uri: str) -> None:
         self.journal, self._process_uri = journal, uri
-        self.done = journal.delivered()
+        self.progress = journal.delivered()
         self._client: Any = None
         self._models: dict[str, str] = {}  # id of the run that made a model ("": this run) -> id of the model
 
@@ -62,7 +62,7 @@ class Delivery:
             DamagedJournal: when a line is not an event.
             Exception: whatever MLflow raises when the store does not answer; call again later.
         """
-        waiting = self.journal.waiting(self.done.offset)
+        waiting = self.journal.waiting(self.progress.offset)
         if not waiting:
             return 0
         self._client = self._client or database.open_client(self._uri())  # if that fails, no event is refused
@@ -72,9 +72,9 @@ class Delivery:
 
     def note_outage(self, error: Exception) -> None:
         """Record that :meth:`step` got no answer."""
-        self.done.failed += 1
-        self.done.outage = short(error)
-        self.journal.mark(self.done)
+        self.progress.failed += 1
+        self.progress.outage = short(error)
+        self.journal.mark(self.progress)
 
     def _send(self, batch: list[tuple[Event, int]]) -> None:
         events = [event for event, _ in batch]
@@ -87,16 +87,16 @@ class Delivery:
                 for single in batch:
                     self._send([single])
                 return
-            self._refuse(events[0], error)
-        self.done.offset, self.done.outage = batch[-1][1], ""
-        self.journal.mark(self.done)
+            self._reject(events[0], error)
+        self.progress.offset, self.progress.outage = batch[-1][1], ""
+        self.journal.mark(self.progress)
         for event in events:
             self.journal.drop(event)
 
-    def _refuse(self, event: Event, error: Exception) -> None:
-        home = self.journal.refuse(event, f"{type(error).__name__}: {error}")
-        self.done.refused += 1
-        self.done.refusal = f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is now in {home}"
+    def _reject(self, event: Event, error: Exception) -> None:
+        folder = self.journal.reject(event, f"{type(error).__name__}: {error}")
+        self.progress.refused += 1
+        self.progress.refusal = f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is now in {folder}"
 
     def _uri(self) -> str:
         """The URI of the journal's store; a journal does not contain the password of a database."""
@@ -116,7 +116,7 @@ class Delivery:
         first = events[0]
         if first["kind"] == "run":
             self._start(first)
-        elif self.done.run_id is None:
+        elif self.progress.run_id is None:
             raise RuntimeError(f"{self.journal.events}: the first event does not open a run")
         elif first["kind"] in BATCHED:
             self._log_batch(events)
@@ -149,7 +149,7 @@ class Delivery:
             run_name=event["name"],
             tags={**event["tags"], JOURNAL_TAG: name},
         )  # fmt: skip
-        self.done.run_id, self.done.experiment_id = run.info.run_id, experiment_id
+        self.progress.run_id, self.progress.experiment_id = run.info.run_id, experiment_id
 
     def _log_batch(self, events: list[Event]) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -163,36 +163,37 @@ class Delivery:
         ]
         params = [Param(k, v) for event in events if event["kind"] == "params" for k, v in event["values"].items()]
         tags = [RunTag(k, v) for event in events if event["kind"] == "tags" for k, v in event["values"].items()]
-        for kind, values, limit in (("metrics", metrics, METRICS), ("params", params, OTHERS), ("tags", tags, OTHERS)):
+        for kind, values in (("metrics", metrics), ("params", params), ("tags", tags)):
+            limit = METRICS_PER_REQUEST if kind == "metrics" else ENTRIES_PER_REQUEST
             for start in range(0, len(values), limit):
-                self._client.log_batch(self.done.run_id, **{kind: values[start : start + limit]})
+                self._client.log_batch(self.progress.run_id, **{kind: values[start : start + limit]})
 
     def _image(self, event: Event) -> None:
         """MLflow gives each image a new name: one that has arrived already is known by key, step and time."""
         key, step = event["key"], event["step"]
         prefix = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
-        stored = self._client.list_artifacts(self.done.run_id, "images")
+        stored = self._client.list_artifacts(self.progress.run_id, "images")
         if sum(item.path.startswith(prefix) for item in stored) < 2:  # the image and its small version
             image = read_image(self.journal.home / event["file"])
-            self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
+            self._client.log_image(self.progress.run_id, image, key=key, step=step, timestamp=event["time"])
 
     def _file(self, event: Event) -> None:
         path = self.journal.home / str(event["file"])
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         folder = "/".join(part for part in (event["folder"], path.name if path.is_dir() else None) if part)
-        log(self.done.run_id, str(path), folder or None)
+        log(self.progress.run_id, str(path), folder or None)
 
     def _dataset(self, event: Event) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         data = Dataset(name=event["name"], digest=event["md5"][:36], source_type="dvc", source=f"dvc://{event['path']}")
         tags = [InputTag("mlflow.data.context", event["context"])]
-        self._client.log_inputs(self.done.run_id, [DatasetInput(data, tags)])
+        self._client.log_inputs(self.progress.run_id, [DatasetInput(data, tags)])
 
     def _model(self, event: Event) -> None:
         adapter = self.journal.home / event["file"] if event.get("file") else None
         adapted = Adapted(**event["adapted"]) if event.get("adapted") else None
-        experiment, run, name = str(self.done.experiment_id), str(self.done.run_id), event["name"]
+        experiment, run, name = str(self.progress.experiment_id), str(self.progress.run_id), event["name"]
         model_id = models.log_model(self._client, experiment, run, name, event["tags"], adapter, adapted)
         self._client.set_tag(run, "paco.model_id", model_id)
 
@@ -203,20 +204,20 @@ class Delivery:
 
         if run_id not in self._models:
             try:
-                experiment = self._client.get_run(run_id or self.done.run_id).info.experiment_id
+                experiment = self._client.get_run(run_id or self.progress.run_id).info.experiment_id
             except MlflowException as error:  # a run of another store, or one that was deleted
                 if not is_final(error):
                     raise
                 return None
-            model = models.model_of(self._client, experiment, run_id or str(self.done.run_id))
+            model = models.model_of(self._client, experiment, run_id or str(self.progress.run_id))
             if model is None:
                 return None
-            if run_id and run_id != self.done.run_id:
-                self._client.log_inputs(self.done.run_id, models=[LoggedModelInput(model.model_id)])
+            if run_id and run_id != self.progress.run_id:
+                self._client.log_inputs(self.progress.run_id, models=[LoggedModelInput(model.model_id)])
             self._models[run_id] = str(model.model_id)
         return self._models[run_id]
 
     def _end(self, event: Event) -> None:
         if event.get("dropped"):
-            self._client.set_tag(self.done.run_id, DROPPED_TAG, str(event["dropped"]))
-        self._client.set_terminated(self.done.run_id, event["status"], end_time=event["time"])
+            self._client.set_tag(self.progress.run_id, DROPPED_TAG, str(event["dropped"]))
+        self._client.set_terminated(self.progress.run_id, event["status"], end_time=event["time"])

@@ -28,7 +28,7 @@ from paco_core.io.secrets import redacted
 from paco_core.runtime.tracking.database import with_present_store
 
 FOLDER = Path(".paco") / "tracking"
-REFUSED = "refused"
+REJECTED_DIR = "refused"
 HIDDEN = "."  # prefix of a journal that has no first event yet
 DROPPED_TAG = "paco.dropped"  # number of events that did not fit on the disk
 NOTE_TAG = "mlflow.note.content"  # MLflow shows it as the description of a run or an experiment
@@ -200,16 +200,16 @@ class RunJournal:
     def mark(self, delivered: Delivered) -> None:
         write_json(self.home / "delivered.json", asdict(delivered))
 
-    def refuse(self, event: Event, reason: str) -> Path:
+    def reject(self, event: Event, reason: str) -> Path:
         """Move an event that the store will never accept, with its file and the reason, to the folder ``refused``."""
-        home = self.home.parent / REFUSED / self.home.name
-        home.mkdir(parents=True, exist_ok=True)
-        append_line(home / "events.jsonl", (json.dumps({**event, "refused": redacted(reason)}) + "\n").encode())
+        folder = self.home.parent / REJECTED_DIR / self.home.name
+        folder.mkdir(parents=True, exist_ok=True)
+        append_line(folder / "events.jsonl", (json.dumps({**event, "refused": redacted(reason)}) + "\n").encode())
         name = str(event.get("file") or "")
         if name and (self.home / name).exists():
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(self.home / name, home / name)
-        return home
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(self.home / name, folder / name)
+        return folder
 
     def drop(self, event: Event) -> None:
         """Remove the file of a delivered event."""
@@ -224,7 +224,7 @@ class RunJournal:
 
 def journals(root: Path) -> list[RunJournal]:
     """All journals on disk, oldest first, those of running stages included."""
-    homes = (path for path in (owner_root(root) / FOLDER).glob("[!.]*") if path.is_dir() and path.name != REFUSED)
+    homes = (path for path in (owner_root(root) / FOLDER).glob("[!.]*") if path.is_dir() and path.name != REJECTED_DIR)
     return [RunJournal(path) for path in sorted(homes)]
 
 

@@ -86,8 +86,8 @@ def name_version(client: Any, model_id: str, registered: str, number: int) -> No
     """Record on a model which registered version it is, as ``mlflow.register_model`` does: its page links to it."""
     from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
-    known = json.loads(client.get_logged_model(model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
-    versions = [*known, {"name": registered, "version": number}]
+    earlier = json.loads(client.get_logged_model(model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
+    versions = [*earlier, {"name": registered, "version": number}]
     client.set_logged_model_tags(model_id, {MLFLOW_MODEL_VERSIONS: json.dumps(versions)})
 
 

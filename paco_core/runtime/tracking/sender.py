@@ -58,12 +58,12 @@ class Sender:
         self._root, self._uri, self._access = root, tracking_uri(root), access
         self._retry_at: dict[str, float] = {}
         self.serves_stage = False  # whether a stage that it serves was running in the last round
-        self.sent: Counter[str] = Counter()  # journal -> number of delivered events
+        self.num_delivered: Counter[str] = Counter()  # journal -> number of delivered events
         self.problems: dict[str, str] = {}  # journal whose stage has ended -> its last problem
 
     def round(self) -> int:
         """Deliver one batch of each journal; the number of events that a store accepted."""
-        self.serves_stage, before = False, self.sent.total()
+        self.serves_stage, before = False, self.num_delivered.total()
         for journal in journals(self._root):
             name = journal.home.name
             try:
@@ -77,7 +77,7 @@ class Sender:
                 self._retry_at[name] = time.monotonic() + PAUSE_S
                 if journal.home.exists():  # otherwise its writer has just removed it
                     self._note(journal, _problem(error))
-        return self.sent.total() - before
+        return self.num_delivered.total() - before
 
     def _serves(self, header: Mapping[str, object], is_live: bool) -> bool:
         if self._access is None:
@@ -91,7 +91,7 @@ class Sender:
             return
         with lock:
             delivery, name = Delivery(journal, self._uri), journal.home.name
-            is_new, refused = delivery.done.run_id is None, delivery.done.refused
+            is_new, refused_before = delivery.progress.run_id is None, delivery.progress.refused
             try:
                 count = delivery.step()
                 if not (count or is_live) and journal.end_if_killed():
@@ -103,15 +103,15 @@ class Sender:
                 self._retry_at[name] = time.monotonic() + PAUSE_S
                 if not is_live:
                     self._note(
-                        journal, f"MLflow does not accept the run in {journal.home} now ({delivery.done.outage})"
+                        journal, f"MLflow does not accept the run in {journal.home} now ({delivery.progress.outage})"
                     )
                 return
-            self.sent[name] += count
-            if is_live and is_new and delivery.done.run_id:
-                self._monitor(delivery.done.run_id)
+            self.num_delivered[name] += count
+            if is_live and is_new and delivery.progress.run_id:
+                self._monitor(delivery.progress.run_id)
             if not is_live:
-                if delivery.done.refused > refused:
-                    self._note(journal, delivery.done.refusal)
+                if delivery.progress.refused > refused_before:
+                    self._note(journal, delivery.progress.refusal)
                 if not count:
                     journal.remove()
 
@@ -136,7 +136,7 @@ def _problem(error: Exception) -> str:
     return redacted("".join(traceback.format_exception(error)))
 
 
-def serve(root: Path, idle_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
+def serve_journals(root: Path, idle_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
     """Serve a project until nothing has come for ``idle_s`` seconds, ``is_over``, or somebody removed the project.
 
     If another sender is there and uses another store or other credentials, exit as soon as nothing is left to deliver.
@@ -167,7 +167,7 @@ def serve(root: Path, idle_s: float, is_over: Callable[[], bool] = lambda: False
 def main(root: str) -> None:
     """The process of a sender."""
     redact_tracebacks()
-    serve(Path(root), float(os.environ.get(IDLE) or IDLE_S))
+    serve_journals(Path(root), float(os.environ.get(IDLE) or IDLE_S))
 
 
 # --- the stage ---------------------------------------------------------------------------------------
@@ -209,20 +209,20 @@ class Outbox:
 
     def delivered(self) -> Delivered:
         """What the store has; waits for the id of the run, unless the store does not answer."""
-        return self._closed or self._wait(lambda done: done.run_id is not None or bool(done.outage))
+        return self._closed or self._wait(lambda progress: progress.run_id is not None or bool(progress.outage))
 
     def close(self, patience_s: float = math.inf) -> Delivered:
         """Wait until the store has everything, at most ``patience_s``, or until it fails to answer once more."""
         self._patience_s = min(self._patience_s, patience_s)
         failed, size = self._journal.delivered().failed, self._journal.size()
-        self._closed = self._wait(lambda done: done.failed > failed or done.offset >= size)
+        self._closed = self._wait(lambda progress: progress.failed > failed or progress.offset >= size)
         return self._closed
 
     def _wait(self, is_over: Callable[[Delivered], bool]) -> Delivered:
         while True:
-            done = self._journal.delivered()
-            if is_over(done) or self._patience_s <= 0 or not self._ensure_sender():
-                return done
+            progress = self._journal.delivered()
+            if is_over(progress) or self._patience_s <= 0 or not self._ensure_sender():
+                return progress
             began = time.monotonic()
             time.sleep(POLL_S)
             self._patience_s -= time.monotonic() - began
@@ -244,7 +244,7 @@ class Outbox:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SyncResult:
     """The result of `paco sync`."""
 
     runs: int
@@ -257,12 +257,12 @@ class Sent:
         return "\n".join([*lines, *self.problems])
 
 
-def unsent(root: Path) -> int:
+def count_journals(root: Path) -> int:
     """Number of journals on disk, those of running stages included; it needs no store."""
     return len(journals(root))
 
 
-def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
+def send_left_over(root: Path, patience_s: float = 60.0) -> SyncResult:
     """Deliver every journal whose stage has ended, until the stores accept nothing more.
 
     A journal that another sender delivers at the moment is left to it, and counted as waiting.
@@ -272,5 +272,5 @@ def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
     while sender.round() and time.monotonic() < deadline:
         pass
     waiting = sum(journal.count_waiting() for journal in journals(root) if not journal.has_writer())
-    runs = sum(count > 0 for count in sender.sent.values())
-    return Sent(runs, sender.sent.total(), waiting, tuple(sender.problems.values()))
+    runs = sum(count > 0 for count in sender.num_delivered.values())
+    return SyncResult(runs, sender.num_delivered.total(), waiting, tuple(sender.problems.values()))

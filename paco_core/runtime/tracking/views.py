@@ -49,6 +49,6 @@ def _chart(metric: str, kind: str, section: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page(mlflow: str, experiment_id: str, key: str) -> str:
+def view_url(mlflow: str, experiment_id: str, key: str) -> str:
     """The address of a saved view."""
     return f"{mlflow}/#/experiments/{experiment_id}/runs?{TRAININGS}&viewStateShareKey={key}&compareRunsMode=CHART"

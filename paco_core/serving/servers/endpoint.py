@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dvc_project.hashing import Workspace
 from paco_core.config.params import ServingParams
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError, digest
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
@@ -24,7 +24,7 @@ from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import agreement, read_golden
 from paco_core.reward_model.yes_probability import NO, YES
 from paco_core.runtime.code.closure import environment_digest
-from paco_core.runtime.code.stage_code import digest_of
+from paco_core.runtime.code.stage_code import code_digest
 from paco_core.runtime.placement import announce_servers
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import launch, launch_gateway, vllm
@@ -76,8 +76,8 @@ def answer_token_ids(folder: Path) -> tuple[int, int] | None:
 def _code(serving: ServingParams, root: Path) -> str:
     """What computes scores: our own code and its libraries, or the packages of vLLM's environment; and what asks."""
     if serving.engine == "transformers":
-        return digest_of(root, EMBEDDED, CLIENT)
-    return digest([environment_digest(owner_root(root) / (serving.python or vllm.PYTHON)), digest_of(root, CLIENT)])
+        return code_digest(root, EMBEDDED, CLIENT)
+    return digest([environment_digest(owner_root(root) / (serving.python or vllm.PYTHON)), code_digest(root, CLIENT)])
 
 
 def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> ServerSettings:
@@ -299,7 +299,7 @@ def status(root: Path) -> Answer:
     for record in filter(None, map(registry.living, registry.names())):
         kept = "until `paco serve down`" if registry.is_kept(record.name) else "until nobody leases it"
         age, leases = int(time.time() - record.started), registry.leases(record.name)
-        rows.append({**plain(record), "age_s": age, "leases": leases, "kept": registry.is_kept(record.name)})
+        rows.append({**to_jsonable(record), "age_s": age, "leases": leases, "kept": registry.is_kept(record.name)})
         cells = f"process {record.pid}", f"up {age} s", f"{leases} leases", kept
         lines.append((record.name, record.url, record.engine, *cells))
     return Answer("\n".join(text_table(lines)) or "no reward model is served; `paco serve up` starts one", rows)

@@ -19,11 +19,11 @@ STOPPED = dg.DefaultSensorStatus.STOPPED
 )
 def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Starts no run; says what it cleared away."""
-    from paco_core.runtime.tracking import send_left_over, unsent
+    from paco_core.runtime.tracking import count_journals, send_left_over
     from paco_core.serving.servers.registry import remove_stale
 
     lines = remove_stale(ROOT)
-    if unsent(ROOT):
+    if count_journals(ROOT):
         lines.append(f"MLflow: {send_left_over(ROOT, patience_s=30).text()}")
     for line in lines:
         context.log.info(line)

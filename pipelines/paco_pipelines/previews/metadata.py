@@ -12,7 +12,7 @@ import dagster as dg
 from dvc_project.project import Stage
 from paco_core.io import paths
 from paco_core.runtime.preview import Chart, Page, Pictures, Preview, Table
-from paco_core.runtime.stage import skipped
+from paco_core.runtime.stage import skip_reason
 from paco_core.stages import declaration
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ CHARACTERS = 160  # of a text
 
 def preview_metadata(root: Path, stage: Stage) -> Mapping[str, Any]:
     """Tables and pictures of a stage's outs; of one that had nothing to do, the reason."""
-    reasons = [reason for out in stage.data if (reason := skipped(root / out))]
+    reasons = [reason for out in stage.data if (reason := skip_reason(root / out))]
     if reasons:
         return {"skipped": reasons[0]}
     preview = declaration(stage.group).preview

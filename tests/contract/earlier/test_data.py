@@ -17,7 +17,7 @@ from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.checks import collapse, read_log
 from paco_core.runtime.provenance.chain import of_path
-from paco_core.runtime.provenance.records import recorded_runs
+from paco_core.runtime.provenance.records import load_runs
 from paco_core.runtime.versions import folder_of_version
 
 WRITTEN = Path(__file__).parent / "written"
@@ -47,7 +47,7 @@ def test_what_made_it_and_by_which_run_are_read_from_the_earlier_lock(recorded: 
     lock = Lock.read(recorded)
     (link,) = of_path("data/prompts", lock).links
     assert link.params["params.yaml"]["prompts"]["count"] == 6
-    run = recorded_runs(recorded, lock)["prompts"]
+    run = load_runs(recorded, lock)["prompts"]
     assert (run.profile, run.mlflow_run) == ("smoke", "dc268fd11c974377a64fefb4cae59f62")
 
 

@@ -11,7 +11,7 @@ import mlflow
 from PIL import Image
 
 from paco_core.operations.promotion.champions import CHAMPION, Champions
-from paco_core.runtime.tracking import send_left_over, unsent
+from paco_core.runtime.tracking import count_journals, send_left_over
 
 WRITTEN = Path(__file__).parent / "written"
 HOME = "/srv/project"  # where the journal was written
@@ -27,7 +27,7 @@ def test_figures_that_an_earlier_version_kept_are_sent(project: Path) -> None:
     (home / "events.jsonl").write_text(events.replace(HOME, str(project)))
     sent = send_left_over(project)
     assert (sent.runs, sent.events, sent.waiting, sent.problems) == (1, 10, 0, ())
-    assert unsent(project) == 0
+    assert count_journals(project) == 0
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
     (run,) = client.search_runs(
         [e.experiment_id for e in client.search_experiments(filter_string="name='paco/prompts'")]

@@ -76,7 +76,7 @@ said = {
 }
 page = TRANSLATOR.get_materialization_metadata(PROJECT, PROJECT.stages[name])
 said["page"] = [shown for shown in (*said["headline"], "worst_rankings") if shown in page]
-held = launch._placed(name, replace(stages[name], device=lambda _params: "cuda"), None, root, "local")
+held = launch._place_stage(name, replace(stages[name], device=lambda _params: "cuda"), None, root, "local")
 said["gpus"] = os.environ["CUDA_VISIBLE_DEVICES"]
 print(json.dumps(said))
 """

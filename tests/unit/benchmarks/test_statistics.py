@@ -28,7 +28,7 @@ from paco_core.benchmarks.statistics import (
     estimate,
     wilson,
 )
-from paco_core.io.answer import plain
+from paco_core.io.answer import to_jsonable
 from paco_core.operations.promotion.paired import paired
 
 NAN = float("nan")
@@ -245,4 +245,4 @@ def test_shapes_must_match() -> None:
 def test_names_of_metrics_and_json() -> None:
     assert compare([1.0, 2.0], [0.0, 0.0]).metrics("gain").keys() == {"gain", "gain_low", "gain_high"}
     assert compare([1.0, NAN], [0.0, 0.0]).metrics("gain")["gain_missing"] == 1
-    assert plain({"a": [NAN, 1.0], "b": (float("inf"),)}) == {"a": [None, 1.0], "b": [None]}
+    assert to_jsonable({"a": [NAN, 1.0], "b": (float("inf"),)}) == {"a": [None, 1.0], "b": [None]}

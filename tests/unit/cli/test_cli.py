@@ -66,10 +66,10 @@ def test_the_check_names_missing_models_and_little_memory(project: Path, monkeyp
 
 def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
     few = {"pairs": 3, "margin.worst": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
-    assert metrics_text.line(few, "m.json") == "pairs 3, margin.worst 1.526e-05, tau nan, loss.before 2"
+    assert metrics_text.metrics_line(few, "m.json") == "pairs 3, margin.worst 1.526e-05, tau nan, loss.before 2"
     ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_missing": 2}
     many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
-    line = metrics_text.line(many, "m.json")
+    line = metrics_text.metrics_line(many, "m.json")
     assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing), 1 0.5 -> 0.25 ")
     assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000, 2 missing); 2 more in m.json")
     nan = float("nan")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paco_core.cli import commands as cli
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer, to_jsonable
 from paco_core.operations.promotion.decision import Side
 
 
@@ -48,7 +48,7 @@ def test_an_answer_is_its_text_and_its_figures_are_plain() -> None:
     nested = Answer("inner", {"path": Path("a/b"), "bad": math.inf})
     answer = Answer("0.50 of 3", {"share": 0.5, "count": 3, "nested": nested, "side": Side("1", "x", {"m": math.nan})})
     assert answer == "0.50 of 3" and answer.splitlines() == ["0.50 of 3"]
-    assert json.loads(answer.json()) == plain(answer) == {
+    assert json.loads(answer.json()) == to_jsonable(answer) == {
         "share": 0.5, "count": 3, "nested": {"path": "a/b", "bad": None},
         "side": {"version": "1", "md5": "x", "figures": {"m": None}},
     }  # fmt: skip

@@ -17,7 +17,7 @@ from paco_core.operations.named import fetch
 from paco_core.operations.promotion.champions import ADAPTER_TAG, CHAMPION, Champions, bytes_of
 from paco_core.operations.reevaluation import subject
 from paco_core.runtime.tracking.models import registered_name
-from paco_core.runtime.versions import RESTORED, folder_of_version
+from paco_core.runtime.versions import VERSIONS_DIR, folder_of_version
 from paco_core.serving.servers.endpoint import fingerprint
 from tests.support import provenance_world as world
 from tests.support.promotion_stand import NAME, POLICY, Stand, made_stand
@@ -70,7 +70,7 @@ def test_what_is_read_by_md5_is_never_in_the_workspace(root: Path) -> None:
     for clean_up in (lambda: None, lambda: gc(root)):  # links into the cache, then a copy of the workspace
         clean_up()
         folder = bytes_of(root, champion)
-        assert folder.is_relative_to(root / RESTORED) and (folder / WEIGHTS).read_text() == "adapter"
+        assert folder.is_relative_to(root / VERSIONS_DIR) and (folder / WEIGHTS).read_text() == "adapter"
         assert fingerprint(folder, root) == champion.md5.removesuffix(".dir")
 
 
@@ -84,7 +84,7 @@ def test_a_layout_is_made_anew_where_it_was_written_to_or_dangles(root: Path) ->
     champion = Champions(root).at(NAME, CHAMPION)
     assert champion is not None
     laid_out = bytes_of(root, champion)
-    assert laid_out.is_relative_to(root / RESTORED)
+    assert laid_out.is_relative_to(root / VERSIONS_DIR)
     (laid_out / WEIGHTS).unlink()
     assert (bytes_of(root, champion) / WEIGHTS).read_text() == "adapter"
     (laid_out / "more").write_text("x")

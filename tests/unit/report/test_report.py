@@ -17,7 +17,7 @@ from paco_core.report import judges, page
 from paco_core.report.html import text_of
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Run
-from paco_core.runtime.provenance.records import recorded_runs
+from paco_core.runtime.provenance.records import load_runs
 from tests.support.fixture_project import found_runs, write_project
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
@@ -140,11 +140,11 @@ def test_text_from_data_is_escaped(finished: Path, tmp_path: Path) -> None:
 
 
 def test_a_time_is_that_of_the_run_that_made_what_lies_here(tmp_path: Path) -> None:
-    assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {}
+    assert load_runs(tmp_path, Lock.read(tmp_path)) == {}
     lock = "schema: '2.0'\nstages:\n  prompts:\n    cmd: x\n    deps:\n    - path: a.py\n      md5: {}\n"
     (tmp_path / "dvc.lock").write_text(lock.format("a234"))
     made = Run(seconds=3.5, mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/ab")
-    records.keep(tmp_path, "prompts", Lock.read(tmp_path).entries["prompts"].inputs.digest, made)
-    assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {"prompts": made}
+    records.save_run(tmp_path, "prompts", Lock.read(tmp_path).entries["prompts"].inputs.digest, made)
+    assert load_runs(tmp_path, Lock.read(tmp_path)) == {"prompts": made}
     (tmp_path / "dvc.lock").write_text(lock.format("b678"))
-    assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {}, "another version: who made it is not told here"
+    assert load_runs(tmp_path, Lock.read(tmp_path)) == {}, "another version: who made it is not told here"

@@ -100,10 +100,10 @@ def test_templates_that_a_module_names_count(tmp_path: Path) -> None:
 
 def test_versions_of_libraries_that_compute_count_and_plumbing_does_not(tmp_path: Path) -> None:
     write(tmp_path, start="import json\nimport numpy.linalg\nimport PIL\nimport pydantic\nimport no_such_thing\n")
-    found = Code(tmp_path).closure(["start"]).libraries
+    libraries = Code(tmp_path).closure(["start"]).libraries
     import numpy as np
 
-    assert found.keys() == {"numpy", "pillow"} and found["numpy"] == np.__version__
+    assert libraries.keys() == {"numpy", "pillow"} and libraries["numpy"] == np.__version__
 
 
 def test_a_reading_is_kept_and_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
@@ -124,14 +124,14 @@ def test_stages_depend_on_their_own_code_file_on_people_and_on_outs_of_stages(re
     files = codes.files()
     for stage in codes.graph.values():
         if stage.group != "code":
-            own = [dep for dep in stage.deps if dep in files]
-            assert own == [f"data/code/{stage.group}{f'-{stage.item}' if stage.group == 'policies' else ''}.json"]
-            assert f"paco_core/stages/{stage.group}.py" in files[own[0]].modules
-    made = {out for stage in codes.graph.values() for out in stage.data}
+            code_deps = [dep for dep in stage.deps if dep in files]
+            assert code_deps == [f"data/code/{stage.group}{f'-{stage.item}' if stage.group == 'policies' else ''}.json"]
+            assert f"paco_core/stages/{stage.group}.py" in files[code_deps[0]].modules
+    outs = {out for stage in codes.graph.values() for out in stage.data}
     for stage in codes.graph.values():
         for dep in stage.deps:
-            known = dep == "data/people" or any(out == dep or out.startswith(f"{dep}/") for out in made)
-            assert known or dep.startswith("data/code/"), f"{stage.name}: {dep}"
+            is_declared = dep == "data/people" or any(out == dep or out.startswith(f"{dep}/") for out in outs)
+            assert is_declared or dep.startswith("data/code/"), f"{stage.name}: {dep}"
 
 
 def test_a_policy_is_made_of_its_own_family_and_models(repository: Path) -> None:
@@ -167,16 +167,16 @@ def test_readings_that_are_kept_by_many_at_once_are_kept_whole(tmp_path: Path) -
     sources = [tmp_path / f"module_{number}.py" for number in range(40)]
     for number, file in enumerate(sources):
         file.write_text(f"value = {number}\n")
-    kept = tmp_path / ".paco" / "code.json"
+    cache_file = tmp_path / ".paco" / "code.json"
 
     def read_all(_number: int) -> None:
-        cache = SourceCache(kept)
+        cache = SourceCache(cache_file)
         for file in sources:
             cache.read(file, "package")
-        cache._known.clear()  # as where all begin together
+        cache._stored.clear()  # as where all begin together
         cache.save()
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(read_all, range(60)))
-    assert len(SourceCache(kept)._known) == len(sources)
-    assert not list(kept.parent.glob("*.part"))
+    assert len(SourceCache(cache_file)._stored) == len(sources)
+    assert not list(cache_file.parent.glob("*.part"))

@@ -46,9 +46,9 @@ import diffusers
 @pytest.mark.parametrize("modules", [ENTRIES, ()], ids=["verbs", "stages"])
 def test_nothing_uses_cuda_before_the_lease(modules: tuple[str, ...], project: Path) -> None:
     """The last import shows that the guard works: it uses CUDA."""
-    done = subprocess.run([sys.executable, "-c", IMPORTS, *modules], capture_output=True, text=True, cwd=project)
-    assert done.stdout == "to be leased here\n", done.stderr[-3000:]
-    assert done.stderr.rstrip().endswith("CUDA is used: accelerator")
+    result = subprocess.run([sys.executable, "-c", IMPORTS, *modules], capture_output=True, text=True, cwd=project)
+    assert result.stdout == "to be leased here\n", result.stderr[-3000:]
+    assert result.stderr.rstrip().endswith("CUDA is used: accelerator")
 
 
 @pytest.fixture
@@ -67,20 +67,20 @@ def params(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return load(project / "params.yaml")
 
 
-def held() -> list[str]:
+def leased_gpus() -> list[str]:
     return [name for name in ("GPU-a", "GPU-b") if is_held(gpus._file(gpus._folder(), gpus.Gpu(name, name)))]
 
 
 def test_all_who_compute_in_a_process_share_its_gpu_which_it_gets_again_and_no_other(params: Params) -> None:
     """CUDA does not read CUDA_VISIBLE_DEVICES again."""
     with placement.one_gpu(["cpu"], "paint", params), placement.one_gpu(["cuda:1"], "paint", params):
-        assert held() == [] and os.environ[gpus.VISIBLE] == "GPU-a,GPU-b"
+        assert leased_gpus() == [] and os.environ[gpus.VISIBLE] == "GPU-a,GPU-b"
     with placement.one_gpu(["cpu", "cuda"], "paint", params):
         with placement.one_gpu(["cuda"], "score", params):
-            assert os.environ[gpus.VISIBLE] == "GPU-a" and held() == ["GPU-a"]
-        assert held() == ["GPU-a"]
-    assert held() == []
-    other = gpus.take([gpus.Gpu("GPU-a", "GPU-a")], 1, "a stage", print)
+            assert os.environ[gpus.VISIBLE] == "GPU-a" and leased_gpus() == ["GPU-a"]
+        assert leased_gpus() == ["GPU-a"]
+    assert leased_gpus() == []
+    other = gpus.acquire([gpus.Gpu("GPU-a", "GPU-a")], 1, "a stage", print)
 
     def refuse(line: str) -> None:
         raise BlockingIOError(line)
@@ -89,4 +89,4 @@ def test_all_who_compute_in_a_process_share_its_gpu_which_it_gets_again_and_no_o
         pass
     other[0].close()
     with placement.one_gpu(["cuda"], "paint", params, refuse):
-        assert held() == ["GPU-a"]
+        assert leased_gpus() == ["GPU-a"]

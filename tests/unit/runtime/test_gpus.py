@@ -29,7 +29,7 @@ HOLD = """
 import sys, time
 from paco_core.runtime import gpus
 from paco_core.runtime import nvidia_smi
-held = gpus.take([nvidia_smi.Gpu(n, f"GPU-{n}") for n in sys.argv[2].split(",")], int(sys.argv[1]), "stage b", print)
+held = gpus.acquire([nvidia_smi.Gpu(n, f"GPU-{n}") for n in sys.argv[2].split(",")], int(sys.argv[1]), "stage b", print)
 print("has", __import__("os").environ["CUDA_VISIBLE_DEVICES"], flush=True)
 time.sleep(60)
 """
@@ -47,7 +47,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gpus_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.visible() == []
     first, second, last = cards = [Gpu("0", "GPU-a1", 85.5), Gpu("1", "GPU-b2", 85.5), Gpu("2", "GPU-c")]
-    monkeypatch.setattr(nvidia_smi, "listed", lambda: Listing(cards))
+    monkeypatch.setattr(nvidia_smi, "list_gpus", lambda: Listing(cards))
     assert gpus.visible() == [first, second, last]
     monkeypatch.setenv(gpus.VISIBLE, "1")
     assert gpus.visible() == [second]
@@ -82,18 +82,18 @@ def test_the_last_gpus_are_the_servers(
 
 
 def test_nobody_has_a_gpu_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = gpus.take(CARDS, 3, "stage a", print)
+    first = gpus.acquire(CARDS, 3, "stage a", print)
     assert os.environ[gpus.VISIBLE] == "GPU-0,GPU-1,GPU-2"
-    second = gpus.take(CARDS, 1, "stage b", print)
+    second = gpus.acquire(CARDS, 1, "stage b", print)
     assert os.environ[gpus.VISIBLE] == "GPU-3"
     for stream in first[1:]:
         stream.close()
-    third = gpus.take(CARDS, 2, "stage c", print)
+    third = gpus.acquire(CARDS, 2, "stage c", print)
     assert os.environ[gpus.VISIBLE] == "GPU-1,GPU-2"
     for stream in [first[0], *second, *third]:
         stream.close()
     with pytest.raises(DataError, match="stage d"):
-        gpus.take(CARDS, 5, "stage d", print)
+        gpus.acquire(CARDS, 5, "stage d", print)
 
 
 def waiter(*words: str) -> subprocess.Popen[str]:
@@ -109,16 +109,16 @@ def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had() -> None:
     holder = waiter("2", "0,1")
     try:
         assert line_of(holder) == "has GPU-0,GPU-1"
-        told: list[str] = []
+        messages: list[str] = []
 
-        def heard(line: str) -> None:
-            told.append(line)
+        def record_message(line: str) -> None:
+            messages.append(line)
             holder.kill()
 
-        held = gpus.take(CARDS[:3], 2, "stage c", heard)
+        leases = gpus.acquire(CARDS[:3], 2, "stage c", record_message)
         assert os.environ[gpus.VISIBLE] == "GPU-0,GPU-1" and holder.wait(10) == -signal.SIGKILL
-        assert len(told) == 1 and told[0].count(f"stage b, process {holder.pid}") == 2
-        for stream in held:
+        assert len(messages) == 1 and messages[0].count(f"stage b, process {holder.pid}") == 2
+        for stream in leases:
             stream.close()
     finally:
         holder.kill()
@@ -129,7 +129,7 @@ def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had() -> None:
 @pytest.mark.timeout(60)
 def test_waiting_processes_are_served_in_the_order_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = CARDS[:2]
-    (first,), (second,) = (gpus.take(cards, 1, f"stage {name}", print) for name in "ab")
+    (first,), (second,) = (gpus.acquire(cards, 1, f"stage {name}", print) for name in "ab")
 
     def refuse(line: str) -> None:
         raise BlockingIOError(line)
@@ -139,35 +139,35 @@ def test_waiting_processes_are_served_in_the_order_of_their_arrival(monkeypatch:
         if not first.closed:
             first.close()
             with pytest.raises(BlockingIOError):
-                gpus.take(cards, 1, "a later stage", refuse)
-            gpus.take(CARDS[2:], 1, "a stage of other GPUs", refuse)[0].close()
+                gpus.acquire(cards, 1, "a later stage", refuse)
+            gpus.acquire(CARDS[2:], 1, "a stage of other GPUs", refuse)[0].close()
         second.close()
 
     monkeypatch.setattr("time.sleep", release_one)
-    assert len(gpus.take(cards, 2, "stage c", print)) == 2
+    assert len(gpus.acquire(cards, 2, "stage c", print)) == 2
 
 
 def test_a_waiting_process_that_was_killed_blocks_no_other() -> None:
-    gpus.take(CARDS, 1, "stage a", print)[0].close()
+    gpus.acquire(CARDS, 1, "stage a", print)[0].close()
     ticket = gpus._folder() / gpus.QUEUE / "0-1-1"
     ticket.write_text("GPU-0")
-    gpus.take(CARDS[:1], 1, "stage b", print)
+    gpus.acquire(CARDS[:1], 1, "stage b", print)
     assert not ticket.exists()
 
 
 def test_two_that_want_both_do_not_have_one_each() -> None:
     for _ in range(2):
-        both = [waiter("2", "0,1"), waiter("2", "1,0")]
+        waiters = [waiter("2", "0,1"), waiter("2", "1,0")]
         try:
-            while both:
-                for process in both:
+            while waiters:
+                for process in waiters:
                     if select.select([process.stdout], [], [], 0.1)[0] and line_of(process).startswith("has "):
                         process.kill()
                         process.communicate()
-                        both.remove(process)
+                        waiters.remove(process)
                         break
         finally:
-            for process in both:
+            for process in waiters:
                 process.kill()
                 process.communicate()
 
@@ -176,8 +176,13 @@ def test_servers_get_a_gpu_each_and_share_the_last_where_there_are_too_few() -> 
     with gpus.for_server(1, "server") as unannounced:
         assert unannounced == ({}, ())  # nobody said so: a server computes where its starter does
     gpus.announce(Machine(tuple(CARDS[:2]), tuple(CARDS[2:])))
-    with gpus.for_server(1, "server a") as (first, held), gpus.for_server(1, "server b") as (second, more):
-        assert (first, second) == ({gpus.VISIBLE: "GPU-2"}, {gpus.VISIBLE: "GPU-3"}) and len(held) == len(more) == 1
+    with (
+        gpus.for_server(1, "server a") as (first, first_descriptors),
+        gpus.for_server(1, "server b") as (second, second_descriptors),
+    ):
+        assert (first, second) == ({gpus.VISIBLE: "GPU-2"}, {gpus.VISIBLE: "GPU-3"}) and len(first_descriptors) == len(
+            second_descriptors
+        ) == 1
         with gpus.for_server(1, "server c") as (third, none):
             assert (third, none) == ({gpus.VISIBLE: "GPU-3"}, ())
     with gpus.for_server(2, "server d") as (wide, _):
@@ -187,12 +192,12 @@ def test_servers_get_a_gpu_each_and_share_the_last_where_there_are_too_few() -> 
 
 
 def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus.take(CARDS, 1, "stage a", print)[0].close()
+    gpus.acquire(CARDS, 1, "stage a", print)[0].close()
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     (Path(os.environ["TMPDIR"]) / f"paco-gpus-{os.getuid()}").mkdir()
     with pytest.raises(DataError, match="belongs to another user"):
-        gpus.take(CARDS, 1, "stage a", print)
+        gpus.acquire(CARDS, 1, "stage a", print)
 
 
 # --- stages and servers ------------------------------------------------------------------------------------
@@ -209,7 +214,7 @@ def on_gpus(project: Path, **sections: Any) -> None:
 
 
 def place(stage: str, item: str | None, project: Path, launcher: Any = "local") -> list[IO[bytes]]:
-    return launch._placed(stage, declaration(stage), item, project, launcher)
+    return launch._place_stage(stage, declaration(stage), item, project, launcher)
 
 
 def test_a_training_takes_a_gpu_for_each_process(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,9 +224,9 @@ def test_a_training_takes_a_gpu_for_each_process(project: Path, monkeypatch: pyt
     (project / "launch" / "ddp.yaml").write_text("num_machines: 1\nnum_processes: 2\n")
     became: list[tuple[str, str, bool]] = []
 
-    def replace_process(stage: str, *_more: object) -> None:
-        held = [gpus._file(gpus._folder(), gpu) for gpu in gpus.visible()]
-        became.append((stage, os.environ[gpus.VISIBLE], all(is_held(file) for file in held)))
+    def replace_process(stage: str, *_args: object) -> None:
+        locks = [gpus._file(gpus._folder(), gpu) for gpu in gpus.visible()]
+        became.append((stage, os.environ[gpus.VISIBLE], all(is_held(file) for file in locks)))
 
     monkeypatch.setattr(accelerated, "replace_process", replace_process)
     for stage, item, launcher in (("reward_lora", None, "local"), ("policies", "qwen_edit", "accelerate")):
@@ -263,5 +268,5 @@ def test_a_server_computes_on_its_own_gpu_and_holds_it_while_it_lives(project: P
     assert file.read_text() == "2" and is_held(lock) and b"server paco-reward@a" in lock.read_bytes()
     registry.leave("paco-reward@a", lease)
     assert not is_held(lock)
-    for held in leases:
-        held.close()
+    for lease in leases:
+        lease.close()

@@ -18,10 +18,10 @@ from tests.support.launcher_workers import Square
 
 def test_local_is_the_default_and_keeps_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(launchers.VARIABLE, raising=False)
-    made = list(launchers.spread([3, 1, 2], Square))
-    assert made == [(0, (9, os.getpid())), (1, (1, os.getpid())), (2, (4, os.getpid()))]
+    results = list(launchers.map_pieces([3, 1, 2], Square))
+    assert results == [(0, (9, os.getpid())), (1, (1, os.getpid())), (2, (4, os.getpid()))]
     monkeypatch.setenv(launchers.VARIABLE, "")
-    assert launchers.chosen() == "local"
+    assert launchers.current_launcher() == "local"
 
 
 def test_an_unknown_launcher_is_refused_with_the_valid_ones(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
@@ -34,9 +34,9 @@ def test_an_unknown_launcher_is_refused_with_the_valid_ones(monkeypatch: pytest.
 def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(launchers.VARIABLE, "ray")
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert list(launchers.spread([], Square)) == [], "nothing to do needs nobody"
+    assert list(launchers.map_pieces([], Square)) == [], "nothing to do needs nobody"
     with pytest.raises(DataError, match=r"paco-rl\[ray\]"):
-        list(launchers.spread([1], Square))
+        list(launchers.map_pieces([1], Square))
 
 
 def join_launch(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
@@ -93,7 +93,11 @@ def test_accelerate_starts_the_stage_with_the_configuration_of_its_device_or_a_c
     for stage, item, device, name in (("policies", "flux_t2is", "cpu", "cpu"), ("reward_lora", None, "cuda", "ddp")):
         head = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file"]
         words = ["-m", "paco_core", "run", stage, *(["--item", item] if item else [])]
-        assert accelerated.command(stage, item, repository, device) == [*head, str(folder / f"{name}.yaml"), *words]
+        assert accelerated.launch_command(stage, item, repository, device) == [
+            *head,
+            str(folder / f"{name}.yaml"),
+            *words,
+        ]
     monkeypatch.setenv(accelerated.CONFIG, "launch/gpu.yaml")
     with pytest.raises(DataError, match="launch/gpu.yaml"):
-        accelerated.command("policies", "flux_t2is", repository, "cpu")
+        accelerated.launch_command("policies", "flux_t2is", repository, "cpu")

@@ -38,7 +38,7 @@ DEADLINE_S = 240.0
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A local cluster with room for two workers, shared by the tests of this file."""
-    with ray_data.connected(num_cpus=2, object_store_memory=80_000_000):
+    with ray_data.ray_session(num_cpus=2, object_store_memory=80_000_000):
         yield
 
 
@@ -73,29 +73,30 @@ def killed(folder: Path) -> Iterator[list[int]]:
 
 
 def test_pieces_come_back_whole_and_our_errors_as_they_are(on_ray: None) -> None:
-    made = dict(launchers.spread(range(6), Square))
-    assert {number: square for number, (square, _) in made.items()} == {n: n * n for n in range(6)}
-    assert os.getpid() not in {process for _, process in made.values()}
+    results = dict(launchers.map_pieces(range(6), Square))
+    assert {number: square for number, (square, _) in results.items()} == {n: n * n for n in range(6)}
+    assert os.getpid() not in {process for _, process in results.values()}
     with pytest.raises(DataError, match=r"^-1: below zero$"):
-        list(launchers.spread([1, -1], Square))
+        list(launchers.map_pieces([1, -1], Square))
     with pytest.raises(DataError, match="no node for a worker that needs a GPU"):
-        list(launchers.spread([1], Square, gpu=True))
+        list(launchers.map_pieces([1], Square, gpu=True))
 
 
 def test_a_killed_painter_costs_time_and_no_byte(on_ray: None, tmp_path: Path) -> None:
     flux = tiny_flux(tmp_path / "flux")
-    given = params(flux, batch_size=2)
-    jobs = grids.grid_jobs(records(4, side=32), given.seeds, grids.Painting.from_params(given, Path()))
+    grid_params = params(flux, batch_size=2)
+    jobs = grids.grid_jobs(records(4, side=32), grid_params.seeds, grids.Painting.from_params(grid_params, Path()))
     here, there = grids.GridFiles(tmp_path / "here"), grids.GridFiles(tmp_path / "there")
-    grids.paint(jobs, here.save, lambda: TextToImage.load(flux, given), batch_size=2, say=print)
+    grids.paint(jobs, here.save, lambda: TextToImage.load(flux, grid_params), batch_size=2, say=print)
     counted: list[int] = []
     with killed(tmp_path / "flags") as victims:
-        done = paint_apart(
-            jobs, there.save, halting(flux, given, tmp_path / "flags"), batch_size=2, gpu=False, threads=1, say=print,
+        batch_size = paint_apart(
+            jobs, there.save, halting(flux, grid_params, tmp_path / "flags"), batch_size=2, gpu=False, threads=1,
+            say=print,
             advance=counted.append,
         )  # fmt: skip
     assert len(victims) == 1, "no worker was killed"
-    assert (done, sum(counted)) == (2, 8)
+    assert (batch_size, sum(counted)) == (2, 8)
     for name, finished in (("a", here), ("b", there)):
         grids.write_grids(tmp_path / name, jobs, finished)
     assert folder_digest(tmp_path / "a") == folder_digest(tmp_path / "b")
@@ -111,17 +112,19 @@ def test_a_killed_judge_is_asked_again_and_says_the_same(
     make_world(tmp_path / "world", prompts=1, seeds=2)
     with ChatServer(answer) as server:
         monkeypatch.setenv(launchers.VARIABLE, "local")
-        wanted = run(tmp_path / "world", server, "pairwise")
+        expected = run(tmp_path / "world", server, "pairwise")
         (tmp_path / "world/.paco/annotations/journal.jsonl").unlink()
         monkeypatch.setenv(launchers.VARIABLE, "ray")
         _stuck_once(monkeypatch, tmp_path / "flags")
         with killed(tmp_path / "flags") as victims:
-            found = run(tmp_path / "world", server, "pairwise")
+            actual = run(tmp_path / "world", server, "pairwise")
         assert len(victims) == 1 and server.most_at_once <= 4, "in_flight holds for all workers together"
-        assert found.rankings == wanted.rankings and found.counts == wanted.counts
-        asked = len(server.bodies)
-        again = run(tmp_path / "world", server, "pairwise")
-    assert len(server.bodies) == asked and again.rankings == wanted.rankings, "answers came home to the journal"
+        assert actual.rankings == expected.rankings and actual.counts == expected.counts
+        num_requests = len(server.bodies)
+        repeated = run(tmp_path / "world", server, "pairwise")
+    assert len(server.bodies) == num_requests and repeated.rankings == expected.rankings, (
+        "answers came home to the journal"
+    )
 
 
 def _stuck_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

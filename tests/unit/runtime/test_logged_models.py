@@ -17,7 +17,7 @@ from PIL import Image
 from paco_core.config.params import load
 from paco_core.policies import base
 from paco_core.policies.adapted import adapted
-from paco_core.runtime.tracking import models, open_run, unsent
+from paco_core.runtime.tracking import count_journals, models, open_run
 from paco_core.runtime.tracking.models import Adapted
 from tests.support.waiting import until
 
@@ -37,10 +37,10 @@ def logged(client: mlflow.MlflowClient) -> list[Any]:
     return list(client.search_logged_models([e.experiment_id for e in client.search_experiments()]))
 
 
-def train(root: Path, folder: Path, what: Adapted) -> str:
+def train(root: Path, folder: Path, adapted: Adapted) -> str:
     """A run that logs an adapter and a figure of it; the run's id."""
     with open_run(root, "paco/policies", f"policies/{NAME}", {}) as tracker:
-        tracker.adapter(MODEL, Path("data/policies") / NAME, folder, what, {"dvc.md5": "ab"})
+        tracker.adapter(MODEL, Path("data/policies") / NAME, folder, adapted, {"dvc.md5": "ab"})
         tracker.metrics({"policies/128.gold": 0.5}, measures="")
         tracker.metrics({"policies/epochs": 2.0})
     return str(tracker.run_id)
@@ -72,8 +72,8 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
     shutil.rmtree(tmp_path / "trained")
     (model,) = logged(mlflow.MlflowClient())
 
-    found = mlflow.diffusers.load_model(f"models:/{model.model_id}")
-    assert found.base_model == str(project / "data/zoo/flux")
+    pipeline = mlflow.diffusers.load_model(f"models:/{model.model_id}")
+    assert pipeline.base_model == str(project / "data/zoo/flux")
     pipe = FluxPipeline.from_pretrained(project / "data/zoo/flux")
     settings = {"height": 128, "width": 128, "num_inference_steps": 4, "guidance_scale": 3.5}
     prompt = "a small blue bear at night, flat style"
@@ -83,14 +83,14 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
         return pipe(prompt, **settings).images[0]
 
     before = paint()
-    pipe.load_lora_weights(found.adapter_path)
+    pipe.load_lora_weights(pipeline.adapter_path)
     torch.manual_seed(1)
     (png,) = mlflow.pyfunc.load_model(f"models:/{model.model_id}").predict(
         {"prompt": [prompt]}, params={"num_inference_steps": 4, "guidance_scale": 3.5}
     )
-    with Image.open(io.BytesIO(png)) as painted:
-        assert painted.size == (128, 128), "the size of the evaluation is the default"
-        assert painted.tobytes() == paint().tobytes() != before.tobytes()
+    with Image.open(io.BytesIO(png)) as image:
+        assert image.size == (128, 128), "the size of the evaluation is the default"
+        assert image.tobytes() == paint().tobytes() != before.tobytes()
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_model_holds_its_files_and_figures_and_runs_name_it(project: Path, ada
     (model,) = logged(client)
     assert {m.key: (m.value, m.run_id) for m in model.metrics}["t2is/flux.gold"] == (0.75, tracker.run_id)
     bench = client.get_run(str(tracker.run_id))
-    assert [given.model_id for given in bench.inputs.model_inputs] == [model.model_id]
+    assert [model_input.model_id for model_input in bench.inputs.model_inputs] == [model.model_id]
     assert bench.data.metrics == {"t2is/flux.gold": 0.75, "t2is/other.gold": 0.25}
 
 
@@ -131,7 +131,7 @@ def test_a_model_whose_answer_was_lost_is_completed_and_not_made_twice(
 
     monkeypatch.setattr(mlflow.MlflowClient, "log_model_artifacts", flaky)
     run = train(project, adapter, Adapted("/zoo/flux"))
-    until(lambda: unsent(project) == 0)
+    until(lambda: count_journals(project) == 0)
     (model,) = logged(mlflow.MlflowClient())
     assert not failures and (model.source_run_id, model.status) == (run, "READY")
     assert mlflow.diffusers.load_model(f"models:/{model.model_id}").base_model == "/zoo/flux"

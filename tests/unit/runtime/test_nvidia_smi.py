@@ -67,24 +67,24 @@ def test_its_status_and_output_are_read_as_they_are(
     tool: Tool, query: str, status: int, gpus: list[Gpu], trouble: str | None
 ) -> None:
     tool(query, status=status)
-    assert nvidia_smi.listed() == Listing(gpus, trouble, "580.95.05" if gpus else None)
+    assert nvidia_smi.list_gpus() == Listing(gpus, trouble, "580.95.05" if gpus else None)
 
 
 def test_a_card_in_mig_mode_is_its_parts(tool: Tool) -> None:
     """CUDA does not see the card itself; one without parts cannot be computed on."""
     tool(MIG, IN_PARTS)
-    whole = Gpu("1", "GPU-bb", CARDS[0].memory_gb)
-    assert nvidia_smi.listed() == Listing(
-        [Gpu("MIG-11", "MIG-11", 40.0), Gpu("MIG-12", "MIG-12", 10.0), whole], None, "580.95.05"
+    gpu = Gpu("1", "GPU-bb", CARDS[0].memory_gb)
+    assert nvidia_smi.list_gpus() == Listing(
+        [Gpu("MIG-11", "MIG-11", 40.0), Gpu("MIG-12", "MIG-12", 10.0), gpu], None, "580.95.05"
     )
 
 
 def test_one_that_cannot_be_run_or_hangs_is_given_up(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tool(script="\0 no program")
-    assert nvidia_smi.listed() == Listing([], "cannot be run: Exec format error")
+    assert nvidia_smi.list_gpus() == Listing([], "cannot be run: Exec format error")
     file.chmod(stat.S_IRUSR)
-    assert nvidia_smi.listed() == Listing(), "for the shell, too, there is none"
+    assert nvidia_smi.list_gpus() == Listing(), "for the shell, too, there is none"
     file.chmod(0o755)
     file.write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(nvidia_smi, "TIMEOUT_S", 0.2)
-    assert nvidia_smi.listed() == Listing([], "no answer within 0.2 s; the driver may hang")
+    assert nvidia_smi.list_gpus() == Listing([], "no answer within 0.2 s; the driver may hang")

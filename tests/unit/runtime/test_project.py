@@ -30,8 +30,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_a_checkout_belongs_to_the_project_that_holds_it(tmp_path: Path, checkout: Path) -> None:
     assert owner_root(checkout) == owner_root(checkout / "sub") == owner_root(checkout.parents[1] / "tmpcd") == tmp_path
-    for own in (tmp_path, tmp_path / ".dvc/tmp", tmp_path / ".paco/audit/prompts", tmp_path / "elsewhere"):
-        assert owner_root(own) == own
+    for cwd in (tmp_path, tmp_path / ".dvc/tmp", tmp_path / ".paco/audit/prompts", tmp_path / "elsewhere"):
+        assert owner_root(cwd) == cwd
 
 
 def test_dvc_names_the_owner_where_its_folder_lies_on_another_disk(
@@ -54,7 +54,7 @@ def test_everything_that_outlives_a_run_is_found_in_the_owner(
     assert Registry(checkout).folder == Registry(tmp_path).folder == tmp_path / ".paco/serving"
     assert cache_folder(checkout) == cache_folder(tmp_path) == tmp_path / ".paco/encodings"
     journal = RunJournal.begin(checkout, {"kind": "run"})
-    assert [found.home for found in journals(tmp_path)] == [journal.home] and journal.home.parent == tmp_path / FOLDER
+    assert [entry.home for entry in journals(tmp_path)] == [journal.home] and journal.home.parent == tmp_path / FOLDER
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///stores/a.db")
     monkeypatch.chdir(checkout)
     assert tracking_uri(checkout) == f"sqlite:///{tmp_path}/stores/a.db", "a relative file lies below the project"
@@ -68,7 +68,7 @@ def test_encodings_are_known_again_by_a_model_that_was_checked_out_anew(tmp_path
         (tmp_path / name / "encoder").mkdir(parents=True)
         (tmp_path / name / "encoder/weights").write_bytes(b"weights")
     os.utime(tmp_path / "second/encoder/weights", (1, 1))
-    known = fingerprint(tmp_path / "first", "float32", "cpu")
-    assert fingerprint(tmp_path / "second", "float32", "cpu") == known
+    expected = fingerprint(tmp_path / "first", "float32", "cpu")
+    assert fingerprint(tmp_path / "second", "float32", "cpu") == expected
     (tmp_path / "second/encoder/weights").write_bytes(b"WEIGHTS")
-    assert fingerprint(tmp_path / "second", "float32", "cpu") != known
+    assert fingerprint(tmp_path / "second", "float32", "cpu") != expected

@@ -18,9 +18,9 @@ from paco_core.io.files import DataError
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Link, Provenance, Run, of_path, of_stage_now, project_path
 from paco_core.runtime.provenance.records import RunFinder
-from paco_core.runtime.provenance.text import markdown, ship
+from paco_core.runtime.provenance.text import provenance_markdown, write_provenance
 from paco_core.runtime.provenance.verify import verify, verify_cached
-from paco_core.runtime.versions import restore
+from paco_core.runtime.versions import link_version
 from tests.support import provenance_world as world
 
 POLICY = "data/policies/flux_t2is"
@@ -36,18 +36,18 @@ def story(root: Path) -> Provenance:
 
 
 def test_the_way_up_names_every_stage_once_and_the_prompts_last(root: Path) -> None:
-    found = story(root)
-    assert [link.stage for link in found.links] == ["policies@flux_t2is", "pairs", "grids@1", "grids@0", "prompts"]
-    policy, pairs, grids = found.links[0], found.links[1], found.links[2]
-    assert found.md5 == policy.outs[POLICY]
+    provenance = story(root)
+    assert [link.stage for link in provenance.links] == ["policies@flux_t2is", "pairs", "grids@1", "grids@0", "prompts"]
+    policy, pairs, grids = provenance.links[0], provenance.links[1], provenance.links[2]
+    assert provenance.md5 == policy.outs[POLICY]
     assert policy.reads == ("pairs",) and pairs.reads == ("grids@0", "grids@1")
     assert policy.given == {} and set(policy.code) == {"data/code/policies.json"}
     assert set(policy.made_of.files) == {"data/zoo/flux"}
     assert set(policy.made_of.modules) == {"paco_core/policies/flux.py"}
     assert grids.params == {"params.yaml": {"grids": {"seeds": [0, 1], "lr": 1e-05}}}
-    assert Provenance.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    assert Provenance.from_dict(json.loads(json.dumps(provenance.as_dict()))) == provenance
     for subject in (POLICY, "flux_t2is", "policies@flux_t2is"):
-        assert origin_of(root, subject).provenance == found
+        assert origin_of(root, subject).provenance == provenance
 
 
 def test_a_file_inside_an_out_belongs_to_it_and_unmade_paths_say_so(root: Path) -> None:
@@ -105,10 +105,10 @@ def test_a_forged_lock_entry_breaks_the_link_to_its_reader(root: Path) -> None:
     lines[place - 1] = lines[place - 1].replace(str(md5), "0" * 32 + ".dir")
     (root / "dvc.lock").write_text("".join(lines))
     breaks = verify(root, story(root)).breaks
-    assert {(one.stage, one.subject) for one in breaks} == {
+    assert {(broken.stage, broken.subject) for broken in breaks} == {
         (stage, "data/prompts") for stage in ("prompts", "grids@0", "grids@1")
     }
-    assert all("0" * 32 in one.text and str(md5) in one.text for one in breaks)
+    assert all("0" * 32 in broken.text and str(md5) in broken.text for broken in breaks)
 
 
 def test_code_that_differs_from_the_recorded_commit_is_named(root: Path) -> None:
@@ -133,13 +133,13 @@ def test_code_that_differs_from_the_recorded_commit_is_named(root: Path) -> None
 def test_a_record_of_another_recipe_or_an_unknown_commit_breaks_the_link(root: Path) -> None:
     """Parameters that were edited while the stage ran: dvc.lock has the new ones, and the run read the old ones."""
     label = "policies@flux_t2is"
-    records.keep(root, label, "recipe of the run", Run(mlflow_run="1" * 32))
+    records.save_run(root, label, "recipe of the run", Run(mlflow_run="1" * 32))
     (only,) = verify(root, story(root)).breaks
     assert (only.stage, only.subject) == (label, f"data/runs/{label}.json") and "recipe of the run" in only.text
 
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     recipe = Lock.read(root).entries[label].inputs.digest
-    records.keep(root, label, recipe, Run(mlflow_run="1" * 32, git_commit="c" * 40, git_dirty=False))
+    records.save_run(root, label, recipe, Run(mlflow_run="1" * 32, git_commit="c" * 40, git_dirty=False))
     (only,) = verify(root, of_path(POLICY, Lock.read(root), RunFinder(root))).breaks
     assert (only.stage, only.subject) == (label, "c" * 12)
 
@@ -147,7 +147,7 @@ def test_a_record_of_another_recipe_or_an_unknown_commit_breaks_the_link(root: P
 def test_what_could_not_be_checked_is_counted_with_its_reason(root: Path) -> None:
     verdict = verify(root, story(root))
     assert not verdict.breaks and {check.stage for check in verdict.unchecked} == set(Lock.read(root).entries)
-    records.keep(root, "prompts", Lock.read(root).entries["prompts"].inputs.digest, Run(mlflow_run="1" * 32))
+    records.save_run(root, "prompts", Lock.read(root).entries["prompts"].inputs.digest, Run(mlflow_run="1" * 32))
     after = verify(root, of_path(POLICY, Lock.read(root), RunFinder(root)))
     assert {check.stage: check.subject for check in after.unchecked}["prompts"] == "git commit"
     assert after.checked == verdict.checked + 1 and f"{len(after.unchecked)} more" in after.text()
@@ -160,7 +160,9 @@ def test_a_policy_carries_its_story_and_a_forged_story_is_found(root: Path) -> N
     card.write_text("# A card\n")
     versions = set()
     for _ in range(2):  # a second run does not tell it twice
-        assert ship(out, Path(POLICY), root, label, f"run {label}", recipe, made_of, "paco-reward@123") is None
+        assert (
+            write_provenance(out, Path(POLICY), root, label, f"run {label}", recipe, made_of, "paco-reward@123") is None
+        )
         versions.add(Workspace(root).md5(POLICY))
         # DVC records stages in the order of their first run, and figures may hold seconds: neither shows.
         _turn_round(root / "dvc.lock")
@@ -201,11 +203,11 @@ def test_the_run_is_recorded_beside_the_out_and_belongs_to_a_recipe(root: Path) 
     label, lock = "policies@flux_t2is", Lock.read(root)
     recipe = lock.entries[label].inputs.digest
     run = Run(mlflow_run="ab" * 16, dagster_run="d" * 36, git_commit="c" * 40, git_dirty=True, endpoint="paco-reward@1")
-    records.keep(root, label, recipe, run)
+    records.save_run(root, label, recipe, run)
     finder = RunFinder(root)  # without any MLflow store
     links = of_path(POLICY, lock, finder)
     assert [link.run for link in links.links] == [run] + [None] * 4 and finder.failure is None
-    text = markdown(links)
+    text = provenance_markdown(links)
     parts = ("ab" * 6, "paco-reward@1", "with changes not committed", "dddddddd", links.md5, "grids.lr` = `1e-05`")
     assert not [part for part in parts if str(part) not in text]
     assert finder(label, "another recipe") is None and finder("pairs", recipe) is None
@@ -219,7 +221,7 @@ def test_an_earlier_version_is_verified_and_restored_from_the_cache(root: Path, 
     (root / POLICY / "adapter/weights.safetensors").write_text("better")
     world.record(root, {"policies@flux_t2is": [POLICY]})
     assert verify_cached(root, earlier).breaks == ()
-    restore(root, str(earlier.md5), tmp_path / "old")
+    link_version(root, str(earlier.md5), tmp_path / "old")
     assert (tmp_path / "old/adapter/weights.safetensors").read_text() == "adapter"
     cache = Cache(root)
     listing = cache.listing(str(earlier.md5)) or {}
@@ -227,7 +229,7 @@ def test_an_earlier_version_is_verified_and_restored_from_the_cache(root: Path, 
     (only,) = verify_cached(root, earlier).breaks
     assert only.subject == f"{POLICY}/adapter/weights.safetensors"
     with pytest.raises(DataError, match=r"adapter/weights.safetensors"):
-        restore(root, str(earlier.md5), tmp_path / "older")
+        link_version(root, str(earlier.md5), tmp_path / "older")
     cache.path(str(earlier.md5)).unlink()
     with pytest.raises(DataError, match="dvc fetch"):
-        restore(root, str(earlier.md5), tmp_path / "older")
+        link_version(root, str(earlier.md5), tmp_path / "older")

@@ -28,7 +28,7 @@ DEADLINE_S = 240
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", *rendezvous.INTERFACES):
         monkeypatch.delenv(name, raising=False)
 
@@ -39,15 +39,15 @@ def no_pickles(*_args: object, **_kwargs: object) -> None:
 
 def _gathers(world: int) -> None:
     torch.distributed.all_gather_object = no_pickles
-    both = Processes()
-    own = both.rank
-    rows = [[own, 0.1 + own, None], [own, math.nan, "cause – ü"]] if own else []
-    assert [row[0] for row in both.gather(rows)] == [1] * 2 * (world - 1)
-    (whole, broken) = both.gather(rows)
-    assert whole == [1, 1.1, None] and math.isnan(broken[1]) and broken[2] == "cause – ü"
-    assert both.gather([]) == []
-    assert float(both.all_reduce(torch.ones(()))) == world
-    both.barrier()
+    processes = Processes()
+    rank = processes.rank
+    rows = [[rank, 0.1 + rank, None], [rank, math.nan, "cause – ü"]] if rank else []
+    assert [row[0] for row in processes.gather(rows)] == [1] * 2 * (world - 1)
+    (first_row, second_row) = processes.gather(rows)
+    assert first_row == [1, 1.1, None] and math.isnan(second_row[1]) and second_row[2] == "cause – ü"
+    assert processes.gather([]) == []
+    assert float(processes.all_reduce(torch.ones(()))) == world
+    processes.barrier()
 
 
 def test_rows_of_all_ranks_travel_as_json_between_processes_that_listen_where_they_were_told() -> None:
@@ -76,8 +76,8 @@ def launched(
     configuration = str(config or repository / "paco_core/launch/cpu.yaml")
     command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", configuration]
     environment = {**os.environ, "PYTHONPATH": str(repository)}
-    with (folder / "log").open("wb") as said:
-        launch = subprocess.Popen([*command, "training.py"], cwd=folder, env=environment, stdout=said, stderr=said)
+    with (folder / "log").open("wb") as log:
+        launch = subprocess.Popen([*command, "training.py"], cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         yield launch
     finally:
@@ -86,16 +86,16 @@ def launched(
 
 
 def test_accelerates_launcher_listens_on_this_machine_only(tmp_path: Path, repository: Path) -> None:
-    with launched(tmp_path, repository, TRAINING) as launch, watched(launch.pid) as found:
+    with launched(tmp_path, repository, TRAINING) as launch, watched(launch.pid) as listening:
         assert launch.wait(DEADLINE_S) == 0, (tmp_path / "log").read_text()[-3000:]
-    assert found == {"127.0.0.1"}
+    assert listening == {"127.0.0.1"}
 
 
 def test_a_port_that_is_taken_opens_no_other(tmp_path: Path, repository: Path) -> None:
     """accelerate alone would go on, with a store that listens on every interface."""
     config, taken_config = (repository / "paco_core/launch/cpu.yaml").read_text(), tmp_path / "taken.yaml"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         assert "main_process_port: 0 " in config
         taken_config.write_text(config.replace("main_process_port: 0 ", f"main_process_port: {port} "))
         with launched(tmp_path, repository, TRAINING, taken_config) as launch, watched(launch.pid) as found:
@@ -179,11 +179,11 @@ def test_a_store_for_several_machines_listens_where_they_all_can_reach_it() -> N
             pytest.skip("this machine is in no network")
         address = str(probe.getsockname()[0])
     for host, expected in ((address, [[address]]), ("localhost", [["::"], ["0.0.0.0"]])):
-        done = subprocess.run([sys.executable, "-c", STORE, host], capture_output=True, text=True, timeout=DEADLINE_S)
-        assert done.stdout.split() in expected, done.stderr[-500:]
+        result = subprocess.run([sys.executable, "-c", STORE, host], capture_output=True, text=True, timeout=DEADLINE_S)
+        assert result.stdout.split() in expected, result.stderr[-500:]
 
 
 def test_an_address_of_another_machine_is_not_listened_on() -> None:
     assert rendezvous._listener("192.0.2.1", 0) is None and rendezvous._listener("no.such.host.invalid", 0) is None
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        rendezvous._listener("127.0.0.1", taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError, match="in use"):
+        rendezvous._listener("127.0.0.1", server.getsockname()[1])

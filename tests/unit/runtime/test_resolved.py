@@ -56,12 +56,12 @@ def replaced(value: Any, way: Leaf, new: Any) -> Any:
     """A copy with one leaf replaced, unvalidated, as a change of the code that merges would leave it."""
     if not way:
         return new
-    name, rest = way[0], way[1:]
+    name, parts = way[0], way[1:]
     if isinstance(value, Section):
         fields = {key: getattr(value, key) for key in type(value).model_fields}
-        fields[str(name)] = replaced(fields[str(name)], rest, new)
+        fields[str(name)] = replaced(fields[str(name)], parts, new)
         return type(value).model_construct(_fields_set=set(value.model_fields_set), **fields)
-    return {key: replaced(part, rest, new) if key == name else part for key, part in value.items()}
+    return {key: replaced(part, parts, new) if key == name else part for key, part in value.items()}
 
 
 def keys(params: Params, stage: Stage, raw: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def keys(params: Params, stage: Stage, raw: dict[str, Any]) -> dict[str, Any]:
     return unspelled(resolved_values(params_of(params, stage.group, stage.item), declared), raw)
 
 
-def declares(stage: Stage, way: Leaf, own: bool) -> bool:
+def declares(stage: Stage, way: Leaf, is_own_key: bool) -> bool:
     """Whether a stage declares a leaf. Of a recipe it sees what is its ``own``, and shared numbers that it declares."""
 
     def below(key: str) -> bool:
@@ -77,7 +77,7 @@ def declares(stage: Stage, way: Leaf, own: bool) -> bool:
         return any(key == name or key.startswith(f"{name}.") for name in declared)
 
     is_shared = way[:2] == ("policies", "recipes") and way[3] in PolicyTraining.model_fields
-    return below(".".join(map(str, way))) and (own or not is_shared or below(f"policies.defaults.{way[3]}"))
+    return below(".".join(map(str, way))) and (is_own_key or not is_shared or below(f"policies.defaults.{way[3]}"))
 
 
 #: A round has its own values here, whatever the recipe says.
@@ -95,9 +95,9 @@ def test_each_leaf_is_in_the_key_of_the_stages_that_declare_it(
         if way[:3] == ("policies", "recipes", "flux_t2is") and way[3] in OF_ROUND:
             continue
         changed = replaced(params, way, value + 1 if type(value) in (int, float) else "another value")
-        own = way[3] in raw["policies"]["recipes"][way[2]] if way[:2] == ("policies", "recipes") else True
+        is_own_key = way[3] in raw["policies"]["recipes"][way[2]] if way[:2] == ("policies", "recipes") else True
         for label, stage in graph.items():
-            if declares(stage, way, own):
+            if declares(stage, way, is_own_key):
                 assert keys(changed, stage, raw) != before[label], (label, way)
 
 
@@ -125,7 +125,12 @@ def test_code_that_merges_recipes_and_rounds_changes_the_stage(project: Path, mo
     before, merge = texts(), params_policies._laid_over
     of_rounds = {"round_policies@1", "round_policies@2"}
     patches: list[tuple[Any, str, Any, set[str]]] = [
-        (params_policies, "_laid_over", lambda shared, own: {**merge(shared, own), "clip_range": 0.01}, set(before)),
+        (
+            params_policies,
+            "_laid_over",
+            lambda shared, overrides: {**merge(shared, overrides), "clip_range": 0.01},
+            set(before),
+        ),
         (PolicyTraining, "pictures_an_epoch", property(lambda self: 2 * self.group_size), set(before)),
         (rounds, "epochs_up_to", lambda params, place: 0, of_rounds),
     ]

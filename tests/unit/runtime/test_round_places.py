@@ -52,7 +52,7 @@ def test_each_round_reads_the_one_before(project: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_round_declares_lies_in_its_place_and_the_rest_where_it_was(project: Path) -> None:
-    for label, path, found in (
+    for label, path, expected in (
         ("round_pairs@2", paths.RANKINGS, "data/rounds/2/rankings"),
         ("round_pairs@2", paths.PAIRS, "data/rounds/2/pairs"),
         ("round_pairs@2", paths.DIVERSE_PROMPTS, "data/diverse_prompts"),
@@ -63,7 +63,7 @@ def test_what_a_round_declares_lies_in_its_place_and_the_rest_where_it_was(proje
         ("grids@0", paths.GRIDS / "shard-0", "data/grids/shard-0"),
     ):
         once = placed(project, label, path)
-        assert once == Path(found), label
+        assert once == Path(expected), label
         assert placed(project, label, once) == once, "a path that has its place keeps it"
 
 

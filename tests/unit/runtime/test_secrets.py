@@ -36,7 +36,7 @@ KEY = "-----BEGIN " + "RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----"
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("https://me:key@example.org/a", "https://example.org/a"),
         ("postgresql://me:k@y@host:5432/db?a=b@c", "postgresql://host:5432/db?a=b@c"),
@@ -46,12 +46,18 @@ KEY = "-----BEGIN " + "RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----"
         ("https://b.s3/x?X-Amz-Signature=abc&y=d", "https://b.s3/x?X-Amz-Signature=***&y=d"),
         ("{'Authorization': 'Bearer abcdef'}", "{'Authorization': 'Bearer ***'}"),
         (f"refused {TOKEN}, {KEY}; task-{'x' * 30}", f"refused ***, ***; task-{'x' * 30}"),
-        *((same, same) for same in ("sqlite:////tmp/x/mlflow.db", "sqlite:///a.db", "sqlite:///a@b.db", "sqlite://")),
-        *((same, same) for same in ("file:///a", "./runs", "http://host:5000/a@b", "to me@example.org: basic")),
+        *(
+            (unchanged, unchanged)
+            for unchanged in ("sqlite:////tmp/x/mlflow.db", "sqlite:///a.db", "sqlite:///a@b.db", "sqlite://")
+        ),
+        *(
+            (unchanged, unchanged)
+            for unchanged in ("file:///a", "./runs", "http://host:5000/a@b", "to me@example.org: basic")
+        ),
     ],
 )
-def test_texts_lose_their_secrets_and_nothing_else(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+def test_texts_lose_their_secrets_and_nothing_else(text: str, expected: str) -> None:
+    assert redacted(text) == expected
 
 
 def test_values_of_variables_that_hold_a_secret_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +79,7 @@ def test_what_is_tracked_holds_no_secret(project: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setattr(tracking.sender, "start", ends_at_once)
     secrets = f"{PASSWORD} {TOKEN} https://me:pw-of-mine@host/v1"
-    with tracking.open_run(project, "paco/x", "x", {"made": secrets}, say=lambda _line: None) as tracker:
+    with tracking.open_run(project, "paco/x", "x", {"made": secrets}, print_line=lambda _line: None) as tracker:
         tracker.params({"engine": {"url": secrets}})
         tracker.tags({"note": secrets})
         tracker.text(secrets, "notes/said.txt")
@@ -85,10 +91,10 @@ def test_what_is_tracked_holds_no_secret(project: Path, monkeypatch: pytest.Monk
 class Guarded(Quiet):
     """Notes who asks, and has nothing to say."""
 
-    asked: list[str | None]
+    authorizations: list[str | None]
 
     def do_GET(self) -> None:
-        self.asked.append(self.headers.get("Authorization"))
+        self.authorizations.append(self.headers.get("Authorization"))
         self.reply(500, b"{}")
 
     do_POST = do_GET
@@ -119,18 +125,18 @@ def outputs(root: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["server", "database", "unknown"])
 def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
-    handler = type("Handler", (Guarded,), {"asked": []})
+    handler = type("Handler", (Guarded,), {"authorizations": []})
     with Loopback(handler) as server, arguments_of_all_processes() as arguments:
         uri = {
             "server": server.url.replace("://", f"://me:{PASSWORD}@"),
             "database": f"postgresql+nodriver://me:{PASSWORD}@127.0.0.1:9/db",
             "unknown": f"postgrel://me:{PASSWORD}@127.0.0.1:9/db",
         }[kind]
-        said = run(project, uri, "-m", "paco_core", "run", "prompts", fails=False)
-        assert "events of this run wait in" in said and "127.0.0.1" in said, "the store is named"
+        output = run(project, uri, "-m", "paco_core", "run", "prompts", fails=False)
+        assert "events of this run wait in" in output and "127.0.0.1" in output, "the store is named"
         for words in ("sync", "provenance prompts", "compare prompts"):
-            said += run(project, uri, "-m", "paco_core", *words.split())
-    assert PASSWORD not in said
+            output += run(project, uri, "-m", "paco_core", *words.split())
+    assert PASSWORD not in output
     assert any("paco_core.runtime.tracking.sender" in argument for argument in arguments)
     assert not [argument for argument in arguments if PASSWORD in argument]
     files = outputs(project)
@@ -138,16 +144,16 @@ def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
     assert not [name for name, data in files.items() if PASSWORD.encode() in data or PASSWORD in name]
     if kind == "server":
         expected = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
-        assert handler.asked and set(handler.asked) == {expected}
+        assert handler.authorizations and set(handler.authorizations) == {expected}
 
 
 def run(project: Path, uri: str, *arguments: str, fails: bool = True) -> str:
     """What a process of the project prints."""
     variables = {"MLFLOW_TRACKING_URI": uri, "PYTHONPATH": str(REPOSITORY), "PACO_SENDER_IDLE_S": "0.5"}
     command, environment = [sys.executable, *arguments], {**os.environ, **variables}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=200)
-    assert bool(done.returncode) == fails, done.stderr
-    return done.stdout + done.stderr
+    result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=200)
+    assert bool(result.returncode) == fails, result.stderr
+    return result.stdout + result.stderr
 
 
 def test_what_ends_a_command_is_printed_without_secrets(project: Path) -> None:
@@ -168,11 +174,11 @@ def test_a_journal_is_brought_to_a_database_once_its_password_is_known(
     store = f"sqlite:///{project / 'mlflow.db'}?token="
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{store}{PASSWORD}")
     monkeypatch.setattr(tracking.sender, "start", ends_at_once)
-    with tracking.open_run(project, "paco/x", "x", {}, say=lambda _line: None):
+    with tracking.open_run(project, "paco/x", "x", {}, print_line=lambda _line: None):
         pass
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    sent = tracking.send_left_over(project)
-    assert sent.waiting > 0 and "whose password no journal keeps" in sent.text()
+    sync_result = tracking.send_left_over(project)
+    assert sync_result.waiting > 0 and "whose password no journal keeps" in sync_result.text()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{store}{PASSWORD}")
     assert tracking.send_left_over(project).waiting == 0
 

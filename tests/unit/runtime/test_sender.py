@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from dvc_project.file_locks import is_held
-from paco_core.runtime.tracking import open_run, send_left_over, sender, tracking_uri, unsent
+from paco_core.runtime.tracking import count_journals, open_run, send_left_over, sender, tracking_uri
 from paco_core.runtime.tracking.journal import RunJournal, journals
 from paco_core.runtime.tracking.sender import LOG
 from paco_core.runtime.tracking.sender import start as start_process
@@ -57,7 +57,7 @@ def test_a_killed_sender_is_replaced_and_nothing_is_doubled(project: Path, sende
     run = runs(project)["x"]
     assert len(senders) == 2 and run.info.status == "FINISHED" and tracker.run_id == run.info.run_id
     assert history(project, run.info.run_id) == [(step, float(step)) for step in range(3000)]
-    assert unsent(project) == 0
+    assert count_journals(project) == 0
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     stage.communicate(timeout=60)  # returns at once only if the sender does not hold the pipes
     assert is_held(project / LOG)
     pid = int((project / LOG).read_text().split()[2])
-    until(lambda: unsent(project) == 0)
+    until(lambda: count_journals(project) == 0)
     run = runs(project)["x"]
     assert (run.info.run_id, run.info.status) == (run_id, "KILLED")
     assert len(history(project, run_id)) == 100
@@ -110,10 +110,10 @@ def test_a_sender_that_cannot_run_is_reported_and_not_waited_for(
     project: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any], reason: str
 ) -> None:
     monkeypatch.setattr(sender, "start", start)
-    said: list[str] = []
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+    messages: list[str] = []
+    with open_run(project, "paco/x", "x", {}, print_line=messages.append) as tracker:
         assert tracker.run_id is None
-    assert len(said) == 1 and reason in said[0] and "2 events" in said[0]
+    assert len(messages) == 1 and reason in messages[0] and "2 events" in messages[0]
     assert send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "FINISHED"
 
 

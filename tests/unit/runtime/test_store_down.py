@@ -13,7 +13,7 @@ from mlflow import environment_variables
 from paco_core import cli
 from paco_core.cli.status import status
 from paco_core.io.files import DataError
-from paco_core.runtime.tracking import connect, database, unsent
+from paco_core.runtime.tracking import connect, count_journals, database
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def test_a_verb_that_needs_the_store_ends_with_one_line(
 ) -> None:
     monkeypatch.chdir(project)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{silent}")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(verb)
     lines = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 1 and len(lines) == 1 and silent in lines[0]
-    assert unsent(project) == 0, "no run was opened, which would wait for the store"
+    assert exit_info.value.code == 1 and len(lines) == 1 and silent in lines[0]
+    assert count_journals(project) == 0, "no run was opened, which would wait for the store"
 
 
 @pytest.mark.slow

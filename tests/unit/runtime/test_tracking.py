@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from PIL import Image
 
-from paco_core.runtime.tracking import delivery, open_run, send_left_over, unsent
+from paco_core.runtime.tracking import count_journals, delivery, open_run, send_left_over
 from paco_core.runtime.tracking.journal import FOLDER, RunJournal, journals
 from tests.support.tracked import history, runs, store
 from tests.support.waiting import until
@@ -74,8 +74,8 @@ def test_all_kinds_arrive_and_the_journal_is_removed(project: Path, monkeypatch:
 def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outage, said = Outage(monkeypatch), list[str]()
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+    outage, messages = Outage(monkeypatch), list[str]()
+    with open_run(project, "paco/x", "x", {}, print_line=messages.append) as tracker:
         assert tracker.run_id
         outage.down = True
         for step in range(2001):
@@ -85,23 +85,23 @@ def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
         outage.down = False
         until(lambda: not journal.delivered().outage)
     assert history(project, runs(project)["x"].info.run_id) == [(s, float(s)) for s in range(2001)]
-    assert said == [] and unsent(project) == 0
+    assert messages == [] and count_journals(project) == 0
 
 
 @pytest.mark.slow
 def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outage, said = Outage(monkeypatch), list[str]()
+    outage, messages = Outage(monkeypatch), list[str]()
     outage.down = True
-    with open_run(project, "paco/x", "first", {}, say=said.append) as tracker:
+    with open_run(project, "paco/x", "first", {}, print_line=messages.append) as tracker:
         tracker.metrics({"loss": 1.0}, 0)
         tracker.image(Image.new("RGB", (8, 8)), "sheet", 0)
         assert tracker.run_id is None and tracker.url is None
-    assert len(said) == 1 and "4 events" in said[0] and "connection refused" in said[0]
+    assert len(messages) == 1 and "4 events" in messages[0] and "connection refused" in messages[0]
     outage.down = False
     with open_run(project, "paco/x", "second", {}):
-        until(lambda: unsent(project) == 1)  # its own
+        until(lambda: count_journals(project) == 1)  # its own
     first, second = runs(project)["first"], runs(project)["second"]
     assert first.info.status == "FINISHED" and first.data.metrics == {"loss": 1.0}
     assert first.info.end_time < second.info.start_time, "times are those of the events"
@@ -120,7 +120,7 @@ def test_lost_answers_double_nothing(project: Path, monkeypatch: pytest.MonkeyPa
             tracker.metrics({"loss": 1.0}, 7) if kind == "metrics" else tracker.image(Image.new("L", (8, 8)), "a", 7)
             until(lambda number=number: journal.delivered().failed > number)  # type: ignore[misc]
     # A stage does not wait for a store that failed at its end: the next one sends the rest.
-    until(lambda: send_left_over(project).waiting == 0 and unsent(project) == 0)
+    until(lambda: send_left_over(project).waiting == 0 and count_journals(project) == 0)
     run = runs(project)["x"]
     assert history(project, run.info.run_id) == [(7, 1.0)]
     assert len(store(project).list_artifacts(run.info.run_id, "images")) == 2
@@ -129,7 +129,7 @@ def test_lost_answers_double_nothing(project: Path, monkeypatch: pytest.MonkeyPa
 def test_what_the_store_refuses_is_kept_with_its_reason_and_stops_nothing(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = list[str]()
+    messages = list[str]()
     real = delivery.Delivery._log_batch
 
     def picky(this: delivery.Delivery, events: list[dict[str, Any]]) -> None:
@@ -138,29 +138,29 @@ def test_what_the_store_refuses_is_kept_with_its_reason_and_stops_nothing(
         real(this, events)
 
     monkeypatch.setattr(delivery.Delivery, "_log_batch", picky)
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+    with open_run(project, "paco/x", "x", {}, print_line=messages.append) as tracker:
         for name in ("a", "bad", "c"):
             tracker.metrics({name: 1.0})
         tracker.image(Image.new("L", (8, 8)), "no:such:key")
     run = runs(project)["x"]
     assert run.info.status == "FINISHED" and run.data.metrics == {"a": 1.0, "c": 1.0}
     (events,) = (project / FOLDER / "refused").glob("*/events.jsonl")
-    refused = [json.loads(line) for line in events.read_text().splitlines()]
-    assert refused[0]["values"] == {"bad": 1.0} and "no such name" in refused[0]["refused"]
-    assert (events.parent / refused[1]["file"]).is_file()
-    assert len(said) == 1 and "2 events" in said[0] and str(events.parent) in said[0]
+    rejected_events = [json.loads(line) for line in events.read_text().splitlines()]
+    assert rejected_events[0]["values"] == {"bad": 1.0} and "no such name" in rejected_events[0]["refused"]
+    assert (events.parent / rejected_events[1]["file"]).is_file()
+    assert len(messages) == 1 and "2 events" in messages[0] and str(events.parent) in messages[0]
 
 
 @pytest.mark.slow
 def test_a_deleted_experiment_is_named_with_the_remedy_which_works(project: Path) -> None:
     with open_run(project, "paco/x", "x", {}):
         pass
-    client, said = store(project), list[str]()
+    client, messages = store(project), list[str]()
     number = client.get_experiment_by_name("paco/x").experiment_id
     client.delete_experiment(number)
-    with open_run(project, "paco/x", "y", {}, say=said.append) as tracker:
+    with open_run(project, "paco/x", "y", {}, print_line=messages.append) as tracker:
         tracker.metrics({"b": 2.0})
-    assert f"mlflow experiments restore --experiment-id {number}" in " ".join(said)
+    assert f"mlflow experiments restore --experiment-id {number}" in " ".join(messages)
     client.restore_experiment(number)
     with open_run(project, "paco/x", "z", {}):
         until(lambda: "y" in runs(project) and runs(project)["y"].data.metrics == {"b": 2.0})

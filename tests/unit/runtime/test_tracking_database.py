@@ -13,7 +13,7 @@ import pytest
 
 from paco_core.io.files import DataError
 from paco_core.runtime import tracking
-from paco_core.runtime.tracking import database, open_run, tracking_uri, unsent
+from paco_core.runtime.tracking import count_journals, database, open_run, tracking_uri
 from paco_core.runtime.tracking.delivery import Delivery
 from paco_core.runtime.tracking.journal import RunJournal
 from tests.support.tracked import runs
@@ -43,17 +43,17 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sender_in_a_thread: No
 @pytest.mark.slow
 def test_metrics_arrive_although_the_first_builder_was_killed(root: Path) -> None:
     command = [sys.executable, "-c", KILLED, tracking_uri(root)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == -signal.SIGKILL, result.stderr[-2000:]
     (part,) = root.glob(".paco-*.part/mlflow.db")
     assert not (root / "mlflow.db").exists()
     part.with_name("mlflow.db-wal").write_bytes(b"of the killed")
     (root / "mlflow.db-journal").write_bytes(b"of a store that was moved aside")
-    said: list[str] = []
-    with open_run(root, "paco/x", "x", {}, say=said.append) as tracker:
+    messages: list[str] = []
+    with open_run(root, "paco/x", "x", {}, print_line=messages.append) as tracker:
         tracker.metrics({"loss": 1.0}, 3)
     run = runs(root)["x"]
-    assert said == [] and (run.info.status, run.data.metrics) == ("FINISHED", {"loss": 1.0})
+    assert messages == [] and (run.info.status, run.data.metrics) == ("FINISHED", {"loss": 1.0})
     assert [path.name for path in root.glob("*mlflow.db*")] == ["mlflow.db"] and not [*root.glob(".paco-*")]
 
 
@@ -67,7 +67,7 @@ def test_a_store_that_cannot_be_opened_refuses_no_event(root: Path, mlflow_templ
     journal = RunJournal.begin(root, {"kind": "run", "uri": tracking_uri(root)})
     journal.append({"kind": "metrics", "step": 0, "values": {"loss": 1.0}})
     delivery = Delivery(journal, tracking_uri(root))
-    delivery.done.offset = journal.waiting(0, limit=1)[0][1]  # the run was created before the damage
+    delivery.progress.offset = journal.waiting(0, limit=1)[0][1]  # the run was created before the damage
     with pytest.raises(DataError, match=rf"mv {root}/mlflow\.db {root}/mlflow\.db\.damaged"):
         delivery.step()
     assert journal.count_waiting() == 2
@@ -85,10 +85,10 @@ def test_only_missing_files_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     for uri in ("http://127.0.0.1:9", "postgresql://me@host/db", "sqlite://", "sqlite:///:memory:"):
         assert database.sqlite_file(uri) is None
-        database.prepare(uri)
+        database.prepare_store(uri)
     assert database.sqlite_file("sqlite:////a/b.db?timeout=3") == Path("/a/b.db")
     assert database.sqlite_file("sqlite:///b.db") == Path("b.db")
-    assert unsent(tmp_path) == 0 and list(tmp_path.iterdir()) == []
+    assert count_journals(tmp_path) == 0 and list(tmp_path.iterdir()) == []
 
 
 def test_a_store_of_another_user_is_named_before_anything_is_computed(

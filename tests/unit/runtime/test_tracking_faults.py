@@ -42,8 +42,8 @@ LIMITED = """
 def test_a_line_that_does_not_fit_is_cut_off_again(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     code = [sys.executable, "-c", textwrap.dedent(LIMITED), str(file)]
-    done = subprocess.run(code, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "File too large\n"), done.stderr
+    result = subprocess.run(code, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "File too large\n"), result.stderr
     assert file.read_bytes() == b"first\nthird\n"
 
 
@@ -80,8 +80,8 @@ def fill(ballast: Path) -> None:
 
 
 def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path, small_disk: Path) -> None:
-    said: list[str] = []
-    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+    messages: list[str] = []
+    with open_run(project, "paco/x", "x", {}, print_line=messages.append) as tracker:
         tracker.metrics({"before": 1.0})
         fill(small_disk)
         for step in range(200):  # the last block of the file has room for some
@@ -93,7 +93,7 @@ def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path,
         tracker.metrics({"after": 2.0})
         dropped = tracker.dropped
     assert dropped > 100
-    assert "No space left on device" in said[0] and str(dropped) in said[1]
+    assert "No space left on device" in messages[0] and str(dropped) in messages[1]
     until(lambda: send_left_over(project).waiting == 0)
     run = runs(project)["x"]
     assert run.info.status == "FINISHED" and run.data.tags["paco.dropped"] == str(dropped)
@@ -103,24 +103,24 @@ def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path,
 
 @pytest.mark.slow
 def test_a_run_whose_disk_stays_full_ends_killed(project: Path, small_disk: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     fill(small_disk)
-    with open_run(project, "paco/x", "none", {}, say=said.append) as tracker:
+    with open_run(project, "paco/x", "none", {}, print_line=messages.append) as tracker:
         assert tracker.run_id is None, "not even a journal can begin"
-    assert len(said) == 1 and "No space left" in said.pop()
+    assert len(messages) == 1 and "No space left" in messages.pop()
     small_disk.unlink()
     header = {
         "kind": "run", "experiment": "paco/x", "name": "x", "tags": {}, "uri": tracking_uri(project),
         "artifacts": artifact_location(project), "access": access_digest(tracking_uri(project), os.environ),
     }  # fmt: skip
-    tracker = Tracker(project, tracking_uri(project), header, said.append)
+    tracker = Tracker(project, tracking_uri(project), header, messages.append)
     tracker.metrics({"before": 1.0})
     fill(small_disk)
     for step in range(200):
         tracker.metrics({"during": float(step)}, step)
     fill(small_disk)
     tracker.end("FINISHED", patience_s=2.0)  # the sender cannot write how far it came
-    assert "No space left on device" in said[0] and "KILLED" in said[0]
+    assert "No space left on device" in messages[0] and "KILLED" in messages[0]
     small_disk.unlink()
     until(lambda: send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "KILLED")
     assert {"before", "during"} <= runs(project)["x"].data.metrics.keys() and "none" not in runs(project)

@@ -55,25 +55,25 @@ def test_a_moved_project_keeps_its_files_below_its_own_folder(
     log_more(new)
     assert not old.exists(), "the old folder is not created again"
     assert str(new / "mlartifacts") in capsys.readouterr().err
-    database.prepare(f"sqlite:///{new / STORE}")
+    database.prepare_store(f"sqlite:///{new / STORE}")
     assert capsys.readouterr().err == "", "once"
 
 
-@pytest.mark.parametrize("how", ["moved", "copied"])
+@pytest.mark.parametrize("change", ["moved", "copied"])
 def test_files_that_did_not_come_along_are_reported_and_nothing_is_written_there(
-    tmp_path: Path, mlflow_template: Path, capsys: pytest.CaptureFixture[str], how: str
+    tmp_path: Path, mlflow_template: Path, capsys: pytest.CaptureFixture[str], change: str
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     laid_out(old, mlflow_template)
     new.mkdir()
     (new / "dvc.yaml").touch()
-    (shutil.copy if how == "copied" else shutil.move)(old / STORE, new / STORE)
-    if how == "moved":
+    (shutil.copy if change == "copied" else shutil.move)(old / STORE, new / STORE)
+    if change == "moved":
         shutil.rmtree(old)
     before = sorted(old.rglob("*"))
     assert location(new) == (new / "mlartifacts").as_uri()
-    said = capsys.readouterr().err
-    assert "missing" in said and str(old / "mlartifacts") in said and ("cp -a" in said) is (how != "moved")
+    message = capsys.readouterr().err
+    assert "missing" in message and str(old / "mlartifacts") in message and ("cp -a" in message) is (change != "moved")
     run = log_more(new)
     assert [path.read_text() for path in new.glob(f"mlartifacts/**/{run}/**/*.txt")] == ["more"]
     assert sorted(old.rglob("*")) == before

@@ -148,7 +148,7 @@ def test_a_server_of_other_code_answers_for_nobody(
 ) -> None:
     """One that only waits for its next user ends; one in use is an error. Scores of either are never mixed up."""
     patient, codes = serving.model_copy(update={"linger_s": 3600}), iter(["one", "two", "three", "two"])
-    monkeypatch.setattr(endpoint, "digest_of", lambda *_: next(codes))
+    monkeypatch.setattr(endpoint, "code_digest", lambda *_: next(codes))
     with RewardEndpoint.lease(model, patient, model.parent) as first:
         assert first.code == "one" and "one" in first.client()._reckoning
     with RewardEndpoint.lease(model, patient, model.parent) as second:
