@@ -13,9 +13,9 @@ from paco_core.runtime import metrics_text
 NEXT = """
 look at
   {report}
-  paco play                     a page to paint, score and edit with what was trained, beside the models before
-  make ui                       the asset graph on http://127.0.0.1:3000, the runs on http://127.0.0.1:5000
-  paco tables                   the benchmarks' tables beside the published ones
+  paco play                     a page to generate, score and edit images with the trained models and the base models
+  make ui                       Dagster's asset graph and MLflow's runs; prints their addresses
+  paco tables                   the tables of the benchmarks next to the published ones
   dvc dag                       the graph in the terminal
   git add . && git commit -m "First run"     keep it: later runs are compared with it
   dvc metrics diff              after a later run: every metric that differs from the committed one

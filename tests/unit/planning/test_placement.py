@@ -75,7 +75,7 @@ def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial/quickstart.md"])
 def test_the_demo_fits_the_memory_that_a_page_names(repository: Path, page: str) -> None:
-    named = re.search(r"([\d.]+) GB of memory; no GPU", (repository / page).read_text())
+    named = re.search(r"([\d.]+) GB of memory", (repository / page).read_text())
     assert named is not None
     costs = stage_costs(declared(repository), profiles.read(repository, "storybook"), repository)
     assert 2 * max(cost.memory_gb for cost in costs.values() if cost.device == "cpu") <= float(named[1])
