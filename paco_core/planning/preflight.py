@@ -281,9 +281,14 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     free = shutil.disk_usage(root).free / 1e9
     if free < (needed := _disk_gb(params, root)):
         report.problems.append(f"disk: {free:.1f} GB free, about {needed:.0f} GB needed")
-    on_cpu = [cost.memory_gb for cost in report.costs.values() if cost.device == "cpu"]
-    if on_cpu and max(on_cpu) * 2 > memory_gb():
-        report.problems.append(f"memory: {memory_gb():.1f} GB, about {max(on_cpu) * 2:.1f} GB needed")
+    on_cpu = sorted(cost.memory_gb for cost in report.costs.values() if cost.device == "cpu")
+    if on_cpu and on_cpu[-1] > memory_gb():
+        report.problems.append(f"memory: {memory_gb():.1f} GB, the largest stage needs about {on_cpu[-1]:.1f} GB")
+    elif sum(on_cpu[-2:]) > memory_gb():
+        report.remarks.append(
+            f"memory: {memory_gb():.1f} GB; two stages at a time may need {sum(on_cpu[-2:]):.1f} GB. Run one at a time with "
+            "`dvc repro` or `make demo JOBS=1`"
+        )
     remarks, problems = placement.described(params, root, stages, report.costs)
     report.remarks += remarks
     report.problems += problems

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paco_core.runtime.preview import Preview
 
 COMPARED, GOLDEN = 32, 4
+MERGE_GB = 4.0  # a shard of merged weights, the LoRA in float32 and the activations of a 7B model
 #: Pairs that are drawn where none were held out, and pixels of their sides. They have no label, and need none: a merge
 #: and a server are to answer as the model does, whatever it says.
 DRAWN, DRAWN_PX = 8, 256
@@ -25,7 +26,12 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
     from paco_core.planning.models import model_gb
 
-    memory = BASE_GB + 2 * model_gb(root, params.reward.base)
+    stored = model_gb(root, params.reward.base)
+    converted = params.reward.dtype == "float32" and params.world == "real"  # public weights are stored in bfloat16
+    loaded = stored * (2 if converted else 1)
+    if params.reward.device == "cpu" and params.reward.dtype == "bfloat16":
+        loaded = 0.0  # memory-mapped: in the page cache only
+    memory = BASE_GB + min(MERGE_GB, stored) + loaded
     return Cost("1 merge", memory, amounts.seconds(params, 3), params.reward.device)
 
 
