@@ -286,8 +286,8 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
         report.problems.append(f"memory: {memory_gb():.1f} GB, the largest stage needs about {on_cpu[-1]:.1f} GB")
     elif sum(on_cpu[-2:]) > memory_gb():
         report.remarks.append(
-            f"memory: {memory_gb():.1f} GB; two stages at a time may need {sum(on_cpu[-2:]):.1f} GB. Run one at a time: "
-            "`dvc repro` or `make demo JOBS=1`"
+            f"memory: {memory_gb():.1f} GB; two stages at a time may need {sum(on_cpu[-2:]):.1f} GB; `dvc repro` and "
+            "`make demo JOBS=1` run one"
         )
     remarks, problems = placement.described(params, root, stages, report.costs)
     report.remarks += remarks
