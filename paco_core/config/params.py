@@ -97,31 +97,30 @@ class DevicesParams(Section):
     """How the GPUs of this machine are shared out; no result depends on it."""
 
     gpus: list[Natural] | None = None
-    """numbers of the GPUs to use, in this order; null = all that are visible"""
+    """Indices of the GPUs to use, in this order. `null` uses all visible GPUs."""
     servers: Natural | None = None
-    """so many GPUs, the last ones, are for reward servers alone; null = as many as a server needs, where that leaves
-    one"""
+    """Number of last GPUs to reserve for reward servers. `null` reserves what a server needs, if a GPU remains."""
     memory_gb: AboveZero | None = None
-    """GB of each GPU, for `paco check`; null = as nvidia-smi says"""
+    """Memory per GPU in GB, for `paco check`. `null` queries nvidia-smi."""
 
 
 class Params(Section):
     profile: str
-    """name of the profile, shown in reports and runs"""
+    """Profile name in reports and runs."""
     world: Literal["storybook", "real"]
-    """whether the embedded world may say what is true in a picture (storybook) or nobody knows it (real)"""
+    """Use `storybook` if the embedded world can label the images, `real` otherwise."""
     threads: Annotated[Positive, HOW]
-    """processor threads of each stage"""
+    """CPU threads per stage."""
     time_zone: Annotated[TimeZone, HOW] = "UTC"
-    """time zone of the schedules in Dagster, by its IANA name"""
+    """Time zone of the schedules, for example Europe/Berlin."""
     devices: Annotated[DevicesParams, HOW] = Field(default_factory=DevicesParams)
     checkpoints_gb: Annotated[AboveZero, HOW] = 20.0
-    """GB that checkpoints of trainings take together at most; the oldest go first"""
+    """Maximum size of all checkpoints in GB. paco deletes the oldest."""
     prompts: PromptsParams
     diverse_prompts: DiverseParams
     grids: GridsParams
     grid_shards: Annotated[list[Natural], Field(min_length=1), DISTINCT]
-    """numbers of the shards that painting is divided into; prompt n lies in shard n modulo their number"""
+    """Shard numbers. Prompt n belongs to shard n modulo the number of shards."""
     annotations: AnnotationsParams
     edit_prompts: EditPromptsParams
     edits: EditsParams

@@ -23,7 +23,8 @@ MOST_NUMBER = 2**63
 MOST_DRAWN = 100_000  # pictures that the embedded world draws: a few minutes
 Drawn = Annotated[int, Field(gt=0, le=MOST_DRAWN)]
 Resamples = Annotated[int, Field(gt=0, le=100_000)]  # of a bootstrap
-Port = Annotated[int, Field(ge=0, le=65535)]  # 0 = any free one
+MAX_PORT = 65_535
+Port = Annotated[int, Field(ge=0, le=MAX_PORT)]  # 0 = any free one
 Number = Annotated[float, Field(ge=-1e6, le=1e6)]
 AboveZero = Annotated[float, Field(gt=0, le=1e6)]
 FromZero = Annotated[float, Field(ge=0, le=1e6)]
@@ -74,42 +75,42 @@ def _refuse_unbounded(value: Any) -> None:
 
 class LoraShape(Section):
     rank: Annotated[int, Field(gt=0, le=2**14)]
-    """rank of the adapter"""
+    """Rank of the adapter."""
     alpha: Annotated[int, Field(gt=0, le=65_504)]  # as adapters that are read: see ``adapters.reader.LARGEST_UPDATE``
-    """scale of the adapter, divided by the rank"""
+    """LoRA alpha. The adapter's output is scaled by alpha / rank."""
 
 
 class LoraParams(LoraShape):
     targets: list[str] = Field(min_length=1)
-    """names of the linear layers that are adapted"""
+    """Names of the linear layers to adapt."""
 
 
 class PolicyLora(LoraShape):
     targets: Annotated[list[str], Field(min_length=1)] | None = None
-    """names or endings of linear layers; null = the family's own list"""
+    """Names or name endings of the linear layers to adapt. `null` uses the family's list."""
 
 
 class ChatParams(Section):
     """A chat model behind an OpenAI-compatible endpoint. The key itself stands in the environment only."""
 
     base_url: str = Field(pattern=r"^https?://[^@\s]+$")
-    """address of an OpenAI-compatible endpoint"""
+    """Base URL of an OpenAI-compatible endpoint."""
     model: str
-    """name of the model there"""
+    """Model name at the endpoint."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None
-    """name of the environment variable that holds the key; null = no key is asked for"""
+    """Environment variable with the API key. `null` sends no key."""
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"
-    """what form of answer the endpoint can enforce"""
+    """Type of structured output that the endpoint supports."""
     in_flight: Positive = 16
-    """questions on their way at a time"""
+    """Maximum concurrent requests."""
     timeout_s: Positive = 120
-    """seconds until a question must be answered"""
+    """Timeout per request in seconds."""
     retries: Natural = 6
-    """repetitions of a request that was not served (429, 5xx, no connection)"""
+    """Retries of a failed request (429, 5xx, no connection)."""
     tries: Positive = 3
-    """repetitions of a question whose answer was rejected"""
+    """Maximum answers per query, if paco rejects some."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """further keys of the request's body, as the endpoint names them"""
+    """Additional keys of the request body."""
 
     @model_validator(mode="after")
     def _no_reserved_option(self) -> ChatParams:

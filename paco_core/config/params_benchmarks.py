@@ -30,20 +30,20 @@ class PredictorParams(Section):
     """A published predictor, run by an environment of its own: its pins and licence need not fit ours."""
 
     python: str = Field(min_length=1)
-    """interpreter of the environment that has it"""
+    """Python interpreter of the predictor's environment."""
     model: str | None = None
-    """its model; null = its own default"""
+    """Model of the predictor. `null` uses its default."""
     device: Device = "cuda"
-    """where it runs"""
+    """Device."""
 
 
 class YesNoJudge(Section):
     """Who answers yes or no: a model in this process, or one behind an endpoint that gives log-probabilities."""
 
     model: ModelRef | None = None
-    """Qwen2.5-VL that answers in this process"""
+    """Qwen2.5-VL model that runs in this process."""
     endpoint: ChatParams | None = None
-    """model behind an endpoint that gives log-probabilities"""
+    """Endpoint of a model that returns log-probabilities."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> YesNoJudge:
@@ -56,75 +56,75 @@ class YesNoJudge(Section):
 
 class JudgeParams(YesNoJudge):
     wording: Literal["published", "rl"] = "published"
-    """the benchmark's own question, or the one of the RL"""
+    """Question of the benchmark (`published`) or of the RL training (`rl`)."""
 
 
 class AlignmentParams(YesNoJudge):
     wording: Literal["published", "text"] = "published"
-    """VQAScore's question, or each text as it is"""
+    """VQAScore's question (`published`), or only the text (`text`)."""
     vqascore: PredictorParams | None = None
-    """t2v-metrics in an environment of its own, as published with clip-flant5-xxl"""
+    """t2v-metrics in a separate environment, as published with clip-flant5-xxl."""
 
 
 class VieScoreParams(Section):
     """Edits judged as GEdit-Bench judges, by a vision language model behind an endpoint."""
 
     endpoint: ChatParams
-    """vision language model that judges"""
+    """Vision-language model that scores the edits."""
     prompts: str | None = None
-    """folder or installed package of the published texts; null = our own words"""
+    """Folder or package with the published prompts. `null` uses paco's prompts."""
 
 
 class T2isBenchParams(Section):
     """T2IS-Bench on the pictures that the stage ``t2is`` painted; a part that is null is not measured."""
 
     prompts: Positive | None = None
-    """painted prompts that are measured, at most; null = all"""
+    """Maximum prompts. `null` evaluates all."""
     criteria: UserFile | None = None
-    """prompt_consistency.json of T2IS-Bench; null = the records' own"""
+    """`prompt_consistency.json` of T2IS-Bench. `null` uses the criteria of each record."""
     texts: UserFile | None = None
-    """prompt_alignment.json of T2IS-Bench, which alignment needs"""
+    """`prompt_alignment.json` of T2IS-Bench, required for alignment."""
     consistency: JudgeParams | None = None
     alignment: AlignmentParams | None = None
     aesthetics: PredictorParams | None = None
-    """aesthetic predictor in an environment of its own; null = not measured"""
+    """Aesthetic predictor in a separate environment. `null` skips this metric."""
     pictures: dict[str, BenchmarkFolder] = Field(default_factory=dict)
-    """sets painted elsewhere, a folder by name"""
+    """Folders of other image sets, by name."""
     bootstrap: Resamples
-    """resamples of the confidence intervals"""
+    """Bootstrap resamples."""
     seed: Seed
-    """seed of the resamples"""
+    """Bootstrap seed."""
 
 
 class VistoryParams(Section):
     """ViStoryBench on the stories that the stage ``t2is`` painted; a part that is null is not measured."""
 
     source: ImportedStories | None = None
-    """folder that `paco dataset import vistory` made; null = the stage is skipped"""
+    """Folder from `paco dataset import vistory`. `null` skips the stage."""
     clip: ModelRef | None = None
-    """CLIP of the similarities; null = not measured"""
+    """CLIP model of the similarity metrics. `null` skips them."""
     adherence: YesNoJudge | None = None
     bootstrap: Resamples = 2000
-    """resamples of the confidence intervals"""
+    """Bootstrap resamples."""
     seed: Seed = 0
-    """seed of the resamples"""
+    """Bootstrap seed."""
 
 
 class ConsistencyRankParams(Section):
     source: BenchmarkFolder | None = None
-    """folder in ConsistencyRank-Bench's layout; null = the project's held-out rankings"""
+    """Folder in the ConsistencyRank-Bench format. `null` uses held-out rankings."""
     template: Literal["theme", "plain", "marked"] | None = None
-    """question that is asked; null = the one that the reward was trained with"""
+    """Prompt template. `null` uses the template of the training."""
     clip: ModelRef | None
-    """CLIP of the judge CLIP-I; null = not a judge"""
+    """CLIP model of the evaluator CLIP-I. `null` skips it."""
     scored_elsewhere: dict[str, UserFile] = Field(default_factory=dict)
-    """judges by name, with tables of their scores (CSV, JSON Lines, Parquet)"""
+    """Score tables of other evaluators, by name (CSV, JSON Lines, Parquet)."""
     max_instances: Positive | None
-    """rankings, drawn at random; null = all"""
+    """Size of a random subset of the rankings. `null` uses all."""
     bootstrap: Resamples
-    """resamples of the confidence intervals"""
+    """Bootstrap resamples."""
     seed: Seed
-    """seed of the draw and of the resamples"""
+    """Seed of the subset and the bootstrap."""
 
     @field_validator("scored_elsewhere")
     @classmethod
@@ -136,45 +136,45 @@ class ConsistencyRankParams(Section):
 
 class EditRewardParams(Section):
     source: BenchmarkFolder | None = None
-    """folder in EditReward-Bench's layout; null = drawn by the embedded world"""
+    """Folder in the EditReward-Bench format. `null` draws edits of the embedded world."""
     wording: Literal["rl", "published"] = "rl"
-    """questions of training and RL, or of the published figures"""
+    """Question of the RL training (`rl`) or of the published results (`published`)."""
     count: Drawn
-    """comparisons that are drawn"""
+    """Number of drawn comparisons."""
     size: DrawnSide
-    """pixels of a drawn picture's side"""
+    """Side of a drawn image in pixels."""
     clip: ModelRef | None
-    """CLIP of the judges by similarity; null = none"""
+    """CLIP model of the similarity evaluators. `null` skips them."""
     bootstrap: Resamples
-    """resamples of the confidence intervals"""
+    """Bootstrap resamples."""
     seed: Seed
-    """seed of the comparisons and of the resamples"""
+    """Seed of the comparisons and the bootstrap."""
 
 
 class T2isParams(Section):
     prompts: Positive
-    """unseen prompts that are painted, at most"""
+    """Maximum held-out prompts."""
     seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """one picture of every prompt from each"""
+    """Seeds. Each seed gives one image per prompt."""
     steps: Positive
-    """sampling steps"""
+    """Sampling steps."""
     separately: bool = False
-    """also paint each panel as a picture of its own, by the model before training"""
+    """Also generate separate panels with the model before training."""
     bootstrap: Resamples
-    """resamples of the confidence intervals"""
+    """Bootstrap resamples."""
     seed: Seed
-    """seed of the resamples"""
+    """Bootstrap seed."""
 
 
 class GeditParams(Section):
     prompts: Positive
-    """unseen editing prompts, at most"""
+    """Maximum held-out prompts."""
     seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """one picture of every prompt from each"""
+    """Seeds. Each seed gives one image per prompt."""
     steps: Positive
-    """sampling steps"""
+    """Sampling steps."""
     viescore: VieScoreParams | None = None  # null = not judged so
     bootstrap: Resamples
-    """resamples of the confidence intervals"""
+    """Bootstrap resamples."""
     seed: Seed
-    """seed of the resamples"""
+    """Bootstrap seed."""

@@ -17,18 +17,17 @@ ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset impor
 
 class PromptsParams(Section):
     engine: Literal["storybook", "import", "openai", "none"]
-    """who writes prompts; `import` reads a file, `openai` asks a chat model, `none` makes none,
-    where only pairs are at hand"""
+    """Source of the prompts. `import` reads a file, `openai` queries a chat model, `none` creates no prompts."""
     count: Positive | None
-    """how many prompts; null = all of the file"""
+    """Number of prompts. `null` uses the complete file."""
     layout: Layout | Annotated[list[Layout], Field(min_length=1)] | None
-    """rows x columns of a set's panels; a list = prompts of each, in turn; null = all records of the file"""
+    """Rows x columns of the panels. Prompts alternate between the layouts of a list. `null` accepts every layout."""
     seed: Seed
-    """seed of the prompts that the embedded world writes"""
+    """Seed of the prompts from the embedded world."""
     source: UserFile | None = None
-    """JSON Lines of T2IS records, for the engine `import`"""
+    """JSON Lines file of T2IS records, for the engine `import`."""
     endpoint: ChatParams | None = None
-    """chat model that writes, for the engine `openai`"""
+    """Chat model that writes prompts, for the engine `openai`."""
 
     @field_validator("layout", mode="before")
     @classmethod
@@ -60,17 +59,17 @@ class PromptsParams(Section):
 
 class DiverseParams(Section):
     encoder: Literal["open_clip", "sentence_transformers", "transformers"] = "open_clip"
-    """library that embeds prompts"""
+    """Library of the embedding model."""
     model: ModelRef
-    """embedding model"""
+    """Embedding model."""
     text: Literal["prompt", "theme"] = "prompt"
-    """what of a prompt is embedded; prompts longer than the encoder's window are embedded by theme anyway"""
+    """Text to embed. If a prompt is too long, paco embeds its theme."""
     device: Device
-    """where it runs"""
+    """Device."""
     target: Positive | None
-    """how many prompts are kept, the most different ones; null = by threshold"""
+    """Number of prompts to keep, chosen for diversity. `null` uses `threshold`."""
     threshold: Annotated[float, Field(gt=-1.0, le=1.0)] | None
-    """largest cosine similarity between kept prompts; null = by target"""
+    """Maximum cosine similarity of kept prompts. `null` uses `target`."""
 
     @model_validator(mode="after")
     def _one_rule_at_most(self) -> DiverseParams:
@@ -81,25 +80,25 @@ class DiverseParams(Section):
 
 class GridsParams(Section):
     model: ModelRef
-    """generator that paints"""
+    """Image generator."""
     device: Device
-    """where it runs"""
+    """Device."""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
-    """number format of its weights; mixed = float32, and painted in bfloat16 where the device computes it"""
+    """Weight format. `mixed` uses float32 weights, and samples in bfloat16 if supported."""
     seeds: Annotated[list[Seed], DISTINCT]
-    """one picture of every prompt from each; none = nothing is painted"""
+    """Seeds. Each seed gives one image per prompt. An empty list skips the stage."""
     height: Side
-    """pixels of a picture of 2x2 panels; those of other layouts have panels of its size"""
+    """Height of a 2x2 image in pixels. Other layouts use the same panel size."""
     width: Side
-    """pixels of a picture of 2x2 panels; those of other layouts have panels of its size"""
+    """Width of a 2x2 image in pixels. Other layouts use the same panel size."""
     steps: Positive
-    """sampling steps"""
+    """Sampling steps."""
     guidance: Number
-    """guidance scale"""
+    """Guidance scale."""
     max_sequence_length: Positive
-    """tokens of a prompt that the text encoder reads"""
+    """Maximum prompt tokens."""
     batch_size: Positive
-    """pictures painted at a time; halved by itself where memory is short"""
+    """Images per batch. If memory runs out, paco halves it."""
 
     @model_validator(mode="after")
     def _enough_to_rank(self) -> GridsParams:
@@ -110,19 +109,19 @@ class GridsParams(Section):
 
 class AnnotationsParams(Section):
     source: Literal["recogniser", "people", "judge", "import", "none"]
-    """who ranks candidates; `none` ranks nothing"""
+    """Annotator of the candidates. `none` creates no rankings."""
     model: ModelRef | None = None
-    """recogniser of the embedded world"""
+    """Recogniser of the embedded world."""
     file: UserFile | None = None
-    """table of rankings made elsewhere (CSV, JSON Lines, Parquet) or export of Label Studio, for the source `import`"""
+    """Rankings (CSV, JSON Lines, Parquet) or Label Studio export, for the source `import`."""
     store: str = "answers/people.sqlite"
-    """database of `paco annotate`, whose saved answers the source `people` reads"""
+    """Database of `paco annotate`, for the source `people`."""
     judge: Literal["pairwise", "listwise"] = "pairwise"
-    """how a model is asked, for the source `judge`; about pairs, or about all candidates at once"""
+    """Query of the source `judge`: one pair, or all candidates at once."""
     endpoint: ChatParams | None = None
-    """vision language model that judges"""
+    """Vision-language model, for the source `judge`."""
     exclude: tuple[str, ...] = ()
-    """annotators whose votes do not count"""
+    """Annotators whose votes paco ignores."""
 
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> AnnotationsParams:
@@ -133,39 +132,39 @@ class AnnotationsParams(Section):
 
 class PairsParams(Section):
     rule: Literal["top1_bottom1", "top2_bottom2", "adjacent"]
-    """which candidates of a ranking become a consistent and an inconsistent pair"""
+    """Rule that selects pairs from a ranking."""
     confident: bool
-    """Yes only where the annotator's score says consistent, No only where it does not"""
+    """Drop pairs whose label contradicts the annotator's score."""
     benchmark_untied: bool
-    """hold out only rankings in which the annotator saw a difference"""
+    """Hold out only rankings whose candidates are not all tied."""
     split: Literal["prompt", "instance"]
-    """what is never in two parts at once"""
+    """Unit that the split keeps together."""
     validation_share: Fraction
-    """share of the rankings for validation"""
+    """Share of the rankings for validation."""
     benchmark_share: Fraction
-    """share of the rankings held out for ConsistencyRank"""
+    """Share of the rankings held out for ConsistencyRank."""
     balance: bool
-    """as many Yes as No"""
+    """Use as many Yes pairs as No pairs."""
     leakage: Literal["refuse", "report"] = "refuse"
-    """what to do where a benchmark's prompt or picture is among the training data"""
+    """Action if training data contain benchmark prompts or images."""
     keep_out: BenchmarkFolder | None = None
-    """folder of rankings that must not be trained on either"""
+    """Folder of rankings to exclude from training."""
     imported: ImportedPairs | None = None
-    """folder that `paco dataset import paco_dataset` made, whose pairs are added"""
+    """Folder from `paco dataset import paco_dataset` with pairs to add."""
     identical_share: Fraction = 0.0
-    """so many of the pairs from rankings again with a panel beside itself, always Yes"""
+    """Share of added pairs of identical panels, labelled Yes."""
     editing: EditingParams = EditingParams(source="storybook", count=0)
     seed: Seed
-    """seed of the split"""
+    """Seed of the split."""
 
 
 class ReasonsParams(Section):
     engine: Literal["storybook", "openai", "none"]
-    """who writes reasons; `none` = only answers that pairs come with"""
+    """Source of the reasons. `none` uses only the answers of the pairs."""
     model: ModelRef | None = None
-    """recogniser of the embedded world"""
+    """Recogniser of the embedded world."""
     endpoint: ChatParams | None = None
-    """vision language model that writes, for the engine `openai`"""
+    """Vision-language model that writes reasons, for the engine `openai`."""
 
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> ReasonsParams:

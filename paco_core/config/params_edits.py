@@ -26,21 +26,21 @@ EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of rew
 
 class EditingParams(Section):
     source: Literal["storybook", "import"]
-    """where editing pairs come from"""
+    """Source of the editing pairs."""
     count: Natural | None
-    """how many edits are drawn, or rows of the file; null = all of the file"""
+    """Number of drawn edits, or rows of the file. `null` uses the complete file."""
     questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)
-    """what is asked about drawn edits, in turns"""
+    """Questions about drawn edits, in turn."""
     broken_share: Fraction = 0.0
-    """share of drawn edits that change more than was asked; the paper has none"""
+    """Share of drawn edits that change more than the instruction."""
     unheeded_share: Fraction = 0.0
-    """share of drawn edits that change something else than was asked; the paper has none"""
+    """Share of drawn edits that change something else than the instruction."""
     size: DrawnSide = 32
-    """pixels of a drawn picture's side"""
+    """Side of a drawn image in pixels."""
     file: UserFile | None = None
-    """JSON Lines of original, edited and instruction, for the source `import`"""
+    """JSON Lines file with original, edited and instruction."""
     seed: Seed = 0
-    """seed of drawn edits"""
+    """Seed of the drawn edits."""
 
     @model_validator(mode="after")
     def _count_or_file(self) -> EditingParams:
@@ -57,18 +57,17 @@ class EditPromptsParams(Section):
     """What editing policies are trained on and watched on."""
 
     source: Literal["storybook", "file", "none"]
-    """where instructions and pictures come from; `none` = no recipe edits"""
+    """Source of the instructions and images. Use `none` if no recipe edits images."""
     count: Positive | None
-    """how many drawn edits, or rows of the file; null = all of the file"""
+    """Number of drawn edits, or rows of the file. `null` uses the complete file."""
     unseen: Positive
-    """pictures that no policy is trained on"""
+    """Images held out from training."""
     size: DrawnSide = 64
-    """pixels of a drawn picture's side"""
+    """Side of a drawn image in pixels."""
     file: UserFile | None = None
-    """JSON Lines of instruction, input_image and, if known, key, task_type and instruction_language, for the
-    source `file`"""
+    """JSON Lines file with instruction, input_image and optional key, task_type and instruction_language."""
     seed: Seed = 0
-    """seed of drawn edits"""
+    """Seed of the drawn edits."""
 
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> EditPromptsParams:
@@ -88,30 +87,30 @@ class EditPainter(Section):
     """A base editor; ``guidance`` and text window as in the recipes of ``policies``."""
 
     family: Family
-    """an entry of `paco_core/policies/families.py`"""
+    """Model family."""
     model: ModelRef
-    """editor, a folder or hub id"""
+    """Image editor (folder or hub ID)."""
     guidance: Number
-    """guidance scale"""
+    """Guidance scale."""
     max_sequence_length: Positive
-    """tokens of an instruction that the text encoder reads"""
+    """Maximum instruction tokens."""
 
 
 class EditsParams(Section):
     """What base editors paint of the training edit prompts, for the reward model to learn from."""
 
     painters: list[EditPainter]
-    """base editors that paint training edits for the reward model to learn from; none = nothing is painted"""
+    """Base editors that generate the images. An empty list skips the stage."""
     device: Device
-    """where they run"""
+    """Device."""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
-    """number format of their weights; mixed = float32, and painted in bfloat16 where the device computes it"""
+    """Weight format. `mixed` uses float32 weights, and samples in bfloat16 if supported."""
     seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """one picture of every prompt from each"""
+    """Seeds. Each seed gives one image per prompt."""
     size: DrawnSide
-    """pixels of a painted picture's side"""
+    """Side of a generated image in pixels."""
     steps: Positive
-    """sampling steps"""
+    """Sampling steps."""
 
     @model_validator(mode="after")
     def _each_once(self) -> EditsParams:

@@ -18,55 +18,55 @@ class NftParams(Section):
     """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
 
     mix: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """b of the loss nft, the share of the new velocity in the implicit policies"""
+    """Weight of the new velocity in the implicit policies (b in DiffusionNFT)."""
     decay: Literal["on_policy", "slow", "late"] = "slow"
-    """how fast the adapter `old` follows"""
+    """Decay schedule of the adapter `old`."""
 
 
 class DpoParams(Section):
     """Loss dpo (Diffusion-DPO, arXiv 2311.12908, equation 14, for flow matching)."""
 
     beta: AboveZero = 2000.0
-    """beta of the loss dpo, how strongly the reference holds: large = few steps away from it"""
+    """Beta of the loss `dpo`. A larger value keeps the policy closer to the reference."""
 
 
 class KlParams(Section):
     """Distance to the policy without adapter. No reference pass is run at beta 0."""
 
     beta: FromZero = 0.0
-    """weight of the distance to the model without adapter; 0 = no such pass"""
+    """Weight of the KL divergence from the model without an adapter. 0 skips this pass."""
     form: Literal["exact", "paper"] = "exact"
-    """exact, or divided by the step's deviation as in the paper"""
+    """Exact KL divergence, or the paper's, divided by the step's standard deviation."""
     where: Literal["everywhere", "disagreement"] = "everywhere"
-    """all samples, or only those that the hack meter's training judge puts above the mean of their group and its
-    held-out judge does not"""
+    """Samples of the KL term: all, or only those above the group mean for the training reward but not the held-out
+    one."""
 
 
 class HackMeter(Section):
     """Two judges of one question, one that trains and one that only watches, and measures that no judge sees."""
 
     trained: str
-    """term of the recipe's rewards that the policy is trained by"""
+    """Reward term that trains the policy."""
     held_out: str
-    """term of weight 0, the same reward by a judge that trains nothing"""
+    """Reward term of weight 0: the same reward from an independent model."""
     near_copy: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """root mean square pixel difference, 0 to 1, below which two panels, or edit and reference, are near-copies"""
+    """Root mean square pixel difference below which two panels, or an edit and its reference, are near-copies."""
     agreement: Annotated[float, Field(ge=-1, le=1)] = 0.7
-    """correlation of the judges' scores of samples of one prompt below which the alarm is raised: they have parted"""
+    """Reward correlation within a prompt below which paco raises the alarm."""
     patience: Positive = 3
-    """last epochs over which agreement is averaged"""
+    """Epochs in the average correlation."""
 
 
 class EarlyStop(Section):
     """When to end a training before its last epoch; the outs are those of a finished one."""
 
     reward_rise: FromZero = 0.05
-    """rise of the weighted reward that a training must keep, as a share of its first epochs'"""
+    """Minimum relative reward rise of a collapse."""
     diversity_kept: Fraction = 0.5
-    """share of the first epochs' panel diversity below which a training ends"""
+    """Maximum share of initial panel diversity in a collapse."""
     patience: Positive = 3
-    """epochs that both must hold; also how many first epochs are averaged"""
+    """Minimum epochs of a collapse. It is compared with as many initial epochs."""
     hack_meter: bool = False
-    """the alarm of the recipe's hack_meter ends a training, too"""
+    """Also stop at the alarm of `hack_meter`."""
     nan: Literal["error", "stop"] = "error"
-    """what a gradient that is not finite does"""
+    """Action if a gradient is not finite."""

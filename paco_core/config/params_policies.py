@@ -42,9 +42,9 @@ class PromptFiles(Section):
     """T2IS records that come split, such as the released ones: to train on, and to evaluate and benchmark on."""
 
     train: UserFile
-    """JSON Lines of T2IS records to train on, instead of the graph's"""
+    """Training prompts, a JSON Lines file of T2IS records."""
     test: UserFile
-    """JSON Lines of T2IS records to evaluate on"""
+    """Evaluation prompts, in the same format."""
 
 
 def _own_and_shared(schema: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def _own_and_shared(schema: dict[str, Any]) -> None:
         found.pop("description", None)
         schema["properties"][name] = {
             "anyOf": [found, {"type": "null"}],
-            "description": f"instead of `policies.defaults.{name}`",
+            "description": f"Overrides `policies.defaults.{name}`.",
         }
 
 
@@ -70,51 +70,47 @@ class PolicyRecipe(PolicyTraining):
     model_config = ConfigDict(json_schema_extra=_own_and_shared)
 
     family: Family
-    """an entry of `paco_core/policies/families.py`"""
+    """Model family."""
     task: Literal["sets", "edits"] | None = None
-    """what a family that does both is trained for; null = what its family does, and `sets` where it does both"""
+    """Training task. `null` uses the family's task, or `sets` for both."""
     model: ModelRef
-    """generator, a folder or hub id"""
+    """Image generator (folder or hub ID)."""
     start: AdapterRef | None = None
-    """LoRA to go on from, a folder, file or hub id; null = a fresh adapter"""
+    """LoRA to continue from (folder, file or hub ID). `null` starts a new adapter."""
     epochs_before: Natural = 0
-    """epochs that `start` was trained for with this seed; the next ones draw prompts and noise that those did not"""
+    """Epochs of `start` with this seed. Further epochs use new prompts and noise."""
     reference_size: Side | None = None
-    """pixels of the square that reference pictures are brought to, in their own proportions; null = as the painted
-    picture"""
+    """Side of a square with the references' area, in pixels. `null` uses the output size."""
     panels: Literal["together", "one_by_one"] = "together"
-    """whether the panels of a set are painted in one picture, or as a story: one by one, each with those before it as
-    reference pictures"""
+    """Generate panels in one image, or one by one with earlier panels as references (a story)."""
     predecessors: Positive | None = None
-    """of a story, how many of the panels before it a panel has as reference pictures, the latest; null = as many as the
-    family takes"""
+    """Number of earlier panels as references, in a story. `null` uses the family's maximum."""
     train_size: Side
-    """pixels of a training picture's side where it has 2x2 panels or one; panels of other layouts are as large as
-    those of 2x2"""
+    """Side of a training image with one or 2x2 panels, in pixels. Other layouts keep the panel size."""
     eval_sizes: Annotated[list[Side], Field(min_length=1), DISTINCT]
-    """the same of an evaluated picture"""
+    """Sides of the evaluation images, in pixels."""
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"
-    """whether a record's own height and width are proportions, sizes, or nothing"""
+    """Use of a record's height and width: proportions, exact size, or none."""
     sampling_steps: Positive
-    """steps of a rollout"""
+    """Sampling steps of a rollout."""
     noise_steps: list[Natural]
-    """steps at which noise is injected"""
+    """Sampling steps that inject noise."""
     num_noise_steps: Positive | None = None
-    """so many of noise_steps, drawn anew each epoch; null = all"""
+    """Number of `noise_steps` to draw in each epoch. `null` uses all."""
     train_steps: Annotated[list[Natural], DISTINCT] | None = None
-    """noise steps that are trained (losses nft, dpo, sft: sampling steps); null = all"""
+    """Noise steps to train, or sampling steps for the losses nft, dpo and sft. `null` trains all."""
     dynamics: Dynamics
-    """how noise enters a step; an entry of `paco_core/grpo/dynamics.py`"""
+    """Rule that injects noise in a step."""
     noise_level: AboveZero
-    """size of the injected noise (eta)"""
+    """Scale of the injected noise (eta)."""
     shared_noise: bool = False
-    """one initial noise a group: the steps up to the first noisy one run once a prompt"""
+    """Share the initial noise in a group. Steps before the first noise step run once per prompt."""
     guidance: Number
-    """guidance scale"""
+    """Guidance scale."""
     max_sequence_length: Positive
-    """tokens of a prompt that the text encoder reads"""
+    """Maximum prompt tokens."""
     preferences: PreferencesFolder | None = None
-    """folder of people's rankings of pictures, for the losses dpo and sft; null = the graph's rankings of its grids"""
+    """Folder of rankings for the losses dpo and sft. `null` uses the graph's rankings."""
     prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back
     rewards: RewardSet
     test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards

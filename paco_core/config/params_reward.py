@@ -24,60 +24,60 @@ from paco_core.config.references import ModelRef
 
 class RewardParams(Section):
     source: Literal["train", "adapter", "merged"] = "train"
-    """train a reward, or take a published `adapter` or `merged` model"""
+    """Train a reward model, or use a published `adapter` or `merged` model."""
     weights: ModelRef | None = None
-    """published adapter or merged model, a folder or hub id; null = trained here"""
+    """Published model (folder or hub ID). Use `null` for the source `train`."""
     base: ModelRef
-    """Qwen2.5-VL that is trained"""
+    """Qwen2.5-VL model to train."""
     device: Device
-    """where it trains"""
+    """Training device."""
     dtype: Literal["float32", "bfloat16"]
-    """number format of the base's weights; the adapter's are float32"""
+    """Weight format of the base model."""
     max_pixels: Area
-    """pixels of a picture after resizing, at most"""
+    """Maximum pixels of a resized image."""
     min_pixels: Area
-    """pixels of a picture after resizing, at least"""
+    """Minimum pixels of a resized image."""
     vision: Literal["frozen", "lora"] = "frozen"
-    """whether the vision tower is trained, too"""
+    """Freeze the vision tower, or train it with LoRA."""
     vision_cache_gb: Annotated[FromZero, HOW] = 2.0
-    """GB of features of a frozen tower that are kept in memory"""
+    """Cache for frozen vision features in GB."""
     lora: LoraParams
     swap: bool = False
-    """show half of the pairs in the other order, in turns, where the order has no meaning"""
+    """Swap the images of every second pair without a meaningful order."""
     answers: Literal["reasons", "decision"] = "reasons"
-    """what is learnt; reasons after the decision, or the decision alone (the paper's Fast)"""
+    """Training target: decision and reasons, or only the decision (the paper's Fast)."""
     loss: Literal["weighted", "legacy", "plain"]
-    """weighted answer loss of the paper, as first released, or without weights"""
+    """Loss of the paper (`weighted`), its first release (`legacy`), or without weights (`plain`)."""
     alpha: Fraction
-    """share of the loss that the decision (Yes or No) holds; the reasons hold the rest"""
+    """Loss weight of the decision (Yes or No). The reasons have the weight 1 - alpha."""
     average: Literal["example", "token"] = "example"
-    """whether an answer counts once, or by its length as released"""
+    """Average the loss per example, or per token as released."""
     label_newline: bool = False
-    """learn the newline behind the closing token, too, as released"""
+    """Also train on the newline after the closing token, as released."""
     template: Literal["theme", "plain"]
-    """question that is asked"""
+    """Prompt template."""
     learning_rate: AboveZero
-    """peak learning rate of AdamW"""
+    """Peak learning rate of AdamW."""
     warmup_share: Fraction
-    """share of the steps in which the rate rises"""
+    """Share of the steps for the learning rate warmup."""
     epochs: Positive
-    """passes over the training pairs"""
+    """Passes over the training pairs."""
     batch_size: Positive
-    """pairs of a forward pass"""
+    """Pairs per forward pass."""
     accumulation: Positive
-    """forward passes of an optimiser step"""
+    """Forward passes per optimizer step."""
     max_grad_norm: AboveZero
-    """norm that gradients are clipped to"""
+    """Gradient clipping norm."""
     gradient_checkpointing: bool = False
-    """compute layers again in the backward pass instead of keeping them"""
+    """Recompute layers in the backward pass to save memory."""
     best: Literal["roc_auc", "accuracy", "calibration_error", "position_spread", "last"] = "roc_auc"
-    """validation figure by which the kept epoch is chosen"""
+    """Validation metric that selects the epoch."""
     checkpoint_every: Annotated[Positive, HOW] = 50
-    """optimiser steps between checkpoints"""
+    """Optimizer steps between checkpoints."""
     processes: Annotated[Positive, HOW] = 1
-    """processes of this machine that share each batch"""
+    """Processes that share each batch."""
     seed: Seed
-    """seed of adapter and order"""
+    """Seed of the adapter and the data order."""
 
     @model_validator(mode="after")
     def _weights_where_not_trained(self) -> RewardParams:
@@ -88,51 +88,51 @@ class RewardParams(Section):
 
 class ServingParams(Section):
     engine: Literal["transformers", "vllm"]
-    """what serves the reward model"""
+    """Engine of the reward server."""
     host: Annotated[str, HOW]
-    """address that it listens on"""
+    """Address that the server listens on."""
     port: Annotated[Port, HOW]
-    """its port; 0 = any free one"""
+    """Port of the server. 0 selects a free port."""
     device: Device
-    """where it runs"""
+    """Device."""
     dtype: Literal["float32", "bfloat16", "auto"]
-    """number format of its weights"""
+    """Weight format."""
     threads: Annotated[Positive, HOW]
-    """its processor threads"""
+    """CPU threads of the server."""
     max_batch: Annotated[Positive, HOW]
-    """questions computed at a time; half of those in flight, so that the next batch is read while one is answered"""
+    """Maximum queries per batch. Set it to half of `requests_in_flight`."""
     requests_in_flight: Annotated[Positive, HOW]
-    """questions that a client has on their way"""
+    """Maximum concurrent queries per client."""
     start_timeout_s: Annotated[Positive, HOW]
-    """seconds until a server must answer"""
+    """Timeout for the start of a server in seconds."""
     request_timeout_s: Annotated[Positive, HOW]
-    """seconds until a question must be answered"""
+    """Timeout per query in seconds."""
     linger_s: Annotated[FromZero, HOW] = 0
-    """seconds that a server without users waits for the next one"""
+    """Idle seconds before a server without clients stops."""
     max_failed_share: Annotated[Fraction, HOW]
-    """share of samples without a score that a training epoch, an evaluation or a benchmark accepts"""
+    """Maximum share of samples without a score."""
     wait_for_server_s: Annotated[FromZero, HOW] = 0
-    """seconds that a client pauses while its server is down; 0 = stop"""
+    """Seconds that a client waits for a server that is down."""
     both_orders: bool = False
-    """a pair's score is the mean over both orders of its pictures"""
+    """Average a pair's score over both image orders."""
     picture_format: Literal["png", "jpeg"] = "png"
-    """how pictures travel"""
+    """Image format of the queries."""
     quantization: Literal["fp8", "bitsandbytes"] | None = None
-    """weights of the judge in eight or four bits on a GPU, by vLLM's names; null = as `dtype` says"""
+    """Weight quantization on a GPU. `null` uses `dtype`."""
     score_cache: Annotated[str | None, HOW] = None
-    """SQLite file of known scores; null = none"""
+    """SQLite file that caches scores. `null` disables the cache."""
     gateway_port: Annotated[Port, HOW] = 0
-    """port of `paco serve gateway`; 0 = any free one"""
+    """Port of `paco serve gateway`. 0 selects a free port."""
     python: Annotated[str | None, HOW] = None
-    """interpreter of vLLM's own environment; null = .venv-vllm"""
+    """Python interpreter of the vLLM environment. `null` uses .venv-vllm."""
     tensor_parallel: Annotated[Positive, HOW] = 1
-    """GPUs of one server"""
+    """GPUs per server."""
     gpu_share: Annotated[Fraction, HOW] = 0.85
-    """share of a GPU's memory that vLLM takes"""
+    """Share of GPU memory for vLLM."""
     max_model_len: Annotated[Positive, HOW] = 8192
-    """tokens of the longest question with its pictures and answer"""
+    """Maximum tokens of a query with images and answer."""
     batch_invariant: Annotated[bool, HOW] = False
-    """vLLM on a GPU gives scores that do not depend on what is scored beside them; slower"""
+    """Make vLLM scores independent of the batch. This is slower."""
 
     @property
     def program(self) -> str:

@@ -25,17 +25,17 @@ class HttpScorer(Section):
     """A scorer behind an address. The key itself stands in the environment only."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
-    """where a batch of pictures is posted to"""
+    """Address that receives batches of images."""
     model: str
-    """name and version of what scores there; its scores are kept under this name"""
+    """Name and version of the scorer. paco caches scores under this name."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
-    """name of the environment variable that holds the key; null = no key is sent"""
+    """Environment variable with the API key. `null` sends no key."""
     timeout_s: Positive = 120
-    """seconds until one request must be answered"""
+    """Timeout per request in seconds."""
     retries: Natural = 4
-    """repetitions of a request that was not served (429, 5xx, dropped connections)"""
+    """Retries of a failed request (429, 5xx, dropped connection)."""
     budget_s: AboveZero = 600
-    """seconds that a batch may take, with all repetitions and pauses"""
+    """Maximum time per batch in seconds, with retries and pauses."""
 
     @property
     def address(self) -> str:
@@ -50,9 +50,9 @@ class Rubric(Section):
     """Criteria by which a vision language model marks pictures."""
 
     endpoint: ChatParams
-    """model that is asked"""
+    """Vision-language model that evaluates the criteria."""
     criteria: dict[str, Annotated[str, AfterValidator(validate_marks)]] = Field(min_length=1)
-    """name of each criterion and, in your own words, when it is met"""
+    """Name and description of each criterion."""
 
     @property
     def address(self) -> str:
@@ -65,34 +65,33 @@ class Rubric(Section):
 
 class RewardTerm(Section):
     weight: Number
-    """weight of the reward; 0 = only measured"""
+    """Weight of the reward. 0 only measures it."""
     reward: str | None = None
-    """registered name or `module:function`; null = the term's own name"""
+    """Registered name or `module:function`. `null` uses the name of the term."""
     model: ModelRef | None = None
-    """model that the reward uses"""
+    """Model of the reward."""
     device: Device = "cpu"
-    """where that model runs"""
+    """Device of this model."""
     theme_from: Literal["theme", "opening"] = "theme"
-    """what the question quotes; the record's theme, or its prompt's opening"""
+    """Text in the query: the record's theme, or the opening of its prompt."""
     pairs: Literal["all", "neighbours"] | Positive = "all"
-    """panels of a set that `consistency` compares; `neighbours` share an edge, a number = so many pairs of a prompt,
-    drawn anew each epoch"""
+    """Panel pairs that `consistency` compares. `neighbours` share an edge. A number is the size of a random sample."""
     aggregate: Literal["mean", "worst"] = "mean"
-    """what `consistency` makes of its pairs"""
+    """Statistic of the pair scores of `consistency`."""
     http: HttpScorer | None = None
-    """whom the reward `http` asks"""
+    """Server of the reward `http`."""
     rubric: Rubric | None = None
-    """what the reward `rubric` asks, and whom"""
+    """Criteria and model of the reward `rubric`."""
 
 
 class RewardSet(Section):
     terms: dict[str, RewardTerm] = Field(min_length=1)
     aggregator: Aggregator
-    """how rewards become one advantage; a function of `paco_core/rewards/aggregation.py`"""
+    """Rule that combines the rewards into one advantage."""
     tame_delta: AboveZero | Literal["mean", "median"] = 0.2
-    """variation above which the aggregator log_tame tames a reward, a number or a statistic of all"""
+    """Variation above which `log_tame` dampens a reward: a number or statistic."""
     advantage_std: Literal["group", "global"]
-    """deviation by which advantages are divided, of the group or of the batch"""
+    """Standard deviation that divides the advantages."""
 
     @model_validator(mode="after")
     def _something_is_rewarded(self) -> RewardSet:

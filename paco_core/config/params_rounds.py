@@ -19,20 +19,20 @@ PLACE = f"{FIRST}/rounds"
 
 class AskParams(Section):
     count: Positive | None = None
-    """rankings of a round's own pictures that are asked for; null = all"""
+    """Number of rankings per round. `null` annotates all."""
     choose: Literal["random", "uncertain", "disagree"] = "random"
-    """which: drawn; on which the judge before is nearest to P(Yes) = 0.5; or furthest from the held-out judge"""
+    """Selection: random, P(Yes) nearest to 0.5, or largest difference from the held-out reward model."""
     random_share: Fraction = 0.2
-    """share of `count` that is drawn where the judge chooses, to examine it without the bias of its choice"""
+    """Share of `count` that is selected at random, for an unbiased evaluation."""
 
 
 class RoundParams(Section):
     after: Annotated[str, Field(pattern=r"^data(/rounds/[1-9]\d*)?$")]
-    """what it follows: `data` (the graph itself), or `data/rounds/N` (an earlier round)"""
+    """Start of the round: `data` (the graph) or `data/rounds/N` (an earlier round)."""
     annotations: Literal["recogniser", "people", "judge", "none"] | None = None
-    """who ranks its pictures; null = as `annotations.source`"""
+    """Annotator of the round. `null` uses `annotations.source`."""
     epochs: Natural | None = None
-    """rounds of sampling and learning; null = as the recipe says"""
+    """Training epochs. `null` uses the value of the recipe."""
 
 
 def _number(key: str) -> str:
@@ -46,10 +46,10 @@ Items = dict[Annotated[str, AfterValidator(_number)], RoundParams]
 
 class RoundsParams(Section):
     recipe: str = "flux_t2is"
-    """the entry of `policies.recipes` that rounds go on training; it must paint sets"""
+    """Entry of `policies.recipes` to train. It must generate sets."""
     ask: AskParams = Field(default_factory=AskParams)
     items: Items = Field(default_factory=dict)
-    """the rounds by number, each after the one that it follows; empty = none"""
+    """Rounds by number. Each round follows an earlier one."""
 
     @field_validator("items")
     @classmethod

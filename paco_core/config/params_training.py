@@ -26,74 +26,72 @@ class PolicyTraining(Section):
     """How a policy is trained, and on what: numbers that all recipes share, but for those that a recipe sets itself."""
 
     device: Device
-    """where policies train"""
+    """Training device."""
     dtype: Literal["float32", "mixed", "bfloat16"]
-    """number format of the generator's weights; the adapter's are float32; mixed = float32, and pictures, but no
-    trained step, in bfloat16 where the device computes it"""
+    """Weight format of the generator. The adapter is in float32. `mixed` trains in float32, and samples in bfloat16 if
+    supported."""
     base: Literal["fp8", "nf4"] | None = None
-    """number format in which the generator's transformer is kept on a GPU, its passes stay bfloat16; null = that of
-    dtype"""
+    """Quantization of the transformer on a GPU, with bfloat16 computation. `null` uses `dtype`."""
     learning_rate: AboveZero
-    """learning rate of AdamW"""
+    """Learning rate of AdamW."""
     weight_decay: FromZero
-    """weight decay of AdamW"""
+    """Weight decay of AdamW."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    """AdamW, or with 8-bit moments (bitsandbytes)"""
+    """AdamW, or AdamW with 8-bit moments (bitsandbytes)."""
     max_grad_norm: AboveZero
-    """norm that gradients are clipped to"""
+    """Gradient clipping norm."""
     lora: PolicyLora
     loss: Loss
-    """a loss of `paco_core/grpo/losses.py`"""
+    """Training loss."""
     old_log_prob: Literal["rollout", "recomputed"] = "rollout"
-    """log p from the rollout, or from one more pass before the first update"""
+    """Log-probabilities from the rollout, or from an extra pass."""
     max_ratio_gap: AboveZero | None = None
-    """largest |ratio - 1| before the first update that training, promotion and the check accept; null = 3 x
-    clip_range"""
+    """Maximum |ratio - 1| before the first update. `null` uses 3 x `clip_range`."""
     clip_range: AboveZero
-    """clipping of the probability ratio"""
+    """Clip range of the probability ratio."""
     max_advantage: AboveZero
-    """advantages are clipped to this"""
+    """Clip range of the advantages."""
     nft: NftParams = NftParams()
     dpo: DpoParams = DpoParams()
     kl: KlParams = KlParams()
     epochs: Natural
-    """rounds of sampling and learning; 0 = only evaluate the start"""
+    """Epochs of sampling and training. 0 only evaluates the initial policy."""
     prompts_per_epoch: Positive
-    """prompts of an epoch"""
+    """Prompts per epoch."""
     group_size: Annotated[Positive, Field(ge=2)]
-    """pictures of each prompt"""
+    """Images per prompt."""
     updates_per_epoch: Positive
-    """optimiser steps of an epoch"""
+    """Optimizer steps per epoch. Must divide `prompts_per_epoch`."""
     rollout_batch: Positive
-    """pictures sampled at a time"""
+    """Images (or stories) per sampling batch."""
     train_batch: Positive
-    """pictures of a trained pass"""
+    """Images (or panels of stories) per training pass."""
     gradient_checkpointing: bool
-    """compute blocks again in the backward pass instead of keeping them"""
+    """Recompute blocks in the backward pass to save memory."""
     compile: bool = False
-    """compile the transformer's blocks (torch.compile): fewer bytes moved between its products, another rounding"""
+    """Compile the transformer blocks with torch.compile. Results round differently."""
     ema_decay: Fraction
-    """decay of the averaged weights"""
+    """Decay of the averaged weights."""
     ema_every: Positive
-    """optimiser steps between averages"""
+    """Optimizer steps between averages."""
     eval_every: Positive
-    """epochs between evaluations"""
+    """Epochs between evaluations."""
     eval_batch: Positive | None = None
-    """pictures painted at a time in an evaluation; null = as in a rollout"""
+    """Images per evaluation batch. `null` uses `rollout_batch`."""
     eval_prompts: Positive
-    """unseen prompts of an evaluation"""
+    """Held-out prompts per evaluation."""
     eval_steps: Positive
-    """sampling steps of an evaluation"""
+    """Sampling steps of an evaluation."""
     eval_seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """one picture of every evaluated prompt from each"""
+    """Seeds. Each seed gives one image per prompt."""
     checkpoint_every: Annotated[Positive, HOW]
-    """epochs between checkpoints"""
+    """Epochs between checkpoints."""
     keep_checkpoints: Annotated[Positive, HOW] = 1
-    """how many of the newest checkpoints are kept"""
+    """Checkpoints to keep."""
     hack_meter: HackMeter | None = None
     early_stop: EarlyStop | None = None
     seed: Seed
-    """seed of everything that is drawn"""
+    """Seed of the training."""
 
     @model_validator(mode="after")
     def _even_updates(self) -> PolicyTraining:

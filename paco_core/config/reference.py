@@ -1,4 +1,4 @@
-"""Every parameter with its meaning, type, bounds and values: for `paco params`, the reference page and editors."""
+"""Reference of the parameters: meaning, type and values of each key, for `paco params`, the docs and editors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import yaml
 from paco_core.config import profiles
 from paco_core.config.execution import EXECUTION, places
 from paco_core.config.params import Params
+from paco_core.config.params_base import MAX_PORT
 from paco_core.config.params_training import PolicyTraining
+from paco_core.config.registered import FUNCTION_PATTERN
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
@@ -24,21 +26,51 @@ PAGE = Path("docs") / "reference" / "parameters.md"
 SCHEMA = Path("docs") / "reference" / "params.schema.json"
 MARK = "<!-- written by `paco params --write` from paco_core/config; change it there -->"
 GENERAL = "general"  # keys of no section
-SHARED = ("ChatParams", "PredictorParams", "EditPainter")  # sections that stand in several places, described once
-TITLES = {
-    "ChatParams": "chat models: every `endpoint`",
-    "PredictorParams": "predictors: `vqascore` and `aesthetics`",
-    "EditPainter": "each of `edits.painters`",
-}
-RECIPE = "policies.recipes.*."
+#: Sections that occur in several places, and the prefix of their keys. They are described once.
+SHARED = {"ChatParams": "endpoint", "PredictorParams": "predictor", "EditPainter": "painter"}
+DEFAULTS, RECIPE = "policies.defaults.", "policies.recipes.*."
+REWARDS, TEST_REWARDS = f"{RECIPE}rewards.", f"{RECIPE}test_rewards."
 COMPARED = ("storybook", "paper")
-BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+#: Tables with a default of each key in place of its values in profiles.
+WITH_DEFAULTS = (RECIPE, REWARDS, *(f"{prefix}." for prefix in SHARED.values()))
+INTROS = {
+    f"{GENERAL}.": "These keys are at the top level of the file.",
+    "prompts.": "Prompts of the image sets.",
+    "diverse_prompts.": "Selection of prompts that differ from each other.",
+    "grids.": "Images that the annotator ranks.",
+    "annotations.": "Rankings of the images.",
+    "edit_prompts.": "Instructions and images for editing policies.",
+    "edits.": "Edited images, as training data of the reward model.",
+    "pairs.": "Labelled image pairs, and their split.",
+    "cot_labels.": "Reasons for the label of each pair.",
+    "reward.": "Training of the reward model. See [train a reward model](../how-to/reward-model.md).",
+    "serving.": "Server of the reward model. See [serving](serving.md).",
+    DEFAULTS: "Values that all recipes share. See [train a policy](../how-to/train-a-policy.md).",
+    RECIPE: "Each entry of `policies.recipes` trains one policy. It can override every key of `policies.defaults`; "
+    "`null` keeps the default.",
+    REWARDS: "`test_rewards` has the same keys. Evaluations use it; if it is missing, they use `rewards`. "
+    "See [rewards](rewards.md).",
+    "consistency_rank.": "Benchmark of the reward model on rankings. See [benchmarks](benchmarks.md).",
+    "edit_reward.": "Benchmark of the reward model on edits.",
+    "t2is.": "Benchmark of the policies that generate sets.",
+    "t2is_bench.": "T2IS-Bench on the images of the stage `t2is`. If a section is `null`, paco skips its metric.",
+    "vistory.": "ViStoryBench on the stories of the stage `t2is`.",
+    "gedit.": "Benchmark of the editing policies. If `viescore` is `null`, paco skips VIEScore.",
+    "rounds.": "Repeated training of reward model and policy. See [rounds](../how-to/rounds.md).",
+    "execution.": "Resources and limits. No result depends on them.",
+    "endpoint.": "Keys of every section `endpoint`: a chat model.",
+    "predictor.": "Keys of `vqascore` and `aesthetics` in `t2is_bench`.",
+    "painter.": "Keys of each entry of `edits.painters`.",
+}
+#: Larger upper bounds only detect typing errors: the reference does not show them.
+MAX_SHOWN = 1_000
+MAX_CELL = 60  # characters of a mapping in a cell
 Tree = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A key, with ``*`` for names of the user's own; ``default`` is None where the key must be given."""
+    """A key, with ``*`` for names that the user chooses; ``default`` is None if the key is required."""
 
     key: str
     meaning: str
@@ -50,99 +82,134 @@ class Parameter:
         head, dot, _ = self.key.partition(".")
         return head if dot else GENERAL
 
+    @property
+    def table(self) -> str:
+        """The prefix of the keys in its table of the page."""
+        prefixes = (prefix for prefix in (REWARDS, TEST_REWARDS, RECIPE, DEFAULTS) if self.key.startswith(prefix))
+        return next(prefixes, f"{self.section}.")
+
 
 def schema() -> dict[str, Any]:
     """The JSON schema of ``params.yaml`` and of a profile; no key is required, as in a profile."""
-    whole = _schema_of_file()
-    for part in (whole, *whole["$defs"].values()):
-        part.pop("required", None)
-        for found in part.get("properties", {}).values():
-            found.pop("title", None)  # pydantic repeats the key there
-            if "description" in found:
-                found["description"] = _on_one_line(found["description"])
-    whole["properties"][profiles.EXTENDS] = {"type": "string", "description": "profile that this one changes"}
-    whole["title"] = "params.yaml"
-    return whole
+    root = _schema_of_file()
+    for section in (root, *root["$defs"].values()):
+        section.pop("required", None)
+        for key_schema in section.get("properties", {}).values():
+            key_schema.pop("title", None)  # pydantic repeats the key there
+            if "description" in key_schema:
+                key_schema["description"] = _on_one_line(key_schema["description"])
+    root["properties"][profiles.EXTENDS] = {"type": "string", "description": "Profile that this profile changes."}
+    root["title"] = "params.yaml"
+    return root
 
 
 def _schema_of_file() -> dict[str, Any]:
-    """As pydantic makes it of the code's models, with the parameters of how to run below ``execution``."""
-    whole = Params.model_json_schema()
-    defs = whole["$defs"]
+    """The schema that pydantic generates, with the parameters of how to run below ``execution``."""
+    root = Params.model_json_schema()
+    definitions = root["$defs"]
     for place, key in places(Params).items():
-        found = whole
-        *sections, name = key.split(".")
-        for section in sections:
-            found = defs[_inner(found["properties"][section])[0]]
-        moving = found["properties"].pop(name)
-        target, above = _execution(whole, ""), place.split(".")[1:-1]
-        for section in above:
-            target = _execution(whole, section)
-        target[place.rpartition(".")[2]] = moving
-    return whole
+        section = root
+        *names, last = key.split(".")
+        for name in names:
+            section = definitions[_section_name(section["properties"][name])[0]]
+        key_schema = section["properties"].pop(last)
+        target = _execution(root, "")
+        for name in place.split(".")[1:-1]:
+            target = _execution(root, name)
+        target[place.rpartition(".")[2]] = key_schema
+    return root
 
 
-def _execution(whole: dict[str, Any], section: str) -> dict[str, Any]:
-    """The properties of ``execution``, or of a section in it, made where they are not there yet."""
+def _execution(root: dict[str, Any], section: str) -> dict[str, Any]:
+    """The properties of ``execution``, or of a section in it. A missing section is added."""
     name = f"Execution{section.capitalize()}"
-    if name not in whole["$defs"]:
-        whole["$defs"][name] = {"type": "object", "additionalProperties": False, "properties": {}}
-        holder = whole["properties"] if not section else _execution(whole, "")
-        holder[section or EXECUTION] = {"$ref": f"#/$defs/{name}"}
-    made: dict[str, Any] = whole["$defs"][name]["properties"]
-    return made
+    if name not in root["$defs"]:
+        root["$defs"][name] = {"type": "object", "additionalProperties": False, "properties": {}}
+        parent = root["properties"] if not section else _execution(root, "")
+        parent[section or EXECUTION] = {"$ref": f"#/$defs/{name}"}
+    properties: dict[str, Any] = root["$defs"][name]["properties"]
+    return properties
 
 
 def parameters() -> list[Parameter]:
     """Every parameter, in the order of the file: those of no section first, those of shared sections last."""
-    whole = _schema_of_file()
-    defs = whole["$defs"]
-    found = [*_section(whole, "", defs), *(p for name in SHARED for p in _section(defs[name], f"{name}.", defs))]
-    return sorted(found, key=lambda parameter: parameter.section != GENERAL)
+    root = _schema_of_file()
+    definitions = root["$defs"]
+    rows = list(_section(root, "", definitions))
+    for name, prefix in SHARED.items():
+        rows += _section(definitions[name], f"{prefix}.", definitions)
+    return sorted(rows, key=lambda parameter: parameter.section != GENERAL)
 
 
 def _on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _section(section: Tree, prefix: str, defs: Tree) -> Iterator[Parameter]:
-    for name, found in section["properties"].items():
+def _section(section: Tree, prefix: str, definitions: Tree) -> Iterator[Parameter]:
+    for name, key_schema in section["properties"].items():
         key = f"{prefix}{name}"
-        inner, star = _inner(found)
+        inner, is_mapping = _section_name(key_schema)
         if inner is None or inner in SHARED:
-            default = _yaml(found["default"]) if "default" in found else None
-            yield Parameter(key, _on_one_line(found.get("description", "")), _values(found), default)
+            default = _yaml(key_schema["default"]) if "default" in key_schema else None
+            yield Parameter(key, _on_one_line(key_schema.get("description", "")), _type_text(key_schema), default)
         else:
-            yield from _section(defs[inner], f"{key}.*." if star else f"{key}.", defs)
+            yield from _section(definitions[inner], f"{key}.*." if is_mapping else f"{key}.", definitions)
 
 
-def _inner(found: Tree) -> tuple[str | None, bool]:
-    """The section that a key holds, and whether it holds several by name."""
-    for part in (found, *found.get("anyOf", ()), *found.get("allOf", ())):
+def _section_name(key_schema: Tree) -> tuple[str | None, bool]:
+    """The section in a key's schema, and whether the key maps names to such sections."""
+    for part in (key_schema, *key_schema.get("anyOf", ()), *key_schema.get("allOf", ())):
         if "$ref" in part:
             return part["$ref"].rpartition("/")[2], False
-    more = found.get("additionalProperties")
-    return (_inner(more)[0], True) if isinstance(more, dict) else (None, False)
+    values = key_schema.get("additionalProperties")
+    return (_section_name(values)[0], True) if isinstance(values, dict) else (None, False)
 
 
-def _values(found: Tree) -> str:
-    """Types, allowed values and bounds of a key, for people."""
-    if "anyOf" in found:
-        return " or ".join(dict.fromkeys(_values(part) for part in found["anyOf"]))
-    if chosen := found.get("enum", [found["const"]] if "const" in found else None):
-        return ", ".join(f"`{value}`" for value in chosen)
-    kind, more = found.get("type", "section"), found.get("additionalProperties")
+def _type_text(key_schema: Tree, plural: str = "") -> str:
+    """Type, allowed values and bounds of a key, for people.
+
+    Args:
+        plural: ending of the type's name, "s" for the type of a list's items.
+    """
+    if "anyOf" in key_schema:
+        alternatives = [inner for part in key_schema["anyOf"] for inner in part.get("anyOf", [part])]
+        parts = list(dict.fromkeys(_type_text(part, plural) for part in alternatives))
+        return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    if choices := key_schema.get("enum", [key_schema["const"]] if "const" in key_schema else None):
+        return ", ".join(f"`{value}`" for value in choices)
+    if "$ref" in key_schema:
+        shared = SHARED.get(key_schema["$ref"].rpartition("/")[2])
+        return f"section{plural}" + (f" `{shared}`" if shared else "")
+    if key_schema.get("pattern") == FUNCTION_PATTERN:
+        return "`module:function`"
+    return _basic_type_text(key_schema, plural)
+
+
+def _basic_type_text(key_schema: Tree, plural: str) -> str:
+    kind, values = key_schema.get("type"), key_schema.get("additionalProperties")
     if kind == "array":
-        least = f", at least {found['minItems']}" if found.get("minItems") else ""
-        return f"list of {_values(found['items'])}{least}"
+        return f"list of {_type_text(key_schema['items'], 's')}" + (
+            " (not empty)" if key_schema.get("minItems") else ""
+        )
     if kind == "object":
-        return f"mapping to {_values(more)}" if isinstance(more, dict) and more else "mapping"
-    bounds = ", ".join(f"{text} {_bound(found[name])}" for name, text in BOUNDS.items() if name in found)
-    return f"{'`null`' if kind == 'null' else kind} {bounds}".strip()
+        return f"mapping of names to {_type_text(values, 's')}" if isinstance(values, dict) and values else "mapping"
+    if kind in ("integer", "number"):
+        return _number(key_schema, f"{kind}{plural}")
+    return "`null`" if kind == "null" else f"{kind}{plural}"
 
 
-def _bound(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) or (abs(number) < 1000 and number % 1) else f"{number:,.0f}"
+def _number(key_schema: Tree, kind: str) -> str:
+    """The type of a number with its bounds. Bounds that only detect typing errors are left out."""
+    low, high, above = (key_schema.get(bound) for bound in ("minimum", "maximum", "exclusiveMinimum"))
+    if high is not None and high > MAX_SHOWN and high != MAX_PORT:
+        high = None
+    if low is not None and low < -MAX_SHOWN:
+        low = None
+    if low is not None:
+        return f"{kind} from {low:g}" if high is None else f"{kind} between {low:g} and {high:,g}"
+    if high is None:
+        return kind if above is None else f"positive {kind}" if above == 0 else f"{kind} above {above:g}"
+    return f"{kind} above {above:g}, up to {high:g}"
 
 
 def _yaml(value: Any) -> str:
@@ -151,13 +218,13 @@ def _yaml(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _at(tree: Any, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(names in the place of ``*``, value) of a key in a profile; nothing where it is left out."""
+def _values_by_name(tree: Any, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(names in the place of ``*``, value) of a key in a profile; nothing if the profile leaves the key out."""
     if not parts:
-        yield "", _yaml(json.loads(json.dumps(profiles.plain(tree))))  # without the types that keep how it was written
+        yield "", _yaml(json.loads(json.dumps(profiles.plain(tree))))  # without ruamel's types
     elif isinstance(tree, dict):
         for name in tree if parts[0] == "*" else [n for n in tree if n == parts[0]]:
-            for names, value in _at(tree[name], parts[1:]):
+            for names, value in _values_by_name(tree[name], parts[1:]):
                 yield (f"{name}.{names}".rstrip(".") if parts[0] == "*" else names), value
 
 
@@ -167,14 +234,14 @@ def _to_the_last_star(key: str) -> list[str]:
 
 
 def value(tree: Any, parameter: Parameter) -> str:
-    """What a profile says of a parameter: one value, or each by name; in brackets the default where it says nothing."""
-    found = dict(_at(tree, parameter.key.split(".")))
-    if not found:
+    """The value of a parameter in a profile, or the value of each name; the default is in brackets."""
+    by_name = dict(_values_by_name(tree, parameter.key.split(".")))
+    if not by_name:
         return "" if parameter.default is None else f"({parameter.default})"
-    everyone = {names for names, _ in _at(tree, _to_the_last_star(parameter.key))}
-    if len(set(found.values())) == 1 and set(found) == everyone:
-        return next(iter(found.values()))
-    return "; ".join(f"{name}: {text}" for name, text in found.items())
+    all_names = {names for names, _ in _values_by_name(tree, _to_the_last_star(parameter.key))}
+    if len(set(by_name.values())) == 1 and set(by_name) == all_names:
+        return next(iter(by_name.values()))
+    return "; ".join(f"{name}: {text}" for name, text in by_name.items())
 
 
 def markdown(root: Path) -> str:
@@ -184,33 +251,33 @@ def markdown(root: Path) -> str:
         ParamsError: when a profile that is compared cannot be read.
     """
     trees = [profiles.resolve(root, name) for name in COMPARED]
-    lines, section = list[str](), ""
+    lines, table = list[str](), ""
     for parameter in parameters():
-        if parameter.section != section:
-            section = parameter.section
-            title = TITLES.get(section, section)
-            lines += ["", f"## {title}", "", *_head(section in SHARED)]
-        key = parameter.key.partition(".")[2] if section in SHARED else parameter.key
-        cells = [f"`{key}`", parameter.meaning, parameter.values]
-        if section in SHARED:
-            cells.append("" if parameter.default is None else f"{parameter.default}")
+        if parameter.table == TEST_REWARDS or _is_override(parameter.key):
+            continue
+        if parameter.table != table:
+            table = parameter.table
+            columns = ["key", "meaning", "type", *(["default"] if table in WITH_DEFAULTS else COMPARED)]
+            lines += ["", f"## {table.removesuffix('.')}", "", INTROS[table], ""]
+            lines += ["|" + "|".join(columns) + "|", "|" + "---|" * len(columns)]
+        if table in WITH_DEFAULTS:
+            key = parameter.key.removeprefix(table)
+            values = ["required" if parameter.default is None else parameter.default]
         else:
-            first, second = (value(tree, parameter) for tree in trees)
-            if not (first or second) and _inherited(parameter.key):
-                continue
-            cells += [first, "" if second == first else second]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            key, (first, second) = parameter.key, (_cell(value(tree, parameter)) for tree in trees)
+            values = [first, "" if second == first else second]
+        cells = [f"`{key}`", parameter.meaning, parameter.values, *values]
+        lines.append("|" + "|".join(cell.replace("|", "\\|") for cell in cells) + "|")
     return "\n".join(lines).strip()
 
 
-def _inherited(key: str) -> bool:
-    """Whether a recipe has a key from the defaults, but where it sets it itself."""
+def _is_override(key: str) -> bool:
+    """Whether a key of a recipe overrides a key of ``policies.defaults``."""
     return key.startswith(RECIPE) and key.removeprefix(RECIPE).partition(".")[0] in PolicyTraining.model_fields
 
 
-def _head(shared: bool) -> list[str]:
-    columns = ["key", "meaning", "values", *(["default"] if shared else COMPARED)]
-    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+def _cell(text: str) -> str:
+    return "see the profile" if "{" in text and len(text) > MAX_CELL else text
 
 
 def text(root: Path, patterns: Sequence[str]) -> Answer:

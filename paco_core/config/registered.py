@@ -1,7 +1,7 @@
-"""Names that ``params.yaml`` may give because a table of the library holds them.
+"""Registered names: values of ``params.yaml`` that are the keys of a table of the library.
 
-The table is read from the source: importing it would load torch, and ``paco check`` starts fast. So a loss, a dynamics,
-an aggregator or a model family is registered in one place, its table.
+A loss, a dynamics, an aggregator or a model family is registered in one place, its table. The table is read from the
+source code, because an import would load torch, and ``paco check`` must start fast.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pydantic import AfterValidator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import PydanticCustomError, core_schema
 
 from paco_core.io.messages import nearest
 
 LIBRARY = Path(__file__).parents[1]
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function, of the user's own
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function, a custom function
+FUNCTION_PATTERN = f"^{FUNCTION.pattern}$"
 
 
 @cache
 def names_of(file: str, table: str) -> tuple[str, ...]:
-    """The keys of a dictionary as a module writes it down.
+    """The keys of a dictionary literal in the source code of a module.
 
     Args:
-        file: of the module, relative to the package, ``grpo/losses.py``, or absolute.
+        file: of the module, relative to the package (``grpo/losses.py``), or absolute.
 
     Raises:
         LookupError: when the module has no such dictionary.
@@ -39,25 +42,48 @@ def names_of(file: str, table: str) -> tuple[str, ...]:
     raise LookupError(f"{file}: no dictionary {table}")
 
 
+@dataclass(frozen=True, slots=True)
+class RegisteredNames(AfterValidator):
+    """The validator of :func:`registered`, which also lists the names in the JSON schema."""
+
+    file: str
+    table: str
+    more: tuple[str, ...]
+    functions: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*names_of(self.file, self.table), *self.more)
+
+    def __get_pydantic_json_schema__(
+        self, inner: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        names = {"type": "string", "enum": list(self.names)}
+        return {"anyOf": [names, {"type": "string", "pattern": FUNCTION_PATTERN}]} if self.functions else names
+
+
 def registered(
     file: str, table: str, *more: str, functions: bool = False, removed: Mapping[str, str] | None = None
-) -> AfterValidator:
-    """Accept the names of a table, ``more`` that mean something else there, and ``module:function`` where allowed.
+) -> RegisteredNames:
+    """A validator that accepts the names of a table.
 
     Args:
-        removed: names of earlier versions, with the text of the error: since when each is gone and what to use instead.
+        file: of the module with the table, relative to the package.
+        more: names to accept that are not in the table.
+        functions: accept ``module:function``, too.
+        removed: names of earlier versions, with the text of the error: the version that removed it and what to use.
     """
 
-    def check(value: str) -> str:
+    def validate(value: str) -> str:
         if removed and value in removed:
             raise PydanticCustomError("removed", "{advice}", {"advice": removed[value]})
         names = (*names_of(file, table), *more)
         if value not in names and not (functions and FUNCTION.fullmatch(value)):
-            shown = [*map(repr, names), *(["module:function"] if functions else [])]
-            listed = " or ".join([", ".join(shown[:-1]), shown[-1]])
+            choices = [*map(repr, names), *(["module:function"] if functions else [])]
+            listed = " or ".join([", ".join(choices[:-1]), choices[-1]])
             near = nearest(value, names)
             hint = f"; did you mean {near!r}?" if near else ""
             raise PydanticCustomError("registered", "Input should be {listed}{hint}", {"listed": listed, "hint": hint})
         return value
 
-    return AfterValidator(check)
+    return RegisteredNames(validate, file, table, more, functions)

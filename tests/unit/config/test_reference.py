@@ -35,10 +35,27 @@ def test_the_schema_takes_every_profile_and_refuses_what_the_code_refuses(reposi
     check = jsonschema.Draft202012Validator(json.loads((repository / reference.SCHEMA).read_text()))
     for file in [repository / "params.yaml", *sorted((repository / "profiles").glob("*.yaml"))]:
         assert [error.message for error in check.iter_errors(yaml.safe_load(file.read_text()))] == [], file.name
-    for wrong in ({"reward": {"learnin_rate": 1}}, {"grids": {"steps": 0}}, {"reward": {"alpha": 1.5}}, {"world": "x"}):
+    wrong_loss = {"policies": {"defaults": {"loss": "ppoo"}}}
+    for wrong in ({"reward": {"learnin_rate": 1}}, {"grids": {"steps": 0}}, {"reward": {"alpha": 1.5}}, wrong_loss):
         assert not check.is_valid(wrong), wrong
+    assert not check.is_valid({"world": "x"})
+    for aggregator, accepted in (("rank", True), ("my_rewards:combine", True), ("ranks", False)):
+        rewards = {"terms": {"clip_t": {"weight": 1.0}}, "aggregator": aggregator}
+        tree = {"policies": {"recipes": {"mine": {"rewards": rewards}}}}
+        assert check.is_valid(tree) == accepted, aggregator
     meaning = check.schema["$defs"]["RewardParams"]["properties"]["alpha"]["description"]
     assert meaning == RewardParams.model_fields["alpha"].description != ""
+
+
+def test_each_reference_page_has_one_title_and_documents_a_key_once(repository: Path) -> None:
+    for page in (reference.PAGE, verbs.PAGE):
+        lines = (repository / page).read_text().splitlines()
+        assert len([line for line in lines if line.startswith("# ") and "$schema" not in line]) == 1, page
+    tables = (repository / reference.PAGE).read_text().split("\n## ")[1:]
+    for table in tables:
+        keys = [line.split("|")[1] for line in table.splitlines() if line.startswith("|`")]
+        assert len(keys) == len(set(keys)) > 0, table[:40]
+    assert "`ppo`, `grpo_guard`, `nft`" in (repository / reference.PAGE).read_text()
 
 
 def test_writing_again_changes_nothing_but_needs_the_mark(repository: Path, project: Path) -> None:
