@@ -43,7 +43,7 @@ INTROS = {
     "edits.": "Edited images, as training data of the reward model.",
     "pairs.": "Labelled image pairs, and their split.",
     "cot_labels.": "Reasons for the label of each pair.",
-    "reward.": "Training of the reward model. See [train a reward model](../how-to/reward-model.md).",
+    "reward.": "Training of the reward model. See [train a reward model](../how-to/train-reward-model.md).",
     "serving.": "Server of the reward model. See [serving](serving.md).",
     DEFAULTS: "Values that all recipes share. See [train a policy](../how-to/train-a-policy.md).",
     RECIPE: "Each entry of `policies.recipes` trains one policy. It can override every key of `policies.defaults`; "
