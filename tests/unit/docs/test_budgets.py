@@ -52,9 +52,9 @@ def test_a_longer_page_is_a_warning_with_words_and_budget(settings: Path, tmp_pa
     assert list(budgets.over_budget(tmp_path, settings)) == []
     for page in ("README.md", "docs/cli.md", "docs/api/a.md", "docs/how-to/long.md", "docs/how-to/short.md"):
         (tmp_path / page).write_text("one two three four five")
-    found = list(budgets.over_budget(tmp_path, settings))
-    assert found == [budgets.OverBudget("README.md", 5, 2), budgets.OverBudget("docs/how-to/short.md", 5, 1)]
-    assert str(found[0]) == "warning: README.md has 5 words, its budget is 2 (tools/docs/budgets.toml)"
+    pages = list(budgets.over_budget(tmp_path, settings))
+    assert pages == [budgets.OverBudget("README.md", 5, 2), budgets.OverBudget("docs/how-to/short.md", 5, 1)]
+    assert str(pages[0]) == "warning: README.md has 5 words, its budget is 2 (tools/docs/budgets.toml)"
 
 
 def test_an_entry_without_a_page_is_an_error(settings: Path, tmp_path: Path) -> None:
