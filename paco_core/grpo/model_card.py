@@ -1,4 +1,4 @@
-"""The card that lies beside a trained adapter: what it is, how to load it, what was measured."""
+"""Model card of a trained adapter: purpose, limits, code that loads it, training and license."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import yaml
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.card_sample import SAMPLE
 from paco_core.grpo.evaluation import reference_files
+from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.sampling import panel_texts
 from paco_core.grpo.sizes import ImageGrid, grids_of
+from paco_core.grpo.trainer import RunContext
+from paco_core.models.benchmark_section import pending_section
 from paco_core.models.licence import base_front
 from paco_core.models.precision import weights_format
 from paco_core.policies.base import Policy
@@ -22,21 +26,18 @@ from paco_core.policies.families import family_of, predecessors_of
 def model_card(
     recipe: PolicyRecipe,
     policy: Policy,
-    prompt: PromptRecord,
-    place: str,
+    split: PromptSplit,
+    context: RunContext,
     licence: Mapping[str, str],
-    before: Mapping[str, float],
-    after: Mapping[str, float],
     epochs: int,
 ) -> str:
     """A Hugging Face model card in Markdown, the same text for the same training.
 
     Args:
-        prompt: what the example paints.
-        place: folder of the training's results, relative to the project.
-        before, after: evaluation on unseen prompts, named ``<size>/<metric>``.
-        epochs: epochs that were trained.
-        licence: of the base model, for the card's head.
+        split: the prompts; the example in the card generates the first unseen one.
+        context: place of the results, the benchmark, and whether the policy belongs to the embedded world.
+        licence: license of the base model, for the front matter.
+        epochs: number of epochs that were trained.
     """
     front = {
         **base_front(recipe.model, base_model_relation="adapter"),
@@ -45,59 +46,129 @@ def model_card(
         "pipeline_tag": "image-to-image" if policy.edits else "text-to-image",
         "tags": ["lora", "reinforcement-learning", "paco-grpo", recipe.family],
     }
-    rewards = ", ".join(f"{name} (weight {term.weight:g})" for name, term in recipe.rewards.terms.items())
-    rows = [f"| {name} | {before.get(name, float('nan')):.4f} | {value:.4f} |" for name, value in after.items()]
+    rewards = ", ".join(f"`{name}` (weight {term.weight:g})" for name, term in recipe.rewards.terms.items())
     lora = (
         f"rank {recipe.lora.rank}, alpha {recipe.lora.alpha}"
         if recipe.start is None
         else f"continued from {recipe.start}"
     )
+    columns = f"{'the input, ' if policy.edits else ''}the base model, and the base model with this adapter"
     return f"""---
 {yaml.safe_dump(front, sort_keys=False).strip()}
 ---
 
-# LoRA for {recipe.model}, trained by PaCo-GRPO
+# {context.final.name or "policy"}: a LoRA adapter for {recipe.model}
 
-Reinforcement learning on the rewards {rewards}, combined by {recipe.rewards.aggregator}.
+![Images of the base model and of this adapter for unseen prompts]({SAMPLE})
+
+*One row per prompt. Each row shows {columns}. Training did not use these prompts.*
+
+{_purpose(recipe, policy)} It was trained by reinforcement learning with PaCo-GRPO
+([arXiv 2512.04784](https://arxiv.org/abs/2512.04784)) on these rewards: {rewards}.
+
+## Intended use
+
+{_intended(recipe, policy)}
+
+## Out of scope
+
+{_out_of_scope(recipe, context)}
+
+## How to load it
 
 ```python
-{_example(recipe, policy, prompt, place)}
+{_example(recipe, policy, split.unseen[0], context.final.as_posix())}
 ```
 
-The example starts from the generator seed 0. Pictures of evaluation start from noise that is drawn on the processor
-from the generator seed `NoiseKey({_named(recipe)}, 0, seed).generator_seed` (`paco_core.policies.base`), seeds
-{", ".join(map(str, recipe.eval_seeds))}: put that number in place of the 0 to paint one of them again.
+The example uses seed 0. To generate an image of the training's evaluation again, replace this seed by
+`NoiseKey({_noise_name(recipe)}, 0, seed).generator_seed` (`paco_core.policies.base`), with a seed of \
+{", ".join(map(str, recipe.eval_seeds))}.
+
+{pending_section(context.benchmark)}
+## Training data
+
+{_training_data(recipe, policy, split)}
 
 ## Training
 
 - LoRA: {lora}
-- {epochs} epochs of {recipe.prompts_per_epoch} prompts x {recipe.group_size} pictures
-- {recipe.updates_per_epoch} updates an epoch, loss {recipe.loss}, learning rate {recipe.learning_rate:g}
-- seed {recipe.seed}
-- pictures of {recipe.train_size} px, {recipe.sampling_steps} steps, guidance {recipe.guidance:g}
-- {recipe.dynamics}, noise level {recipe.noise_level:g} at steps {recipe.noise_steps}
-- the weights are the exponential moving average (decay {recipe.ema_decay:g}, every {recipe.ema_every} optimiser steps)
+- Epochs: {epochs}, each with {recipe.prompts_per_epoch} prompts, {recipe.group_size} images per prompt and \
+{recipe.updates_per_epoch} updates
+- Images: {recipe.train_size} px
+- Loss: `{recipe.loss}`, learning rate {recipe.learning_rate:g}, seed {recipe.seed}
+- Sampling: {recipe.sampling_steps} steps, guidance {recipe.guidance:g}, {recipe.dynamics} with noise level \
+{recipe.noise_level:g} at steps {recipe.noise_steps}
+- Weights: exponential moving average, decay {recipe.ema_decay:g}, update interval {recipe.ema_every} (optimizer steps)
 
-## Evaluation on prompts that were not trained on
+## License
 
-{recipe.eval_steps} steps without noise; names are `<pixels>/<metric>`.
-
-| metric | before | after |
-|---|---|---|
-{chr(10).join(rows)}
+{_license(licence)}
 """
 
 
-def _named(recipe: PolicyRecipe) -> str:
-    """What names the noise of a picture, or of each panel of a story."""
+def _purpose(recipe: PolicyRecipe, policy: Policy) -> str:
+    if policy.edits:
+        return "This adapter makes the base model change what an instruction names and keep the rest of the image."
+    if predecessors_of(recipe):
+        return "This adapter makes the base model keep the subject the same from panel to panel of a story."
+    return "This adapter makes the base model keep the subject the same in all panels of one image."
+
+
+def _intended(recipe: PolicyRecipe, policy: Policy) -> str:
+    sides = " and ".join(f"{side} px" for side in recipe.eval_sizes)
+    if policy.edits:
+        use = "Edit an image by a text instruction, for example to change a color and keep everything else"
+    else:
+        use = "Generate an image of several panels with one subject from a prompt that describes each panel"
+    return (
+        f"- {use}.\n- Use it with `{recipe.model}`, at {sides}. The training's evaluation used these sizes.\n"
+        "- Use it for research on rewards and on reinforcement learning of image generators."
+    )
+
+
+def _out_of_scope(recipe: PolicyRecipe, context: RunContext) -> str:
+    world = (
+        "- Real images. The base model is a small demonstration model of paco's embedded world. It draws simple figures,"
+        "\n  and it knows only the words of that world.\n"
+        if context.world == "storybook"
+        else "- Images of real persons, and images that a reader could take for facts.\n"
+    )
+    return (
+        f"{world}- Products, before you have evaluated it on your prompts. It has no safety filter of its own.\n"
+        f"- Other base models than `{recipe.model}`, and sizes or layouts that the benchmark does not list.\n"
+        "- Rewards as a measure of quality. A policy can over-optimize the reward model that trains it."
+    )
+
+
+def _training_data(recipe: PolicyRecipe, policy: Policy, split: PromptSplit) -> str:
+    kind = "editing instructions, each with its input images" if policy.edits else "text prompts"
+    images = (
+        "For each of them, the training used a preferred and a rejected image from human or model rankings."
+        if recipe.offline
+        else "The policy generated the training images itself, and the rewards scored them."
+    )
+    return f"""- {len(split.trained)} {kind}. {images}
+- {len(split.unseen)} further prompts were held out to evaluate the training."""
+
+
+def _license(licence: Mapping[str, str]) -> str:
+    name = licence.get("license_name") or licence.get("license", "other")
+    shown = f"[{name}]({licence['license_link']})" if "license_link" in licence else name
+    if shown == "other":
+        return "The license of the base model applies to this adapter. paco does not know that license."
+    return f"The license of the base model applies to this adapter: {shown}."
+
+
+def _noise_name(recipe: PolicyRecipe) -> str:
+    """The name in the noise key of an image, or of each panel of a story."""
     return '"prompt id-panel"' if predecessors_of(recipe) else "prompt id"
 
 
 def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
-    """Python that loads the adapter and paints the record's picture at the largest size of evaluation."""
+    """Python that loads the adapter and generates an image for the record at the largest evaluation size."""
     kind, edits, before = family_of(recipe.family).pipeline, policy.edits, predecessors_of(recipe)
     grid = grids_of(recipe, [record], max(recipe.eval_sizes), policy.multiple)[0]
-    how = grid.part_size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length
+    settings = grid.part_size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length
     imports = [
         "import torch",
         f"from diffusers import {kind}",
@@ -105,21 +176,21 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
     ]
     single = [
         f"prompt = {record.prompt!r}",
-        *(_opened(record, f"{place}/samples/reference") if edits else []),
-        policy.example(*how),
+        *(_reference_lines(record, f"{place}/samples/reference") if edits else []),
+        policy.example(*settings),
     ]
     lines = [
         f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
-        *(_story(record, before, grid, policy.panel_example(*how)) if before else single),
-        'image.save("painted.png")',
+        *(_story(record, before, grid, policy.panel_example(*settings)) if before else single),
+        'image.save("image.png")',
     ]
     return "\n".join([*imports, "", *lines])
 
 
 def _story(record: PromptRecord, before: int, grid: ImageGrid, panel: str) -> list[str]:
-    """Python that paints panel after panel, each by ``panel``, and puts them into one picture."""
+    """Python that generates the panels one after another, each by ``panel``, and joins them to one image."""
     (rows, columns), (high, wide) = grid.grid, grid.part_size
     return [
         "panels = []",
@@ -135,8 +206,8 @@ def _story(record: PromptRecord, before: int, grid: ImageGrid, panel: str) -> li
     ]
 
 
-def _opened(record: PromptRecord, folder: str) -> list[str]:
-    """Python that reads what a record is about: ``picture``, a list where there are several."""
+def _reference_lines(record: PromptRecord, folder: str) -> list[str]:
+    """Python that reads the input images of an edit as ``picture``, a list if there are several."""
     count = len(record.references) if isinstance(record, EditRecord) else 1
     files = [f"{folder}/{name}" for name in reference_files(record.idx, count)]
     opened = ", ".join(f"Image.open({file!r})" for file in files)

@@ -86,6 +86,7 @@ def train(
             identity=identity(params, root, name, context.code, answers),
             max_failed_share=params.serving.max_failed_share,
             processes=processes,
+            world=params.world,
         )
         outcome = assemble(recipe, policy, split, run_context).run(context.out, context.checkpoints)
     return outcome, ", ".join(endpoint.model for endpoint in endpoints.values())
@@ -188,7 +189,7 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
         ),
         context=context,
         key=key,
-        card=partial(model_card, recipe, policy, split.unseen[0], context.final.as_posix(), licence),
+        card=partial(model_card, recipe, policy, split, context, licence),
         cut=cut,
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.grpo.advantages import advantages
+from paco_core.grpo.card_sample import SAMPLE, card_sample
 from paco_core.grpo.epochs import Epochs
 from paco_core.grpo.evaluation import (
     Evaluation,
@@ -97,6 +98,8 @@ class RunContext:
         read: returns the path of an input, after a check that it exists.
         processes: those that train together; None = they meet when the training is assembled, for a process can meet
             the others once only.
+        world: ``storybook`` for the embedded world, else ``real``; the model card depends on it.
+        benchmark: stage that measures the trained policy, for the model card; empty = that of the recipe's task.
     """
 
     rewards: Mapping[str, RewardFunction] = field(default_factory=dict)
@@ -112,6 +115,8 @@ class RunContext:
     read: Callable[[Path], Path] = lambda path: path
     reports: Reports = field(default_factory=Reports)
     processes: Processes | None = None
+    world: str = "real"
+    benchmark: str = ""
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,7 @@ class Trainer:
     Attributes:
         scoring: the rewards of the training.
         key: identifies the training by content; a checkpoint of another key is not used.
-        card: the model card of evaluations before and after, and of the number of epochs.
+        card: returns the model card for a number of trained epochs.
         cut: how many prompts were longer than the policy reads, as a metric.
     """
 
@@ -180,7 +185,7 @@ class Trainer:
     evaluator: Evaluator
     context: RunContext
     key: str
-    card: Callable[[Row, Row, int], str]
+    card: Callable[[int], str]
     cut: Mapping[str, int]
 
     @property
@@ -291,7 +296,10 @@ class Trainer:
             if self.processes.main:
                 with atomic(out / "adapter", replace=True) as part:
                     self.learner.policy.save_adapter(part)
-                    card = self.card(outcome.before, outcome.after, last)
+                    card_sample(
+                        store / BEFORE, after, self.split.unseen, self.recipe.eval_seeds, self.split.reference
+                    ).save(part / SAMPLE)
+                    card = self.card(last)
                     (part / "README.md").write_text(card, encoding="utf-8")
         if self.processes.main:
             samples = out / "samples"

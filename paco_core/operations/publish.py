@@ -13,11 +13,11 @@ from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from dvc_project.yaml import parse_yaml
 from paco_core.config.params import PARAMS_FILE
-from paco_core.io.files import DataError, read_yaml
+from paco_core.io.files import DataError, read_text, read_yaml
 from paco_core.io.secret_search import Search
 from paco_core.io.secrets import redacted
 from paco_core.io.text_table import text_table
-from paco_core.operations.named import folder_of, meant_model
+from paco_core.operations.named import NamedFolder, folder_of, meant_model
 from paco_core.operations.publish_contents import CARD, Kind, is_pickled, sort_of, uses
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Upload:
     head: str
     faults: Sequence[str]
     stamps: Sequence[Stamp] = field(default=(), repr=False)  # of the files, before they were looked at
+    card: bytes | None = field(default=None, repr=False)  # uploaded instead of the card in the folder
 
     def text(self) -> str:
         """The files, the card's head and the faults, for people."""
@@ -74,7 +75,8 @@ def upload_of(root: Path, name: str) -> Upload:
     Raises:
         DataError: when there is no such thing.
     """
-    folder, out = folder_of(root, name)
+    named_folder = folder_of(root, name)
+    folder, out = named_folder.folder, named_folder.out
     if not folder.is_dir():
         raise DataError(f"{folder}: {meant_model(root, name)}nothing is there to push; `dvc repro` makes the models")
     paths, faults = _files(folder)
@@ -87,8 +89,23 @@ def upload_of(root: Path, name: str) -> Upload:
     search = Search(os.environ, _key_variables(root))
     for path, shown in zip(paths, names, strict=True):
         faults += [f"{shown}: {why}" for why in _against(path, shown, kind, search)]
-    files = [(shown, stamp[0]) for shown, stamp in zip(names, stamps, strict=True)]
-    return Upload(folder, kind, files, _card_head(folder), [*faults_of_card, *faults], stamps)
+    card = _changed_card(root, named_folder) if CARD in names and not faults else None
+    if card is not None:
+        faults += [
+            f"{CARD}: holds what looks like {what} (line {line})" for what, line in search.matches([card]).items()
+        ]
+    sizes = [
+        len(card) if card is not None and name == CARD else stamp[0] for name, stamp in zip(names, stamps, strict=True)
+    ]
+    files = list(zip(names, sizes, strict=True))
+    return Upload(folder, kind, files, _card_head(folder), [*faults_of_card, *faults], stamps, card)
+
+
+def _changed_card(root: Path, named_folder: NamedFolder) -> bytes | None:
+    """The model card with the result of the benchmark; None if the card stays as it is."""
+    text = read_text(named_folder.folder / CARD)
+    changed = named_folder.benchmarked_card(root, text)
+    return None if changed == text else changed.encode()
 
 
 def _key_variables(root: Path) -> set[str]:
@@ -202,12 +219,17 @@ def push(found: Upload, hub_id: str, *, private: bool) -> str:
     if found.faults:
         raise DataError(f"{found.folder}: not pushed: " + "; ".join(found.reasons()))
     check_id(hub_id)
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     api = HfApi()
     try:
-        added = [_addition(found.folder / name, name) for name, _ in found.files]
+        added = [
+            _addition(found.folder / name, name)
+            if found.card is None or name != CARD
+            else CommitOperationAdd(name, found.card)
+            for name, _ in found.files
+        ]
         _unchanged(found)
         api.create_repo(hub_id, repo_type=found.kind, private=private, exist_ok=True)
         api.preupload_lfs_files(hub_id, added, repo_type=found.kind)

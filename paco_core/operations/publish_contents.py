@@ -131,7 +131,7 @@ def _cells(column: pa.Array) -> Streams:
         yield (part for text in texts if b";base64," in text for part in packed_texts(text))
 
 
-_OF_ALL = (Sort("card", (CARD,), _text), Sort("terms", ("LICENSE*", "NOTICE*", "USE_POLICY.md"), _text))
+_OF_ALL = (Sort("card", (CARD, "PROVENANCE.md"), _text), Sort("terms", ("LICENSE*", "NOTICE*", "USE_POLICY.md"), _text))
 _PICTURES = ("*.png", "*.jpg", "*.jpeg", "*.webp")
 SORTS: dict[Kind, tuple[Sort, ...]] = {
     "model": (
@@ -148,6 +148,7 @@ SORTS: dict[Kind, tuple[Sort, ...]] = {
             _json,
         ),
         Sort("configuration", ("merges.txt", "chat_template.jinja", "MLmodel"), _text),
+        Sort("sample of the card", ("sample.png",), _picture),
         Sort("pictures of golden pairs", tuple(f"golden/{name}" for name in _PICTURES), _picture),
     ),
     "dataset": (

@@ -141,6 +141,11 @@ def _recipe(ctx: StageContext | Rank) -> str:
     return ctx.params.rounds.recipe if paths.in_round(ctx.name) else str(ctx.item)
 
 
+def _round_benchmark(ctx: StageContext) -> str:
+    """The benchmark of a policy of a round, ``round_t2is@1``; empty for other policies."""
+    return f"{paths.ROUND}{paths.T2IS.name}@{ctx.item}" if paths.in_round(ctx.name) else ""
+
+
 def assist(rank: Rank) -> None:
     """Run training on ranks other than the first, without reporting."""
     from paco_core.grpo.trainer import RunContext
@@ -197,6 +202,7 @@ def run(ctx: StageContext) -> None:
             read=ctx.read,
             code=ctx.code.digest,
             reports=reports,
+            benchmark=_round_benchmark(ctx),
         )
         outcome, judges = train_recipe(ctx.params, name, context)
         if judges:

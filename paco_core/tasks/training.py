@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ def train_recipe(params: Params, name: str, context: RunContext) -> tuple[Outcom
         ids = {record.idx for record in (*split.trained, *split.unseen)}
         split = preferred(split, preferences_of(recipe, ids, context.read, context.reports.say))
         context.reports.say(f"{len(split.trained)} training prompts have a best and a worst picture")
+    context = replace(context, benchmark=context.benchmark or task.benchmark)
     return train(params, name, split, partial(task.unseen_truth, params, context.read), context)
 
 

@@ -1,6 +1,6 @@
 """A provenance as text: lines for a terminal, and the files that are shipped with a policy.
 
-A policy's folder contains ``provenance.json``, and its model card has a section on provenance. Both contain md5s,
+A policy's folder contains ``provenance.json``, and its adapter contains ``PROVENANCE.md``. Both contain md5s,
 parameters, code and the fingerprint of the reward model, which depend on the inputs only. They name no run: else the
 policy's own md5 would change with every run. :mod:`paco_core.runtime.provenance.records` records the runs.
 """
@@ -18,7 +18,11 @@ from paco_core.runtime.provenance.chain import Link, Provenance, Run, is_metrics
 from paco_core.runtime.provenance.verify import SHIPPED
 from paco_core.runtime.tracking import flatten
 
-HEADING = "## Provenance of"
+HEADING = "## Provenance"
+PROVENANCE_FILE = "PROVENANCE.md"
+PROVENANCE_TEXT = f"""\
+[{PROVENANCE_FILE}]({PROVENANCE_FILE}) lists each stage that led to these weights, with the digests of its inputs from
+`dvc.lock`, its parameters, and the versions of its code and libraries."""
 
 
 def provenance_text(provenance: Provenance) -> str:
@@ -117,16 +121,15 @@ def write_provenance(
     code: StageCode,
     endpoint: str | None,
 ) -> str | None:
-    """Write ``folder/provenance.json`` and the section on provenance of the model card.
+    """Write ``provenance.json``, and ``PROVENANCE.md`` next to the model card; returns what is not known, if anything.
 
     Args:
-        folder: becomes the out when the stage ends. Its model card is ``adapter/README.md``; an existing section on
-            provenance is replaced.
-        out: path of the out, relative to the project root.
+        folder: folder of the policy while the stage runs. Its model card gets a section that links ``PROVENANCE.md``.
+        out: the policy's out, relative to the project root.
         label: the running stage, ``policies@flux_t2is``; ``dvc.lock`` does not record this run yet.
-        command: of the running stage.
-        recipe: deps and parameters of the running stage; None if they are not known.
-        code: of the stage when it started.
+        command: command of the stage.
+        recipe: inputs of the stage; None if they are not known.
+        code: code of the stage when it started.
         endpoint: names of the servers that scored, with their fingerprints.
 
     Returns:
@@ -141,6 +144,7 @@ def write_provenance(
     provenance = replace(provenance, links=tuple(links))
     write_json(folder / SHIPPED, provenance.as_dict())
     card = folder / "adapter" / "README.md"
+    write_text(card.with_name(PROVENANCE_FILE), provenance_markdown(shipped))
     text = read_text(card).partition(f"\n{HEADING}")[0].rstrip("\n")
-    write_text(card, f"{text}\n\n{provenance_markdown(provenance, level=2)}")
+    write_text(card, f"{text}\n\n{HEADING}\n\n{PROVENANCE_TEXT}\n")
     return None

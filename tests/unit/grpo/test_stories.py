@@ -16,9 +16,11 @@ from paco_core.data.records.panels import cut
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import model_card
+from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, compose, panel_texts, sample_images
 from paco_core.grpo.sizes import ImageGrid, validate_sizes
+from paco_core.grpo.trainer import RunContext
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
@@ -107,7 +109,8 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
         parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
     policy.save_adapter(tmp_path / "place/adapter")
     recipe = rule(model=str(model), predecessors=2, eval_steps=3)
-    card = model_card(recipe, policy, record, "place", {}, {}, {}, 0)
+    split = PromptSplit([record], [record])
+    card = model_card(recipe, policy, split, RunContext(final=Path("place"), benchmark="t2is"), {}, 0)
     assert '`NoiseKey("prompt id-panel", 0, seed)' in card
     monkeypatch.chdir(tmp_path)
     exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
@@ -115,7 +118,7 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
     sampling = Sampling.for_policy(policy, (SIDE, SIDE), 3, recipe.guidance)
     page = ImageGrid((2 * SIDE, 2 * SIDE), (2, 2))
     images, _ = sample_images(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
-    assert np.abs(arrays(images) - arrays([Image.open("painted.png")])).max() <= 2
+    assert np.abs(arrays(images) - arrays([Image.open("image.png")])).max() <= 2
 
 
 def test_what_cannot_be_a_story_is_refused_by_name() -> None:

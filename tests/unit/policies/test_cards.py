@@ -20,7 +20,9 @@ from PIL import Image
 from paco_core.config.params import Params, PolicyLora, parse
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import model_card
+from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.grpo.trainer import RunContext
 from paco_core.policies import base
 from tests.support.tiny import tiny_flux, tiny_kontext
 from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus
@@ -105,13 +107,14 @@ def test_the_example_on_a_card_paints_as_the_policy(
     picture = small.resize((80, 80), Image.Resampling.NEAREST)
     (tmp_path / PLACE / "samples/reference").mkdir(parents=True)
     picture.save(tmp_path / PLACE / "samples/reference/p1.png")
-    card = model_card(recipe, policy, record, PLACE, {"license": "apache-2.0"}, {}, {}, 1)
+    split, context = PromptSplit([record], [record]), RunContext(final=Path(PLACE), benchmark="t2is")
+    card = model_card(recipe, policy, split, context, {"license": "apache-2.0"}, 1)
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
-    found = np.asarray(Image.open(tmp_path / "painted.png").convert("RGB"), dtype=int)
+    found = np.asarray(Image.open(tmp_path / "image.png").convert("RGB"), dtype=int)
     assert found.std() > 1
     difference = np.abs(found - painted(policy, record, picture, params))
     assert difference.max() <= (1 if dtype == "float32" else 40), "rounding of half precision alone"
