@@ -128,8 +128,8 @@ def _intended(recipe: PolicyRecipe, policy: Policy) -> str:
 
 def _out_of_scope(recipe: PolicyRecipe, context: RunContext) -> str:
     world = (
-        "- Real images. The base model is a small demonstration model of paco's embedded world. It draws simple figures,"
-        "\n  and it knows only the words of that world.\n"
+        "- Real images. The base model is a small demonstration model of paco's embedded world.\n"
+        "  It draws simple figures, and it knows only the words of that world.\n"
         if context.world == "storybook"
         else "- Images of real persons, and images that a reader could take for facts.\n"
     )

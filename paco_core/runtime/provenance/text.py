@@ -121,7 +121,7 @@ def write_provenance(
     code: StageCode,
     endpoint: str | None,
 ) -> str | None:
-    """Write ``provenance.json``, and ``PROVENANCE.md`` next to the model card; returns what is not known, if anything.
+    """Write ``provenance.json``, and ``PROVENANCE.md`` next to the model card.
 
     Args:
         folder: folder of the policy while the stage runs. Its model card gets a section that links ``PROVENANCE.md``.
@@ -144,7 +144,7 @@ def write_provenance(
     provenance = replace(provenance, links=tuple(links))
     write_json(folder / SHIPPED, provenance.as_dict())
     card = folder / "adapter" / "README.md"
-    write_text(card.with_name(PROVENANCE_FILE), provenance_markdown(shipped))
+    write_text(card.with_name(PROVENANCE_FILE), provenance_markdown(provenance))
     text = read_text(card).partition(f"\n{HEADING}")[0].rstrip("\n")
     write_text(card, f"{text}\n\n{HEADING}\n\n{PROVENANCE_TEXT}\n")
     return None
