@@ -108,7 +108,7 @@ def serve(args: argparse.Namespace) -> None:
     elif args.action == "gateway":
         print(endpoint.gateway(load(root / PARAMS_FILE).serving, root))
     elif args.action == "status":
-        _show(args, endpoint.status(root))
+        _show(args, endpoint.server_status(root))
     elif args.action == "logs":
         print(endpoint.logs(root, args.name))
     else:

@@ -65,7 +65,7 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
     yield "dvc remote", _remote(root)
     yield "mlflow store", bare(tracking_uri(root))
     yield "ports", ", ".join(f"{port} ({name}) {_port(port)}" for port, name in PORTS.items())
-    yield "reward servers", endpoint.status(root).replace("\n", "; ")
+    yield "reward servers", endpoint.server_status(root).replace("\n", "; ")
     named = sorted(name for name in os.environ if name.startswith(SHOWN_VARIABLES))
     yield "variables", ", ".join(f"{name}={bare(os.environ[name])}" for name in named) or "none"
 

@@ -72,7 +72,7 @@ def status(root: Path) -> Status:
         lines.append(line)
     fault = _fault(root)
     stages = tuple(line for line in lines if not fault or line.state == "running")
-    return Status(stages, _champions(root), endpoint.status(root), fault)
+    return Status(stages, _champions(root), endpoint.server_status(root), fault)
 
 
 def _fault(root: Path) -> str:

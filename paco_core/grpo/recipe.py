@@ -77,7 +77,7 @@ def train(
             endpoint.ready()
         judges = {judge: stack.enter_context(endpoint.client()) for judge, endpoint in endpoints.items()}
         sources, test = Sources(judges, root), recipe.test_rewards
-        answers = {str(judge): client.answers for judge, client in judges.items()}
+        answers = {str(judge): client.scoring_identity for judge, client in judges.items()}
         run_context = replace(
             context,
             rewards=registry.build_set(recipe.rewards, sources),
@@ -127,7 +127,7 @@ def identity(params: Params, root: Path, name: str, code: str, judges: Mapping[s
     """By content, what a training depends on apart from parameters, records and images.
 
     Args:
-        judges: what answers as each judge, :attr:`paco_core.serving.client.RewardClient.answers`.
+        judges: what answers as each judge, :attr:`paco_core.serving.client.RewardClient.scoring_identity`.
     """
     gold = {"gold": model_content(root, str(params.annotations.model))} if params.world == "storybook" else {}
     files = contents(root, params.policies.recipe(name))

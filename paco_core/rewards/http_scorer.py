@@ -19,7 +19,7 @@ from paco_core.io.secrets import one_line
 from paco_core.io.validation import StrictModel, first_fault
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import need_key, need_section
-from paco_core.serving.cache import ANY_NUMBER, ScoreCache, question_key
+from paco_core.serving.cache import ANY_NUMBER, ScoreCache, query_key
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -114,7 +114,7 @@ def sample_key(model: str, sample: Mapping[str, str], pictures: Sequence[str]) -
     of its ``pictures``, in order. The address is left out: one name is taken to mean the same scorer everywhere, which
     no address proves.
     """
-    return question_key(model, "http", json.dumps(sample, sort_keys=True), *pictures)
+    return query_key(model, "http", json.dumps(sample, sort_keys=True), *pictures)
 
 
 def _score_or_cause(score: float | None, cause: str | None) -> float | str:

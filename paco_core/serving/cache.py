@@ -1,4 +1,4 @@
-"""Scores that were asked before, kept in one SQLite file."""
+"""Cache of scores in a SQLite file."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ TABLE = (
 log = logging.getLogger("paco.serving")
 
 
-def question_key(model: str, reckoning: str, instruction: str, *pictures: str) -> bytes:
-    """Digest of what a score depends on.
+def query_key(model: str, scoring_fingerprint: str, instruction: str, *pictures: str) -> bytes:
+    """Digest of everything that determines a score. Each order of a pair is a separate query.
 
-    Depends on: the weights, chat template and tokenizer (``model``, whose name carries the fingerprint of the folder);
-    what computes (``reckoning``: engine, number format, kind of device, code or packages of the engine's environment,
-    the client's code, the format in which images travel); the rendered ``instruction``; mode, size and pixels of each
-    of the ``pictures``, in order. Each order of a pair is a question of its own. Threads, batches and GPUs move a score
-    by rounding and are left out.
+    Threads, batches and GPUs change a score by rounding only, so they are not part of the key.
+
+    Args:
+        model: name of the served model. It contains the fingerprint of the folder: weights, chat template, tokenizer.
+        scoring_fingerprint: engine, number format, kind of device, code or packages of the engine's environment, code
+            of the client, and the image format of requests.
+        instruction: the rendered prompt.
+        pictures: digests of mode, size and pixels of each image, in order.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for part in (model, reckoning, instruction, *pictures):
+    for part in (model, scoring_fingerprint, instruction, *pictures):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.digest()
@@ -47,12 +50,12 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 class ScoreCache:
-    """A table of scores; several processes may use one file.
+    """A table of scores. Several processes may use one file.
 
-    Scores that an older version computed are dropped, and the log says so.
+    Scores of an older version are deleted with a warning in the log.
 
     Args:
-        bounds: least and highest score that the file may hold; one file has one pair of bounds.
+        bounds: lowest and highest valid score. A file has one pair of bounds.
     """
 
     def __init__(self, path: Path, bounds: tuple[float, float] = PROBABILITY) -> None:
@@ -79,14 +82,14 @@ class ScoreCache:
             raise self._explained(error) from None
 
     def _renew(self, connection: sqlite3.Connection) -> None:
-        """Make the table of this version, in place of an older one's."""
+        """Create the table of this version. It replaces the table of an older version."""
         connection.execute("BEGIN IMMEDIATE")
-        found = _version(connection)  # another process may have come first
-        if found > VERSION:
+        version = _version(connection)  # another process may have come first
+        if version > VERSION:
             raise DataError(f"{self.path}: a newer version of paco wrote this score cache; upgrade, or delete the file")
-        if found < VERSION:
-            known = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'scores'").fetchone()[0]
-            dropped = connection.execute("SELECT count(*) FROM scores").fetchone()[0] if known else 0
+        if version < VERSION:
+            has_table = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'scores'").fetchone()[0]
+            dropped = connection.execute("SELECT count(*) FROM scores").fetchone()[0] if has_table else 0
             connection.execute("DROP TABLE IF EXISTS scores")
             connection.execute(TABLE.format(*self._bounds))
             connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -95,7 +98,7 @@ class ScoreCache:
         connection.commit()
 
     def _explained(self, error: sqlite3.DatabaseError) -> Exception:
-        """The same with its remedy: what is no fault of the file must not cost the scores in it."""
+        """An error of SQLite with its remedy. The remedy deletes the file only if the file is damaged."""
         if self.path.is_dir():
             return DataError(f"{self.path}: a folder, expected the file of a score cache; remove it, or name another")
         code = getattr(error, "sqlite_errorcode", 0)
@@ -109,32 +112,32 @@ class ScoreCache:
         return DataError(f"{self.path}: not a usable score cache ({error}); delete it and run again")
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
-        """The scores that are known, by key.
+        """The cached scores, by key.
 
         Raises:
-            DataError: when the file is damaged, holds what is no score, or another process keeps it.
-            OSError: naming the file, when the disk is full (ENOSPC) or it is another user's.
+            DataError: when the file is damaged, contains an invalid score, or another process locks it.
+            OSError: with the file, when the disk is full (ENOSPC) or another user owns the file.
         """
-        found: dict[bytes, float] = {}
+        scores: dict[bytes, float] = {}
         with self._open() as connection:
             for start in range(0, len(keys), CHUNK):
                 chunk = list(keys[start : start + CHUNK])
                 marks = ",".join("?" * len(chunk))
                 query = f"SELECT key, value FROM scores WHERE key IN ({marks})"  # noqa: S608  (marks only)
-                found.update(connection.execute(query, chunk).fetchall())
-        wrong = [value for value in found.values() if not self._is_score(value)]
+                scores.update(connection.execute(query, chunk).fetchall())
+        wrong = [value for value in scores.values() if not self._is_score(value)]
         if wrong:
             raise DataError(
                 f"{self.path}: {len(wrong)} of its entries are not scores in {self._range} (one is {wrong[0]!r}); "
                 "delete the file and run again"
             )
-        return found
+        return scores
 
     def put(self, scores: Mapping[bytes, float]) -> None:
-        """Keep scores.
+        """Store scores.
 
         Raises:
-            ValueError: when one is no number within the bounds; none is kept then.
+            ValueError: when a score is not a number within the bounds; none is stored then.
             DataError, OSError: as :meth:`get`.
         """
         wrong = [value for value in scores.values() if not self._is_score(float(value))]

@@ -1,7 +1,7 @@
-"""Asks a served reward model about pairs and never makes up an answer.
+"""Client of a served reward model.
 
-A question that could not be answered is NaN with its cause. Equal questions are asked once. Requests
-are in flight together, so the server can answer them in one pass.
+The score of a failed query is NaN with its cause. Equal queries are sent once. Requests are in flight concurrently, so
+the server can answer them in one forward pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paco_core.io.pictures import picture_digest
 from paco_core.io.text import spell_surrogates
 from paco_core.io.validation import first_fault
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
-from paco_core.serving.cache import ScoreCache, question_key
+from paco_core.serving.cache import ScoreCache, query_key
 from paco_core.serving.protocol import API_KEY, ServedModel, ServedModels, ServingError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ CHAT = "/v1/chat/completions"
 
 @dataclass
 class Counts:
-    """What a client has done so far."""
+    """Counters of a client."""
 
     queries: int = 0
     distinct: int = 0
@@ -56,27 +56,26 @@ class Counts:
 
 @dataclass
 class _Call:
-    """One call of :meth:`RewardClient.score`: ends early once the server cannot answer any question."""
+    """One call of :meth:`RewardClient.score`. ``fatal`` is the error that ends it early."""
 
     fatal: Exception | None = None
 
 
 class RewardClient:
-    """A client of one model on one server; usable from several threads at once, and for life.
+    """A client of one model on one server. It is thread-safe and reusable.
 
     Args:
         url: ``http://host:port``.
         model: id that the server must serve, ``paco-reward@<fingerprint>``.
-        in_flight: most requests at a time.
-        timeout_s: seconds to wait for one answer.
-        cache: SQLite file of scores to keep across runs; none when None.
-        token_ids: ids of "Yes" and "No", when known; else taken from the server if it names them, and if not,
-            the 20 most probable tokens are asked for.
+        in_flight: maximum number of concurrent requests.
+        timeout_s: timeout of one request in seconds.
+        cache: SQLite file of scores; None = no cache.
+        token_ids: ids of "Yes" and "No". None = those that the server lists, or else the 20 most probable tokens.
         patience: retries, and how long to wait for a server that is down.
-        both_orders: a pair's score is the mean over both orders of its pictures; two questions a pair.
-        picture_format: "png", lossless, or "jpeg", smaller; a score got from a JPEG is never taken for the other.
-        engine: what answers, and in which number format ("vllm bfloat16"): kernels and rounding move a score, so
-            that one engine's is never taken for another's.
+        both_orders: the score of a pair is the mean over both orders of its images; two queries per pair.
+        picture_format: "png" is lossless, "jpeg" is smaller. The cache separates them.
+        engine: engine and number format ("vllm bfloat16"). The cache separates them, because kernels and rounding
+            change a score.
         locate: see :class:`HttpClient`.
     """
 
@@ -97,7 +96,7 @@ class RewardClient:
     ) -> None:
         self.model = model
         self.both_orders, self.picture_format = both_orders, picture_format
-        self._reckoning = f"{engine} {picture_format}"
+        self._scoring_fingerprint = f"{engine} {picture_format}"
         self._http = HttpClient(url, timeout_s, patience or Patience(), os.environ.get(API_KEY), locate)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="reward")
         self._cache = ScoreCache(cache) if cache is not None else None
@@ -109,9 +108,9 @@ class RewardClient:
         return self._http.url
 
     @property
-    def answers(self) -> str:
-        """What decides its scores of a question: the model by its fingerprint, what computes, and in which orders."""
-        return f"{self.model} {self._reckoning}{' both orders' if self.both_orders else ''}"
+    def scoring_identity(self) -> str:
+        """Everything that determines a score besides the query: model with fingerprint, engine, and orders."""
+        return f"{self.model} {self._scoring_fingerprint}{' both orders' if self.both_orders else ''}"
 
     @property
     def retries(self) -> int:
@@ -136,14 +135,14 @@ class RewardClient:
         self._checked = True
 
     def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
-        """P(Yes) of each query, in order; NaN with a cause for a query that failed. Callers decide how many may fail.
+        """P(Yes) of each query, in order; NaN with a cause for a failed query. Callers decide how many may fail.
 
         Args:
-            on_batch: is called with the number of pairs once they are done, as that of a scorer in this process.
+            on_batch: called with the number of pairs when they are complete, as for a scorer in this process.
 
         Raises:
-            ServingError: when nothing listens at the address any more, or the server serves another model or refuses
-                the API key.
+            ServingError: when nothing listens at the address, or the server serves another model or rejects the API
+                key.
         """
         if not queries:
             return []
@@ -155,16 +154,16 @@ class RewardClient:
         return scores
 
     def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:
-        """The whole answers, decoded greedily: "Yes." or "No." and the reasons.
+        """The complete answers, decoded greedily: "Yes." or "No." and the reasons.
 
         Raises:
-            ServingError: when the server does not answer, serves another model, or refuses a question.
+            ServingError: when the server does not answer, serves another model, or rejects a query.
         """
         if not self._checked:
             self.check()
         pictures = _Pictures(self.picture_format)
-        asked = f'"max_tokens": {max_new_tokens}'
-        return list(self._pool.map(self._text, [self._body(query, pictures, asked) for query in queries]))
+        answer_fields = f'"max_tokens": {max_new_tokens}'
+        return list(self._pool.map(self._text, [self._body(query, pictures, answer_fields) for query in queries]))
 
     def _text(self, body: bytes) -> str:
         try:
@@ -173,41 +172,41 @@ class RewardClient:
         except RequestFailed as error:
             raise ServingError(f"{self.url}: {error.cause}") from None
         except (KeyError, IndexError, TypeError):
-            raise ServingError(f"{self.url}: the answer holds no text") from None
+            raise ServingError(f"{self.url}: the answer contains no text") from None
 
     def _score(self, queries: Sequence[PairQuery]) -> list[Score]:
         pictures = _Pictures(self.picture_format)
         keys = [self._key(query, pictures) for query in queries]
         distinct = dict(zip(keys, queries, strict=True))
-        known = self._cache.get(list(distinct)) if self._cache is not None else {}
-        scores = {key: Score(value) for key, value in known.items()}
-        unknown = {key: query for key, query in distinct.items() if key not in known}
-        scores.update(self._ask_all(unknown, pictures))
+        cached = self._cache.get(list(distinct)) if self._cache is not None else {}
+        scores = {key: Score(value) for key, value in cached.items()}
+        unknown = {key: query for key, query in distinct.items() if key not in cached}
+        scores.update(self._query_all(unknown, pictures))
         with self._lock:
             self.counts.queries += len(queries)
             self.counts.distinct += len(distinct)
-            self.counts.cached += len(known)
+            self.counts.cached += len(cached)
             self.counts.encoded += pictures.encoded
         return [scores[key] for key in keys]
 
     def _key(self, query: PairQuery, pictures: _Pictures) -> bytes:
         keys = pictures.key(query.first), pictures.key(query.second)
-        return question_key(self.model, self._reckoning, query.instruction, *keys)
+        return query_key(self.model, self._scoring_fingerprint, query.instruction, *keys)
 
     async def score_async(self, queries: Sequence[PairQuery]) -> list[Score]:
-        """:meth:`score` for callers with an event loop of their own."""
+        """:meth:`score` for callers that run an event loop."""
         return await asyncio.to_thread(self.score, queries)
 
-    def _ask_all(self, questions: Mapping[bytes, PairQuery], pictures: _Pictures) -> dict[bytes, Score]:
-        if not questions:
+    def _query_all(self, queries: Mapping[bytes, PairQuery], pictures: _Pictures) -> dict[bytes, Score]:
+        if not queries:
             return {}
         call = _Call()
         ids = f', "logprob_token_ids": [{self._token_ids[0]}, {self._token_ids[1]}]' if self._token_ids else ""
         top = 0 if self._token_ids else TOP_LOGPROBS
-        asked = f'"max_tokens": 1, "logprobs": true, "top_logprobs": {top}{ids}'
-        bodies = [self._body(query, pictures, asked) for query in questions.values()]
-        answers = list(self._pool.map(lambda body: self._ask(body, call), bodies))
-        scores = {key: score for key, score in zip(questions, answers, strict=True) if score is not None}
+        answer_fields = f'"max_tokens": 1, "logprobs": true, "top_logprobs": {top}{ids}'
+        bodies = [self._body(query, pictures, answer_fields) for query in queries.values()]
+        results = list(self._pool.map(lambda body: self._query(body, call), bodies))
+        scores = {key: score for key, score in zip(queries, results, strict=True) if score is not None}
         good = {key: score.value for key, score in scores.items() if not score.failed}
         causes = Counter(str(score.cause) for score in scores.values() if score.failed)
         with self._lock:
@@ -219,17 +218,17 @@ class RewardClient:
             raise call.fatal
         return scores
 
-    def _body(self, query: PairQuery, pictures: _Pictures, asked: str) -> bytes:
-        """A request; ``asked``: the fields of its JSON that say what is to be answered."""
+    def _body(self, query: PairQuery, pictures: _Pictures, answer_fields: str) -> bytes:
+        """The body of a request. ``answer_fields`` are its JSON fields that select the answer."""
         parts = [pictures.part(query.first), pictures.part(query.second)]
         text = json.dumps({"type": "text", "text": query.instruction})
         return (
-            f'{{"model": {json.dumps(self.model)}, "temperature": 0, {asked}, "messages": [{{"role": "user", '
+            f'{{"model": {json.dumps(self.model)}, "temperature": 0, {answer_fields}, "messages": [{{"role": "user", '
             f'"content": [{parts[0]}, {parts[1]}, {text}]}}]}}'
         ).encode()
 
-    def _ask(self, body: bytes, call: _Call) -> Score | None:
-        """One question; None when the call failed before."""
+    def _query(self, body: bytes, call: _Call) -> Score | None:
+        """Send one query; None if the call has failed already."""
         if call.fatal is not None:
             return None
         try:
@@ -283,7 +282,7 @@ def _served(http: HttpClient) -> list[ServedModel]:
 
 
 def _read(answer: Mapping[str, Any]) -> Score:
-    """The score in a chat completion; NaN with the cause when it holds none."""
+    """The score in a chat completion; NaN with the cause if it contains none."""
     try:
         first = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     except (KeyError, IndexError, TypeError) as error:
@@ -295,7 +294,7 @@ def _read(answer: Mapping[str, Any]) -> Score:
 
 
 class _Pictures:
-    """The pictures of one call: each object digested once, each distinct picture encoded once."""
+    """The images of one call. Each object is digested once, and each distinct image is encoded once."""
 
     def __init__(self, picture_format: PictureFormat) -> None:
         self._format = picture_format
@@ -307,13 +306,13 @@ class _Pictures:
         return len(self._parts)
 
     def key(self, image: Image.Image) -> str:
-        found = self._keys.get(id(image))
-        if found is None:  # the picture is kept beside its key, so that its id is not used again
-            found = self._keys[id(image)] = (image, picture_digest(image))
-        return found[1]
+        cached = self._keys.get(id(image))
+        if cached is None:  # the picture is kept beside its key, so that its id is not used again
+            cached = self._keys[id(image)] = (image, picture_digest(image))
+        return cached[1]
 
     def part(self, image: Image.Image) -> str:
-        """The picture as a JSON part of a message: a data URL."""
+        """The image as a JSON part of a message: a data URL."""
         key = self.key(image)
         if key not in self._parts:
             buffer = io.BytesIO()

@@ -1,9 +1,8 @@
-"""HTTP of the servers of this project: origin, API key and size of a request, and answers as JSON.
+"""HTTP of the servers of this project: checks of origin, API key and size of a request, and JSON responses.
 
-A browser can be made to send a request that its user did not mean, so the first check is against pages of other sites.
-A page can reach a server on this machine under a name of its own (DNS rebinding): then ``Host`` is another one than the
-server's. It can send a form or a text without permission: then ``Origin`` is another one, and the body is not declared
-as JSON.
+A page of another site can make a browser send requests to a server on this machine. With DNS rebinding, the page uses
+its own host name, so ``Host`` is not the server's. A form or a text needs no permission, so ``Origin`` is not the
+server's, and the content type is not JSON.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BODY = 24 << 20  # bytes: two pictures of a few megapixels, as base64
-MAX_BODIES = 128 << 20  # bytes of all requests that a server holds at a time; further ones are left in the network
-LEAST_BODY = 128 << 10  # that a request counts at least: one of few bytes costs something, too
+MAX_BODIES = 128 << 20  # bytes of all requests in memory; further requests stay in the network
+LEAST_BODY = 128 << 10  # bytes that a small request counts
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (addresses of sockets that listen everywhere; nothing is bound here)
-WAIT_S = 30.0  # that a request waits for its share
+WAIT_S = 30.0  # time limit to acquire memory for a request
 RETRY_AFTER_S = 2
 
 
 class Budget:
-    """A semaphore over bytes or pixels, which answers 503 after ``wait_s``; first come, first served.
+    """A fair semaphore over bytes or pixels; returns 503 after ``wait_s``.
 
     Args:
-        limit: how much there is, and the most that one share may be.
-        what: of what, for the refusal ("bytes of requests").
+        limit: the total, and the maximum of one share.
+        resource: its name, for the error message ("bytes of requests").
     """
 
-    def __init__(self, limit: int, what: str, wait_s: float = WAIT_S) -> None:
-        self.limit, self.used, self._what, self._wait_s = limit, 0, what, wait_s
+    def __init__(self, limit: int, resource: str, wait_s: float = WAIT_S) -> None:
+        self.limit, self.used, self._resource, self._wait_s = limit, 0, resource, wait_s
         self._turn, self._freed = asyncio.Lock(), asyncio.Event()
 
     async def acquire(self, amount: Callable[[], int]) -> int:
-        """Wait for a share, which what :meth:`release` returns; how much it is.
+        """Wait for a share and return its size. :meth:`release` returns the share.
 
         Args:
-            amount: asked again whenever something has become free, for it may depend on what others did meanwhile.
+            amount: the size. It is called again after each release, because other requests may have changed it.
 
         Raises:
-            RequestError: 503 with ``Retry-After``, when it is not there within ``wait_s``.
+            RequestError: 503 with ``Retry-After``, when the share is not available within ``wait_s``.
         """
         if not self._turn.locked() and self.used + (share := amount()) <= self.limit:  # nobody waits: no timer
             self.used += share
@@ -65,11 +64,11 @@ class Budget:
                 self.used += share
                 return share
         except TimeoutError:
-            message = f"the server is busy: {self.used} of {self.limit} {self._what} are in use; try again"
+            message = f"the server is busy: {self.used} of {self.limit} {self._resource} are in use; try again"
             raise RequestError(503, message, "busy", retry_after_s=RETRY_AFTER_S) from None
 
     def release(self, share: int) -> None:
-        """Return what :meth:`acquire` gave."""
+        """Return a share of :meth:`acquire`."""
         self.used -= share
         self._freed.set()
 
@@ -87,33 +86,33 @@ class Budget:
             self.release(share)
 
 
-def bodies() -> Budget:
-    """What the requests of one server share."""
+def body_budget() -> Budget:
+    """The memory that the requests of one server share."""
     return Budget(MAX_BODIES, "bytes of requests")
 
 
 class SameSite:
-    """Lets requests pass that were sent to this server by its own name, and not by a page of another site.
+    """Middleware that rejects requests from pages of other sites and requests with a foreign ``Host``.
 
     Args:
-        host: where the server listens. A server that listens everywhere has names that it cannot know: any is right,
-            and the API key, without which it does not start, is what protects it.
-        refused: called with each refusal.
+        host: address on which the server listens. A server that listens everywhere accepts any host name; the API key,
+            without which it does not start, protects it.
+        on_refusal: called with each rejected request.
     """
 
-    def __init__(self, app: ASGIApp, host: str, refused: Callable[[RequestError], object]) -> None:
-        self._app, self._host, self._refused = app, host, refused
+    def __init__(self, app: ASGIApp, host: str, on_refusal: Callable[[RequestError], object]) -> None:
+        self._app, self._host, self._on_refusal = app, host, on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request to the application, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
             self._check(scope)
         except RequestError as error:
-            self._refused(error)
-            await refuse(error)(scope, receive, send)
+            self._on_refusal(error)
+            await error_response(error)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -134,33 +133,33 @@ class SameSite:
 
 
 def authorise(request: Request, key: str | None) -> None:
-    """Let a request pass that carries the key; any, where there is no key.
+    """Check the API key of a request; without a key, every request passes.
 
     Raises:
-        RequestError: 401. The comparison takes the same time however much of the key is right.
+        RequestError: 401. The comparison takes constant time.
     """
     if key is None:
         return
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(given.encode(), key.encode()):
+    token = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(token.encode(), key.encode()):
         raise RequestError(401, "wrong or missing API key", "invalid_api_key")
 
 
 @asynccontextmanager
-async def body_of(request: Request, room: Budget) -> AsyncIterator[bytes]:
-    """The request's body, which counts among those that the server holds for as long as the block runs.
+async def body_of(request: Request, budget: Budget) -> AsyncIterator[bytes]:
+    """Read the body of a request, which counts against ``budget`` until the block ends.
 
-    Nothing is read before there is room for all of it.
+    Nothing is read before the budget has memory for the complete body.
 
     Raises:
-        RequestError: 413 as soon as it is known to exceed :data:`MAX_BODY`, the rest is not read; 408 when it does not
-            arrive (in time); 503 when there is no room for it.
+        RequestError: 413 as soon as the body exceeds :data:`MAX_BODY`; 408 when it does not arrive in time; 503 when
+            the budget is exhausted.
     """
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isdigit() else MAX_BODY
     if size > MAX_BODY:
         raise _too_large()
-    async with room.share(max(size, LEAST_BODY)):
+    async with budget.share(max(size, LEAST_BODY)):
         yield await _read(request)
 
 
@@ -182,16 +181,16 @@ def _too_large() -> RequestError:
 
 
 def as_json(value: Any, status: int = 200) -> Response:
-    """A JSON answer.
+    """A JSON response.
 
     Raises:
-        ValueError: for a number that JSON does not know (NaN, Infinity).
+        ValueError: for NaN and infinity, which JSON does not have.
     """
     return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")
 
 
-def refuse(error: RequestError) -> Response:
-    """A refusal in OpenAI's shape, with ``Retry-After`` where trying again may help."""
+def error_response(error: RequestError) -> Response:
+    """An error in OpenAI's format, with ``Retry-After`` if a retry may help."""
     answer = as_json(error.body(), error.status)
     if error.retry_after_s is not None:
         answer.headers["Retry-After"] = str(error.retry_after_s)
@@ -200,13 +199,13 @@ def refuse(error: RequestError) -> Response:
 
 async def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refuse(RequestError(error.status_code, str(error.detail)))
+    return error_response(RequestError(error.status_code, str(error.detail)))
 
 
 async def _refusal(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return refuse(error)
+    return error_response(error)
 
 
-#: For an application: refusals, and what Starlette refuses by itself, are answered in OpenAI's shape.
+#: Exception handlers of an application: its errors and those of Starlette have OpenAI's format.
 ERRORS = {HTTPException: _http_error, RequestError: _refusal}

@@ -1,4 +1,4 @@
-"""The part of the OpenAI chat protocol that a pairwise reward needs, and what its errors look like."""
+"""The part of the OpenAI chat protocol that a pairwise reward needs, and its errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ NEW_TOKENS, MAX_NEW_TOKENS = 128, 512  # of an answer, unless the request says o
 
 
 class ServingError(DataError):
-    """A server cannot be started, reached or trusted; the text says which, why, and what to do."""
+    """A server cannot be started, reached or trusted. The message contains the reason and the remedy."""
 
 
 class RequestError(Exception):
-    """A request that is refused: HTTP status, message for people, code for programs.
+    """An invalid request.
 
-    ``retry_after_s`` says that the same request may go well later, and after how many seconds to send it again.
+    Args:
+        status: HTTP status.
+        message: for people.
+        code: for programs.
+        retry_after_s: seconds after which a retry may succeed; None = a retry does not help.
     """
 
     def __init__(
@@ -33,19 +37,19 @@ class RequestError(Exception):
         self.status, self.message, self.code, self.retry_after_s = status, message, code, retry_after_s
 
     def body(self) -> dict[str, Any]:
-        """The error in OpenAI's shape."""
+        """The error in OpenAI's format."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": kind, "param": None, "code": self.code}}
 
 
 class _Request(BaseModel):
-    """Part of a request: a field that would have no effect is refused, and a number is a number."""
+    """Part of a request. Unknown fields and implicit conversions are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
 
 class _Answer(BaseModel):
-    """Part of a server's answer: other fields are not read."""
+    """Part of a server's response. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, protected_namespaces=())
 
@@ -102,14 +106,14 @@ class ChatRequest(_Request):
 
     @property
     def new_tokens(self) -> int:
-        """The most tokens of an answer. Where both names are given, the newer one counts, as at vLLM."""
+        """The maximum number of tokens of an answer. If both fields are set, the newer one counts, as in vLLM."""
         return self.max_completion_tokens or self.max_tokens or NEW_TOKENS
 
     def pictures_and_text(self) -> tuple[tuple[str, str], str]:
-        """URLs of the two pictures, and the question.
+        """URLs of the two images, and the instruction.
 
         Raises:
-            RequestError: 400 unless the turn is exactly two pictures, then one text.
+            RequestError: 400 unless the turn consists of two images and then one text.
         """
         content = self.messages[0].content
         urls = [part.image_url.url for part in content if isinstance(part, ImagePart)]
@@ -122,10 +126,10 @@ class ChatRequest(_Request):
 
     @classmethod
     def parse(cls, body: bytes) -> ChatRequest:
-        """Read a request body.
+        """Parse a request body.
 
         Raises:
-            RequestError: 400 naming each unknown or faulty field, without its value (it may be a picture).
+            RequestError: 400 with the names of all invalid fields, without their values (they may be images).
         """
         try:
             return cls.model_validate_json(body)
@@ -134,20 +138,20 @@ class ChatRequest(_Request):
 
 
 class AnswerTokens(_Answer):
-    """Token ids of the two words that a score is made of."""
+    """Token ids of "Yes" and "No"."""
 
     yes: int = Field(alias="Yes", ge=0)
     no: int = Field(alias="No", ge=0)
 
 
 class ServedModel(_Answer):
-    """One model of a server; ours says which tokens its answers begin with."""
+    """One model of a server. paco's own server adds ``answer_tokens``."""
 
     id: str
     answer_tokens: AnswerTokens | None = None
 
 
 class ServedModels(_Answer):
-    """What ``GET /v1/models`` answers, as far as a client reads it."""
+    """The response of ``GET /v1/models``."""
 
     data: list[ServedModel]

@@ -15,9 +15,8 @@ from PIL import Image
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.scorer import Scorer
 from paco_core.serving.engines.answers import Answerer, counter
-from paco_core.serving.engines.transformers_app import ModelServer, build_app
-from paco_core.serving.servers.gateway import Gateway
-from paco_core.serving.servers.gateway import build_app as build_gateway
+from paco_core.serving.engines.transformers_app import ModelServer, build_scoring_app
+from paco_core.serving.servers.gateway import Gateway, build_gateway_app
 from tests.faults import hostile
 from tests.faults.verdicts import Breach, Ledger
 from tests.support import tiny_vlm
@@ -33,14 +32,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tiny_vlm.build(tmp_path_factory.mktemp("hostile") / "tiny")
     answerer = Answerer(Scorer(folder, min_pixels=3136, max_pixels=3136, max_batch=8))
     count = counter(answerer.scorer.network)
-    app = build_app(ModelServer(answerer, NAME, max_batch=8, count=count, answer_tokens=answerer.answer_tokens))
+    app = build_scoring_app(ModelServer(answerer, NAME, max_batch=8, count=count, answer_tokens=answerer.answer_tokens))
     with listening(app) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def gateway(server: str) -> Iterator[str]:
-    with listening(build_gateway(Gateway(lambda: {NAME: server}, timeout_s=60))) as url:
+    with listening(build_gateway_app(Gateway(lambda: {NAME: server}, timeout_s=60))) as url:
         yield url
 
 

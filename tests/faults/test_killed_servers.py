@@ -81,9 +81,9 @@ def test_the_client(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], 
             ScoreCache(cache).get([])  # rolls back what the kill left half done
             with sqlite3.connect(cache) as connection:
                 ((known,),) = connection.execute("SELECT count(*) FROM scores")
-            before = len(fake.asks)
+            before = len(fake.requests)
             with RewardClient(url, "paco-reward@0123456789ab", cache=cache) as client:
                 scores = client.score(asked)
-            news = len(fake.asks) - before
+            news = len(fake.requests) - before
             twice: Breach = ("doubled", f"{news} asked although {known} were known")
             row.judge(str(moment), wrong_scores(scores), twice if news > len(asked) - known else None)

@@ -26,10 +26,10 @@ from paco_core.reward_model.examples import Example
 from paco_core.rewards.http_scorer import sample_key
 from paco_core.runtime.code.source import reading_key
 from paco_core.runtime.tracking.sender import access_digest
-from paco_core.serving.cache import question_key
+from paco_core.serving.cache import query_key
 from paco_core.serving.client import RewardClient
-from paco_core.serving.servers.endpoint import fingerprint as served_fingerprint
-from paco_core.serving.servers.endpoint import recipe, served_name
+from paco_core.serving.servers.endpoint import model_fingerprint as served_fingerprint
+from paco_core.serving.servers.endpoint import served_name, server_settings
 from tests.support import REPOSITORY, grpo_toys, reward_tiny
 
 PARAMS = load(REPOSITORY / "params.yaml")
@@ -140,7 +140,7 @@ def score(
 ) -> object:  # fmt: skip
     with RewardClient("http://127.0.0.1:1", model, engine=engine, picture_format=picture_format) as client:
         pictures = picture_digest(first), picture_digest(second)
-        return question_key(model, client._reckoning, instruction, *pictures), client.answers
+        return query_key(model, client._scoring_fingerprint, instruction, *pictures), client.scoring_identity
 
 
 def answer(
@@ -179,7 +179,7 @@ def server(
         "chat_template_jinja": chat_template_jinja,
     }
     model = files(folder / "model", **texts)
-    made = [recipe(model, "name", of(serving, engine=engine), folder) for engine in ("transformers", "vllm")]
+    made = [server_settings(model, "name", of(serving, engine=engine), folder) for engine in ("transformers", "vllm")]
     agree = [(one.engine, one.dtype, one.device, one.code, one.limits) for one in made]
     return served_name(served_fingerprint(model)), agree
 

@@ -19,8 +19,8 @@ from PIL import Image, ImageStat
 
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.engines import Launch
-from paco_core.serving.engines.answers import Ask, ModelAnswer, TokenLogprob, Usage
-from paco_core.serving.engines.transformers_app import ModelServer, build_app
+from paco_core.serving.engines.answers import GenerationRequest, ModelAnswer, TokenLogprob, Usage
+from paco_core.serving.engines.transformers_app import ModelServer, build_scoring_app
 from tests.support import children
 from tests.support.loopback import JsonServer, Quiet, Raw, Step
 
@@ -50,28 +50,28 @@ class FakeModel:
     """Answers with :func:`true_score`; remembers the batches; fails on instructions that say so."""
 
     def __init__(self) -> None:
-        self.batches: list[list[Ask]] = []
+        self.batches: list[list[GenerationRequest]] = []
 
     @property
-    def asks(self) -> list[Ask]:
-        return [ask for batch in self.batches for ask in batch]
+    def requests(self) -> list[GenerationRequest]:
+        return [request for batch in self.batches for request in batch]
 
-    def __call__(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
-        self.batches.append(list(asks))
-        if any("crash" in ask.query.instruction for ask in asks):
+    def __call__(self, requests: Sequence[GenerationRequest]) -> list[ModelAnswer | Exception]:
+        self.batches.append(list(requests))
+        if any("crash" in request.query.instruction for request in requests):
             raise RuntimeError("the model crashed")
-        return [self._answer(ask) for ask in asks]
+        return [self._answer(request) for request in requests]
 
-    def _answer(self, ask: Ask) -> ModelAnswer:
-        share = true_score(ask.query)
+    def _answer(self, request: GenerationRequest) -> ModelAnswer:
+        share = true_score(request.query)
         yes, no = TokenLogprob("Yes", math.log(share)), TokenLogprob("No", math.log(1 - share))
-        rivals = () if "mute" in ask.query.instruction else (yes, no)
+        rivals = () if "mute" in request.query.instruction else (yes, no)
         return ModelAnswer("Yes", "length", yes, rivals)
 
 
-def count(ask: Ask, answer: ModelAnswer) -> Usage:
+def count(request: GenerationRequest, answer: ModelAnswer) -> Usage:
     """A token for each letter."""
-    return Usage(len(ask.query.instruction), len(answer.text))
+    return Usage(len(request.query.instruction), len(answer.text))
 
 
 def fake_server(model: FakeModel, name: str = NAME, **settings: Any) -> ModelServer:
@@ -100,7 +100,7 @@ def listening(app: Any, port: int = 0) -> Iterator[str]:
 def served(model: FakeModel, *, port: int = 0, name: str = NAME, **settings: Any) -> Iterator[tuple[str, ModelServer]]:
     """The real application around a made-up model, on a real socket."""
     state = fake_server(model, name, **settings)
-    with listening(build_app(state), port) as url:
+    with listening(build_scoring_app(state), port) as url:
         yield url, state
 
 
@@ -152,7 +152,7 @@ class Scripted(JsonServer):
         super().__init__(lambda _body, n: steps[min(n, len(steps) - 1)], listing=models if listing is None else listing)
 
     @property
-    def asked(self) -> int:
+    def num_requests(self) -> int:
         return len(self.bodies)
 
 
@@ -198,17 +198,17 @@ def fake_launch(mode: str) -> Callable[..., Launch]:
 SCORER = """
 import socket, sys, time
 import uvicorn
-from tests.support.serving_fakes import FakeModel, build_app, fake_server
+from tests.support.serving_fakes import FakeModel, build_scoring_app, fake_server
 name, descriptor, diary = sys.argv[1:]
 
 class Diarist(FakeModel):
-    def __call__(self, asks):
+    def __call__(self, requests):
         time.sleep(0.05)
         with open(diary, "a") as stream:
-            stream.writelines(f"{ask.query.first.tobytes().hex()}\\n" for ask in asks)
-        return super().__call__(asks)
+            stream.writelines(f"{request.query.first.tobytes().hex()}\\n" for request in requests)
+        return super().__call__(requests)
 
-config = uvicorn.Config(build_app(fake_server(Diarist(), name)), log_level="error")
+config = uvicorn.Config(build_scoring_app(fake_server(Diarist(), name)), log_level="error")
 uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 """
 

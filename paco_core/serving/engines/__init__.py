@@ -14,7 +14,7 @@ from paco_core.io.files import DataError
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start an engine; ``inherits`` says whether it takes over the bound socket."""
+    """How to start an engine. ``inherits``: whether it inherits the bound socket."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -22,10 +22,15 @@ class Launch:
 
 
 def launch(model: Path, name: str, host: str, port: int, descriptor: int, serving: ServingParams, root: Path) -> Launch:
-    """The command of the engine that ``serving.engine`` names.
+    """The command of the engine ``serving.engine``.
+
+    Args:
+        model: folder of the model.
+        name: under which it is served.
+        descriptor: file descriptor of the bound socket, for engines that inherit it.
 
     Raises:
-        DataError: when the engine's environment is missing, or it does not offer what ``serving`` asks for.
+        DataError: when the engine's environment is missing, or the engine does not support a setting of ``serving``.
     """
     if serving.batch_invariant and (serving.engine == "vllm") == (serving.device == "cpu"):
         place, other = ("a GPU", "vllm") if serving.engine == "transformers" else ("a processor", "transformers")
@@ -36,8 +41,8 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
     if serving.engine == "vllm":
         from paco_core.serving.engines import vllm
 
-        line = vllm.command(str(model), name, host, port, serving, root)
-        return Launch(line, {**environment, **vllm.environment(serving)}, inherits=False)
+        line = vllm.server_command(str(model), name, host, port, serving, root)
+        return Launch(line, {**environment, **vllm.server_environment(serving)}, inherits=False)
     if serving.dtype == "auto":
         raise DataError("serving.dtype 'auto' is vLLM's; the engine 'transformers' needs float32 or bfloat16")
     line = [sys.executable, "-m", "paco_core.serving.engines.transformers_app", "--model", str(model)]
@@ -56,6 +61,6 @@ def launch_gateway(descriptor: int, serving: ServingParams, root: Path) -> Launc
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with this package on the path wherever the server is started from."""
+    """The environment of this process, with this package on ``PYTHONPATH``."""
     package = str(Path(__file__).resolve().parents[3])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}

@@ -1,4 +1,4 @@
-"""Answers of the embedded engine: batches of requests, log-probabilities of a first token, texts, numbers of tokens."""
+"""Inference of the embedded engine: batches of requests, log-probabilities of the first token, texts, token counts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-LINGER_S = 0.003  # how long a batch that is not full waits for one more request
+MAX_BATCH_WAIT_S = 0.003  # how long an incomplete batch waits for another request
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What one request wants to know."""
+class GenerationRequest:
+    """One request to the model.
+
+    Attributes:
+        top: number of most probable tokens whose log-probabilities are returned.
+        token_ids: tokens whose log-probabilities are returned instead.
+    """
 
     query: PairQuery
     max_tokens: int = 1
@@ -45,10 +50,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """The text, and for one-token answers its log-probability and those of its rivals.
+    """A generated text, and for one-token answers the log-probabilities.
 
     Attributes:
-        finish_reason: ``stop`` after the closing token, ``length`` for an answer that was cut at ``max_tokens``.
+        finish_reason: ``stop`` after the closing token, ``length`` for an answer that was truncated at ``max_tokens``.
+        chosen: the generated token.
+        rivals: the tokens whose log-probabilities were requested.
         num_tokens: of the answer, with its closing token.
     """
 
@@ -60,7 +67,7 @@ class ModelAnswer:
 
 
 class Answerer:
-    """Answers batches of requests with one scorer; runs in one thread."""
+    """Answers batches of requests with one scorer, in one thread."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
@@ -69,80 +76,82 @@ class Answerer:
 
     @property
     def answer_tokens(self) -> dict[str, int]:
-        """Token ids of the two words that a score is made of."""
+        """Token ids of "Yes" and "No"."""
         return {YES: self.scorer.yes_id, NO: self.scorer.no_id}
 
-    def __call__(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
-        """Answers in order; a request that cannot be answered has its refusal in its place."""
-        faults = {number: self.scorer.fault(ask.query, ask.max_tokens) for number, ask in enumerate(asks)}
-        answers: dict[int, ModelAnswer | Exception] = {
-            n: RequestError(400, fault) for n, fault in faults.items() if fault
+    def __call__(self, requests: Sequence[GenerationRequest]) -> list[ModelAnswer | Exception]:
+        """The answer or the error of each request, in order."""
+        errors = {
+            number: self.scorer.fault(request.query, request.max_tokens) for number, request in enumerate(requests)
         }
-        whole = [number for number in faults if number not in answers]
-        short = [number for number in whole if asks[number].max_tokens == 1]
-        answers.update(zip(short, self._first_tokens([asks[number] for number in short]), strict=True))
-        for length in sorted({asks[number].max_tokens for number in whole} - {1}):
-            long = [number for number in whole if asks[number].max_tokens == length]
-            answers.update(zip(long, self._texts([asks[number] for number in long], length), strict=True))
-        return [answers[number] for number in range(len(asks))]
+        answers: dict[int, ModelAnswer | Exception] = {
+            n: RequestError(400, error) for n, error in errors.items() if error
+        }
+        valid = [number for number in errors if number not in answers]
+        short = [number for number in valid if requests[number].max_tokens == 1]
+        answers.update(zip(short, self._first_tokens([requests[number] for number in short]), strict=True))
+        for length in sorted({requests[number].max_tokens for number in valid} - {1}):
+            long = [number for number in valid if requests[number].max_tokens == length]
+            answers.update(zip(long, self._texts([requests[number] for number in long], length), strict=True))
+        return [answers[number] for number in range(len(requests))]
 
-    def _texts(self, asks: Sequence[Ask], length: int) -> list[ModelAnswer]:
+    def _texts(self, requests: Sequence[GenerationRequest], length: int) -> list[ModelAnswer]:
         return [
             ModelAnswer(answer.text, "stop" if answer.is_complete else "length", num_tokens=answer.num_tokens)
-            for answer in self.scorer.generate([ask.query for ask in asks], length)
+            for answer in self.scorer.generate([request.query for request in requests], length)
         ]
 
-    def _first_tokens(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
-        """Only what is listed leaves the model's device, in three copies for all asks together."""
+    def _first_tokens(self, requests: Sequence[GenerationRequest]) -> list[ModelAnswer | Exception]:
+        """Log-probabilities of the first tokens. Three copies from the device serve all requests."""
         import torch
 
-        if not asks:
+        if not requests:
             return []
-        logits = self.scorer.first_logits([ask.query for ask in asks])
+        logits = self.scorer.first_logits([request.query for request in requests])
         logprobs = torch.log_softmax(logits.double(), dim=-1)
         finite = torch.isfinite(logits).all(dim=-1).tolist()
-        deepest = max(1, *(ask.top for ask in asks))
-        values, tokens = logprobs.topk(min(deepest, logprobs.shape[-1]), dim=-1)
-        named = self._of_named(logprobs, asks)
-        found: list[ModelAnswer | Exception] = []
-        for row, (ask, tops, ids) in enumerate(zip(asks, values.tolist(), tokens.tolist(), strict=True)):
+        max_top = max(1, *(request.top for request in requests))
+        values, tokens = logprobs.topk(min(max_top, logprobs.shape[-1]), dim=-1)
+        requested_values = self._gather_logprobs(logprobs, requests)
+        answers: list[ModelAnswer | Exception] = []
+        for row, (request, tops, ids) in enumerate(zip(requests, values.tolist(), tokens.tolist(), strict=True)):
             if not finite[row]:
-                found.append(RequestError(422, "the model's logits for this pair are not finite", "not_finite"))
+                answers.append(RequestError(422, "the model's logits for this pair are not finite", "not_finite"))
                 continue
-            if ask.token_ids is not None:
-                wanted = list(ask.token_ids)
-                if any(not 0 <= token < logprobs.shape[-1] for token in wanted):
+            if request.token_ids is not None:
+                token_ids = list(request.token_ids)
+                if any(not 0 <= token < logprobs.shape[-1] for token in token_ids):
                     message = f"logprob_token_ids lie outside the vocabulary of {logprobs.shape[-1]}"
-                    found.append(RequestError(400, message))
+                    answers.append(RequestError(400, message))
                     continue
-                rivals = self._named(wanted, named[row])
+                rivals = self._token_logprobs(token_ids, requested_values[row])
             else:
-                rivals = self._named(ids[: ask.top], tops[: ask.top])
-            chosen = self._named(ids[:1], tops[:1])[0]
-            found.append(ModelAnswer(chosen.token, "length", chosen, rivals))
-        return found
+                rivals = self._token_logprobs(ids[: request.top], tops[: request.top])
+            chosen = self._token_logprobs(ids[:1], tops[:1])[0]
+            answers.append(ModelAnswer(chosen.token, "length", chosen, rivals))
+        return answers
 
     @staticmethod
-    def _of_named(logprobs: torch.Tensor, asks: Sequence[Ask]) -> list[list[float]]:
-        """Log-probabilities of the tokens that each ask names; of one outside the vocabulary, of the nearest inside."""
+    def _gather_logprobs(logprobs: torch.Tensor, requests: Sequence[GenerationRequest]) -> list[list[float]]:
+        """Log-probabilities of the ``token_ids`` of each request. Ids outside the vocabulary are clipped."""
         import torch
 
         last = logprobs.shape[-1] - 1
-        names = [[min(max(token, 0), last) for token in ask.token_ids or ()] for ask in asks]
+        names = [[min(max(token, 0), last) for token in request.token_ids or ()] for request in requests]
         flat = torch.tensor([row * (last + 1) + token for row, ids in enumerate(names) for token in ids]).long()
         values = iter(logprobs.flatten()[flat.to(logprobs.device)].tolist())
         return [[next(values) for _ in ids] for ids in names]
 
-    def _named(self, ids: Sequence[int], values: Sequence[float]) -> tuple[TokenLogprob, ...]:
+    def _token_logprobs(self, ids: Sequence[int], values: Sequence[float]) -> tuple[TokenLogprob, ...]:
         return tuple(TokenLogprob(self._text(token), value) for token, value in zip(ids, values, strict=True))
 
 
 class Batcher(Generic[Item, Answer]):
-    """Feeds one worker thread with batches of at most ``max_batch`` requests.
+    """Runs batches of at most ``max_batch`` requests in one worker thread.
 
-    While a batch runs, the next one fills: under load batches are large, a lone request waits for nobody
-    longer than :data:`LINGER_S`. A batch that fails is asked again one by one, so that one bad request
-    never fails its neighbours.
+    While a batch runs, the next one fills, so batches are large under load. A single request waits at most
+    :data:`MAX_BATCH_WAIT_S`. If a batch fails, its requests run one by one, so an invalid request does not affect the
+    other requests.
     """
 
     def __init__(
@@ -155,8 +164,8 @@ class Batcher(Generic[Item, Answer]):
         self._queue: asyncio.Queue[tuple[Item, asyncio.Future[Answer]]] = asyncio.Queue()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
 
-    async def ask(self, item: Item) -> Answer:
-        """The answer to one request; raises what the model raised for it."""
+    async def submit(self, item: Item) -> Answer:
+        """Wait for the answer to one request; raises the model's exception for it."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((item, future))
         return await future
@@ -169,8 +178,8 @@ class Batcher(Generic[Item, Answer]):
         finally:
             self._worker.shutdown(wait=False)
 
-    async def _serve(self, asked: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
-        batch = [(item, future) for item, future in asked if not future.done()]
+    async def _serve(self, pending: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
+        batch = [(item, future) for item, future in pending if not future.done()]
         if not batch:
             return
         if self._on_batch is not None:
@@ -194,7 +203,7 @@ class Batcher(Generic[Item, Answer]):
                 batch.append(self._queue.get_nowait())
                 grown = True
             if len(batch) < self._max_batch:
-                await asyncio.sleep(LINGER_S)
+                await asyncio.sleep(MAX_BATCH_WAIT_S)
                 grown = not self._queue.empty()
         return batch
 
@@ -209,25 +218,25 @@ class Batcher(Generic[Item, Answer]):
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of the question, pictures included, and of the answer."""
+    """Number of tokens of the prompt, images included, and of the answer."""
 
     prompt: int
     completion: int
 
     def as_dict(self) -> dict[str, int]:
-        """In OpenAI's shape."""
+        """In OpenAI's format."""
         total = self.prompt + self.completion
         return {"prompt_tokens": self.prompt, "completion_tokens": self.completion, "total_tokens": total}
 
 
-Count = Callable[[Ask, ModelAnswer], Usage]
+Count = Callable[[GenerationRequest, ModelAnswer], Usage]
 
 
 def counter(network: Network) -> Count:
-    """Counts by the model's own tokenizer; a question was tokenised to be answered, and is looked up."""
+    """A function that counts tokens with the model's tokenizer. Prompts are cached, because the model used them."""
 
-    def count(ask: Ask, answer: ModelAnswer) -> Usage:
-        pictures = (network.grid(ask.query.first), network.grid(ask.query.second))
-        return Usage(len(network.prompt(ask.query.instruction, pictures).ids), answer.num_tokens)
+    def count(request: GenerationRequest, answer: ModelAnswer) -> Usage:
+        pictures = (network.grid(request.query.first), network.grid(request.query.second))
+        return Usage(len(network.prompt(request.query.instruction, pictures).ids), answer.num_tokens)
 
     return count

@@ -1,4 +1,4 @@
-"""Pictures that arrive as data URLs: limits before decoding, each one decoded once, and only so many at a time."""
+"""Images in data URLs: size limits before decoding, and a bounded cache of decoded images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 DECODED_PIXELS = 4 * MAX_PIXELS  # of all decoded pictures: 256 MiB, for Pillow has four bytes for a pixel
-#: Pictures so small, in so short a URL, take less time than a thread takes to begin: well under a millisecond.
+#: Smaller images with shorter URLs are decoded faster than a thread starts: well under a millisecond.
 SMALL_PIXELS, SHORT_URL = 1 << 16, 32 << 10
 
 
@@ -40,37 +40,37 @@ def payload(url: str) -> bytes:
 
 
 def decode(encoded: EncodedPicture) -> Image:
-    """The RGB picture of which :func:`head` read the head.
+    """Decode the image of :func:`head` to RGB.
 
     Raises:
-        RequestError: 400 where its pixels are broken.
+        RequestError: 400 when its pixels are damaged.
     """
     try:
         return encoded.decode()
     except Undecodable as error:
-        raise _refused(error) from None
+        raise _request_error(error) from None
 
 
 def head(data: bytes) -> EncodedPicture:
-    """The picture in a file's bytes, of which only the head was read, not the pixels.
+    """Read the header of an image file, not its pixels.
 
     Raises:
-        RequestError: 400 for what :func:`paco_core.io.decoding.read_head` refuses, and for more than
+        RequestError: 400 when :func:`paco_core.io.decoding.read_head` fails, or the image has more than
             :data:`MAX_PIXELS`.
     """
     try:
         return read_head(data, MAX_PIXELS)
     except Undecodable as error:
-        raise _refused(error) from None
+        raise _request_error(error) from None
 
 
-def _refused(error: Undecodable) -> RequestError:
+def _request_error(error: Undecodable) -> RequestError:
     return RequestError(400, f"image: {error}"[:400], "image_too_large" if isinstance(error, TooLarge) else "image")
 
 
 @dataclass(eq=False)
-class _Held:
-    """A picture that is decoded, or about to be, and how many requests use it."""
+class _CacheEntry:
+    """An image that is decoded or being decoded, and the number of requests that use it."""
 
     key: bytes
     pixels: int
@@ -85,45 +85,44 @@ class _File:
 
 
 class DecodedPictures:
-    """Decoded pictures by the digest of their data URL. All are of one event loop.
+    """LRU cache of decoded images by the digest of their data URL, for one event loop.
 
-    Those that requests use stay; the others are kept for the next request that sends the same picture, until room is
-    needed, the least recently used forgotten first. Who needs more room than those in use leave waits for it: what a
-    picture becomes in memory is a thousand times its file, or more. Only small ones are decoded on the event loop.
+    Images that a request uses are never evicted. If they leave too little memory, a request waits: a decoded image may
+    be a thousand times larger than its file. Only small images are decoded on the event loop.
 
     Args:
-        pixels: of all decoded pictures; room for two pictures of :data:`MAX_PIXELS` at least.
-        wait_s: how long a request waits for room.
+        pixels: limit of all decoded images, at least two images of :data:`MAX_PIXELS`.
+        wait_s: how long a request waits for memory.
     """
 
     def __init__(self, pixels: int = DECODED_PIXELS, wait_s: float = WAIT_S) -> None:
-        self._room = Budget(pixels, "pixels of decoded pictures", wait_s)
-        self._held: dict[bytes, _Held] = {}
-        self._idle: OrderedDict[bytes, _Held] = OrderedDict()  # those of them that nobody uses, the longest first
-        self.pixels = 0  # of all pictures that are decoded now
-        self.decoded = self.known = 0
+        self._budget = Budget(pixels, "pixels of decoded pictures", wait_s)
+        self._entries: dict[bytes, _CacheEntry] = {}
+        self._idle: OrderedDict[bytes, _CacheEntry] = OrderedDict()  # unused entries, the least recently used first
+        self.pixels = 0  # of all decoded images
+        self.num_decoded = self.num_hits = 0
 
     @asynccontextmanager
     async def lend(self, urls: Sequence[str]) -> AsyncIterator[list[Image]]:
-        """The pictures at data URLs, for as long as the block uses them.
+        """The images of data URLs, which stay in memory during the block.
 
         Raises:
-            RequestError: 400, see :func:`payload` and :func:`decode`; 503 when there is no room.
+            RequestError: 400, see :func:`payload` and :func:`decode`; 503 when the memory limit is reached.
         """
         borrowed = await self._acquire(urls)
         try:
-            if decoding := {held.picture for held in borrowed if not held.picture.done()}:
-                await asyncio.wait(decoding)  # for each of them, also where one is broken: they are in memory
-            yield [held.picture.result() for held in borrowed]
+            if decoding := {entry.picture for entry in borrowed if not entry.picture.done()}:
+                await asyncio.wait(decoding)  # for all of them, even if one is damaged: they are in memory
+            yield [entry.picture.result() for entry in borrowed]
         finally:
-            for held in borrowed:
-                self._release(held)
+            for entry in borrowed:
+                self._release(entry)
 
-    async def _acquire(self, urls: Sequence[str]) -> list[_Held]:
+    async def _acquire(self, urls: Sequence[str]) -> list[_CacheEntry]:
         keys = [hashlib.blake2b(url.encode(), digest_size=16).digest() for url in urls]
-        if all(key in self._held for key in keys):
-            self.known += len(keys)
-            return [self._use(self._held[key]) for key in keys]
+        if all(key in self._entries for key in keys):
+            self.num_hits += len(keys)
+            return [self._use(self._entries[key]) for key in keys]
         if all(len(url) <= SHORT_URL for url in urls):
             files = list(map(_open, urls, keys))
         else:
@@ -131,44 +130,48 @@ class DecodedPictures:
         pixels = {file.key: file.encoded.pixels for file in files}
 
         def missing() -> int:
-            return sum(many for key, many in pixels.items() if key not in self._held or not self._held[key].users)
+            return sum(
+                num_pixels
+                for key, num_pixels in pixels.items()
+                if key not in self._entries or not self._entries[key].users
+            )
 
-        self._room.release(await self._room.acquire(missing))  # each picture counts by itself as soon as it is used
-        return [self._use(self._found(file) or self._decode(file)) for file in files]
+        self._budget.release(await self._budget.acquire(missing))  # each image counts separately as soon as it is used
+        return [self._use(self._lookup(file) or self._decode(file)) for file in files]
 
-    def _found(self, file: _File) -> _Held | None:
-        found = self._held.get(file.key)
-        self.known += found is not None
-        return found
+    def _lookup(self, file: _File) -> _CacheEntry | None:
+        entry = self._entries.get(file.key)
+        self.num_hits += entry is not None
+        return entry
 
-    def _decode(self, file: _File) -> _Held:
-        while self._idle and self.pixels + file.encoded.pixels > self._room.limit:
+    def _decode(self, file: _File) -> _CacheEntry:
+        while self._idle and self.pixels + file.encoded.pixels > self._budget.limit:
             self._evict(self._idle.popitem(last=False)[1])
         self.pixels += file.encoded.pixels
-        held = self._held[file.key] = _Held(file.key, file.encoded.pixels, _decoding(file))
-        self.decoded += 1
-        return held
+        entry = self._entries[file.key] = _CacheEntry(file.key, file.encoded.pixels, _decoding(file))
+        self.num_decoded += 1
+        return entry
 
-    def _use(self, held: _Held) -> _Held:
-        if not held.users:
-            self._idle.pop(held.key, None)
-            self._room.used += held.pixels
-        held.users += 1
-        return held
+    def _use(self, entry: _CacheEntry) -> _CacheEntry:
+        if not entry.users:
+            self._idle.pop(entry.key, None)
+            self._budget.used += entry.pixels
+        entry.users += 1
+        return entry
 
-    def _release(self, held: _Held) -> None:
-        held.users -= 1
-        if held.users:
+    def _release(self, entry: _CacheEntry) -> None:
+        entry.users -= 1
+        if entry.users:
             return
-        self._room.release(held.pixels)
-        if not held.picture.done() or held.picture.cancelled() or held.picture.exception() is not None:
-            self._evict(held)
+        self._budget.release(entry.pixels)
+        if not entry.picture.done() or entry.picture.cancelled() or entry.picture.exception() is not None:
+            self._evict(entry)
         else:
-            self._idle[held.key] = held
+            self._idle[entry.key] = entry
 
-    def _evict(self, held: _Held) -> None:
-        del self._held[held.key]
-        self.pixels -= held.pixels
+    def _evict(self, entry: _CacheEntry) -> None:
+        del self._entries[entry.key]
+        self.pixels -= entry.pixels
 
 
 def _open(url: str, key: bytes) -> _File:

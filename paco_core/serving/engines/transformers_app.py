@@ -1,7 +1,7 @@
 """The embedded engine: a small server of the OpenAI chat protocol around the scorer.
 
 Started as ``python -m paco_core.serving.engines.transformers_app --model DIR --served-model-name NAME ...``.
-A plain Starlette application: FastAPI, of which nothing was used, took a tenth of the time that a question takes here.
+It is a Starlette application: FastAPI needs 10% of the time of a request, and none of its features is used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from paco_core.io.imports import uncollected, without
 from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.quantised import LIBRARIES
 from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.serving.engines.answers import Ask, Batcher, Count, ModelAnswer, Usage, counter
+from paco_core.serving.engines.answers import Batcher, Count, GenerationRequest, ModelAnswer, Usage, counter
 from paco_core.serving.engines.pictures import DecodedPictures
-from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, bodies, body_of, refuse
+from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, body_budget, body_of, error_response
 from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
 
 LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -44,7 +44,7 @@ log = logging.getLogger("paco.serving")
 
 @dataclass(frozen=True)
 class Tally(Collector):
-    """A counter that something else keeps, read when it is asked for."""
+    """A Prometheus counter whose value is read from a function."""
 
     name: str
     text: str
@@ -55,17 +55,17 @@ class Tally(Collector):
 
 
 class ServerMetrics:
-    """Counters of one server, in a registry of their own."""
+    """Counters of one server, in a separate registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter("paco_requests", "Requests by HTTP status", ["status"], registry=self._registry)
-        self.refused = Counter("paco_refused", "Refused requests by cause", ["cause"], registry=self._registry)
+        self.refusals = Counter("paco_refused", "Refused requests by cause", ["cause"], registry=self._registry)
         self.latency = Histogram("paco_request_seconds", "Time to answer", buckets=LATENCIES, registry=self._registry)
         self.batch = Histogram("paco_batch_size", "Requests a forward pass", buckets=BATCHES, registry=self._registry)
 
     def tally(self, name: str, text: str, read: Callable[[], int]) -> None:
-        """Also report what ``read`` returns, as the counter ``name``."""
+        """Add a counter ``name`` with the value of ``read()``."""
         self._registry.register(Tally(name, text, read))
 
     def text(self) -> bytes:
@@ -76,13 +76,14 @@ class ModelServer:
     """The state behind the handlers: one model under one name.
 
     Args:
-        count: tokens of a question and its answer.
-        pictures: decoded pictures of requests; see there for how much room they have.
+        answer: answers a batch of requests.
+        count: counts the tokens of a prompt and its answer.
+        pictures: cache of decoded images; None = one with the default limit.
     """
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Ask]], Sequence[Any]],
+        answer: Callable[[Sequence[GenerationRequest]], Sequence[Any]],
         name: str,
         *,
         max_batch: int,
@@ -93,10 +94,10 @@ class ModelServer:
     ) -> None:
         self.name, self.answer_tokens, self.api_key, self._count = name, answer_tokens, api_key, count
         self.metrics = ServerMetrics()
-        self.bodies, self.pictures = bodies(), pictures or DecodedPictures()
-        self.metrics.tally("paco_pictures_decoded", "Pictures decoded", lambda: self.pictures.decoded)
-        self.metrics.tally("paco_pictures_known", "Pictures decoded before", lambda: self.pictures.known)
-        self.batcher: Batcher[Ask, ModelAnswer] = Batcher(answer, max_batch, self.metrics.batch.observe)
+        self.body_budget, self.pictures = body_budget(), pictures or DecodedPictures()
+        self.metrics.tally("paco_pictures_decoded", "Pictures decoded", lambda: self.pictures.num_decoded)
+        self.metrics.tally("paco_pictures_known", "Pictures decoded before", lambda: self.pictures.num_hits)
+        self.batcher: Batcher[GenerationRequest, ModelAnswer] = Batcher(answer, max_batch, self.metrics.batch.observe)
         self.started = int(time.time())
 
     async def chat(self, body: bytes) -> dict[str, Any]:
@@ -107,12 +108,14 @@ class ModelServer:
             raise RequestError(404, message, "model_not_found")
         urls, text = request.pictures_and_text()
         ids = tuple(request.logprob_token_ids) if request.logprob_token_ids is not None else None
-        wanted = bool(request.logprobs)
+        with_logprobs = bool(request.logprobs)
         async with self.pictures.lend(urls) as (first, second):
             query = PairQuery(first, second, text)
-            ask = Ask(query, request.new_tokens, wanted, request.top_logprobs or 0, ids)
-            answer = await self.batcher.ask(ask)
-            return completion(answer, self.name, wanted, self._count(ask, answer))
+            generation_request = GenerationRequest(
+                query, request.new_tokens, with_logprobs, request.top_logprobs or 0, ids
+            )
+            answer = await self.batcher.submit(generation_request)
+            return completion(answer, self.name, with_logprobs, self._count(generation_request, answer))
 
     def models(self) -> dict[str, Any]:
         card = {"id": self.name, "object": "model", "created": self.started, "owned_by": "paco"}
@@ -122,7 +125,7 @@ class ModelServer:
 
 
 def completion(answer: ModelAnswer, model: str, logprobs: bool, usage: Usage) -> dict[str, Any]:
-    """A chat completion in OpenAI's shape."""
+    """A chat completion in OpenAI's format."""
     content = None
     if logprobs and answer.chosen is not None:
         rivals = [rival.as_dict() for rival in answer.rivals]
@@ -144,7 +147,7 @@ def completion(answer: ModelAnswer, model: str, logprobs: bool, usage: Usage) ->
     }
 
 
-def build_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
+def build_scoring_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
     """The application: ``/v1/models``, ``/v1/chat/completions``, ``/health``, ``/metrics``.
 
     Args:
@@ -158,7 +161,7 @@ def build_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
         worker.cancel()
 
     def count_refusal(error: RequestError) -> None:
-        server.metrics.refused.labels(error.code).inc()
+        server.metrics.refusals.labels(error.code).inc()
 
     async def health(_request: Request) -> Response:
         return as_json({"status": "ok", "model": server.name})
@@ -176,18 +179,18 @@ def build_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
         status = 200
         try:
             authorise(request, server.api_key)
-            async with body_of(request, server.bodies) as body:
+            async with body_of(request, server.body_budget) as body:
                 return as_json(await server.chat(body))
         except RequestError as error:
             status = error.status
             count_refusal(error)
-            return refuse(error)
+            return error_response(error)
         except Exception as error:
             status = 500
             log.exception("a request failed")
-            server.metrics.refused.labels(type(error).__name__).inc()
+            server.metrics.refusals.labels(type(error).__name__).inc()
             message = f"the model failed on this pair ({type(error).__name__})"
-            return refuse(RequestError(500, message, "model_failed"))
+            return error_response(RequestError(500, message, "model_failed"))
         finally:
             server.metrics.requests.labels(str(status)).inc()
             server.metrics.latency.observe(time.perf_counter() - started)
@@ -199,7 +202,7 @@ def build_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
             Route("/health", health),
             Route("/metrics", metrics),
         ],
-        middleware=[Middleware(SameSite, host=host, refused=count_refusal)],
+        middleware=[Middleware(SameSite, host=host, on_refusal=count_refusal)],
         exception_handlers=ERRORS,
         lifespan=lifespan,
     )
@@ -225,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Load the model and serve until SIGTERM.
 
     Raises:
-        SystemExit: with what is wrong with the model, the last line of the server's log.
+        SystemExit: when the model is invalid, with the reason, which is the last line of the server's log.
     """
     args = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -267,10 +270,10 @@ def _serve(args: argparse.Namespace) -> None:
     server.metrics.tally("paco_panels_encoded", "Pictures through the vision tower", lambda: network.encoded)
     server.metrics.tally("paco_panels_known", "Pictures whose vision features were kept", lambda: network.reused)
     log.info("%s loaded from %s in %.1f s", args.served_model_name, args.model, time.monotonic() - began)
-    given = args.fd is not None
-    bound = socket.socket(fileno=args.fd) if given else socket.create_server((args.host, args.port))
-    log.info("serving %s on http://%s:%d", args.served_model_name, *bound.getsockname()[:2])
-    serve(build_app(server, args.host), bound)
+    is_inherited = args.fd is not None
+    listener = socket.socket(fileno=args.fd) if is_inherited else socket.create_server((args.host, args.port))
+    log.info("serving %s on http://%s:%d", args.served_model_name, *listener.getsockname()[:2])
+    serve(build_scoring_app(server, args.host), listener)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""vLLM's own server, in vLLM's own environment (its pins clash with ours)."""
+"""vLLM's server, in a separate environment (its pinned versions conflict with paco's)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def interpreter(serving: ServingParams, root: Path) -> Path:
     """The Python of vLLM's environment.
 
     Raises:
-        DataError: when it is not there, saying how to make it.
+        DataError: when it does not exist, with the command that creates it.
     """
     python = root / (serving.python or PYTHON)
     if not python.is_file():
@@ -29,8 +29,8 @@ def interpreter(serving: ServingParams, root: Path) -> Path:
     return python
 
 
-def command(model: str, name: str, host: str, port: int, serving: ServingParams, root: Path) -> list[str]:
-    """The command line of the server: released settings (PaCo-RL) with what ``params.yaml`` says."""
+def server_command(model: str, name: str, host: str, port: int, serving: ServingParams, root: Path) -> list[str]:
+    """The command line of the server: the released settings of PaCo-RL, and those of ``params.yaml``."""
     line = [str(interpreter(serving, root)), str(SERVER)]
     line += ["--model", model, "--served-model-name", name, "--host", host, "--port", str(port)]
     line += ["--dtype", serving.dtype, "--max-model-len", str(_longest(Path(model), serving))]
@@ -46,7 +46,7 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
 
 
 def _longest(folder: Path, serving: ServingParams) -> int:
-    """Tokens of the longest question: vLLM serves no model for longer texts than it was made for."""
+    """The maximum length of a sequence in tokens: vLLM rejects more than the model's context window."""
     if not (folder / "config.json").is_file():  # a name of a hub
         return serving.max_model_len
     config = read_json(folder / "config.json")
@@ -54,12 +54,12 @@ def _longest(folder: Path, serving: ServingParams) -> int:
     return min(serving.max_model_len, int(window))
 
 
-def environment(serving: ServingParams) -> Mapping[str, str]:
-    """Variables for the server: no usage reports, our API key; a small key-value cache on a processor."""
-    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_MAX_IMAGE_PIXELS": str(MAX_PIXELS)}
-    quiet["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"
+def server_environment(serving: ServingParams) -> Mapping[str, str]:
+    """Environment variables of the server: no usage reports, the API key, and a small KV cache on the CPU."""
+    variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_MAX_IMAGE_PIXELS": str(MAX_PIXELS)}
+    variables["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"
     if serving.batch_invariant:
-        quiet["VLLM_BATCH_INVARIANT"] = "1"
+        variables["VLLM_BATCH_INVARIANT"] = "1"
     if API_KEY in os.environ:
-        quiet["VLLM_API_KEY"] = os.environ[API_KEY]
-    return {**quiet, "VLLM_CPU_KVCACHE_SPACE": "1"} if serving.device == "cpu" else quiet
+        variables["VLLM_API_KEY"] = os.environ[API_KEY]
+    return {**variables, "VLLM_CPU_KVCACHE_SPACE": "1"} if serving.device == "cpu" else variables

@@ -1,7 +1,7 @@
-"""The endpoint of a reward model: named by its weights, shared by all who need it, gone soon after the last user.
+"""Endpoint of a reward model: a server that its users share, and that stops after the last one.
 
-A server's name carries the fingerprint of the folder that it serves, so that no policy is ever trained
-against the wrong reward: ``paco-reward@<first 12 digits of the folder's md5>``.
+The name of a server contains the fingerprint of its model folder, so no policy is trained against another reward:
+``paco-reward@<first 12 digits of the folder's md5>``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from paco_core.serving.servers.registry import GATEWAY, Registry, ServerRecord, 
 
 POLL_S = 0.05
 HEALTHY = "reward_endpoint_healthy"  # name of the check
-EMBEDDED = "paco_core.serving.engines.transformers_app"  # what computes scores in the engine "transformers"
-CLIENT = "paco_core.serving.client"  # what sends pictures and reads scores
+EMBEDDED = "paco_core.serving.engines.transformers_app"  # module of the engine "transformers"
+CLIENT = "paco_core.serving.client"  # module that sends images and reads scores
 
 
-def fingerprint(folder: Path, root: Path | None = None) -> str:
+def model_fingerprint(folder: Path, root: Path | None = None) -> str:
     """DVC's md5 of a model folder: names and contents of all its files.
 
-    Computed from the files, so that a folder made by hand is never taken for the recorded one; below ``root`` those
-    that have not changed since are not read again.
+    It is computed from the files, not read from ``dvc.lock``. Unchanged files below ``root`` are not read again.
 
     Raises:
         ServingError: when the folder does not exist or is empty.
@@ -62,7 +61,7 @@ def served_name(md5: str) -> str:
 
 
 def answer_token_ids(folder: Path) -> tuple[int, int] | None:
-    """Ids of "Yes" and "No" in the folder's tokenizer; None where it has no ``tokenizer.json`` or no such tokens."""
+    """Ids of "Yes" and "No" in the folder's tokenizer; None if it has no ``tokenizer.json`` or no such tokens."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None
@@ -74,14 +73,14 @@ def answer_token_ids(folder: Path) -> tuple[int, int] | None:
 
 
 def _code(serving: ServingParams, root: Path) -> str:
-    """What computes scores: our own code and its libraries, or the packages of vLLM's environment; and what asks."""
+    """Digest of the code of the client and of the engine: paco's code and libraries, or vLLM's environment."""
     if serving.engine == "transformers":
         return code_digest(root, EMBEDDED, CLIENT)
     return digest([environment_digest(owner_root(root) / (serving.python or vllm.PYTHON)), code_digest(root, CLIENT)])
 
 
-def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> ServerSettings:
-    """How to serve a model folder under a name."""
+def server_settings(folder: Path, name: str, serving: ServingParams, root: Path) -> ServerSettings:
+    """The settings of the server of a model folder."""
     model = folder.resolve()
     on_gpu = serving.device.startswith("cuda")
     if on_gpu:
@@ -103,9 +102,9 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Serve
 
 @dataclass(frozen=True)
 class RewardEndpoint:
-    """A server that answers as ``model`` at ``url``; ``pid`` is its supervisor's process.
+    """A server of ``model`` at ``url``; ``pid`` is the process id of its supervisor.
 
-    ``engine``, ``dtype``, ``device`` and ``code`` are those that it was started with, whatever ``serving`` says by now.
+    ``engine``, ``dtype``, ``device`` and ``code`` are those of its start. ``serving`` may differ by now.
     """
 
     url: str
@@ -121,60 +120,62 @@ class RewardEndpoint:
 
     @classmethod
     def living(cls, folder: Path, serving: ServingParams, root: Path) -> RewardEndpoint | None:
-        """The living server of the model in ``folder``; None where there is none.
+        """The living server of the model in ``folder``; None if there is none.
 
         Raises:
-            ServingError: when there is no model.
+            ServingError: when the folder contains no model.
         """
         registry = Registry(root)
-        record = registry.living(served_name(fingerprint(folder, root)))
+        record = registry.living(served_name(model_fingerprint(folder, root)))
         return None if record is None else _endpoint(record, folder, serving, registry)
 
     @classmethod
     @contextmanager
     def lease(cls, folder: Path, serving: ServingParams, root: Path, *, wait: bool = True) -> Iterator[RewardEndpoint]:
-        """Use a server of the model in ``folder``: the living one of its name, else a new private one.
+        """Lease a server of the model in ``folder``: the living one, or a new private one.
 
-        A private server waits ``execution.serving.linger_s`` for the next lease and ends, also when its holders are
-        killed; a block that fails does not have it wait. With ``wait=False`` the block begins while the server still
-        loads; call :meth:`ready` before the first question.
+        A private server waits ``execution.serving.linger_s`` for the next lease and then ends, also if its holders are
+        killed. If the block fails, the server ends at once.
+
+        Args:
+            wait: wait until the server is ready. Otherwise call :meth:`ready` before the first query.
 
         Raises:
-            ServingError: when the server cannot start, or is not what its name says.
+            ServingError: when the server cannot start, or serves another model.
         """
         registry = Registry(root)
-        name = served_name(fingerprint(folder, root))
-        record, lease = registry.join(name, recipe(folder, name, serving, root))
-        went_well = False
+        name = served_name(model_fingerprint(folder, root))
+        record, lease = registry.acquire(name, server_settings(folder, name, serving, root))
+        succeeded = False
         try:
             endpoint = _endpoint(record, folder, serving, registry)
             if wait:
                 endpoint.ready()
             yield endpoint
-            went_well = True
+            succeeded = True
         finally:
-            registry.leave(name, lease, lingers=went_well and serving.linger_s > 0)
+            registry.release(name, lease, keep_idle=succeeded and serving.linger_s > 0)
 
     def ready(self) -> None:
-        """Wait until the server answers under its name and scores the golden pairs as when they were written.
+        """Wait until the server lists its model, and check its golden scores.
 
         Raises:
-            ServingError: after ``execution.serving.start_timeout_s``, or as soon as the server has died, with the end
-                of its log; or when its name or its golden scores are wrong.
+            ServingError: after ``execution.serving.start_timeout_s``, or when the server has died, with the end of its
+                log; or when its name or its golden scores are wrong.
         """
         deadline = time.monotonic() + self.serving.start_timeout_s
         _await_models(self.url, self.model, self._registry, self.serving, deadline)
-        self.check_golden(timeout_s=max(1.0, deadline - time.monotonic()))  # an engine may warm up at first
+        self.check_golden(timeout_s=max(1.0, deadline - time.monotonic()))  # the engine may still warm up
 
     @property
     def _registry(self) -> Registry:
         return Registry(self.log.parents[3])
 
     def check_golden(self, timeout_s: float | None = None) -> float | None:
-        """How far the server's log-odds of Yes lie from those of the golden pairs, at most; None without any.
+        """The largest difference of the server's log-odds of Yes from the golden scores; None without golden pairs.
 
         Raises:
-            ServingError: when they lie farther apart than its number format explains, or the server serves another
+            ServingError: when a difference is larger than the number format explains, or the server serves another
                 model.
         """
         with self.client(in_flight=4, timeout_s=timeout_s, plain=True) as client:
@@ -183,13 +184,13 @@ class RewardEndpoint:
                 return None
             golden = read_golden(self.folder)
             scores = client.score([pair.query for pair in golden])
-        found, pairs = agreement(golden, scores, self.dtype)
-        if not found.holds:
+        report, pairs = agreement(golden, scores, self.dtype)
+        if not report.holds:
             raise ServingError(
                 f"server {self.model} at {self.url} does not serve {self.folder}: its golden scores are {pairs}; "
-                f"{found}; see {self.log}"
+                f"{report}; see {self.log}"
             )
-        return found.worst
+        return report.worst
 
     def client(
         self,
@@ -201,17 +202,19 @@ class RewardEndpoint:
         """A client of this endpoint with the settings of ``params.yaml``.
 
         Args:
-            plain: ask the server itself about each pair as it is: no cache, one order, PNG, no waiting.
+            in_flight: maximum number of concurrent requests; None = that of ``params.yaml``.
+            timeout_s: timeout of a request in seconds; None = that of ``params.yaml``.
+            plain: no cache, one order, PNG, no waiting for a server that is down.
         """
         serving = self.serving
         root = self._registry.root
-        known = None if plain or serving.score_cache is None else root / serving.score_cache
+        cache = None if plain or serving.score_cache is None else root / serving.score_cache
         return RewardClient(
             self.url,
             self.model,
             in_flight=in_flight or serving.requests_in_flight,
             timeout_s=timeout_s or serving.request_timeout_s,
-            cache=known,
+            cache=cache,
             token_ids=answer_token_ids(self.folder),
             patience=Patience(wait_s=0 if plain else serving.wait_for_server_s),
             both_orders=serving.both_orders and not plain,
@@ -248,39 +251,45 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
 
 def _endpoint(record: ServerRecord, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
     log = registry.log(record.name)
-    made = record.url, record.name, record.pid, record.engine, record.dtype, record.device, record.code
-    return RewardEndpoint(*made, folder, serving, log)
+    identity = record.url, record.name, record.pid, record.engine, record.dtype, record.device, record.code
+    return RewardEndpoint(*identity, folder, serving, log)
 
 
 def up(folder: Path, serving: ServingParams, root: Path) -> str:
-    """Start a server that stays until :func:`down`, or keep the living one; says where it listens."""
+    """Start a server that runs until :func:`down`, or keep the living one; returns a line with its address."""
     registry = Registry(root)
-    name = served_name(fingerprint(folder, root))
-    settings = recipe(folder, name, serving, root)
-    record, lived = _kept(registry, name, settings, lambda made: _endpoint(made, folder, serving, registry).ready())
+    name = served_name(model_fingerprint(folder, root))
+    settings = server_settings(folder, name, serving, root)
+    record, lived = _start_persistent(
+        registry, name, settings, lambda started: _endpoint(started, folder, serving, registry).ready()
+    )
     return f"{name} {'already serves' if lived else 'serves'} at {record.url} (process {record.pid})"
 
 
 def gateway(serving: ServingParams, root: Path) -> str:
-    """Put all models that are served in this project, now or later, behind one port; says which."""
+    """Start the gateway, which serves all models of this project behind one port; returns a line with its address."""
     registry = Registry(root)
     start = ServerSettings(
         GATEWAY, "", serving.host, serving.gateway_port, "", 0.0, lambda _h, _p, fd: launch_gateway(fd, serving, root)
     )
 
-    def ready(made: ServerRecord) -> None:
-        _await_models(made.url, GATEWAY, registry, serving, time.monotonic() + serving.start_timeout_s)
+    def ready(started: ServerRecord) -> None:
+        _await_models(started.url, GATEWAY, registry, serving, time.monotonic() + serving.start_timeout_s)
 
-    record, lived = _kept(registry, GATEWAY, start, ready)
+    record, lived = _start_persistent(registry, GATEWAY, start, ready)
     return f"every served model {'already answers' if lived else 'answers'} at {record.url} (process {record.pid})"
 
 
-def _kept(
+def _start_persistent(
     registry: Registry, name: str, settings: ServerSettings, ready: Callable[[ServerRecord], object]
 ) -> tuple[ServerRecord, bool]:
-    """A ready server that stays until :func:`down`, and whether it lived before; one that fails is ended."""
+    """Start a server that runs until :func:`down` and wait until it is ready; stop it if that fails.
+
+    Returns:
+        The record, and whether the server was running before.
+    """
     before = registry.living(name)
-    record, lease = registry.join(name, settings, stay=True)
+    record, lease = registry.acquire(name, settings, keep_alive=True)
     try:
         ready(record)
     except BaseException:
@@ -288,19 +297,21 @@ def _kept(
             registry.stop(name)
         raise
     finally:
-        registry.leave(name, lease)
+        registry.release(name, lease)
     return record, before is not None
 
 
-def status(root: Path) -> Answer:
-    """One line a living server: name, address, engine, process, age, leases."""
+def server_status(root: Path) -> Answer:
+    """One line per living server: name, address, engine, process, age, leases."""
     registry = Registry(root)
     lines, rows = [], []
     for record in filter(None, map(registry.living, registry.names())):
-        kept = "until `paco serve down`" if registry.is_kept(record.name) else "until nobody leases it"
+        lifetime = "until `paco serve down`" if registry.is_persistent(record.name) else "until nobody leases it"
         age, leases = int(time.time() - record.started), registry.leases(record.name)
-        rows.append({**to_jsonable(record), "age_s": age, "leases": leases, "kept": registry.is_kept(record.name)})
-        cells = f"process {record.pid}", f"up {age} s", f"{leases} leases", kept
+        rows.append(
+            {**to_jsonable(record), "age_s": age, "leases": leases, "kept": registry.is_persistent(record.name)}
+        )
+        cells = f"process {record.pid}", f"up {age} s", f"{leases} leases", lifetime
         lines.append((record.name, record.url, record.engine, *cells))
     return Answer("\n".join(text_table(lines)) or "no reward model is served; `paco serve up` starts one", rows)
 
@@ -310,21 +321,21 @@ def _chosen(registry: Registry, name: str | None, names: list[str]) -> str:
         if not names:
             raise ServingError("no server is known here; `paco serve up` starts one")
         return names[-1]
-    matching = [known for known in registry.names() if name in known]
-    if len(matching) != 1:
-        known = ", ".join(registry.names()) or "none"
-        raise ServingError(f"{name!r} names {len(matching)} servers; known are: {known}")
-    return matching[0]
+    matches = [existing for existing in registry.names() if name in existing]
+    if len(matches) != 1:
+        existing = ", ".join(registry.names()) or "none"
+        raise ServingError(f"{name!r} names {len(matches)} servers; known are: {existing}")
+    return matches[0]
 
 
 def logs(root: Path, name: str | None = None) -> str:
-    """The end of a server's log; of the latest one when ``name`` (or a part of it) is not given."""
+    """The end of the log of a server, or of the latest server if ``name`` (or a part of it) is None."""
     registry = Registry(root)
     return tail(registry.log(_chosen(registry, name, registry.names())), size=20_000)
 
 
 def down(root: Path, name: str | None = None) -> str:
-    """Stop one server, or all living ones when ``name`` is not given; says what was stopped."""
+    """Stop one server, or all living servers if ``name`` is None; returns one line for each."""
     registry = Registry(root)
     names = [_chosen(registry, name, [])] if name is not None else registry.names()
     stopped = [record for record in map(registry.stop, names) if record is not None]
@@ -333,9 +344,9 @@ def down(root: Path, name: str | None = None) -> str:
 
 
 def check_served(folder: Path, root: Path, serving: ServingParams) -> CheckReport:
-    """Ask the living server of the model in ``folder`` for its name and its golden pairs; starts nothing."""
+    """Check name and golden scores of the living server of the model in ``folder``, without starting a server."""
     try:
-        model = served_name(fingerprint(folder, root))
+        model = served_name(model_fingerprint(folder, root))
         endpoint = RewardEndpoint.living(folder, serving, root)
     except DataError as error:
         return CheckReport(HEALTHY, False, "WARN", str(error))

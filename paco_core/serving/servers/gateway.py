@@ -1,8 +1,8 @@
-"""Several models behind one port: a request goes to the server of the model that it names.
+"""Gateway: several models behind one port. It forwards each request to the server of the requested model.
 
-The routes are the project's registry, read at every request: a server that comes or goes needs no word to the
-gateway. Bodies pass unchanged in both directions; the answer is streamed. Limits are checked before anything is
-passed on, so that an engine without limits of its own gets them here.
+The routes are the project's registry, which is read at every request, so servers may start and stop at any time. Bodies
+are forwarded unchanged, and responses are streamed. The gateway checks limits before it forwards a request, because
+some engines have no limits.
 
 Started as ``python -m paco_core.serving.servers.gateway --root DIR --fd N``; see
 :func:`paco_core.serving.servers.endpoint.gateway`.
@@ -33,47 +33,47 @@ from starlette.routing import Route
 from paco_core.io.local_server import serve
 from paco_core.io.numbers import decimal, whole
 from paco_core.serving.engines.pictures import head, payload
-from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, bodies, body_of
+from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, body_budget, body_of
 from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
 from paco_core.serving.servers.registry import GATEWAY, Registry
 
-PROBE_S = 5.0  # a server's time to say how it is
-RETRY_AFTER_S = 2  # a supervisor sees within a second that its server died, and an embedded one starts in a few
+PROBE_S = 5.0  # timeout of a health check
+RETRY_AFTER_S = 2  # a supervisor notices a dead server within a second; an embedded server starts in seconds
 #: Headers of one hop; ``origin`` goes with ``host``, and was compared with it here.
 OURS = frozenset({"connection", "content-length", "host", "keep-alive", "origin", "transfer-encoding", "upgrade"})
 log = logging.getLogger("paco.serving")
 
 
 def routes(registry: Registry) -> dict[str, str | None]:
-    """Address of each model that is served in this project; None where its server died and left its record."""
-    found: dict[str, str | None] = {}
+    """The address of each model that is served in this project; None if its server has died."""
+    addresses: dict[str, str | None] = {}
     for name in registry.names():
         if name != GATEWAY and registry.is_recorded(name):
             record = registry.living(name)
-            found[name] = None if record is None else record.url
-    return found
+            addresses[name] = None if record is None else record.url
+    return addresses
 
 
 class Gateway:
     """The state behind the handlers.
 
     Args:
-        where: the address of each model, None where it is down; asked at every request.
-        known: names of models that were served here and may be again.
+        addresses: returns the address of each model, None for one that is down; called at every request.
+        known_models: returns the names of models that were served here and may be served again.
         timeout_s: seconds to wait for a model's answer.
     """
 
     def __init__(
         self,
-        where: Callable[[], Mapping[str, str | None]],
+        addresses: Callable[[], Mapping[str, str | None]],
         *,
         timeout_s: float,
-        known: Callable[[], Collection[str]] = tuple,
+        known_models: Callable[[], Collection[str]] = tuple,
         api_key: str | None = None,
     ) -> None:
-        self.where, self.known, self.api_key = where, known, api_key
-        self.bodies = bodies()
-        # On a reused connection, a late or repeated answer would go to another caller.
+        self.addresses, self.known_models, self.api_key = addresses, known_models, api_key
+        self.body_budget = body_budget()
+        # On a reused connection, another caller could receive a late or repeated answer.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self.client = httpx.AsyncClient(
             timeout=httpx.Timeout(timeout_s, connect=PROBE_S), limits=limits, trust_env=False
@@ -84,41 +84,40 @@ class Gateway:
             "paco_gateway_requests", "Requests by model and status", labels, registry=self._metrics
         )
         self._seconds = Histogram("paco_gateway_seconds", "Time to the first byte", ["model"], registry=self._metrics)
-        self._refused = Counter("paco_gateway_refused", "Refusals by cause", ["cause"], registry=self._metrics)
+        self._refusals = Counter("paco_gateway_refused", "Refusals by cause", ["cause"], registry=self._metrics)
 
     def metrics(self) -> bytes:
         return generate_latest(self._metrics)
 
     def count_refusal(self, error: RequestError) -> None:
-        self._refused.labels(error.code).inc()
+        self._refusals.labels(error.code).inc()
 
     def address(self, model: str) -> str:
-        """Where a model is served now.
+        """The present address of a model.
 
         Raises:
-            RequestError: 503 for one that is down, 404 for one that was never served here.
+            RequestError: 503 when it is down, 404 when it was never served here.
         """
-        if (url := self.where().get(model)) is None:
+        if (url := self.addresses().get(model)) is None:
             raise self.missing(model)
         return url
 
     def missing(self, model: str) -> RequestError:
-        """What to answer for a model without an address: it may come again, or it was never served here."""
-        where = self.where()
-        if model in where or model in self.known():
+        """The error for a model without an address: 503 if it may be served again, 404 if it was never served here."""
+        addresses = self.addresses()
+        if model in addresses or model in self.known_models():
             return _down(model, "it is not served at the moment; `paco serve up` serves it")
-        served = ", ".join(repr(name) for name, url in sorted(where.items()) if url is not None) or "none"
+        served = ", ".join(repr(name) for name, url in sorted(addresses.items()) if url is not None) or "none"
         return RequestError(404, f"model {model!r} is not served here; served are: {served}", "model_not_found")
 
     async def forward(self, request: Request) -> Response:
-        """Pass a request on to the server of its model.
+        """Forward a request to the server of its model.
 
         Raises:
-            RequestError: 400 for what is no request of the protocol, 404 for a model that was never served here, 503
-                where its server is down or the gateway busy, 502 where it breaks off, 504 where it does not answer in
-                time.
+            RequestError: 400 for an invalid request, 404 for a model that was never served here, 502 when the server
+                closes the connection, 503 when the server is down or the gateway busy, 504 after the timeout.
         """
-        async with body_of(request, self.bodies) as body:
+        async with body_of(request, self.body_budget) as body:
             return await self._pass_on(request, body)
 
     async def _pass_on(self, request: Request, body: bytes) -> Response:
@@ -129,8 +128,8 @@ class Gateway:
         await asyncio.to_thread(check_pictures, question.pictures_and_text()[0])
         headers = {name: value for name, value in request.headers.items() if name not in OURS}
         try:
-            onward = self.client.build_request(request.method, url, content=body, headers=headers)
-            answer = await self.client.send(onward, stream=True)
+            forwarded = self.client.build_request(request.method, url, content=body, headers=headers)
+            answer = await self.client.send(forwarded, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             self._requests.labels(model, "503").inc()
             raise _down(model, f"its server is down ({type(error).__name__})") from None
@@ -143,13 +142,15 @@ class Gateway:
             raise RequestError(502, message, "server_down") from None
         self._requests.labels(model, str(answer.status_code)).inc()
         self._seconds.labels(model).observe(time.perf_counter() - began)
-        kept = {name: value for name, value in answer.headers.items() if name not in OURS}
-        if "content-length" in answer.headers:  # so that half a body is seen to be half
-            kept["content-length"] = answer.headers["content-length"]
-        return StreamingResponse(answer.aiter_raw(), answer.status_code, kept, background=BackgroundTask(answer.aclose))
+        response_headers = {name: value for name, value in answer.headers.items() if name not in OURS}
+        if "content-length" in answer.headers:  # clients detect an incomplete body
+            response_headers["content-length"] = answer.headers["content-length"]
+        return StreamingResponse(
+            answer.aiter_raw(), answer.status_code, response_headers, background=BackgroundTask(answer.aclose)
+        )
 
-    async def ask(self, server: str | None, path: str, request: Request) -> dict[str, Any] | None:
-        """The JSON object at a path of a server; None when it is down or does not answer."""
+    async def fetch_json(self, server: str | None, path: str, request: Request) -> dict[str, Any] | None:
+        """The JSON object at a path of a server; None if the server does not answer."""
         if server is None:
             return None
         key = request.headers.get("authorization")
@@ -162,17 +163,22 @@ class Gateway:
         return value if isinstance(value, dict) else None
 
     async def models(self, request: Request) -> dict[str, Any]:
-        """The cards of all models whose servers answer."""
-        lists = await asyncio.gather(*(self.ask(url, "/v1/models", request) for url in self.where().values()))
-        return {"object": "list", "data": [card for one in lists if one is not None for card in one.get("data", [])]}
+        """The models of all servers that answer."""
+        responses = await asyncio.gather(
+            *(self.fetch_json(url, "/v1/models", request) for url in self.addresses().values())
+        )
+        return {
+            "object": "list",
+            "data": [card for cards in responses if cards is not None for card in cards.get("data", [])],
+        }
 
     async def health(self, request: Request) -> dict[str, dict[str, str | None]]:
         """ "ok" or "down" for each model."""
-        where = self.where()
-        answers = await asyncio.gather(*(self.ask(url, "/health", request) for url in where.values()))
+        addresses = self.addresses()
+        answers = await asyncio.gather(*(self.fetch_json(url, "/health", request) for url in addresses.values()))
         return {
             name: {"status": "down" if answer is None else "ok", "url": url}
-            for (name, url), answer in zip(where.items(), answers, strict=True)
+            for (name, url), answer in zip(addresses.items(), answers, strict=True)
         }
 
 
@@ -181,7 +187,7 @@ def _down(model: str, why: str) -> RequestError:
 
 
 def check_pictures(urls: Sequence[str]) -> None:
-    """Let a request pass whose pictures are small and in data URLs. The gateway does not decode their pixels.
+    """Check that the images of a request are data URLs within the size limit. Their pixels are not decoded.
 
     Raises:
         RequestError: 400.
@@ -190,7 +196,7 @@ def check_pictures(urls: Sequence[str]) -> None:
         head(payload(url))
 
 
-def build_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
+def build_gateway_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
     """The application: ``/v1/chat/completions``, ``/v1/models``, ``/health``, ``/metrics``.
 
     Args:
@@ -216,8 +222,8 @@ def build_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
 
     async def health(request: Request) -> Response:
         models = await gateway.health(request)
-        well = bool(models) and all(one["status"] == "ok" for one in models.values())
-        return as_json({"status": "ok" if well else "degraded", "models": models}, 200 if well else 503)
+        is_healthy = bool(models) and all(state["status"] == "ok" for state in models.values())
+        return as_json({"status": "ok" if is_healthy else "degraded", "models": models}, 200 if is_healthy else 503)
 
     async def health_of(request: Request) -> Response:
         model = request.path_params["model"]
@@ -238,7 +244,7 @@ def build_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
             Route("/health/{model}", health_of),
             Route("/metrics", metrics),
         ],
-        middleware=[Middleware(SameSite, host=host, refused=gateway.count_refusal)],
+        middleware=[Middleware(SameSite, host=host, on_refusal=gateway.count_refusal)],
         exception_handlers=ERRORS,
         lifespan=lifespan,
     )
@@ -256,11 +262,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     registry = Registry(args.root)
     gateway = Gateway(
         lambda: routes(registry),
-        known=lambda: {*registry.names()} - {GATEWAY},
+        known_models=lambda: {*registry.names()} - {GATEWAY},
         timeout_s=args.timeout,
         api_key=os.environ.get(API_KEY),
     )
-    serve(build_app(gateway, args.host), socket.socket(fileno=args.fd))
+    serve(build_gateway_app(gateway, args.host), socket.socket(fileno=args.fd))
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ TAIL_BYTES = 3000  # of a server's log, in the message of a failed start
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Whoever connects waits until a server accepts.
+    """A listening socket; port 0 selects a free port. Clients can connect before a server accepts.
 
     Raises:
-        ServingError: when the port is taken, naming the process that holds it.
+        ServingError: when the port is in use, with the process that uses it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
-        bound.listen()  # only a listening socket keeps its port to itself
+        bound.listen()  # reserves the port
     except OSError as error:
         bound.close()
         if error.errno != errno.EADDRINUSE:
@@ -42,7 +42,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def port_holder(port: int) -> str:
-    """The process that listens on a TCP port, as "process 12 (python -m ...)", as far as this system shows it."""
+    """The process that listens on a TCP port, for example "process 12 (python -m ...)", if the system shows it."""
     import psutil
 
     try:
@@ -58,19 +58,34 @@ def port_holder(port: int) -> str:
 def spawn_supervisor(
     launch: Launch,
     bound: socket.socket | None,
-    home: Path,
+    server_dir: Path,
     lock: Path,
-    linger_s: float,
-    held: Sequence[int] = (),
+    idle_timeout_s: float,
+    inherited: Sequence[int] = (),
 ) -> int:
-    """Start an engine under a supervisor (:mod:`paco_core.serving.servers.supervisor`), which takes over ``bound``.
+    """Start an engine under a supervisor (:mod:`paco_core.serving.servers.supervisor`).
 
-    Returns the supervisor's process id. It keeps the descriptors ``held`` (locks of GPUs) open while it lives.
-    ``home/alive`` is locked until the supervisor has ended, whatever ends it.
+    ``server_dir/alive`` is locked until the supervisor has ended.
+
+    Args:
+        bound: socket that the supervisor and the engine inherit.
+        server_dir: folder of the server in the registry.
+        lock: lock file of the registry.
+        idle_timeout_s: seconds without a lease after which the server stops.
+        inherited: other file descriptors that stay open while the supervisor lives (leases of GPUs).
+
+    Returns:
+        The process id of the supervisor.
     """
     descriptors = () if bound is None else (bound.fileno(),)
-    with hold(home / "alive") as alive, (home / "server.log").open("wb") as log:
-        command = [sys.executable, str(Path(__file__).with_name("supervisor.py")), str(home), str(lock), str(linger_s)]
+    with hold(server_dir / "alive") as alive, (server_dir / "server.log").open("wb") as log:
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("supervisor.py")),
+            str(server_dir),
+            str(lock),
+            str(idle_timeout_s),
+        ]
         command += [*map(str, descriptors or "-"), *launch.command]
         supervisor = subprocess.Popen(
             command,
@@ -78,7 +93,7 @@ def spawn_supervisor(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(alive.fileno(), *descriptors, *held),
+            pass_fds=(alive.fileno(), *descriptors, *inherited),
             start_new_session=True,
         )
     _wait_in_background(supervisor)
@@ -86,14 +101,14 @@ def spawn_supervisor(
 
 
 def _wait_in_background(process: subprocess.Popen[bytes]) -> None:
-    """Collect the exit status when it comes, so that no zombie stays."""
+    """Wait for the process in a thread, so it does not become a zombie."""
     import threading
 
     threading.Thread(target=process.wait, name=f"wait-{process.pid}", daemon=True).start()
 
 
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
-    """The last bytes of a log, from a line's start."""
+    """The last ``size`` bytes of a log, from the start of a line."""
     if not path.is_file():
         return ""
     data = path.read_bytes()

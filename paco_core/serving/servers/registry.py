@@ -1,8 +1,8 @@
-"""Which servers live: one folder a served name below ``.paco/serving``, guarded by file locks.
+"""Registry of servers: one folder per served name below ``.paco/serving``, protected by file locks.
 
-``<name>/server.json`` says where the server listens, ``alive`` is locked while its supervisor lives,
-``leases/`` holds one locked file a user, ``stay`` marks a server that people started, ``server.log``
-is what it printed. Whether something lives is shown by locks, never by process ids, which are reused.
+``<name>/server.json`` contains the address of the server. ``alive`` is locked while its supervisor lives. ``leases/``
+contains one locked file per user. ``stay`` marks a server that a user started, and ``server.log`` is its output. Locks
+show which processes live, because process ids are reused.
 """
 
 from __future__ import annotations
@@ -41,17 +41,21 @@ class ServerRecord:
     engine: str
     model: str
     started: float
-    dtype: str = ""  # number format that it reckons in
-    code: str = ""  # digest of what computes its scores: our code, or the packages of its engine's environment
-    device: str = ""  # kind that it computes on
-    limits: str = ""  # digest of what it refuses to answer
+    dtype: str = ""  # number format of the computation
+    code: str = ""  # digest of paco's code, or of the packages in the engine's environment
+    device: str = ""  # kind of device
+    limits: str = ""  # digest of the limits on requests
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to start a server where none of its name lives: ``launch(host, port, descriptor)`` gives the command.
+    """Settings to start a server.
 
-    It ends when nobody has leased it for ``linger_s`` seconds.
+    Attributes:
+        idle_timeout_s: seconds without a lease after which it stops.
+        launch: returns the command, from host, port and descriptor of the bound socket.
+        gpus: number of GPUs.
+        limits: digest of the limits on requests.
     """
 
     engine: str
@@ -59,27 +63,27 @@ class ServerSettings:
     host: str
     port: int
     dtype: str
-    linger_s: float
+    idle_timeout_s: float
     launch: Callable[[str, int, int], Launch]
     code: str = ""
-    gpus: int = 0  # that it computes on
+    gpus: int = 0
     device: str = ""
     limits: str = ""
 
     def differs(self, record: ServerRecord) -> str | None:
-        """Why a living server is not the one that this would start, None where it is: its answers would be others.
+        """The difference of a living server that would change its answers; None if there is none.
 
-        Depends on: weights, code, engine, number format, device, and what is refused. Holds: the name, which carries
-        the weights' fingerprint and by which the record was found, and the other five. What moves scores by rounding
-        at most (threads, batches, how many GPUs) is left out, and so is where it listens.
+        Compared are code, engine, number format, device and limits. The weights are equal, because the name of the
+        record contains their fingerprint. Threads, batches and the number of GPUs change scores by rounding only, so
+        they are not compared, nor is the address.
         """
         if (record.engine, record.dtype) != (self.engine, self.dtype):
             return f"is {record.engine} {record.dtype}, params.yaml asks for {self.engine} {self.dtype}"
         if record.device != self.device:
             return f"computes on {record.device or 'an unknown device'}, params.yaml asks for {self.device}"
         if record.limits != self.limits:
-            return "refuses other questions than max_model_len of execution.serving says now"
-        return "runs other code than this project holds now" if record.code != self.code else None
+            return "has another limit than max_model_len of execution.serving"
+        return "runs other code than that of this project" if record.code != self.code else None
 
 
 class Registry:
@@ -90,152 +94,170 @@ class Registry:
         self.folder = self.root / FOLDER
         self._lock = self.folder / "lock"
 
-    def home(self, name: str) -> Path:
+    def server_dir(self, name: str) -> Path:
         return self.folder / name
 
     def log(self, name: str) -> Path:
-        return self.home(name) / "server.log"
+        return self.server_dir(name) / "server.log"
 
     def guard(self) -> AbstractContextManager[object]:
-        """Hold the registry's lock."""
+        """Lock the registry."""
         return locked(self._lock)
 
     def names(self) -> list[str]:
-        """Every name that has a folder, living or not, the last used last."""
-        homes = [path.parent for path in self.folder.glob("*/server.log")]
-        return [home.name for home in sorted(homes, key=lambda h: (h / "server.log").stat().st_mtime)]
+        """All names that have a folder, also of ended servers, the last used last."""
+        server_dirs = [path.parent for path in self.folder.glob("*/server.log")]
+        return [server_dir.name for server_dir in sorted(server_dirs, key=lambda h: (h / "server.log").stat().st_mtime)]
 
     def is_recorded(self, name: str) -> bool:
-        """Whether a server of that name was started and not ended since: it lives, or it died."""
-        return (self.home(name) / "server.json").is_file()
+        """Whether a server of that name was started and not stopped since: it lives, or it died."""
+        return (self.server_dir(name) / "server.json").is_file()
 
     def living(self, name: str) -> ServerRecord | None:
         """The record of a server whose supervisor lives."""
-        if not self.is_recorded(name) or not is_held(self.home(name) / "alive"):
+        if not self.is_recorded(name) or not is_held(self.server_dir(name) / "alive"):
             return None
         try:
-            return ServerRecord(**read_json(self.home(name) / "server.json"))
+            return ServerRecord(**read_json(self.server_dir(name) / "server.json"))
         except DataError:
             if self.is_recorded(name):
                 raise
             return None  # it ended at this moment
 
     def leases(self, name: str) -> int:
-        return sum(is_held(path) for path in (self.home(name) / "leases").glob("*"))
+        return sum(is_held(path) for path in (self.server_dir(name) / "leases").glob("*"))
 
-    def is_kept(self, name: str) -> bool:
-        return (self.home(name) / "stay").exists()
+    def is_persistent(self, name: str) -> bool:
+        return (self.server_dir(name) / "stay").exists()
 
-    def join(self, name: str, recipe: ServerSettings, stay: bool = False) -> tuple[ServerRecord, IO[bytes]]:
-        """Take a lease of a living server of that name, or start one; safe in a race of many processes.
+    def acquire(self, name: str, settings: ServerSettings, keep_alive: bool = False) -> tuple[ServerRecord, IO[bytes]]:
+        """Lease the living server of a name, or start one. Many processes may call this at the same time.
 
-        Returns the record and the lease: a locked file that is held while open.
+        A server with other settings (:meth:`ServerSettings.differs`) is stopped first, unless it is in use.
 
-        One of another engine, number format or code ends first, unless it is in use.
+        Args:
+            keep_alive: keep the server until :meth:`stop`.
+
+        Returns:
+            The record, and the lease: a file that is locked while it is open.
 
         Raises:
-            ServingError: when the port is taken, the engine is missing, or such a server is in use.
+            ServingError: when the port is in use, the engine is missing, or a server with other settings is in use.
         """
         deadline = time.monotonic() + STOP_S
         while True:
             with self.guard():
                 record = self.living(name)
-                if record is not None and (differs := recipe.differs(record)):
-                    self._refuse_in_use(record, differs)
-                    self._retire(name)
+                if record is not None and (differs := settings.differs(record)):
+                    self._validate_unused(record, differs)
+                    self._terminate(name)
                     record = None
-                if record is not None or not is_held(self.home(name) / "alive"):
-                    return self._enter(name, record, recipe, stay)
+                if record is not None or not is_held(self.server_dir(name) / "alive"):
+                    return self._acquire_lease(name, record, settings, keep_alive)
             if time.monotonic() > deadline:  # a predecessor is still ending; it may need the lock for that
                 raise ServingError(f"server {name} does not stop; see {self.log(name)}")
             time.sleep(0.02)
 
-    def _refuse_in_use(self, record: ServerRecord, differs: str) -> None:
-        if self.is_kept(record.name) or self.leases(record.name):
+    def _validate_unused(self, record: ServerRecord, differs: str) -> None:
+        if self.is_persistent(record.name) or self.leases(record.name):
             raise ServingError(
                 f"server {record.name} (process {record.pid}) {differs}, and is in use; wait until it ends, or end it "
                 f"with `paco serve down {record.name}`"
             )
 
-    def _enter(
-        self, name: str, record: ServerRecord | None, recipe: ServerSettings, stay: bool
+    def _acquire_lease(
+        self, name: str, record: ServerRecord | None, settings: ServerSettings, keep_alive: bool
     ) -> tuple[ServerRecord, IO[bytes]]:
-        home = self.home(name)
-        lease = hold(home / "leases" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        server_dir = self.server_dir(name)
+        lease = hold(server_dir / "leases" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
         if record is None:
-            (home / "stay").unlink(missing_ok=True)
+            (server_dir / "stay").unlink(missing_ok=True)
             try:
-                record = self._start(name, recipe)
+                record = self._start(name, settings)
             except BaseException:
-                release(lease)
+                end_lease(lease)
                 raise
-        if stay:
-            (home / "stay").touch()
+        if keep_alive:
+            (server_dir / "stay").touch()
         return record, lease
 
-    def _start(self, name: str, recipe: ServerSettings) -> ServerRecord:
-        home = self.home(name)
-        if not is_loopback(recipe.host) and not os.environ.get(API_KEY):
+    def _start(self, name: str, settings: ServerSettings) -> ServerRecord:
+        server_dir = self.server_dir(name)
+        if not is_loopback(settings.host) and not os.environ.get(API_KEY):
             raise ServingError(
-                f"execution.serving.host {recipe.host} lets other machines in; set {API_KEY} to a secret, here and "
+                f"execution.serving.host {settings.host} lets other machines in; set {API_KEY} to a secret, here and "
                 "for the clients, or serve on 127.0.0.1"
             )
-        with bind(recipe.host, recipe.port) as bound, for_server(recipe.gpus, f"server {name}") as (visible, held):
-            host, port = bound.getsockname()[:2]
-            start = recipe.launch(host, port, bound.fileno())
+        with (
+            bind(settings.host, settings.port) as listener,
+            for_server(settings.gpus, f"server {name}") as (visible, gpu_descriptors),
+        ):
+            host, port = listener.getsockname()[:2]
+            start = settings.launch(host, port, listener.fileno())
             start = replace(start, environment={**start.environment, **visible})
             if not start.inherits:
-                bound.close()
-            pid = spawn_supervisor(start, bound if start.inherits else None, home, self._lock, recipe.linger_s, held)
+                listener.close()
+            pid = spawn_supervisor(
+                start,
+                listener if start.inherits else None,
+                server_dir,
+                self._lock,
+                settings.idle_timeout_s,
+                gpu_descriptors,
+            )
         address = f"[{host}]" if ":" in host else host
         url, now = f"http://{address}:{port}", time.time()
-        made = recipe.dtype, recipe.code, recipe.device, recipe.limits
-        record = ServerRecord(name, url, pid, recipe.engine, recipe.model, now, *made)
-        write_json(home / "server.json", asdict(record))
+        identity = settings.dtype, settings.code, settings.device, settings.limits
+        record = ServerRecord(name, url, pid, settings.engine, settings.model, now, *identity)
+        write_json(server_dir / "server.json", asdict(record))
         return record
 
-    def leave(self, name: str, lease: IO[bytes], *, lingers: bool = False) -> None:
-        """Give a lease back; the last one out stops the server, unless people keep it or it lingers for the next."""
+    def release(self, name: str, lease: IO[bytes], *, keep_idle: bool = False) -> None:
+        """Release a lease. Without other leases the server stops, unless it is persistent.
+
+        Args:
+            keep_idle: let the server wait for the next lease until its idle timeout.
+        """
         with self.guard():
-            release(lease)
-            if lingers or self.is_kept(name) or self.leases(name):
+            end_lease(lease)
+            if keep_idle or self.is_persistent(name) or self.leases(name):
                 return
-            record = self._retire(name)
+            record = self._terminate(name)
         if record is not None:
             self._wait_dead(name)
 
     def stop(self, name: str) -> ServerRecord | None:
-        """Stop a server even where others use it; None when none lives."""
+        """Stop a server, also if it is in use; None if none lives."""
         with self.guard():
-            (self.home(name) / "stay").unlink(missing_ok=True)
-            record = self._retire(name)
+            (self.server_dir(name) / "stay").unlink(missing_ok=True)
+            record = self._terminate(name)
         if record is not None:
             self._wait_dead(name)
         return record
 
-    def _retire(self, name: str) -> ServerRecord | None:
+    def _terminate(self, name: str) -> ServerRecord | None:
         record = self.living(name)
-        (self.home(name) / "server.json").unlink(missing_ok=True)
+        (self.server_dir(name) / "server.json").unlink(missing_ok=True)
         if record is not None:
             os.kill(record.pid, signal.SIGTERM)
         return record
 
     def _wait_dead(self, name: str) -> None:
         deadline = time.monotonic() + STOP_S
-        while is_held(self.home(name) / "alive"):
+        while is_held(self.server_dir(name) / "alive"):
             if time.monotonic() > deadline:
                 raise ServingError(f"server {name} does not stop; see {self.log(name)}")
             time.sleep(0.02)
 
 
-def release(lease: IO[bytes]) -> None:
+def end_lease(lease: IO[bytes]) -> None:
     """End a lease."""
     Path(lease.name).unlink(missing_ok=True)
     lease.close()
 
 
 def remove_stale(root: Path) -> list[str]:
-    """Remove leases whose holders have gone and records whose supervisors have gone; one line each.
+    """Remove leases of dead processes and records of dead supervisors; returns one line for each.
 
     A supervisor removes its own leases. If the supervisor itself was killed, this function does it.
     """
@@ -244,14 +266,14 @@ def remove_stale(root: Path) -> list[str]:
         return []
     removed = []
     with registry.guard():
-        for home in sorted(path for path in registry.folder.iterdir() if path.is_dir()):
-            for lease in sorted((home / "leases").glob("*")):
+        for server_dir in sorted(path for path in registry.folder.iterdir() if path.is_dir()):
+            for lease in sorted((server_dir / "leases").glob("*")):
                 if remove_unless_held(lease):
-                    removed.append(f"{home.name}: lease {lease.name} expired, its holder has gone")
-            if (home / "server.json").is_file() and not is_held(home / "alive"):
-                (home / "server.json").unlink()
-                (home / "stay").unlink(missing_ok=True)
-                removed.append(f"{home.name}: its supervisor has gone, the record is removed")
+                    removed.append(f"{server_dir.name}: lease {lease.name} expired, its holder has gone")
+            if (server_dir / "server.json").is_file() and not is_held(server_dir / "alive"):
+                (server_dir / "server.json").unlink()
+                (server_dir / "stay").unlink(missing_ok=True)
+                removed.append(f"{server_dir.name}: its supervisor has gone, the record is removed")
     return removed
 
 

@@ -1,11 +1,11 @@
-"""Keeps one server: runs it in a process group of its own and ends it when nobody has leased it for a while.
+"""Supervisor: runs one server in a separate process group, and stops it when it has no lease for a while.
 
-A lease is a file below ``home/leases`` that its holder has locked. The kernel drops the lock when the
-holder dies, however it dies, so that a killed trainer never leaves a server behind. A file ``home/stay``
-keeps a server that people started. The supervisor's own death ends the server too (parent-death signal).
+A lease is a file in ``server_dir/leases`` that its holder has locked. The kernel releases the lock when the holder
+dies, so a killed trainer never leaves a server running. A file ``server_dir/stay`` keeps a server that a user started.
+If the supervisor dies, the server ends too (parent-death signal).
 
-It is started by path and must cost no import time: it imports small files of the standard library's kind only.
-Arguments: home, lock file of the registry, seconds to linger, descriptor to pass on or "-", then the server's command.
+It is started by path and imports only small modules, so it starts fast. Arguments: server_dir, lock file of the
+registry, idle timeout in seconds, file descriptor to inherit or "-", and the server's command.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ GRACE_S = 5.0
 
 
 class Stopped(Exception):
-    """SIGTERM or SIGINT has come."""
+    """SIGTERM or SIGINT was received."""
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
     raise Stopped
 
 
-def leases(home: Path) -> list[Path]:
-    """Leases whose holders live; those of the dead are removed."""
-    return [path for path in (home / "leases").glob("*") if not remove_unless_held(path)]
+def leases(server_dir: Path) -> list[Path]:
+    """Leases whose holders live. Leases of dead processes are removed."""
+    return [path for path in (server_dir / "leases").glob("*") if not remove_unless_held(path)]
 
 
-def is_wanted(home: Path) -> bool:
-    return (home / "stay").exists() or bool(leases(home))
+def is_wanted(server_dir: Path) -> bool:
+    return (server_dir / "stay").exists() or bool(leases(server_dir))
 
 
-def _retire(home: Path, lock: Path) -> bool:
-    """Take the server out of the registry unless somebody wants it after all."""
+def _unregister(server_dir: Path, lock: Path) -> bool:
+    """Remove the server from the registry, unless it has a lease by now; whether it was removed."""
     with locked(lock):
-        if is_wanted(home):
+        if is_wanted(server_dir):
             return False
-        (home / "server.json").unlink(missing_ok=True)
+        (server_dir / "server.json").unlink(missing_ok=True)
         return True
 
 
-def _watch(server: subprocess.Popen[bytes], home: Path, lock: Path, linger_s: float) -> None:
-    """Return when the server has ended, or nobody has wanted it for ``linger_s`` seconds."""
+def _watch(server: subprocess.Popen[bytes], server_dir: Path, lock: Path, idle_timeout_s: float) -> None:
+    """Return when the server has ended, or had no lease for ``idle_timeout_s`` seconds."""
     last_wanted = time.monotonic()
     while server.poll() is None:
-        if is_wanted(home):
+        if is_wanted(server_dir):
             last_wanted = time.monotonic()
-        elif time.monotonic() - last_wanted >= linger_s and _retire(home, lock):
+        elif time.monotonic() - last_wanted >= idle_timeout_s and _unregister(server_dir, lock):
             return
         time.sleep(WATCH_S)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the server's group, then SIGKILL to what is left of it."""
+    """Send SIGTERM to the server's process group, then SIGKILL to the processes that remain."""
     for number, patience in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
         try:
             os.killpg(server.pid, number)
@@ -76,7 +76,13 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    home, lock, linger_s, descriptor, command = Path(argv[0]), Path(argv[1]), float(argv[2]), argv[3], argv[4:]
+    server_dir, lock, idle_timeout_s, descriptor, command = (
+        Path(argv[0]),
+        Path(argv[1]),
+        float(argv[2]),
+        argv[3],
+        argv[4:],
+    )
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     supervisor = os.getpid()
@@ -89,14 +95,14 @@ def main(argv: list[str]) -> int:
     if descriptor != "-":
         os.close(int(descriptor))
     try:
-        _watch(server, home, lock, linger_s)
+        _watch(server, server_dir, lock, idle_timeout_s)
     except Stopped:
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        ended = server.poll()
-        if ended is not None:
-            print(f"the server ended with exit status {ended}", flush=True)
+        exit_status = server.poll()
+        if exit_status is not None:
+            print(f"the server ended with exit status {exit_status}", flush=True)
         _end(server)
     return 0
 

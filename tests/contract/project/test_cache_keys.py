@@ -17,7 +17,7 @@ from paco_core.config.params import PolicyRecipe, RewardParams
 from paco_core.data.grids.grids import Painting
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt
-from paco_core.serving.servers.endpoint import recipe
+from paco_core.serving.servers.endpoint import server_settings
 from tests.support import cache_ingredients as given
 
 PAGE = "docs/explanation/caching.md"
@@ -48,7 +48,7 @@ def test_every_ingredient_is_changed_once(name: str) -> None:
 
 
 def of_serving(serving: Any, folder: Path) -> object:
-    made = recipe(given.files(folder / "model", config_json="a"), "name", serving, folder)
+    made = server_settings(given.files(folder / "model", config_json="a"), "name", serving, folder)
     return made.engine, made.dtype, made.device, made.code, made.limits
 
 

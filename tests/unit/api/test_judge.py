@@ -179,7 +179,7 @@ def test_a_server_is_asked_by_its_address() -> None:
             for first, second in combinations(images, 2)
         ]
         assert found[np.triu_indices(3, 1)] == pytest.approx(asked)
-        assert judge.explain(files[0], files[1]) == "Yes" and model.asks[-1].max_tokens == 128
+        assert judge.explain(files[0], files[1]) == "Yes" and model.requests[-1].max_tokens == 128
         assert math.isnan(judge.score(files[0], files[1], theme="mute"))
         with pytest.raises(DataError, match="device"):
             Judge(url, device="cpu")

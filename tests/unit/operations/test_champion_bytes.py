@@ -18,7 +18,7 @@ from paco_core.operations.promotion.champions import ADAPTER_TAG, CHAMPION, Cham
 from paco_core.operations.reevaluation import subject
 from paco_core.runtime.tracking.models import registered_name
 from paco_core.runtime.versions import VERSIONS_DIR, folder_of_version
-from paco_core.serving.servers.endpoint import fingerprint
+from paco_core.serving.servers.endpoint import model_fingerprint
 from tests.support import provenance_world as world
 from tests.support.promotion_stand import NAME, POLICY, Stand, made_stand
 
@@ -71,7 +71,7 @@ def test_what_is_read_by_md5_is_never_in_the_workspace(root: Path) -> None:
         clean_up()
         folder = bytes_of(root, champion)
         assert folder.is_relative_to(root / VERSIONS_DIR) and (folder / WEIGHTS).read_text() == "adapter"
-        assert fingerprint(folder, root) == champion.md5.removesuffix(".dir")
+        assert model_fingerprint(folder, root) == champion.md5.removesuffix(".dir")
 
 
 def test_a_version_that_was_never_promoted_is_not_believed_either(root: Path) -> None:

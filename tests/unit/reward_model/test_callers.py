@@ -20,7 +20,7 @@ from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.client import RewardClient
-from paco_core.serving.engines.answers import Answerer, Ask, ModelAnswer, counter
+from paco_core.serving.engines.answers import Answerer, GenerationRequest, ModelAnswer, counter
 from tests.support import reward_tiny, tiny_vlm
 from tests.support.serving_fakes import NAME, served
 
@@ -119,7 +119,9 @@ def test_training_asks_the_same_tokens(scorer: Scorer) -> None:
     instruction = render("theme", theme=THEME)
     item = tokenise(scorer.network, [Example("p", (FIRST, SECOND), instruction, "Yes. Both show a cat.")])[0]
     assert item.prompt.ids.tolist() == library_ids(scorer, instruction)
-    usage = counter(scorer.network)(Ask(PairQuery(FIRST, SECOND, instruction)), ModelAnswer("", "stop", num_tokens=3))
+    usage = counter(scorer.network)(
+        GenerationRequest(PairQuery(FIRST, SECOND, instruction)), ModelAnswer("", "stop", num_tokens=3)
+    )
     assert (usage.prompt, usage.completion) == (len(library_ids(scorer, instruction)), 3)
 
 

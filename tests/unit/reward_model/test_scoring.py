@@ -19,7 +19,7 @@ from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.vision import attend_in_one_call
 from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits, from_top_logprobs
-from paco_core.serving.engines.answers import Answerer, Ask, ModelAnswer
+from paco_core.serving.engines.answers import Answerer, GenerationRequest, ModelAnswer
 from paco_core.serving.protocol import RequestError
 from tests.support import reward_tiny, tiny_vlm
 
@@ -89,7 +89,7 @@ def test_greedy_answers_equal_the_librarys_generate(scorer: Scorer) -> None:
 
 
 def test_an_answer_that_is_cut_says_so(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(queries()[0], max_tokens=3)
+    ask = GenerationRequest(queries()[0], max_tokens=3)
     (cut,) = Answerer(scorer)([ask])
     assert isinstance(cut, ModelAnswer) and (cut.finish_reason, cut.num_tokens) == ("length", 3)
     first = int(library_logits(scorer, ask.query).argmax())
@@ -106,7 +106,7 @@ def test_logits_that_are_not_finite_are_no_answer_and_spare_their_neighbours(
     monkeypatch.setattr(scorer.network, "first_logits", lambda rows: logits[1:].expand(len(rows), -1))
     assert "not finite" in str(scorer.score(queries()[:1])[0].cause)
     monkeypatch.setattr(scorer, "first_logits", lambda _queries: logits)
-    good, bad = Answerer(scorer)([Ask(query) for query in queries()[:2]])
+    good, bad = Answerer(scorer)([GenerationRequest(query) for query in queries()[:2]])
     assert isinstance(good, ModelAnswer) and isinstance(bad, RequestError) and bad.code == "not_finite"
 
 

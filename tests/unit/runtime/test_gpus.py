@@ -262,11 +262,11 @@ def test_a_server_computes_on_its_own_gpu_and_holds_it_while_it_lives(project: P
     server = Launch([sys.executable, "-c", code], {**os.environ}, inherits=True)
     settings = ServerSettings("fake", "model", "127.0.0.1", 0, "float32", 0.0, lambda _h, _p, _d: server, gpus=1)
     registry = Registry(project)
-    _, lease = registry.join("paco-reward@a", settings)
+    _, lease = registry.acquire("paco-reward@a", settings)
     until(lambda: file.is_file() and file.read_text())
     lock = gpus._file(gpus._folder(), Gpu("2", "2"))
     assert file.read_text() == "2" and is_held(lock) and b"server paco-reward@a" in lock.read_bytes()
-    registry.leave("paco-reward@a", lease)
+    registry.release("paco-reward@a", lease)
     assert not is_held(lock)
     for lease in leases:
         lease.close()

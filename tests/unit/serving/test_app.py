@@ -19,9 +19,8 @@ from PIL import Image
 from paco_core.io.shards import encode_png
 from paco_core.serving import http_server
 from paco_core.serving.client import RewardClient
-from paco_core.serving.engines.transformers_app import build_app
-from paco_core.serving.servers.gateway import Gateway
-from paco_core.serving.servers.gateway import build_app as build_gateway
+from paco_core.serving.engines.transformers_app import build_scoring_app
+from paco_core.serving.servers.gateway import Gateway, build_gateway_app
 from tests.support.pictures import bomb
 from tests.support.serving_fakes import (
     CHAT,
@@ -44,12 +43,12 @@ def url_of(data: bytes) -> str:
 GOOD = url_of(encode_png(panel(1)))
 
 
-def request(images: list[str], text: str | None = "Same?", **more: Any) -> dict[str, Any]:
+def request(images: list[str], text: str | None = "Same?", **fields: Any) -> dict[str, Any]:
     content: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in images]
     if text is not None:
         content.append({"type": "text", "text": text})
     body = {"model": NAME, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "logprobs": True}
-    return {**body, "top_logprobs": 5, **more}
+    return {**body, "top_logprobs": 5, **fields}
 
 
 def post(url: str, body: bytes | dict[str, Any] | Iterator[bytes], **headers: str) -> tuple[int, dict[str, Any]]:
@@ -60,11 +59,11 @@ MODEL, BODY = FakeModel(), request([GOOD, GOOD])
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[list[str]]:
+def server_urls() -> Iterator[list[str]]:
     """A server, and a gateway before it."""
     with (
         served(MODEL) as (url, _),
-        listening(build_gateway(Gateway(lambda: {NAME: url}, timeout_s=60))) as gateway,
+        listening(build_gateway_app(Gateway(lambda: {NAME: url}, timeout_s=60))) as gateway,
     ):
         yield [url, gateway]
 
@@ -116,14 +115,14 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "body", "status", "code"), BAD, ids=[case[0] for case in BAD])
 def test_bad_requests_are_refused_in_openais_shape(
-    both: list[str], name: str, body: bytes | dict[str, Any], status: int, code: str
+    server_urls: list[str], name: str, body: bytes | dict[str, Any], status: int, code: str
 ) -> None:
-    for url in both:
-        got, answer = post(url, body)
-        assert (got, answer["error"]["code"]) == (status, code)
+    for url in server_urls:
+        actual_status, answer = post(url, body)
+        assert (actual_status, answer["error"]["code"]) == (status, code)
         assert answer["error"]["message"] and answer["error"]["type"] and len(json.dumps(answer)) < 3000
         assert name in answer["error"]["message"] or name not in dict(IGNORED)
-    assert post(both[1], BODY)[0] == 200  # both live
+    assert post(server_urls[1], BODY)[0] == 200  # both live
 
 
 def test_a_huge_body_is_refused_without_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +144,8 @@ def test_a_key_is_asked_for_where_one_is_set(monkeypatch: pytest.MonkeyPatch) ->
             assert not client.score(queries(1))[0].failed
 
 
-def test_a_request_that_crashes_the_model_is_a_failure_of_the_server(both: list[str]) -> None:
-    for url in both:
+def test_a_request_that_crashes_the_model_is_a_failure_of_the_server(server_urls: list[str]) -> None:
+    for url in server_urls:
         status, answer = post(url, request([GOOD, GOOD], "crash"))
         assert (status, answer["error"]["code"]) == (500, "model_failed")
 
@@ -156,7 +155,7 @@ def test_a_server_writes_no_number_that_json_does_not_know() -> None:
         http_server.as_json({"logprob": math.nan})
 
 
-REFUSED: list[tuple[dict[str, str], int, str]] = [
+REFUSALS: list[tuple[dict[str, str], int, str]] = [
     ({"Host": "evil.example:8000"}, 403, "host"),  # DNS rebinding
     ({"Host": "localhost.evil.example"}, 403, "host"),
     ({"Host": "127.0.0.1@evil.example"}, 403, "host"),
@@ -171,22 +170,22 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "status", "code"), REFUSED)
+@pytest.mark.parametrize(("headers", "status", "code"), REFUSALS)
 def test_what_a_page_of_another_site_can_send_is_refused(
-    both: list[str], headers: dict[str, str], status: int, code: str
+    server_urls: list[str], headers: dict[str, str], status: int, code: str
 ) -> None:
-    asked = len(MODEL.asks)
-    for url in both:
-        got, answer, _ = call(url, CHAT, BODY, **headers)
-        assert (got, answer["error"]["code"]) == (status, code) and answer["error"]["message"]
-    assert len(MODEL.asks) == asked
+    num_requests = len(MODEL.requests)
+    for url in server_urls:
+        actual_status, answer, _ = call(url, CHAT, BODY, **headers)
+        assert (actual_status, answer["error"]["code"]) == (status, code) and answer["error"]["message"]
+    assert len(MODEL.requests) == num_requests
 
 
-def test_what_our_own_programs_send_is_answered(both: list[str]) -> None:
-    status, body, _ = call(both[0], "/v1/nothing")
+def test_what_our_own_programs_send_is_answered(server_urls: list[str]) -> None:
+    status, body, _ = call(server_urls[0], "/v1/nothing")
     assert status == 404 and body["error"]["type"] == "invalid_request_error"
-    assert call(both[0], "/health")[1] == {"status": "ok", "model": NAME}
-    for url in both:
+    assert call(server_urls[0], "/health")[1] == {"status": "ok", "model": NAME}
+    for url in server_urls:
         port = url.rpartition(":")[2]
         for host in (f"127.0.0.1:{port}", f"LOCALHOST:{port}", "localhost", f"[::1]:{port}", "127.0.0.1:9000"):
             assert call(url, CHAT, BODY, Host=host)[0] == 200, host
@@ -197,7 +196,7 @@ def test_what_our_own_programs_send_is_answered(both: list[str]) -> None:
             assert call(url, path)[0] == 200  # Prometheus and probes send no Origin and no body
             assert call(url, path, Host="evil.example")[0] == 403
             assert call(url, path, Origin="https://evil.example")[0] == 403
-    metrics = call(both[0], "/metrics")[1]
+    metrics = call(server_urls[0], "/metrics")[1]
     assert 'paco_requests_total{status="200"}' in metrics and "paco_pictures_decoded_total" in metrics
 
 
@@ -213,7 +212,7 @@ def test_what_our_own_programs_send_is_answered(both: list[str]) -> None:
     ],
 )
 def test_the_name_that_a_server_was_given_is_its_own(listens: str, host: str, status: int) -> None:
-    with listening(build_app(fake_server(FakeModel()), listens)) as url:
+    with listening(build_scoring_app(fake_server(FakeModel()), listens)) as url:
         assert call(url, "/health", Host=host)[0] == status
 
 
@@ -231,25 +230,25 @@ def official() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_todays_openai_client_gets_a_score(both: list[str], before: int) -> None:
-    with openai.OpenAI(base_url=f"{both[before]}/v1", api_key="none", max_retries=0, timeout=60) as client:
+def test_todays_openai_client_gets_a_score(server_urls: list[str], before: int) -> None:
+    with openai.OpenAI(base_url=f"{server_urls[before]}/v1", api_key="none", max_retries=0, timeout=60) as client:
         assert [card.id for card in client.models.list()] == [NAME]
         answer = client.chat.completions.create(**official())
-    ask = MODEL.asks[-1]
-    assert (ask.max_tokens, ask.logprobs, ask.top) == (1, True, 20)
-    assert [picture.tobytes() for picture in (ask.query.first, ask.query.second)] == [
+    generation_request = MODEL.requests[-1]
+    assert (generation_request.max_tokens, generation_request.logprobs, generation_request.top) == (1, True, 20)
+    assert [picture.tobytes() for picture in (generation_request.query.first, generation_request.query.second)] == [
         panel(n).tobytes() for n in (3, 4)
     ]
     first = answer.choices[0].logprobs.content[0].top_logprobs  # type: ignore[union-attr,index]
     shares = {entry.token: math.exp(entry.logprob) for entry in first}
-    assert shares["Yes"] == pytest.approx(true_score(ask.query)) and answer.model == NAME
+    assert shares["Yes"] == pytest.approx(true_score(generation_request.query)) and answer.model == NAME
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
-    told = answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens
-    assert told == (len(THEME), len("Yes"), len(THEME) + len("Yes"))
+    token_counts = answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens
+    assert token_counts == (len(THEME), len("Yes"), len(THEME) + len("Yes"))
 
 
-def test_both_names_of_the_longest_answer(both: list[str]) -> None:
+def test_both_names_of_the_longest_answer(server_urls: list[str]) -> None:
     question = {name: official()[name] for name in ("model", "messages", "temperature")}
     for limits, tokens in (
         ({"max_completion_tokens": 7}, 7),
@@ -259,7 +258,7 @@ def test_both_names_of_the_longest_answer(both: list[str]) -> None:
         ({}, 128),
         ({"max_completion_tokens": 512}, 512),
     ):
-        assert post(both[1], {**question, **limits})[0] == 200 and MODEL.asks[-1].max_tokens == tokens
+        assert post(server_urls[1], {**question, **limits})[0] == 200 and MODEL.requests[-1].max_tokens == tokens
     for limits in ({"max_completion_tokens": 0}, {"max_tokens": 513}, {"max_completion_tokens": 2, "logprobs": True}):
-        status, answer = post(both[1], {**question, **limits})
+        status, answer = post(server_urls[1], {**question, **limits})
         assert status == 400 and "max" in answer["error"]["message"]

@@ -44,19 +44,19 @@ DEEP = b'{"model": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
 class Fault(NamedTuple):
-    """Something other than a score; ``again``: another try may help; ``fatal``: nobody gets a score any more."""
+    """Something other than a score; ``retryable``: another try may help; ``fatal``: nobody gets a score any more."""
 
     step: Step
-    again: bool = False
+    retryable: bool = False
     down: bool = False
     fatal: bool = False
 
 
 FAULTS = {
-    **{str(status): Fault(reply(status, b"oops"), again=True) for status in (409, 429, 500)},
-    **{str(status): Fault(reply(status, b""), again=True, down=True) for status in (502, 503)},
-    "dropped": Fault(hang_up, again=True, down=True),
-    "half": Fault(half, again=True, down=True),
+    **{str(status): Fault(reply(status, b"oops"), retryable=True) for status in (409, 429, 500)},
+    **{str(status): Fault(reply(status, b""), retryable=True, down=True) for status in (502, 503)},
+    "dropped": Fault(hang_up, retryable=True, down=True),
+    "half": Fault(half, retryable=True, down=True),
     "400": Fault(reply(400, b'{"error": {"message": "bad picture"}}')),
     **{str(status): Fault(reply(status, b"{}"), fatal=True) for status in (401, 403, 404)},
     "nested": Fault(reply(200, DEEP)),
@@ -74,22 +74,22 @@ def test_tries_scores_and_errors_after_any_sequence_of_faults(script: list[str],
         FAULTS[name].step if name in FAULTS else reply(200, completion(n / 100)) for n, name in enumerate(script, 1)
     ]
     steps += [reply(200, completion((len(script) + n) / 100)) for n in range(1, 7)]
-    sent: list[int] = []
-    known: dict[int, float] = {}
+    expected_texts: list[int] = []
+    known_scores: dict[int, float] = {}
 
     def is_fatal(question: int) -> bool:
         """Ask a question as it should be asked; whether the call ends with it."""
         for attempt in count():
-            sent.append(question)
-            fault = FAULTS.get(script[len(sent) - 1]) if len(sent) <= len(script) else None
+            expected_texts.append(question)
+            fault = FAULTS.get(script[len(expected_texts) - 1]) if len(expected_texts) <= len(script) else None
             if fault is None:
-                known[question] = len(sent) / 100
-            elif fault.again and (attempt < retries or (fault.down and wait_s > 0)):
+                known_scores[question] = len(expected_texts) / 100
+            elif fault.retryable and (attempt < retries or (fault.down and wait_s > 0)):
                 continue
             return fault is not None and fault.fatal
         raise AssertionError
 
-    asked = [PairQuery(panel(1), panel(2), str(n)) for n in range(3)]
+    pair_queries = [PairQuery(panel(1), panel(2), str(n)) for n in range(3)]
     patience = Patience(retries, backoff_s=0, wait_s=wait_s)
     with (
         TemporaryDirectory() as folder,
@@ -97,16 +97,16 @@ def test_tries_scores_and_errors_after_any_sequence_of_faults(script: list[str],
         RewardClient(server.url, NAME, in_flight=1, patience=patience, cache=Path(folder) / "scores.db") as client,
     ):
         for _ in range(2):
-            first = len(known)
-            if any(is_fatal(n) for n in range(3) if n not in known):
+            first = len(known_scores)
+            if any(is_fatal(n) for n in range(3) if n not in known_scores):
                 with pytest.raises(ServingError):
-                    client.score(asked)
+                    client.score(pair_queries)
                 continue
-            values = [score.value for score in client.score(asked)]
-            assert values == pytest.approx([known.get(n, math.nan) for n in range(3)], nan_ok=True)
+            values = [score.value for score in client.score(pair_queries)]
+            assert values == pytest.approx([known_scores.get(n, math.nan) for n in range(3)], nan_ok=True)
             assert client.counts.cached >= first
-        assert [int(body["messages"][0]["content"][2]["text"]) for body in server.bodies] == sent
-        assert client.counts.requests - sum(client.counts.failures.values()) == len(known)
+        assert [int(body["messages"][0]["content"][2]["text"]) for body in server.bodies] == expected_texts
+        assert client.counts.requests - sum(client.counts.failures.values()) == len(known_scores)
 
 
 def test_equal_questions_are_asked_once_and_equal_panels_encoded_once() -> None:
@@ -114,35 +114,42 @@ def test_equal_questions_are_asked_once_and_equal_panels_encoded_once() -> None:
     panels = [panel(n) for n in range(4)]
     copies = [image.copy() for image in panels]
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
-    asked = [PairQuery(panels[a], panels[b], "Same?") for a, b in pairs]
-    again = [PairQuery(copies[a], copies[b], "Same?") for a, b in pairs]
-    others = [PairQuery(panels[0], panels[1], "Another?"), PairQuery(panels[1], panels[0], "Same?")]
+    pair_queries = [PairQuery(panels[a], panels[b], "Same?") for a, b in pairs]
+    copied_queries = [PairQuery(copies[a], copies[b], "Same?") for a, b in pairs]
+    other_queries = [PairQuery(panels[0], panels[1], "Another?"), PairQuery(panels[1], panels[0], "Same?")]
     with served(model) as (url, state), RewardClient(url, NAME) as client:
-        scores = client.score(asked + again + others)
-        assert [s.value for s in scores] == pytest.approx([true_score(q) for q in [*asked, *asked, *others]])
-        assert len(model.asks) == client.counts.requests == 6 + 2
-        assert client.counts.encoded == state.pictures.decoded == 4
-        assert client.generate_reasons(asked[:2]) == ["Yes"] * 2
+        scores = client.score(pair_queries + copied_queries + other_queries)
+        assert [s.value for s in scores] == pytest.approx(
+            [true_score(q) for q in [*pair_queries, *pair_queries, *other_queries]]
+        )
+        assert len(model.requests) == client.counts.requests == 6 + 2
+        assert client.counts.encoded == state.pictures.num_decoded == 4
+        assert client.generate_reasons(pair_queries[:2]) == ["Yes"] * 2
         for _ in range(2):  # from an event loop that ends, and another one
-            assert asyncio.run(client.score_async(asked)) == scores[:6]
+            assert asyncio.run(client.score_async(pair_queries)) == scores[:6]
 
 
 def test_both_orders_of_a_pair_are_averaged_and_asked_once_each() -> None:
-    asked = queries(4)
-    turned = [PairQuery(q.second, q.first, q.instruction) for q in asked]
+    pair_queries = queries(4)
+    turned = [PairQuery(q.second, q.first, q.instruction) for q in pair_queries]
     model = FakeModel()
     with served(model) as (url, _), RewardClient(url, NAME, both_orders=True) as client:
-        scores = client.score([*asked, *turned])
-    means = [(true_score(a) + true_score(b)) / 2 for a, b in zip(asked, turned, strict=True)]
+        scores = client.score([*pair_queries, *turned])
+    means = [(true_score(a) + true_score(b)) / 2 for a, b in zip(pair_queries, turned, strict=True)]
     assert [s.value for s in scores] == pytest.approx(means * 2)
-    assert [true_score(q) for q in asked] != pytest.approx(means)
-    assert len(model.asks) == 8
+    assert [true_score(q) for q in pair_queries] != pytest.approx(means)
+    assert len(model.requests) == 8
 
     def score(queries: Sequence[PairQuery]) -> list[Score]:
         return [Score(0.5), Score(0.5), Score(math.nan, "lost"), Score(0.7)]
 
-    one, two = in_both_orders(score, queries(2))
-    assert one.failed and one.cause == "lost" and two.value == pytest.approx(0.6) and two.cause is None
+    first_score, second_score = in_both_orders(score, queries(2))
+    assert (
+        first_score.failed
+        and first_score.cause == "lost"
+        and second_score.value == pytest.approx(0.6)
+        and second_score.cause is None
+    )
 
 
 def test_jpeg_only_when_asked_and_never_mixed_with_png(tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ def test_jpeg_only_when_asked_and_never_mixed_with_png(tmp_path: Path) -> None:
         for picture_format in ("jpeg", "png"):
             with RewardClient(url, NAME, cache=file, picture_format=picture_format) as client:  # type: ignore[arg-type]
                 client.score([query])
-    lossy, lossless = (ask.query.first for ask in model.asks)
+    lossy, lossless = (request.query.first for request in model.requests)
     assert lossy.tobytes() != noise.tobytes() == lossless.tobytes()
 
 
@@ -210,20 +217,23 @@ def test_one_time_limit_holds_for_the_whole_request_and_is_no_reason_to_ask_agai
     with Scripted([step]) as server:
         with RewardClient(server.url, NAME, patience=QUICK, timeout_s=0.5) as client:
             score = client.score(queries(1))[0]
-        assert score.failed and score.cause == "no answer within 0.5 s" and server.asked == 1
+        assert score.failed and score.cause == "no answer within 0.5 s" and server.num_requests == 1
 
 
 def test_another_model_is_refused_with_both_ids() -> None:
-    for server, asked in ((Scripted([GOOD], name=OTHER), 0), (Scripted([reply(200, completion(0.5, OTHER))]), 1)):
+    for server, num_requests in (
+        (Scripted([GOOD], name=OTHER), 0),
+        (Scripted([reply(200, completion(0.5, OTHER))]), 1),
+    ):
         with server, RewardClient(server.url, NAME) as client:
             with pytest.raises(ServingError) as error:
                 client.score(queries(1))
-            assert NAME in str(error.value) and OTHER in str(error.value) and server.asked == asked
+            assert NAME in str(error.value) and OTHER in str(error.value) and server.num_requests == num_requests
 
 
 def test_a_malformed_list_of_models_is_an_error_of_its_server() -> None:
     tokens: list[object] = [{"Yes": 1}, {"Yes": "x", "No": 2}]
-    cards = [json.dumps({"data": [{"id": NAME, "answer_tokens": each}]}).encode() for each in tokens]
+    cards = [json.dumps({"data": [{"id": NAME, "answer_tokens": answer_tokens}]}).encode() for answer_tokens in tokens]
     for body in (b'{"data": null}', b'{"data": ["x"]}', b'{"data": [{}]}', DEEP, *cards):
         with (
             Scripted([GOOD], listing=body) as server,

@@ -20,7 +20,7 @@ from paco_core.io.files import DataError
 from paco_core.serving.engines import launch, vllm
 from paco_core.serving.protocol import ServingError
 from paco_core.serving.servers import endpoint
-from paco_core.serving.servers.endpoint import RewardEndpoint, fingerprint, served_name
+from paco_core.serving.servers.endpoint import RewardEndpoint, model_fingerprint, served_name
 from paco_core.serving.servers.registry import Registry, ServerRecord
 from tests.support import REPOSITORY, children, waiting
 from tests.support.serving_fakes import fake_launch
@@ -98,11 +98,11 @@ def user(root: Path) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("end", [0, signal.SIGKILL])
 def test_a_race_of_processes_starts_one_server_which_ends_with_the_last(model: Path, end: int) -> None:
     users = [user(model.parent) for _ in range(4)]
-    told = {process.stdout.readline() for process in users if process.stdout}
-    assert len(told) == 1
-    (url, supervisor), name = told.pop().split(), served_name(fingerprint(model))
+    outputs = {process.stdout.readline() for process in users if process.stdout}
+    assert len(outputs) == 1
+    (url, supervisor), name = outputs.pop().split(), served_name(model_fingerprint(model))
     assert Registry(model.parent).leases(name) == 4
-    home = Registry(model.parent).home(name)
+    home = Registry(model.parent).server_dir(name)
     users[0].kill()
     for process in users[1:3]:
         process.communicate("")
@@ -120,13 +120,13 @@ def test_a_killed_supervisor_takes_its_server_along(model: Path, serving: Servin
     with RewardEndpoint.lease(model, serving, root) as served:
         os.kill(served.pid, signal.SIGKILL)
         until(lambda: not answers(served.url))
-    with RewardEndpoint.lease(model, serving, root) as again:  # the next one starts afresh
-        assert answers(again.url) and again.pid != served.pid
+    with RewardEndpoint.lease(model, serving, root) as restarted:  # the next one starts afresh
+        assert answers(restarted.url) and restarted.pid != served.pid
 
 
 @pytest.mark.slow
 def test_a_server_waits_for_its_next_user_and_then_ends(model: Path, serving: ServingParams, fake: None) -> None:
-    home = Registry(model.parent).home(served_name(fingerprint(model)))
+    home = Registry(model.parent).server_dir(served_name(model_fingerprint(model)))
     patient = serving.model_copy(update={"linger_s": 3600})
     with RewardEndpoint.lease(model, patient, model.parent) as first:
         pass
@@ -150,7 +150,7 @@ def test_a_server_of_other_code_answers_for_nobody(
     patient, codes = serving.model_copy(update={"linger_s": 3600}), iter(["one", "two", "three", "two"])
     monkeypatch.setattr(endpoint, "code_digest", lambda *_: next(codes))
     with RewardEndpoint.lease(model, patient, model.parent) as first:
-        assert first.code == "one" and "one" in first.client()._reckoning
+        assert first.code == "one" and "one" in first.client()._scoring_fingerprint
     with RewardEndpoint.lease(model, patient, model.parent) as second:
         assert second.pid != first.pid and second.code == "two"
         other = RewardEndpoint.lease(model, patient, model.parent)
@@ -162,41 +162,41 @@ def test_a_server_of_other_code_answers_for_nobody(
 
 
 def test_up_status_logs_down(model: Path, serving: ServingParams, fake: None) -> None:
-    root, name = model.parent, served_name(fingerprint(model))
+    root, name = model.parent, served_name(model_fingerprint(model))
     for _ in range(2):
         assert f"{name} " in endpoint.up(model, serving, root)
     with RewardEndpoint.lease(model, serving, root) as served:
-        assert f"{served.pid}" in endpoint.status(root) and "1 leases" in endpoint.status(root)
+        assert f"{served.pid}" in endpoint.server_status(root) and "1 leases" in endpoint.server_status(root)
     assert answers(served.url)  # people started it: it outlives the lease
-    assert served.url in endpoint.status(root)
+    assert served.url in endpoint.server_status(root)
     assert endpoint.logs(root) == "" == endpoint.logs(root, name)
     with pytest.raises(ServingError, match=f"other.*{name}"):
         endpoint.down(root, "other")
     assert endpoint.down(root) == f"stopped {name} at {served.url}"
-    assert not answers(served.url) and served.url not in endpoint.status(root)
+    assert not answers(served.url) and served.url not in endpoint.server_status(root)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "told"), [("fail", "weights of the wrong shape"), ("hang", "loading for ever")])
+@pytest.mark.parametrize(("mode", "message"), [("fail", "weights of the wrong shape"), ("hang", "loading for ever")])
 def test_a_failed_or_endless_start_shows_the_log_and_leaves_nothing(
-    model: Path, serving: ServingParams, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
+    model: Path, serving: ServingParams, monkeypatch: pytest.MonkeyPatch, mode: str, message: str
 ) -> None:
     monkeypatch.setattr(endpoint, "launch", fake_launch(mode))
     hasty = serving if mode == "fail" else serving.model_copy(update={"start_timeout_s": 1})
     lease = RewardEndpoint.lease(model, hasty, model.parent)
-    with pytest.raises(ServingError, match=told), lease:
+    with pytest.raises(ServingError, match=message), lease:
         pass
-    home = Registry(model.parent).home(served_name(fingerprint(model)))
+    home = Registry(model.parent).server_dir(served_name(model_fingerprint(model)))
     assert not is_held(home / "alive") and not list((home / "leases").iterdir())
 
 
 def test_a_port_in_use_names_the_process(model: Path, serving: ServingParams, fake: None) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        wanted = serving.model_copy(update={"port": port})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        settings = serving.model_copy(update={"port": port})
         with pytest.raises(ServingError, match=rf"port {port} .*process {os.getpid()} "):
-            endpoint.up(model, wanted, model.parent)
-    assert "serves at" in endpoint.up(model, wanted, model.parent)
+            endpoint.up(model, settings, model.parent)
+    assert "serves at" in endpoint.up(model, settings, model.parent)
     endpoint.down(model.parent)
 
 
@@ -217,37 +217,37 @@ def test_the_fingerprint_is_dvcs_of_what_the_folder_holds_whatever_the_lock_says
     (model / "golden").mkdir()
     (model / "golden" / "0.png").write_bytes(b"not a picture")
     # the md5 that DVC 3.67 records for these two files
-    assert fingerprint(model, tmp_path) == fingerprint(model) == "cd3208e4b62e5d04d2615b81815a560a"
+    assert model_fingerprint(model, tmp_path) == model_fingerprint(model) == "cd3208e4b62e5d04d2615b81815a560a"
     (tmp_path / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  reward_merged:\n    cmd: x\n    outs:\n"
         "    - {path: model, hash: md5, md5: cd3208e4b62e5d04d2615b81815a560a.dir, size: 15}\n"
     )
     (model / "config.json").write_text("{ }")
-    assert fingerprint(model, tmp_path) == fingerprint(model) != "cd3208e4b62e5d04d2615b81815a560a"
+    assert model_fingerprint(model, tmp_path) == model_fingerprint(model) != "cd3208e4b62e5d04d2615b81815a560a"
     with pytest.raises(ServingError, match="nothing"):
-        fingerprint(tmp_path / "nothing")
+        model_fingerprint(tmp_path / "nothing")
 
 
 def test_vllm_gets_its_settings(tmp_path: Path, model: Path, serving: ServingParams) -> None:
     serving = serving.model_copy(update={"engine": "vllm", "device": "cuda", "dtype": "bfloat16"})
     with pytest.raises(Exception, match="make vllm"):
-        vllm.command("m", "name", "127.0.0.1", 8000, serving, tmp_path)
+        vllm.server_command("m", "name", "127.0.0.1", 8000, serving, tmp_path)
     (tmp_path / ".venv-vllm/bin").mkdir(parents=True)
     (tmp_path / ".venv-vllm/bin/python").touch()
-    line = vllm.command("m", "name", "127.0.0.1", 8000, serving, tmp_path)
+    line = vllm.server_command("m", "name", "127.0.0.1", 8000, serving, tmp_path)
     options = dict(pairwise(line))
     assert options["--served-model-name"] == "name" and options["--gpu-memory-utilization"] == "0.85"
     assert json.loads(options["--limit-mm-per-prompt"])["image"] == 2
     assert "--trust-remote-code" not in line and options["--max-model-len"] == "8192"
     assert options["--allowed-media-domains"] == "nowhere.invalid" and "--allowed-local-media-path" not in line
     (model / "config.json").write_text('{"text_config": {"max_position_embeddings": 4096}}')
-    small = vllm.command(str(model), "name", "127.0.0.1", 8000, serving, tmp_path)
+    small = vllm.server_command(str(model), "name", "127.0.0.1", 8000, serving, tmp_path)
     assert dict(pairwise(small))["--max-model-len"] == "4096", "vLLM would not start"
 
     invariant = serving.model_copy(update={"batch_invariant": True})
-    assert vllm.environment(invariant)["VLLM_BATCH_INVARIANT"] == "1"
-    assert "VLLM_BATCH_INVARIANT" not in vllm.environment(serving)
-    engines = [endpoint.recipe(model, "name", settings, tmp_path).engine for settings in (invariant, serving)]
+    assert vllm.server_environment(invariant)["VLLM_BATCH_INVARIANT"] == "1"
+    assert "VLLM_BATCH_INVARIANT" not in vllm.server_environment(serving)
+    engines = [endpoint.server_settings(model, "name", settings, tmp_path).engine for settings in (invariant, serving)]
     assert engines == ["vllm batch-invariant", "vllm"], "the scores of one are never taken for the other's"
     for changes in ({"device": "cpu"}, {"engine": "transformers"}):
         with pytest.raises(DataError, match="batch_invariant"):
@@ -256,19 +256,21 @@ def test_vllm_gets_its_settings(tmp_path: Path, model: Path, serving: ServingPar
 
 def test_a_server_that_would_answer_otherwise_is_told_apart(model: Path, serving: ServingParams) -> None:
     def recipe(**changes: object) -> endpoint.ServerSettings:
-        return endpoint.recipe(model, "name", serving.model_copy(update=changes), model.parent)
+        return endpoint.server_settings(model, "name", serving.model_copy(update=changes), model.parent)
 
-    one = recipe()
-    record = ServerRecord("name", "url", 1, one.engine, "model", 0.0, one.dtype, one.code, one.device, one.limits)
-    assert one.differs(record) is recipe(port=1, threads=7, linger_s=3.0).differs(record) is None
+    settings = recipe()
+    record = ServerRecord(
+        "name", "url", 1, settings.engine, "model", 0.0, settings.dtype, settings.code, settings.device, settings.limits
+    )
+    assert settings.differs(record) is recipe(port=1, threads=7, linger_s=3.0).differs(record) is None
     for changes in ({"dtype": "bfloat16"}, {"device": "cuda:0"}, {"max_model_len": 77}):
         assert recipe(**changes).differs(record) is not None
 
 
 def test_scores_of_a_gpu_are_not_taken_for_a_processors(tmp_path: Path, serving: ServingParams) -> None:
-    reckonings = []
+    fingerprints = []
     for device in ("cpu", "cuda"):
         place = ("vllm", "bfloat16", device, "c", tmp_path, serving, tmp_path / "m/server.log")
         with RewardEndpoint("http://127.0.0.1:1", "m", 1, *place).client() as client:
-            reckonings.append(client._reckoning)
-    assert reckonings == ["vllm bfloat16 c png", "vllm bfloat16 c cuda png"]
+            fingerprints.append(client._scoring_fingerprint)
+    assert fingerprints == ["vllm bfloat16 c png", "vllm bfloat16 c cuda png"]

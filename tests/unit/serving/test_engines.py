@@ -87,8 +87,8 @@ def test_golden_pairs_tell_another_model(served: RewardEndpoint, folder: Path) -
     assert report.passed and report.metadata["model"] == served.model
     golden = (folder / "golden.json").read_bytes()
     try:
-        known = read_golden(folder)[0]
-        write_golden(folder, [known.query], [Score((known.score + 0.5) % 1)], "float32")
+        golden_pair = read_golden(folder)[0]
+        write_golden(folder, [golden_pair.query], [Score((golden_pair.score + 0.5) % 1)], "float32")
         with pytest.raises(ServingError, match="pair 0"):
             served.check_golden()
     finally:
@@ -104,14 +104,14 @@ def test_one_data_url_is_one_picture_to_every_engine(served: RewardEndpoint, fol
     files, question, scorer = carriers(), render("plain"), Scorer(folder, threads=1)
     logits = scorer.first_logits([PairQuery(picture, drawing(), question) for _, picture in files.values()])
     right = (logits[:, scorer.yes_id] - logits[:, scorer.no_id]).tolist()
-    found = []
+    logprobs = []
     for data, _ in files.values():
         url = "data:image/png;base64," + base64.b64encode(data).decode()
         body = app.request([url, app.url_of(encode_png(drawing()))], question, model=served.model, top_logprobs=20)
         status, answer = app.post(served.url, {**body, "temperature": 0})
         assert status == 200, answer
         tokens = {
-            one["token"]: one["logprob"] for one in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+            entry["token"]: entry["logprob"] for entry in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         }
-        found.append(tokens["Yes"] - tokens["No"])
-    assert dict(zip(files, found, strict=True)) == pytest.approx(dict(zip(files, right, strict=True)), abs=0.01)
+        logprobs.append(tokens["Yes"] - tokens["No"])
+    assert dict(zip(files, logprobs, strict=True)) == pytest.approx(dict(zip(files, right, strict=True)), abs=0.01)

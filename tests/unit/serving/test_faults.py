@@ -77,11 +77,11 @@ def test_a_server_that_is_killed_in_a_batch_of_500_and_comes_back_elsewhere(
     up: Callable[..., RewardEndpoint], diary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All 500 are scored; none that was answered is asked again; none is zero."""
-    asked, in_flight = queries(500), 40
+    pair_queries, in_flight = queries(500), 40
     first = up(wait_for_server_s=LIMIT_S, requests_in_flight=in_flight, score_cache=None)
     scores: list[Score] = []
     with first.client() as client, caplog.at_level(logging.WARNING, "paco.serving"):
-        caller = threading.Thread(target=lambda: scores.extend(client.score(asked)))
+        caller = threading.Thread(target=lambda: scores.extend(client.score(pair_queries)))
         caller.start()
         until(lambda: len(written(diary)) > 150)
         os.kill(server_of(first.pid), signal.SIGKILL)
@@ -93,9 +93,9 @@ def test_a_server_that_is_killed_in_a_batch_of_500_and_comes_back_elsewhere(
         assert not caller.is_alive() and client.url == second.url
         counts = client.counts
     times = written(diary)
-    again = sum(times.values()) - len(times)
-    assert [score.value for score in scores] == pytest.approx([true_score(query) for query in asked])
+    num_repeated = sum(times.values()) - len(times)
+    assert [score.value for score in scores] == pytest.approx([true_score(query) for query in pair_queries])
     assert len(times) == 500 and 150 < before < 500
     assert counts.requests == 500  # none was scored twice: an answer that arrived is never asked for again
-    assert again <= in_flight and max(times.values()) <= 2  # at most what was in flight
+    assert num_repeated <= in_flight and max(times.values()) <= 2  # at most what was in flight
     assert "is down; waiting for it" in caplog.text

@@ -16,7 +16,7 @@ from paco_core.io.http_client import Patience
 from paco_core.serving import http_server
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers import endpoint
-from paco_core.serving.servers.gateway import Gateway, build_app
+from paco_core.serving.servers.gateway import Gateway, build_gateway_app
 from paco_core.serving.servers.registry import Registry
 from tests.support.loopback import Loopback, Repeating, hang_up
 from tests.support.serving_fakes import (
@@ -38,36 +38,38 @@ from tests.unit.serving.test_app import GOOD, post, request
 from tests.unit.serving.test_faults import server_of
 
 FIRST, SECOND, LOST = "paco-reward@111111111111", "paco-reward@222222222222", "paco-reward@000000000000"
-GONE = "http://127.0.0.1:9"  # the discard port, where nobody listens
+UNREACHABLE = "http://127.0.0.1:9"  # the discard port, where nobody listens
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[tuple[str, FakeModel, FakeModel]]:
     """A gateway before two living models and one whose server is gone."""
     first, second = FakeModel(), FakeModel()
-    with served(first, name=FIRST) as (one, _), served(second, name=SECOND) as (other, _):
-        where = {FIRST: one, SECOND: other, LOST: GONE}
-        with listening(build_app(Gateway(lambda: where, timeout_s=60))) as url:
+    with served(first, name=FIRST) as (first_url, _), served(second, name=SECOND) as (second_url, _):
+        addresses = {FIRST: first_url, SECOND: second_url, LOST: UNREACHABLE}
+        with listening(build_gateway_app(Gateway(lambda: addresses, timeout_s=60))) as url:
             yield url, first, second
 
 
 def before(server: Scripted, timeout_s: float = 60, **settings: str) -> AbstractContextManager[str]:
     """A gateway before one server that follows a script."""
-    return listening(build_app(Gateway(lambda: {FIRST: server.url}, timeout_s=timeout_s, **settings)))
+    return listening(build_gateway_app(Gateway(lambda: {FIRST: server.url}, timeout_s=timeout_s, **settings)))
 
 
 def test_each_question_reaches_its_model_and_pictures_and_scores_are_unharmed(
     two: tuple[str, FakeModel, FakeModel],
 ) -> None:
     url, first, second = two
-    asked = queries(20)
+    pair_queries = queries(20)
     for name, model, other in ((FIRST, first, second), (SECOND, second, first)):
-        before = len(other.asks)
+        before = len(other.requests)
         with RewardClient(url, name) as client:
-            scores = client.score(asked)
-        assert [score.value for score in scores] == pytest.approx([true_score(query) for query in asked])
-        sent = {query.first.tobytes() for query in asked}
-        assert {ask.query.first.tobytes() for ask in model.asks} == sent and len(other.asks) == before
+            scores = client.score(pair_queries)
+        assert [score.value for score in scores] == pytest.approx([true_score(query) for query in pair_queries])
+        expected_images = {query.first.tobytes() for query in pair_queries}
+        assert {request.query.first.tobytes() for request in model.requests} == expected_images and len(
+            other.requests
+        ) == before
 
 
 @pytest.mark.slow
@@ -82,7 +84,7 @@ def test_answers_are_passed_on_as_they_are_or_late() -> None:
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_repeated_answer_does_not_reach_another_caller(at_once: bool) -> None:
     server = Loopback(type("Handler", (Repeating,), {"at_once": at_once}))
-    with server, listening(build_app(Gateway(lambda: {FIRST: server.url}, timeout_s=60))) as url:
+    with server, listening(build_gateway_app(Gateway(lambda: {FIRST: server.url}, timeout_s=60))) as url:
         bodies = [request([GOOD, GOOD], f"{n}", model=FIRST) for n in range(4)]
         assert [post(url, body) for body in bodies] == [(200, body) for body in bodies]
 
@@ -94,15 +96,19 @@ def test_what_nobody_serves_or_asks_is_refused(two: tuple[str, FakeModel, FakeMo
         ({"messages": []}, 400, "invalid_request"),
         ({"model": FIRST, "messages": 3}, 400, "invalid_request"),
     ):
-        got, answer = post(two[0], body)
-        assert (got, answer["error"]["code"]) == (status, code)
+        actual_status, answer = post(two[0], body)
+        assert (actual_status, answer["error"]["code"]) == (status, code)
 
 
 def test_health_and_models_of_each(two: tuple[str, FakeModel, FakeModel]) -> None:
     url = two[0]
     status, health, _ = call(url, "/health")
     assert status == 503 and health["status"] == "degraded"
-    assert {name: one["status"] for name, one in health["models"].items()} == {FIRST: "ok", SECOND: "ok", LOST: "down"}
+    assert {name: state["status"] for name, state in health["models"].items()} == {
+        FIRST: "ok",
+        SECOND: "ok",
+        LOST: "down",
+    }
     assert [call(url, f"/health/{name}")[0] for name in (FIRST, LOST, "other")] == [200, 503, 404]
     assert {card["id"] for card in call(url, "/v1/models")[1]["data"]} == {FIRST, SECOND}
 
@@ -117,7 +123,7 @@ def test_a_servers_fault_is_a_fault_and_no_answer(fault: object) -> None:
         RewardClient(url, FIRST, patience=Patience(2, 0.001)) as client,
     ):
         assert client.score(queries(1))[0].value == pytest.approx(0.75)
-        assert server.asked == 2
+        assert server.num_requests == 2
 
 
 def test_the_key_and_the_size_are_checked_before_anything_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +134,7 @@ def test_the_key_and_the_size_are_checked_before_anything_is_passed_on(monkeypat
         assert post(url, body)[0] == post(url, body, Authorization="Bearer wrong")[0] == 401
         assert call(url, "/v1/models")[0] == call(url, "/metrics")[0] == 401
         assert post(url, b" " * 200_000, Authorization="Bearer secret")[0] == 413
-        assert server.asked == 0
+        assert server.num_requests == 0
         assert post(url, body, Authorization="Bearer secret")[0] == 200
 
 
@@ -143,30 +149,33 @@ def test_the_gateway_follows_the_servers_of_the_project(
     for number, folder in enumerate(folders):
         folder.mkdir()
         (folder / "config.json").write_text(f'{{"number": {number}}}')
-    names, registry = [endpoint.served_name(endpoint.fingerprint(folder)) for folder in folders], Registry(tmp_path)
+    names, registry = (
+        [endpoint.served_name(endpoint.model_fingerprint(folder)) for folder in folders],
+        Registry(tmp_path),
+    )
     url = endpoint.gateway(serving, tmp_path).split(" at ")[1].split()[0]
     bodies = [request([GOOD, GOOD], model=name) for name in names]
 
-    def refused(body: dict[str, object]) -> tuple[int, str, str | None]:
-        status, answer, again = call(url, body=body)
-        return status, answer["error"]["code"], again
+    def refusal(body: dict[str, object]) -> tuple[int, str, str | None]:
+        status, answer, retry_after = call(url, body=body)
+        return status, answer["error"]["code"], retry_after
 
     try:
         assert call(url, "/health")[1] == {"status": "degraded", "models": {}}
         for folder, body in zip(folders, bodies, strict=True):
-            assert refused(body) == (404, "model_not_found", None)
+            assert refusal(body) == (404, "model_not_found", None)
             endpoint.up(folder, serving, tmp_path)
         assert endpoint.gateway(serving, tmp_path).count(url) == 1, "there is one already"
         record = registry.living(names[0])
         assert record is not None and call(url, "/health")[0] == 200
         os.kill(server_of(record.pid), signal.SIGKILL)
         until(lambda: registry.living(names[0]) is None)
-        assert refused(bodies[0]) == (503, "server_down", "2")
+        assert refusal(bodies[0]) == (503, "server_down", "2")
         assert call(url, "/health")[1]["models"][names[0]] == {"status": "down", "url": None}
         endpoint.up(folders[0], serving, tmp_path)
         assert call(url, f"/health/{names[0]}")[0] == 200
         endpoint.down(tmp_path, names[1])
-        assert refused(bodies[1]) == (503, "server_down", "2")
+        assert refusal(bodies[1]) == (503, "server_down", "2")
         assert [*call(url, "/health")[1]["models"]] == names[:1], "what people stopped is not missed"
     finally:
         stopped = endpoint.down(tmp_path)

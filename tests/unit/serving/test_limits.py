@@ -12,7 +12,7 @@ from PIL import Image
 
 from paco_core.io.shards import encode_png
 from paco_core.serving import http_server
-from paco_core.serving.engines.answers import Ask, Batcher, ModelAnswer
+from paco_core.serving.engines.answers import Batcher, GenerationRequest, ModelAnswer
 from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.http_server import Budget
 from tests.support.serving_fakes import CHAT, FakeModel, call, panel, served
@@ -22,29 +22,29 @@ from tests.unit.serving.test_app import GOOD, request, url_of
 LIMIT_S = 60
 
 
-class Held(FakeModel):
+class BlockedModel(FakeModel):
     """Answers when it is let go."""
 
     def __init__(self) -> None:
         super().__init__()
         self.go = threading.Event()
 
-    def __call__(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
-        self.batches.append(list(asks))
+    def __call__(self, requests: Sequence[GenerationRequest]) -> list[ModelAnswer | Exception]:
+        self.batches.append(list(requests))
         self.go.wait(LIMIT_S)
-        return [ModelAnswer("Yes", "length") for _ in asks]
+        return [ModelAnswer("Yes", "length") for _ in requests]
 
 
 def test_without_room_for_its_pictures_a_request_is_sent_away_and_may_come_again() -> None:
-    model, room = Held(), 2 * 8 * 8
+    model, room = BlockedModel(), 2 * 8 * 8
     with served(model, max_batch=1, pictures=DecodedPictures(pixels=room, wait_s=0.2)) as (url, state):
         pair, other = ([url_of(encode_png(panel(n))) for n in numbers] for numbers in ((1, 2), (3, 4)))
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(call, url, CHAT, request(pair))
             until(lambda: bool(model.batches))
-            status, answer, again = call(url, CHAT, request(other))
+            status, answer, retry_after = call(url, CHAT, request(other))
             assert (status, answer["error"]["code"], answer["error"]["type"]) == (503, "busy", "server_error")
-            assert again is not None and int(again) > 0
+            assert retry_after is not None and int(retry_after) > 0
             assert "128 of 128 pixels" in answer["error"]["message"] and state.pictures.pixels == room
             shared = pool.submit(call, url, CHAT, request(pair))  # what is there needs no room
             model.go.set()
@@ -74,7 +74,7 @@ def test_a_batch_is_never_too_large_and_spares_the_neighbours_of_what_fails() ->
     async def ask_all() -> list[int | BaseException]:
         batcher: Batcher[int, int] = Batcher(answer, 4)
         serving = asyncio.create_task(batcher.run())
-        answers = await asyncio.gather(*(batcher.ask(n) for n in range(10)), return_exceptions=True)
+        answers = await asyncio.gather(*(batcher.submit(n) for n in range(10)), return_exceptions=True)
         serving.cancel()
         return answers
 
@@ -85,13 +85,13 @@ def test_a_batch_is_never_too_large_and_spares_the_neighbours_of_what_fails() ->
 
 
 def test_bodies_that_exceed_what_a_server_holds_wait_outside() -> None:
-    model = Held()
+    model = BlockedModel()
     with served(model, max_batch=1) as (url, state), ThreadPoolExecutor(1) as pool:
-        state.bodies = Budget(http_server.LEAST_BODY, "bytes of requests", wait_s=0.2)
+        state.body_budget = Budget(http_server.LEAST_BODY, "bytes of requests", wait_s=0.2)
         first = pool.submit(call, url, CHAT, request([GOOD, GOOD]))
         until(lambda: bool(model.batches))
-        status, answer, again = call(url, CHAT, request([GOOD, GOOD]))
-        assert (status, again, answer["error"]["code"]) == (503, "2", "busy")
+        status, answer, retry_after = call(url, CHAT, request([GOOD, GOOD]))
+        assert (status, retry_after, answer["error"]["code"]) == (503, "2", "busy")
         model.go.set()
         assert first.result(LIMIT_S)[0] == 200 and call(url, CHAT, request([GOOD, GOOD]))[0] == 200
-        assert state.bodies.used == 0
+        assert state.body_budget.used == 0

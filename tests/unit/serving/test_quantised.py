@@ -24,20 +24,20 @@ def params(repository: Path) -> Params:
     return load(repository / "params.yaml")
 
 
-@pytest.mark.parametrize("kept", ["fp8", "bitsandbytes"])
-def test_each_engine_is_started_with_it(params: Params, tmp_path: Path, kept: str) -> None:
-    asked = {**GPU, "serving.quantization": kept, "execution.serving.python": "python"}
+@pytest.mark.parametrize("quantization", ["fp8", "bitsandbytes"])
+def test_each_engine_is_started_with_it(params: Params, tmp_path: Path, quantization: str) -> None:
+    changes = {**GPU, "serving.quantization": quantization, "execution.serving.python": "python"}
     (tmp_path / "python").touch()
     for engine in ("vllm", "transformers"):
-        serving: ServingParams = changed(params, {**asked, "serving.engine": engine}).serving
+        serving: ServingParams = changed(params, {**changes, "serving.engine": engine}).serving
         line = launch(tmp_path, "judge", "127.0.0.1", 1, 3, serving, tmp_path).command
-        assert line[line.index("--quantization") + 1] == kept
+        assert line[line.index("--quantization") + 1] == quantization
         if engine == "transformers":
-            assert _arguments(line[3:]).quantization == kept
+            assert _arguments(line[3:]).quantization == quantization
         else:
-            read = "bitsandbytes" if kept == "bitsandbytes" else "safetensors"
+            read = "bitsandbytes" if quantization == "bitsandbytes" else "safetensors"
             assert line[line.index("--load-format") + 1] == read
-        assert serving.program == f"{engine} {kept}", "scores of one are never taken for the other's"
+        assert serving.program == f"{engine} {quantization}", "scores of one are never taken for the other's"
 
 
 def test_a_processor_float32_and_batch_invariance_are_refused(params: Params) -> None:

@@ -16,7 +16,7 @@ import pytest
 from paco_core.io.files import DataError
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving import cache
-from paco_core.serving.cache import ScoreCache, question_key
+from paco_core.serving.cache import ScoreCache, query_key
 from paco_core.serving.client import RewardClient
 from tests.support.serving_fakes import NAME, FakeModel, panel, queries, served
 
@@ -30,20 +30,20 @@ def test_cache_key_depends_on_every_part() -> None:
         ("m", "e", "i", "b", "a"),
         ("me", "", "i", "a", "b"),
     ]
-    keys = {question_key(*five) for five in parts}
+    keys = {query_key(*five) for five in parts}
     assert len(keys) == len(parts)
 
 
 def test_scores_survive_and_no_question_or_engine_gets_anothers(tmp_path: Path) -> None:
     model, file = FakeModel(), tmp_path / "scores.db"
-    asked = [*queries(3), *queries(3, "Another prompt?"), PairQuery(panel(0, size=9), panel(1), "Same?")]
+    pair_queries = [*queries(3), *queries(3, "Another prompt?"), PairQuery(panel(0, size=9), panel(1), "Same?")]
     engines = ["transformers float32", "transformers bfloat16", "vllm bfloat16"]
     with served(model) as (url, _):
         for engine in [*engines, *engines]:
             with RewardClient(url, NAME, cache=file, engine=engine) as client:
-                client.score(asked)
-    assert len(model.asks) == len(asked) * len(engines)  # the second time round each knew its own
-    assert client.counts.cached == len(asked)
+                client.score(pair_queries)
+    assert len(model.requests) == len(pair_queries) * len(engines)  # the second time round each knew its own
+    assert client.counts.cached == len(pair_queries)
 
 
 def test_a_full_disk_is_not_blamed_on_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +81,9 @@ def test_several_processes_may_meet_a_cache_of_an_older_version(
 ) -> None:
     """Some of its zeros were made up, and nothing tells which: none is kept."""
     file = tmp_path / "scores.db"
-    with closing(sqlite3.connect(file)) as known, known:
-        known.execute("CREATE TABLE scores (key BLOB PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID")
-        known.executemany("INSERT INTO scores VALUES (?, ?)", [(b"old", 0.0), (b"0", 0.5)])
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("CREATE TABLE scores (key BLOB PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID")
+        connection.executemany("INSERT INTO scores VALUES (?, ?)", [(b"old", 0.0), (b"0", 0.5)])
     start, wrong = threading.Barrier(8), []
 
     def use(number: int) -> None:
@@ -110,12 +110,12 @@ def test_a_newer_cache_is_left_alone_and_a_damaged_one_named(tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"damaged\.db"):
         ScoreCache(damaged).get([b"k"])
     ScoreCache(file).put({b"a": 0.5})
-    with closing(sqlite3.connect(file)) as known, known:
-        known.execute(f"PRAGMA user_version = {cache.VERSION + 1}")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(f"PRAGMA user_version = {cache.VERSION + 1}")
     with pytest.raises(DataError, match=r"scores\.db"):
         ScoreCache(file).put({b"b": 0.5})
-    with closing(sqlite3.connect(file)) as known:
-        assert known.execute("SELECT key, value FROM scores").fetchall() == [(b"a", 0.5)]
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT key, value FROM scores").fetchall() == [(b"a", 0.5)]
 
 
 @pytest.mark.parametrize("value", [1.01, -0.1, math.inf, math.nan, "half"])
@@ -125,12 +125,12 @@ def test_what_is_no_score_is_neither_kept_nor_read(tmp_path: Path, value: Any) -
     if isinstance(value, float):
         with pytest.raises(ValueError, match="1 of 2"):
             ScoreCache(file).put({b"a": 0.5, b"b": value})
-    with closing(sqlite3.connect(file)) as known, known:
+    with closing(sqlite3.connect(file)) as connection, connection:
         with pytest.raises(sqlite3.IntegrityError):
-            known.execute("INSERT INTO scores VALUES (?, ?)", (b"bad", value))
+            connection.execute("INSERT INTO scores VALUES (?, ?)", (b"bad", value))
         if value == value:  # SQLite has no NaN
-            known.execute("PRAGMA ignore_check_constraints = ON")
-            known.execute("INSERT INTO scores VALUES (?, ?)", (b"bad", value))
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            connection.execute("INSERT INTO scores VALUES (?, ?)", (b"bad", value))
     assert ScoreCache(file).get([b"good", b"a"]) == {b"good": 0.5}
     if value == value:
         with pytest.raises(DataError, match=r"scores\.db: 1 of its entries"):

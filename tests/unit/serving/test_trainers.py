@@ -45,9 +45,9 @@ def grid(seed: int) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8))
 
 
-def encoded(picture: Image.Image, **how: Any) -> bytes:
+def encoded(picture: Image.Image, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, **how)
+    picture.save(buffer, **options)
     return buffer.getvalue()
 
 
@@ -63,8 +63,8 @@ def judge_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def judge(judge_url: str) -> Iterator[Judge]:
-    with Judge(judge_url) as asked:
-        yield asked
+    with Judge(judge_url) as judge:
+        yield judge
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def sample(picture: bytes, of: PromptRecord, **changes: Any) -> dict[str, Any]:
     return {"history": history, "required_rewards": ["paco_consistency"], "metadata": metadata, **changes}
 
 
-def asked(at: tuple[str, int], *samples: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def post_samples(at: tuple[str, int], *samples: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     status, body = exchanged(at, "POST", "/score", json.dumps({"requests": samples}).encode())
     return status, json.loads(body)
 
@@ -134,7 +134,7 @@ def test_unirl_gets_the_score_of_a_training_or_the_cause_for_each_sample(unirl: 
         (sample(good, CATS, history=[{"text": "", "image_b64": "@@@"}]), "base64"),
     ]
     sound = [sample(jpeg, of) for jpeg, of in zip(jpegs, (CATS, PAIR, CATS), strict=True)]
-    status, body = asked(unirl, *sound, *(one for one, _ in faulty))
+    status, body = post_samples(unirl, *sound, *(faulty_sample for faulty_sample, _ in faulty))
     assert status == 200 and body["errors"][:3] == [{}, {}, {}] and body["results"][3:] == [{}] * len(faulty)
     expected = [in_training(judge, as_received(jpegs[n]), of) for n, of in enumerate((CATS, PAIR, CATS))]
     assert [r["paco_consistency"]["consistency"] for r in body["results"][:3]] == pytest.approx(expected, abs=1e-12)
@@ -145,9 +145,9 @@ def test_unirl_gets_the_score_of_a_training_or_the_cause_for_each_sample(unirl: 
 
 def test_unirl_is_refused_what_is_no_request(unirl: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = b'{"requests": [{"history": [{"text": ""}], "required_rewards": ["hpsv3"]}]}'
-    for body, status, part in ((b"{", 422, ""), (unknown, 400, "hpsv3")):
-        found, answer = exchanged(unirl, "POST", "/score", body)
-        assert found == status and part in json.loads(answer)["detail"]
+    for body, expected_status, part in ((b"{", 422, ""), (unknown, 400, "hpsv3")):
+        status, answer = exchanged(unirl, "POST", "/score", body)
+        assert status == expected_status and part in json.loads(answer)["detail"]
     monkeypatch.setattr(scorer_service, "MAX_BODY", 10)
     assert exchanged(unirl, "POST", "/score", b"x" * 11)[0] == 413  # unread
 

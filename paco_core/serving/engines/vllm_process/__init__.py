@@ -1,1 +1,1 @@
-"""What vLLM's Python runs, in vLLM's own environment, where this library is not installed."""
+"""Code that runs in vLLM's environment, in which this library is not installed."""

@@ -1,7 +1,7 @@
-"""vLLM's own server, which reads pictures by this project's rules: run as a file, by vLLM's Python.
+"""vLLM's server with paco's image decoding. vLLM's Python runs this file.
 
-Its own reading turns 16-bit grey white, and shows what some PNG files call transparent: the same data URL would have
-another score than at the embedded server. Only the file with the rules is loaded here, by its path.
+vLLM's own decoding turns 16-bit grey white, and ignores the transparency of some PNG files. So the same data URL would
+have another score than at the embedded server. This file loads only the module of paco's decoding, by its path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _rules() -> ModuleType:
 
 
 def read_by_our_rules() -> None:
-    """Put our reading in the place of vLLM's, in this process."""
+    """Replace vLLM's image decoding by paco's, in this process."""
     from vllm import envs
     from vllm.exceptions import VLLMValidationError
     from vllm.multimodal.media import ImageMediaIO, MediaWithBytes
@@ -36,10 +36,10 @@ def read_by_our_rules() -> None:
     decoding = _rules()
 
     def load_bytes(_self: ImageMediaIO, data: bytes) -> MediaWithBytes:
-        """A picture of a request, from a data URL or from a place that is allowed.
+        """Decode an image of a request.
 
         Raises:
-            VLLMValidationError: for what the rules refuse, which is answered with status 400.
+            VLLMValidationError: when the image is invalid; vLLM responds with status 400.
         """
         try:
             picture = decoding.read_head(data, envs.VLLM_MAX_IMAGE_PIXELS).decode()
