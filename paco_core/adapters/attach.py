@@ -105,6 +105,7 @@ def unwrapped(name: str) -> str:
 def to_save(module: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
     """The tensors of the adapter that is trained, as files name them, each shaped like its trainable parameter.
 
+    Each B is multiplied by ``alpha / rank``: a file means the same to tools that do not read alpha from its header.
     PEFT's own selection goes by the structure of the model, and finds nothing behind some wrappers.
 
     Raises:
@@ -117,4 +118,7 @@ def to_save(module: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
         raise RuntimeError(f"{len(saved)} tensors would be saved of {len(trained)} that are trained")
     if sharded := [key for key, tensor in saved.items() if hasattr(tensor, "full_tensor")]:
         raise RuntimeError(f"{sharded[0]} is held in shards, of which one alone would be saved")
+    for place, layer in hosts(module).items():
+        if (key := f"{place}.lora_B.weight") in saved:
+            saved[key] = saved[key] * layer.scaling[name]
     return saved

@@ -155,7 +155,7 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
     if recipe.start is None:
         policy.add_adapter(recipe.lora, recipe.seed)
     else:
-        policy.start_from(recipe.start)
+        policy.start_from(recipe.start, recipe.lora.alpha / recipe.lora.rank)
     if recipe.gradient_checkpointing:
         policy.enable_gradient_checkpointing()
     if recipe.compile:

@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig
 
 from paco_core.adapters.attach import attach as put_on
-from paco_core.adapters.reader import Layers
+from paco_core.adapters.reader import Layers, Lora
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
@@ -63,10 +63,17 @@ def _to_fp32(transformer: torch.nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
-def train(transformer: torch.nn.Module, layers: Layers) -> None:
-    """Attach an adapter that was read from elsewhere as the one to train, and freeze everything else."""
+def train(transformer: torch.nn.Module, layers: Layers, scale: float) -> None:
+    """Attach an adapter that was read from elsewhere as the one to train, and freeze everything else.
+
+    Its B is divided so that ``alpha / rank`` is ``scale``: the learning rate of a recipe belongs to its scale.
+    """
     transformer.requires_grad_(False)
-    put_on(transformer, layers, TRAINED)
+    scaled = {
+        name: Lora(lora.a, lora.b * (lora.alpha / lora.rank / scale), scale * lora.rank)
+        for name, lora in layers.items()
+    }
+    put_on(transformer, scaled, TRAINED)
     for parameter in tensors(transformer, TRAINED).values():
         parameter.requires_grad_(True)
 
@@ -144,6 +151,7 @@ def _tail(name: str) -> str:
 
 
 def metadata(transformer: torch.nn.Module) -> dict[str, Any]:
-    """The adapter's configuration, kept beside its weights so that alpha survives loading; the same from run to run."""
+    """The saved adapter's configuration, for the header of its file. Alpha is the rank, as B contains the scale."""
     config: dict[str, Any] = transformer.peft_config[TRAINED].to_dict()
+    config |= {"lora_alpha": config["r"], "alpha_pattern": config["rank_pattern"]}
     return {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}

@@ -152,8 +152,11 @@ class Policy(Flow, Protocol):
         Where ``lora`` names no targets, they are the family's own.
         """
 
-    def start_from(self, source: str) -> None:
-        """Attach a published adapter, from a folder or hub id, and go on training it.
+    def start_from(self, source: str, scale: float = 1.0) -> None:
+        """Attach a published adapter, from a folder or hub id, and continue its training.
+
+        Args:
+            scale: alpha / rank of the training. B is divided accordingly, so the adapter's update stays the same.
 
         Raises:
             DataError: naming what of it cannot be taken into account; it may change the transformer alone.

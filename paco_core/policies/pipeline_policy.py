@@ -338,9 +338,9 @@ class PipelinePolicy:
                 parts[name] = AdaptedModel(encoder, [with_or_without(encoder, "text_model.")])
         return parts
 
-    def start_from(self, source: str) -> None:
+    def start_from(self, source: str, scale: float = 1.0) -> None:
         parts = {"transformer": self._parts()["transformer"]}
-        adapters.train(self.transformer, read(source, parts)["transformer"])
+        adapters.train(self.transformer, read(source, parts)["transformer"], scale)
 
     def copy_adapter(self, name: str) -> None:
         adapters.add_copy(self.transformer, name)

@@ -119,7 +119,7 @@ class ToyPolicy:
         self.b = torch.nn.Parameter(torch.zeros(lora.rank, 4))
         self.adapters["default"] = {"a": self.a, "b": self.b}
 
-    def start_from(self, source: str) -> None:
+    def start_from(self, source: str, scale: float = 1.0) -> None:
         loaded = load_file(Path(source) / "adapter.safetensors")
         self.a, self.b = (torch.nn.Parameter(loaded[name]) for name in ("a", "b"))
         self.adapters["default"] = {"a": self.a, "b": self.b}

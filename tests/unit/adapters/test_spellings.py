@@ -79,8 +79,12 @@ def test_each_spelling_adds_what_its_numbers_say(model: Path, tmp_path: Path, sp
     agree(loras.added(started.transformer), by_hand(tensors, alpha))
     assert len(started.trainable()) == len(tensors)
     started.save_adapter(tmp_path / "saved")
-    header = json.loads(read_tensors(tmp_path / "saved" / loras.FILE)[1]["lora_adapter_metadata"])
-    assert header["transformer.lora_alpha"] == (alpha or 4) and isinstance(header["transformer.lora_alpha"], int)
+    saved, metadata = read_tensors(tmp_path / "saved" / loras.FILE)
+    header = json.loads(metadata["lora_adapter_metadata"])
+    assert header["transformer.lora_alpha"] == header["transformer.r"] == 4
+    for layer, update in by_hand(tensors, alpha).items():  # ComfyUI, for one, reads no alpha from a header
+        a, b = (saved[f"transformer.{layer}.lora_{side}.weight"] for side in "AB")
+        torch.testing.assert_close(b @ a, update, rtol=1e-4, atol=1e-5)
     again = load(model)
     again.load_adapter(tmp_path / "saved")
     agree(loras.added(again.transformer), by_hand(tensors, alpha))

@@ -91,7 +91,7 @@ def test_adapter_loads_into_a_plain_pipeline(
     found = family.by_pipeline(plain, policy.noise(SIZE, KEYS), SIZE, GUIDANCE, **more)
     assert np.abs(found - trained).max() <= 1
     other = family.load(folder, reference_size=policy.reference_size)
-    other.start_from(str(tmp_path / "adapter"))
+    other.start_from(str(tmp_path / "adapter"), LORA.alpha / LORA.rank)
     assert np.abs(family.sample(other, SIZE) - trained).max() <= 1
     assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
 
@@ -102,7 +102,7 @@ def test_an_adapter_of_the_released_trainer_is_a_starting_point(
     policy.add_adapter(LORA, 0)
     family.train_a_little(policy)
     other = family.load(folder, reference_size=policy.reference_size)
-    other.start_from(str(as_released(policy, tmp_path / "lora")))
+    other.start_from(str(as_released(policy, tmp_path / "lora")), LORA.alpha / LORA.rank)
     assert np.array_equal(family.sample(other, SIZE), family.sample(policy, SIZE))
     assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
 
