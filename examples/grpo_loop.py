@@ -61,16 +61,16 @@ def prompt(colour: str) -> PromptRecord:
 
 # ---------------------------------------------------------------------------------------------------- rewards
 def follows(images: Sequence[Image.Image], records: Sequence[PromptRecord]) -> list[float]:
-    """1 - root mean square distance of a picture's pixels from the colour that its prompt names."""
+    """1 - root mean square distance of the pixels of an image from the colour in its prompt."""
     pixels = [np.asarray(image, dtype=float) for image in images]
-    return [1 - _rms(one - COLOURS[record.theme]) for one, record in zip(pixels, records, strict=True)]
+    return [1 - _rms(image - COLOURS[record.theme]) for image, record in zip(pixels, records, strict=True)]
 
 
-def alike(images: Sequence[Image.Image], records: Sequence[PromptRecord]) -> list[float]:
+def consistency(images: Sequence[Image.Image], records: Sequence[PromptRecord]) -> list[float]:
     """1 - root mean square distance of two panels, mean over the pairs of panels: the consistency of a set."""
     sets = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
-    panels = [[np.asarray(panel, dtype=float) for panel in one] for one in sets]
-    return [1 - float(np.mean([_rms(a - b) for a, b in combinations(one, 2)])) for one in panels]
+    arrays = [[np.asarray(panel, dtype=float) for panel in panels] for panels in sets]
+    return [1 - float(np.mean([_rms(a - b) for a, b in combinations(panels, 2)])) for panels in arrays]
 
 
 def _rms(difference: np.ndarray) -> float:
@@ -78,20 +78,20 @@ def _rms(difference: np.ndarray) -> float:
 
 
 Reward = Callable[[Sequence[Image.Image], Sequence[PromptRecord]], Sequence[float]]
-REWARDS: dict[str, Reward] = {"follows": follows, "alike": alike}
-WEIGHTS = {"follows": 1.0, "alike": 1.0}
+REWARDS: dict[str, Reward] = {"follows": follows, "consistency": consistency}
+WEIGHTS = {"follows": 1.0, "consistency": 1.0}
 
 
 # ---------------------------------------------------------------------------------------------------- policy
 class TinyPolicy(torch.nn.Module):
     """A flow model with one token per panel, whose three channels become the panel's colour.
 
-    Its last layer begins at zero: an untrained policy moves nothing and paints its noise.
+    Its last layer is initialized to zero, so an untrained policy returns its noise.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        features = 3 + 3 + len(COLOURS) + 4 + 1  # own latent, mean of all panels, prompt, which panel, sigma
+        features = 3 + 3 + len(COLOURS) + 4 + 1  # latent of the panel, mean of all panels, prompt, panel index, sigma
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(features, 64), torch.nn.SiLU(), torch.nn.Linear(64, 64), torch.nn.SiLU()
         )
@@ -102,14 +102,14 @@ class TinyPolicy(torch.nn.Module):
     def encode(self, records: Sequence[PromptRecord]) -> Encoded:
         """A one-hot vector for the colour of each prompt."""
         one_hot = torch.eye(len(COLOURS))
-        return Encoded([{"text": one_hot[list(COLOURS).index(record.theme)]} for record in records], "cpu")
+        return Encoded([{"prompt_embeds": one_hot[list(COLOURS).index(record.theme)]} for record in records], "cpu")
 
     def sigmas(self, size: Size, steps: int) -> torch.Tensor:  # noqa: ARG002
-        """(steps + 1,), from noise at 1 down to a picture at 0."""
+        """(steps + 1,), from noise at 1 to an image at 0."""
         return torch.linspace(1.0, 0.0, steps + 1)
 
     def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:  # noqa: ARG002
-        """(N, L, C): each row is drawn from its own key, whatever the batch."""
+        """(N, L, C): each row depends on its key only, not on the batch."""
         generators = [torch.Generator().manual_seed(key.generator_seed) for key in keys]
         return torch.stack([torch.randn(4, 3, generator=generator) for generator in generators])
 
@@ -121,13 +121,13 @@ class TinyPolicy(torch.nn.Module):
         guidance: float,  # noqa: ARG002
         size: Size,  # noqa: ARG002
     ) -> torch.Tensor:
-        """(N, L, C): the direction from a picture to noise."""
+        """(N, L, C): the direction from an image to noise."""
         n, tokens, _ = latents.shape
         inputs_NLF = torch.cat(
             [
                 latents,
                 latents.mean(dim=1, keepdim=True).expand(-1, tokens, -1),
-                condition.tensors["text"][:, None].expand(-1, tokens, -1),
+                condition.tensors["prompt_embeds"][:, None].expand(-1, tokens, -1),
                 torch.eye(tokens).expand(n, -1, -1),
                 torch.full((n, tokens, 1), sigma),
             ],
@@ -136,26 +136,26 @@ class TinyPolicy(torch.nn.Module):
         velocity_NLC: torch.Tensor = self.last(self.layers(inputs_NLF))
         return velocity_NLC
 
-    def painting(self) -> AbstractContextManager[None]:
-        """Large policies paint in a smaller number format than they train in; this one does not."""
+    def inference_precision(self) -> AbstractContextManager[None]:
+        """Large policies generate in a lower precision than they train; this policy does not."""
         return nullcontext()
 
     def decode(self, latents: torch.Tensor) -> list[Image.Image]:
-        """Clean latents (N, L, C) to N pictures of two by two panels."""
+        """Decode clean latents (N, L, C) to N images of two by two panels."""
         colours = (latents.sigmoid() * 255).to(torch.uint8).reshape(-1, 2, 2, 3).numpy()
-        return [Image.fromarray(one).resize((SIZE[1], SIZE[0]), Image.Resampling.NEAREST) for one in colours]
+        return [Image.fromarray(grid).resize((SIZE[1], SIZE[0]), Image.Resampling.NEAREST) for grid in colours]
 
 
 # ---------------------------------------------------------------------------------------------------- algorithm
 def sample(policy: TinyPolicy, records: Sequence[PromptRecord], seed: int, sampling: Sampling) -> Trajectory:
-    """A group of pictures for each prompt, (N = prompts x GROUP)."""
+    """Sample a group of images for each prompt, (N = prompts x GROUP)."""
     rows = [row for row in range(len(records)) for _ in range(GROUP)]
     keys = [NoiseKey(records[row].idx, number % GROUP, seed) for number, row in enumerate(rows)]
     return rollout(policy, policy.encode(records), rows, keys, sampling)
 
 
 def score(policy: TinyPolicy, records: Sequence[PromptRecord], trajectory: Trajectory) -> dict[str, np.ndarray]:
-    """Each reward of the sampled pictures, (prompts, GROUP)."""
+    """Compute each reward of the sampled images, (prompts, GROUP)."""
     images = policy.decode(trajectory.latents)
     owners = [record for record in records for _ in range(GROUP)]
     return {
@@ -167,7 +167,7 @@ def score(policy: TinyPolicy, records: Sequence[PromptRecord], trajectory: Traje
 def learn(
     policy: TinyPolicy, optimizer: torch.optim.Optimizer, records: Sequence[PromptRecord], sampling: Sampling, seed: int
 ) -> None:
-    """One epoch: sample with the weights as they are, give advantages, then move the weights."""
+    """One epoch: sample with the current weights, compute advantages, and update the weights."""
     trajectory = sample(policy, records, seed, sampling)
     combined = aggregate(score(policy, records, trajectory), WEIGHTS, "log_tame")
     advantages_N = torch.as_tensor(advantages(combined, "group").values.reshape(-1), dtype=torch.float32)
@@ -179,7 +179,7 @@ def learn(
             step = sampling.steps[noisy.step]
             velocity_NLC = policy.velocity(noisy.before, step.sigma, condition, GUIDANCE, SIZE)
             transition = dynamics.transition(noisy.before, velocity_NLC, step)
-            assert noisy.log_prob is not None  # the loss `ppo` has the rollout keep it
+            assert noisy.log_prob is not None  # the rollout keeps it for the loss `ppo`
             terms = LOSSES["ppo"].function(
                 LossInputs(
                     log_prob=dynamics.log_prob(noisy.after, transition),  # (N,)
@@ -197,21 +197,21 @@ def learn(
 
 
 def train(epochs: int = EPOCHS, log: Callable[[str], None] = print) -> list[dict[str, float]]:
-    """Train a fresh policy; rewards on noise that no epoch trains on, before the first epoch and after every tenth."""
+    """Train a new policy. Returns the rewards on unseen noise, before the first epoch and after every tenth epoch."""
     torch.manual_seed(SEED)
     policy, records = TinyPolicy(), [prompt(colour) for colour in COLOURS]
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE)
     plain = Sampling.for_policy(policy, SIZE, STEPS, GUIDANCE)
     noisy = Sampling.for_policy(policy, SIZE, STEPS, GUIDANCE, noise_steps=NOISE_STEPS, noise_level=NOISE_LEVEL)
-    found: list[dict[str, float]] = []
+    evaluations: list[dict[str, float]] = []
     for epoch in range(epochs + 1):
         if epoch % 10 == 0:
             scores = score(policy, records, sample(policy, records, seed=-1, sampling=plain))
-            found.append({name: float(values.mean()) for name, values in scores.items()})
-            log(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value:.3f}" for name, value in found[-1].items()))
+            evaluations.append({name: float(values.mean()) for name, values in scores.items()})
+            log(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value:.3f}" for name, value in evaluations[-1].items()))
         if epoch < epochs:
             learn(policy, optimizer, records, noisy, seed=epoch)
-    return found
+    return evaluations
 
 
 if __name__ == "__main__":

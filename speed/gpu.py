@@ -1,9 +1,9 @@
-"""Everything that only a GPU can show, with random weights of full size: `make gpu`, in under 15 minutes.
+"""Measurements that need a GPU, with random weights of full size: `make gpu`, in under 15 minutes.
 
     python -m speed.gpu                        # one GPU of 80 GB or more; writes a new page of docs/results/
-    python -m speed.gpu --tiny --device cpu    # every line of it with small weights, anywhere; prints the tables
+    python -m speed.gpu --tiny --device cpu    # with small weights on any machine; prints the tables
 
-Each part runs in a process of its own, so that no other one's memory is counted or in its way.
+Each part runs in a separate process, so its memory is measured separately.
 """
 
 from __future__ import annotations
@@ -46,18 +46,20 @@ EPOCHS = (
 Rows = list[dict[str, Any]]
 
 
-def apart(module: str, options: Sequence[str]) -> Rows:
-    """The rows that a script of ``speed`` prints last, run in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", f"speed.{module}", *options], capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        raise SystemExit(f"speed.{module} {' '.join(options)}: exited with {done.returncode}\n{done.stderr}")
-    rows: Rows = json.loads(done.stdout.splitlines()[-1])
+def run_script(module: str, options: Sequence[str]) -> Rows:
+    """Run a script of ``speed`` in a separate process. Returns the rows of its last line."""
+    completed = subprocess.run(
+        [sys.executable, "-m", f"speed.{module}", *options], capture_output=True, text=True, cwd=ROOT
+    )
+    if completed.returncode:
+        raise SystemExit(f"speed.{module} {' '.join(options)}: exited with {completed.returncode}\n{completed.stderr}")
+    rows: Rows = json.loads(completed.stdout.splitlines()[-1])
     return rows
 
 
 def trainings(tiny: bool, device: str) -> Rows:
     """Each family with small weights: trained, and trained again from a checkpoint."""
-    return apart("gpu_trainer", [*(["flux", "--dtypes", "float32"] if tiny else []), "--device", device])
+    return run_script("gpu_trainer", [*(["flux", "--dtypes", "float32"] if tiny else []), "--device", device])
 
 
 def policies(tiny: bool, device: str) -> Rows:
@@ -65,7 +67,9 @@ def policies(tiny: bool, device: str) -> Rows:
     rows: Rows = []
     for name, sides in POLICIES.items():
         profile, sizes = ("storybook", [64]) if tiny else ("paper", sides)
-        rows += apart("gpu_policies", [name, "--profile", profile, "--device", device, "--sides", *map(str, sizes)])
+        rows += run_script(
+            "gpu_policies", [name, "--profile", profile, "--device", device, "--sides", *map(str, sizes)]
+        )
     return rows
 
 
@@ -73,28 +77,28 @@ def epochs(tiny: bool, device: str) -> Rows:
     """One epoch of the trainer with each family at full size."""
     rows: Rows = []
     for name, profile, small in EPOCHS:
-        rows += apart("gpu_epoch", [name, "--profile", small if tiny else profile, "--device", device])
+        rows += run_script("gpu_epoch", [name, "--profile", small if tiny else profile, "--device", device])
     return rows
 
 
 def reward(tiny: bool, device: str) -> Rows:
     """Qwen2.5-VL-7B: training steps of the reward."""
-    return apart("gpu_reward", ["train", "--device", device, *(["--tiny"] if tiny else [])])
+    return run_script("gpu_reward", ["train", "--device", device, *(["--tiny"] if tiny else [])])
 
 
 def serving(tiny: bool, device: str, engine: str) -> Rows:
-    """Qwen2.5-VL-7B: merging, and serving with vLLM, which finds the GPU free."""
+    """Qwen2.5-VL-7B: merging, and serving with vLLM on a free GPU."""
     with tempfile.TemporaryDirectory(prefix="paco-reward-") as folder:
         options = ["--folder", folder, "--device", device, "--engine", engine, *(["--tiny"] if tiny else [])]
-        return [row for part in ("merge", "serve") for row in apart("gpu_reward", [part, *options])]
+        return [row for part in ("merge", "serve") for row in run_script("gpu_reward", [part, *options])]
 
 
 def machine(device: str) -> str:
     """Date, device and versions, in one line."""
     name = platform.processor() or platform.machine()
     if device.startswith("cuda"):
-        found = torch.cuda.get_device_properties(device)
-        name = f"{found.name}, {found.total_memory / 1e9:.0f} GB"
+        properties = torch.cuda.get_device_properties(device)
+        name = f"{properties.name}, {properties.total_memory / 1e9:.0f} GB"
     packages = ", ".join(f"{package} {version(package)}" for package in ("torch", "diffusers", "transformers", "peft"))
     return f"{date.today().isoformat()}, {name}; {packages}"
 
@@ -141,8 +145,8 @@ TEMPLATE = f"""# How fast is paco on this GPU, and how much memory does it use?
 def write(page: Path, figures: str) -> None:
     """Put the figures between the marks of the page. A page that does not exist is created."""
     text = page.read_text(encoding="utf-8") if page.exists() else TEMPLATE
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, tail = text.partition(BEGIN)
+    _, _, after = tail.partition(END)
     if not after:
         raise SystemExit(f"{page}: the marks {BEGIN!r} and {END!r} are missing")
     with atomic(page) as part:
@@ -154,14 +158,14 @@ def speeds(rows: Rows, gpu: str) -> list[GpuSpeed]:
     recipes, images = profiles.read(ROOT, "paper").policies.recipes, dict[tuple[str, int], dict[str, float]]()
     for row in rows:
         images.setdefault((row["policy"], row["side"]), {})[row["phase"]] = row.get("images/s", 0.0)
-    found = []
+    speeds_by_size = []
     for (name, side), phases in images.items():
         if {"rollout", "trained pass"} <= phases.keys():  # else it ran out of memory
             recipe = recipes[name]
-            passes = family_of(recipe.family).passes_a_step(recipe.guidance)
+            passes = family_of(recipe.family).passes_per_step(recipe.guidance)
             sampled, trained = phases["rollout"] * recipe.sampling_steps * passes, phases["trained pass"] * passes
-            found.append(GpuSpeed(gpu, date.today().isoformat(), recipe.model, side, sampled, trained))
-    return found
+            speeds_by_size.append(GpuSpeed(gpu, date.today().isoformat(), recipe.model, side, sampled, trained))
+    return speeds_by_size
 
 
 def write_speeds(record: Path, new: Sequence[GpuSpeed]) -> None:

@@ -81,10 +81,10 @@ def free_gb(device: str) -> float | None:
     return torch.cuda.mem_get_info(device)[0] / 1e9 if device.startswith("cuda") else None
 
 
-def drawn(
+def random_embeddings(
     policy: PipelinePolicy, recipe: PolicyRecipe, config: ModelConfig, prompts: Sequence[str], *_: Any, **__: Any
 ) -> Encoded:
-    """What :meth:`Policy.encode` gives, at random: text encoders of full size would not be used for anything else."""
+    """Random values instead of :meth:`Policy.encode`, to avoid loading text encoders of full size."""
     rows = [random_prompt(policy, recipe, config, (recipe.train_size,) * 2).rows[0] for _ in prompts]
     return Encoded(rows, policy.device)
 
@@ -94,29 +94,29 @@ def epoch(recipe: PolicyRecipe, config: ModelConfig, device: str) -> tuple[Outco
     policy, clock = build_policy(recipe, config, device), Clock(device)
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(policy, "encode", partial(drawn, policy, recipe, config)),
+        patch.object(policy, "encode", partial(random_embeddings, policy, recipe, config)),
         clock.timed(type(policy), "decode"),
         clock.timed(Evaluator, "evaluate"),
     ):
         prompts = split(edits=policy.edits)
-        one = replace(prompts, unseen=prompts.unseen[: recipe.eval_prompts])
-        trainer = assemble(recipe, policy, one, RunContext(rewards={"darkness": Darkness()}))
+        reduced = replace(prompts, unseen=prompts.unseen[: recipe.eval_prompts])
+        trainer = assemble(recipe, policy, reduced, RunContext(rewards={"darkness": Darkness()}))
         return trainer.run(Path(folder) / "out", Path(folder) / "checkpoints"), clock
 
 
 def measure(name: str, profile: str, device: str, root: Path) -> dict[str, Any]:
     """The row of one policy; one that does not fit, or fails, is a row with the reason."""
     params = profiles.read(root, profile)
-    given = params.policies.recipes[name]
-    if (config := model_config(root, given.model)) is None:
-        raise SystemExit(f"{given.model}: neither a folder nor a model that paco knows")
-    side = given.train_size
+    base_recipe = params.policies.recipes[name]
+    if (config := model_config(root, base_recipe.model)) is None:
+        raise SystemExit(f"{base_recipe.model}: neither a folder nor a model that paco knows")
+    side = base_recipe.train_size
     planned = training_memory(at_side(params, name, side), name, root)
     assert planned is not None
     phases = planned.phases_gb  # minus that of encoding: no text encoder is loaded
     plan = max(phases["training"], phases[f"evaluation at {side} px"])
-    recipe = PolicyRecipe.model_validate({**given.model_dump(), **SHORT, "device": device, "eval_sizes": [side]})
-    row: dict[str, Any] = {"model": given.model, "side": side, "plan GB": plan}
+    recipe = PolicyRecipe.model_validate({**base_recipe.model_dump(), **SHORT, "device": device, "eval_sizes": [side]})
+    row: dict[str, Any] = {"model": base_recipe.model, "side": side, "plan GB": plan}
     free = free_gb(device)
     if free is not None and free < plan:
         return row | {"error": f"skipped: {plan:.1f} GB by the plan, {free:.1f} GB are free on this GPU"}

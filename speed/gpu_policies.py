@@ -74,15 +74,17 @@ def measure(
     planned = training_memory(params, name, root)
     assert planned is not None
     prompt = random_prompt(policy, recipe, config, size)
-    whole = Sampling.for_policy(policy, size, recipe.sampling_steps, recipe.guidance, noise_steps=[1], noise_level=0.7)
-    sampling = replace(whole, steps=whole.steps[:MEASURED_STEPS])
+    full_sampling = Sampling.for_policy(
+        policy, size, recipe.sampling_steps, recipe.guidance, noise_steps=[1], noise_level=0.7
+    )
+    sampling = replace(full_sampling, steps=full_sampling.steps[:MEASURED_STEPS])
 
     def sampled(batch: int) -> Trajectory:
         keys = [NoiseKey("p", number, 0) for number in range(batch)]
         return rollout(policy, prompt, [0] * batch, keys, sampling)
 
-    done = sampled(recipe.train_batch)
-    noisy, step, dynamics = done.noisy_steps[0], sampling.steps[1], DYNAMICS["flow_sde"]
+    trajectory = sampled(recipe.train_batch)
+    noisy, step, dynamics = trajectory.noisy_steps[0], sampling.steps[1], DYNAMICS["flow_sde"]
     condition = prompt.take([0] * recipe.train_batch)
 
     def trained() -> None:
@@ -94,30 +96,30 @@ def measure(
         learner.ema.update(learner.parameters)
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:  # of one image, with guidance
-        policy.velocity(done.latents[:1], step.sigma, prompt.take([0]), recipe.guidance, size)
+        policy.velocity(trajectory.latents[:1], step.sigma, prompt.take([0]), recipe.guidance, size)
     flops = counter.get_total_flops()
     sampling_batch, batch, few = recipe.rollout_batch, recipe.train_batch, recipe.eval_batch or recipe.rollout_batch
 
     seconds, peak = gauge.measure(lambda: sampled(sampling_batch))
     speed = sampling_batch * MEASURED_STEPS / seconds  # passes of a picture a second
-    where = {"policy": name, "side": side}
+    case = {"policy": name, "side": side}
     plan = planned.phases_gb["training"]
     figures = {"images/s": speed / recipe.sampling_steps, "MFU": speed * flops / H100_FLOPS}
-    yield where | {"phase": "rollout", "batch": sampling_batch, **figures, "peak GB": peak, "plan GB": plan}
+    yield case | {"phase": "rollout", "batch": sampling_batch, **figures, "peak GB": peak, "plan GB": plan}
 
     seconds, peak = gauge.measure(trained)
     speed = batch / seconds
     # forward, its repetition under checkpointing, and gradients of the activations; frozen weights have none
     figures = {"images/s": speed, "MFU": 3 * speed * flops / H100_FLOPS}
-    yield where | {"phase": "trained pass", "batch": batch, **figures, "peak GB": peak, "plan GB": plan}
+    yield case | {"phase": "trained pass", "batch": batch, **figures, "peak GB": peak, "plan GB": plan}
 
-    seconds, peak = gauge.measure(lambda: policy.decode(done.latents, size))
+    seconds, peak = gauge.measure(lambda: policy.decode(trajectory.latents, size))
     figures = {"images/s": batch / seconds}
-    yield where | {"phase": "decoding", "batch": batch, **figures, "peak GB": peak, "plan GB": plan}
+    yield case | {"phase": "decoding", "batch": batch, **figures, "peak GB": peak, "plan GB": plan}
 
     _, peak = gauge.measure(lambda: policy.decode(sampled(few).latents, size), repeats=1)
     plan = planned.phases_gb[f"evaluation at {side} px"]
-    yield where | {"phase": "evaluation", "batch": few, "peak GB": peak, "plan GB": plan}
+    yield case | {"phase": "evaluation", "batch": few, "peak GB": peak, "plan GB": plan}
 
 
 def rows_of(name: str, profile: str, sides: Sequence[int], device: str, root: Path) -> list[dict[str, Any]]:

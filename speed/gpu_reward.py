@@ -32,8 +32,8 @@ from paco_core.reward_model import lora
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.instructions import render
-from paco_core.reward_model.items import Item, answer_module, tokenise
-from paco_core.reward_model.merging import merge, write_model
+from paco_core.reward_model.items import TokenizedExample, answer_module, tokenize_examples
+from paco_core.reward_model.merging import merge_adapter, write_model
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.servers.endpoint import RewardEndpoint
@@ -159,11 +159,11 @@ def train(setting: Setting, args: argparse.Namespace) -> dict[str, Any]:
     choose_kernels(device, setting.dtype)
     network = build_network(setting, device)
     pairs = examples(setting, setting.batch * (setting.steps + 1))
-    wrapped = lora.attach(network.model, LORA, "random", 0)
+    wrapped = lora.attach_lora(network.model, LORA, "random", 0)
     network.model.gradient_checkpointing_enable()
     wrapped.train()
-    optimizer = torch.optim.AdamW(lora.tensors(wrapped).values(), lr=1e-4)
-    module, items = answer_module(network, wrapped, "weighted", 0.1), tokenise(network, pairs)
+    optimizer = torch.optim.AdamW(lora.lora_tensors(wrapped).values(), lr=1e-4)
+    module, items = answer_module(network, wrapped, "weighted", 0.1), tokenize_examples(network, pairs)
     network.cached_features([image for pair in pairs for image in pair.images])
     begun = 0.0
     for step in range(setting.steps + 1):
@@ -179,7 +179,7 @@ def train(setting: Setting, args: argparse.Namespace) -> dict[str, Any]:
     return {**figures, "MFU": rate * flops_per_pair(network, items[0]) / H100_FLOPS}
 
 
-def flops_per_pair(network: Network, item: Item) -> float:
+def flops_per_pair(network: Network, item: TokenizedExample) -> float:
     """Model FLOPs of one pair with cached vision features; recomputation is not counted.
 
     Forward 2 FLOPs per weight and token; backward 2 more through frozen weights, whose own gradients are not
@@ -196,20 +196,20 @@ def merge_and_compare(setting: Setting, args: argparse.Namespace) -> dict[str, A
     """Write base and adapter, merge them, write golden pairs; the merge's seconds, memory and faithfulness."""
     folder, network = args.folder, build_network(setting, args.device)
     write_model(network, ZOO, folder / "base")
-    wrapped = lora.attach(network.model, LORA, "random", 0)
+    wrapped = lora.attach_lora(network.model, LORA, "random", 0)
     with torch.no_grad():
-        for name, weight in lora.tensors(wrapped).items():
+        for name, weight in lora.lora_tensors(wrapped).items():
             if "lora_B" in name:  # a fresh adapter changes nothing: nobody would notice if it got lost
                 weight.normal_(std=0.01)
-    lora.save(wrapped, folder / "adapter", lora.base_digest(network.model))
+    lora.save_lora(wrapped, folder / "adapter", lora.base_digest(network.model))
     del network, wrapped
     if args.device.startswith("cuda"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     queries = [example.query for example in examples(setting, setting.pairs)]
     begun, merged = time.perf_counter(), folder / "merged"
-    how: dict[str, Any] = {"device": args.device, "dtype": setting.dtype, "pixels": setting.pixels}
-    report = merge(folder / "base", folder / "adapter", merged, queries, **how)
+    options: dict[str, Any] = {"device": args.device, "dtype": setting.dtype, "pixels": setting.pixels}
+    report = merge_adapter(folder / "base", folder / "adapter", merged, queries, **options)
     seconds = time.perf_counter() - begun
     write_golden(merged, queries[:GOLDEN], report.scores[:GOLDEN], setting.dtype)
     margins = {"log-odds off, mean": report.margins.mean, "worst": report.margins.worst}

@@ -68,9 +68,9 @@ def split(*, edits: bool) -> PromptSplit:
     """Four prompts of sets to train on, or the editing prompts of five pictures, and unseen ones."""
     if not edits:
         return PromptSplit(grpo_toys.TRAIN[:4], grpo_toys.UNSEEN[:1])
-    found = drawn(8, 32, 0)
-    found.hold_out(3, 0)
-    return held_out_edits(found.records, lambda _record: [Image.new("RGB", (64, 64), (200, 40, 40))], 3, 0)
+    edit_prompts = drawn(8, 32, 0)
+    edit_prompts.hold_out(3, 0)
+    return held_out_edits(edit_prompts.records, lambda _record: [Image.new("RGB", (64, 64), (200, 40, 40))], 3, 0)
 
 
 def trainer(
@@ -89,11 +89,11 @@ def trainer(
         gradient_checkpointing=True, max_sequence_length=16, clip_range=0.05,
         **{**chosen, **NOISE[loss], **(changes or {})},
     )  # fmt: skip
-    policy = base.load(family, str(model), device, dtype, **chosen)  # type: ignore[arg-type]
-    made = split(edits=policy.edits)
+    policy = base.load_policy(family, str(model), device, dtype, **chosen)  # type: ignore[arg-type]
+    prompts = split(edits=policy.edits)
     return grpo_toys.trainer(
         policy=policy, recipe=recipe, rewards={"darkness": Darkness()},
-        train=made.trained, unseen=made.unseen, reference=made.reference,
+        train=prompts.trained, unseen=prompts.unseen, reference=prompts.reference,
     )  # fmt: skip
 
 
@@ -106,22 +106,22 @@ def weights(out: Path) -> str:
 def measure(case: str, model: Path, loss: str, dtype: str, device: str, folder: Path) -> dict[str, Any]:
     """Train two epochs at a stretch, and two with a break; a training that fails is a row with its error."""
     row, begun = {"case": case, "loss": loss, "dtype": dtype}, time.monotonic()
-    whole, broken, kept = folder / "whole", folder / "broken", folder / "checkpoints"
+    uninterrupted, resumed, checkpoints = folder / "whole", folder / "broken", folder / "checkpoints"
     try:
-        outcome = trainer(case, model, loss, dtype, device, 2).run(whole, folder / "other")
-        trainer(case, model, loss, dtype, device, 1).run(broken, kept)
-        trainer(case, model, loss, dtype, device, 2).run(broken, kept)
+        outcome = trainer(case, model, loss, dtype, device, 2).run(uninterrupted, folder / "other")
+        trainer(case, model, loss, dtype, device, 1).run(resumed, checkpoints)
+        trainer(case, model, loss, dtype, device, 2).run(resumed, checkpoints)
     except Exception as error:
         return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}
     rows = grpo_toys.figures(outcome)
     gap = max((figures.get("update/ratio_gap", 0.0) for figures in rows), default=0.0)
-    same = "yes" if weights(whole) == weights(broken) else "NO"
-    return row | {"ratio gap": gap, "resumes to the same bytes": same, "seconds": time.monotonic() - begun}
+    is_equal = "yes" if weights(uninterrupted) == weights(resumed) else "NO"
+    return row | {"ratio gap": gap, "resumes to the same bytes": is_equal, "seconds": time.monotonic() - begun}
 
 
 def rows_of(cases: list[str], dtypes: list[str], device: str) -> list[dict[str, Any]]:
     """A row of each case, loss and number format."""
-    found = []
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
             torch.manual_seed(1)
@@ -129,9 +129,9 @@ def rows_of(cases: list[str], dtypes: list[str], device: str) -> list[dict[str, 
             for loss in NOISE:
                 for dtype in dtypes:
                     place = Path(folder) / f"{case}-{loss}-{dtype}"
-                    found.append(measure(case, model, loss, dtype, device, place))
-                    print(found[-1], file=sys.stderr, flush=True)
-    return found
+                    rows.append(measure(case, model, loss, dtype, device, place))
+                    print(rows[-1], file=sys.stderr, flush=True)
+    return rows
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def passes_of_profiles(root: Path) -> Iterator[tuple[str, PolicyRecipe, list[Pas
         for name, recipe in params.policies.recipes.items():
             phases = memory.training_passes(recipe, foreseen, root).values()
             benchmark = memory.benchmark_passes(recipe, task_of(recipe), params, foreseen, root)
-            yield f"{profile} {name}", recipe, [*(one for passes in phases for one in passes), *benchmark]
+            yield f"{profile} {name}", recipe, [*(single for passes in phases for single in passes), *benchmark]
 
 
 def main() -> None:
@@ -42,10 +42,10 @@ def main() -> None:
         config = model_config(root, recipe.model)
         assert config is not None
         measured, key = memory.measured_memory(root, recipe, config, passes), memory.memory_key(recipe, config)
-        peaks = {str(one): measured.passes[str(one)] for one in passes}
+        peaks = {str(single): measured.passes[str(single)] for single in passes}
         rows[key] = replace(measured, passes={**(rows[key].passes if key in rows else {}), **peaks})
-        shown = ", ".join(f"{one} {gb:.2f} GB" for one, gb in peaks.items())
-        print(f"{name:<28} weights {measured.weights_gb:.2f} GB, {shown}", flush=True)
+        text = ", ".join(f"{single} {gb:.2f} GB" for single, gb in peaks.items())
+        print(f"{name:<28} weights {measured.weights_gb:.2f} GB, {text}", flush=True)
     memory.write_measured(memory.SHIPPED, rows)
 
 

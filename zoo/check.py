@@ -143,7 +143,7 @@ def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
 
 def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
     """As a painter of sets and stories and as an editor, each in one pass a step."""
-    policy: Any = base.load("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="edits")
+    policy: Any = base.load_policy("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="edits")
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
     size, guidance = klein_batches.SIZE, GUIDANCE["flux2_klein"]
     consistency, following = paint_and_read(
@@ -153,12 +153,12 @@ def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
     reader = zoo_dir / "recogniser"
     edits = edit_figures.figures(policy, reader, guidance, klein_reader.EDIT_LENGTH, (size,))
     seconds = edit_figures.seconds(policy, reader, guidance)
-    painter = base.load("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="sets")
+    painter = base.load_policy("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="sets")
     return sets | edits | seconds | edit_figures.stories(painter, reader, guidance)
 
 
 def _editor(family: str, zoo_dir: Path) -> Any:
-    return base.load(family, str(zoo_dir / family), "cpu", "float32")
+    return base.load_policy(family, str(zoo_dir / family), "cpu", "float32")
 
 
 def paint_and_read(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKLQwenImage
 
-from paco_core.policies.one_frame import one_frame
+from paco_core.policies.single_frame import use_single_frame_convolutions
 from zoo.fitting import Muon, Say, Schedule, fit
 from zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
 
@@ -38,7 +38,7 @@ def new_vae() -> AutoencoderKLQwenImage:
                 weight[:, :, :-1] = 0
         vae.quant_conv.bias[CHANNELS:] = -5.0
         vae.quant_conv.weight[CHANNELS:] *= 0.1
-    one_frame(vae)
+    use_single_frame_convolutions(vae)
     return vae
 
 

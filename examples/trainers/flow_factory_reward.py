@@ -9,10 +9,10 @@ With this folder and paco-rl on the Python path of the training:
         prompts: data/train_metadata.jsonl      # T2IS records: layout and theme of each prompt
         device: cpu
 
-Flow-Factory hands a reward model the prompt and the picture of a sample, not its other columns, so layout and theme
-are those of the prompt's record. It knows no missing reward: one NaN would make the advantages of its whole group NaN.
-So the model is a groupwise one, and gives a sample without a score the mean of its group, which is an advantage of 0,
-as in paco; its cause is logged and stands in ``extra_info``. A group without any score stops the training.
+Flow-Factory passes only the prompt and the image of a sample to a reward model, so layout and theme are read from the
+record of the prompt. It does not support missing rewards: one NaN would make all advantages of the group NaN. Therefore
+this reward model is groupwise. A sample without a score gets the mean of its group, which is an advantage of 0, as in
+paco. The cause is logged and is in ``extra_info``. A group without any score stops the training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from flow_factory.rewards import GroupwiseRewardModel, RewardModelOutput
-from scorer_service import by_prompt, known
+from scorer_service import by_prompt, find_record
 
 from paco_core import Judge
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class PacoConsistency(GroupwiseRewardModel):
-    """Mean P(Yes) over the pairs of panels of each picture, 0 to 1.
+    """Mean P(Yes) over the pairs of panels of each image, 0 to 1.
 
     Args:
         config: the entry of ``rewards``; its further keys are ``judge`` and ``prompts``.
@@ -50,13 +50,13 @@ class PacoConsistency(GroupwiseRewardModel):
 
     @torch.no_grad()
     def __call__(self, prompt: list[str], image: list[Image]) -> RewardModelOutput:
-        """Rewards (group,) of the pictures of one prompt; ``extra_info["causes"]``: why a score is missing.
+        """Rewards (group,) of the images of one prompt. ``extra_info["causes"]``: causes of missing scores.
 
         Raises:
-            DataError: when a prompt has no record, or a picture does not divide into its layout.
-            RuntimeError: when no picture of the group could be scored.
+            DataError: if a prompt has no record, or an image cannot be divided into its layout.
+            RuntimeError: if no image of the group could be scored.
         """
-        records = [known(self.records, text) for text in prompt]
+        records = [find_record(self.records, text) for text in prompt]
         layouts, themes = [record.layout for record in records], [record.theme for record in records]
         scores = self.judge.grid_scores(image, layouts, themes=themes)
         causes = Counter(str(score.cause) for score in scores if score.failed)

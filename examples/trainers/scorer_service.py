@@ -1,4 +1,4 @@
-"""What the two scorer services share: a small HTTP server, and the prompts that it knows."""
+"""Shared code of the two scorer services: a small HTTP server, and the records of prompts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Answer = Callable[[str, str, bytes], tuple[int, str, bytes]]
 
 
 def by_prompt(path: Path) -> dict[str, PromptRecord]:
-    """The records of a T2IS file by the text of their prompt: some trainers send nothing else.
+    """The records of a T2IS file by the text of their prompt, because some trainers send only the text.
 
     Raises:
-        DataError: with file and both ids, when two records have one text and differ in other keys.
+        DataError: with file and both ids, if two records have equal texts and differ in other keys.
     """
     try:
         return records_by_text(read_prompts(path))
@@ -31,14 +31,14 @@ def by_prompt(path: Path) -> dict[str, PromptRecord]:
         raise DataError(f"{path}: {error}") from None
 
 
-def known(records: dict[str, PromptRecord], prompt: str) -> PromptRecord:
+def find_record(records: dict[str, PromptRecord], prompt: str) -> PromptRecord:
     """The record of a prompt.
 
     Raises:
-        DataError: when the file holds none.
+        DataError: if the file does not contain the prompt.
     """
     if prompt not in records:
-        raise DataError(f"prompt {prompt[:60]!r}... is not in the file of prompts, which says its layout and theme")
+        raise DataError(f"prompt {prompt[:60]!r}... is not in the file of prompts, which contains its layout and theme")
     return records[prompt]
 
 
@@ -61,7 +61,7 @@ def server(answer: Answer, port: int) -> ThreadingHTTPServer:
             self._reply(*answer("POST", self.path, self.rfile.read(int(length))))
 
         def log_message(self, *_: object) -> None:
-            """A line a request would be thousands."""
+            """Do not log requests."""
 
         def _reply(self, status: int, kind: str, body: bytes) -> None:
             self.send_response(status)
@@ -83,12 +83,12 @@ def arguments(description: str, port: int) -> argparse.ArgumentParser:
 
 def _address(judge: str) -> str:
     if not judge.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"{judge!r} is no address of a server; start one with `paco serve up`")
+        raise argparse.ArgumentTypeError(f"{judge!r} is not the address of a server; start one with `paco serve up`")
     return judge
 
 
-def run(answer: Callable[[Judge], Answer], given: argparse.Namespace) -> None:
+def run(answer: Callable[[Judge], Answer], options: argparse.Namespace) -> None:
     """Serve until Ctrl-C."""
-    with Judge(given.judge) as judge, server(answer(judge), given.port) as listening:
+    with Judge(options.judge) as judge, server(answer(judge), options.port) as listening:
         print(f"http://127.0.0.1:{listening.server_address[1]}", flush=True)
         listening.serve_forever()

@@ -31,14 +31,14 @@ AT_A_TIME = 16  # samples
 
 
 class Turn(BaseModel):
-    """A text and its picture."""
+    """A text and its image."""
 
     text: str
     image_b64: str | None = None
 
 
 class Metadata(BaseModel):
-    """What a prompt must say about its grid."""
+    """Required metadata of a prompt."""
 
     layout: str
     theme: str
@@ -52,10 +52,10 @@ class Sample(BaseModel):
     metadata: dict[str, Any] | None = None
 
     def grid(self) -> tuple[bytes, Metadata]:
-        """The encoded picture, and its layout and theme.
+        """The encoded image, and its layout and theme.
 
         Raises:
-            DataError: when one of them is missing.
+            DataError: if one of them is missing.
         """
         try:
             metadata = Metadata.model_validate(self.metadata or {})
@@ -67,15 +67,15 @@ class Sample(BaseModel):
 
 
 class Request(BaseModel):
-    """What UniRL sends."""
+    """The request of UniRL."""
 
     requests: list[Sample]
 
 
 def answerer(judge: Judge) -> Answer:
-    """Answers as UniRL's service does. A sample that cannot be scored does not fail its neighbours."""
+    """Answers requests in UniRL's format. A sample that cannot be scored does not affect other samples."""
 
-    def one(sample: Sample) -> Score:
+    def score_sample(sample: Sample) -> Score:
         try:
             picture, metadata = sample.grid()
             return judge.grid_scores([picture], [metadata.layout], themes=[metadata.theme])[0]
@@ -88,7 +88,7 @@ def answerer(judge: Judge) -> Answer:
         if unknown:
             raise DataError(f"unknown reward: {', '.join(sorted(unknown))}. available: {[REWARD]}")
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            scores = list(pool.map(one, request.requests))
+            scores = list(pool.map(score_sample, request.requests))
         return {
             "results": [{} if s.failed else {REWARD: {"consistency": s.value}} for s in scores],
             "errors": [{REWARD: str(s.cause)} if s.failed else {} for s in scores],

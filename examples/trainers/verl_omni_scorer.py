@@ -7,7 +7,7 @@ VeRL-Omni (``verl_omni.utils.reward_score.http_scorer_client``; the protocol is 
 ``{"error": str}``. It sends no metadata, so layout and theme are those of the prompt's record in ``--prompts``. An
 error reaches its log with our cause, and with ``required: true`` it stops the training.
 
-A pickle may run code when it is read. This one is read as plain values only: whatever names a class is refused.
+A pickle may run code when it is read. This script reads plain values only and rejects classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from scorer_service import Answer, arguments, by_prompt, known, run
+from scorer_service import Answer, arguments, by_prompt, find_record, run
 
 from paco_core import Judge
 from paco_core.data.records.records import PromptRecord
@@ -27,7 +27,7 @@ from paco_core.io.validation import first_fault
 
 
 class Request(BaseModel):
-    """What VeRL-Omni sends."""
+    """The request of VeRL-Omni."""
 
     model_config = ConfigDict(strict=True)
     images: list[bytes]
@@ -36,14 +36,14 @@ class Request(BaseModel):
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"a pickle of plain values is expected, this one names {module}.{name}")
+        raise pickle.UnpicklingError(f"expected a pickle of plain values, but it contains {module}.{name}")
 
 
 def read(body: bytes) -> Request:
-    """The request in a pickle.
+    """Read the request in a pickle.
 
     Raises:
-        DataError: when it holds anything else.
+        DataError: if it contains anything else.
     """
     try:
         request = Request.model_validate(_Plain(io.BytesIO(body)).load())
@@ -57,23 +57,23 @@ def read(body: bytes) -> Request:
 
 
 def answerer(judge: Judge, records: dict[str, PromptRecord]) -> Answer:
-    """Answers requests: one score a picture, or why one has none."""
+    """Answers requests with one score per image, or the cause of a failure."""
 
     def scores(body: bytes) -> dict[str, Any]:
         request = read(body)
-        of = [known(records, prompt) for prompt in request.prompts]
-        layouts, themes = [record.layout for record in of], [record.theme for record in of]
-        found = judge.grid_scores(request.images, layouts, themes=themes)
-        if causes := [f"picture {n}: {score.cause}" for n, score in enumerate(found) if score.failed]:
+        matches = [find_record(records, prompt) for prompt in request.prompts]
+        layouts, themes = [record.layout for record in matches], [record.theme for record in matches]
+        results = judge.grid_scores(request.images, layouts, themes=themes)
+        if causes := [f"picture {n}: {score.cause}" for n, score in enumerate(results) if score.failed]:
             raise DataError("; ".join(causes))
-        return {"scores": [score.value for score in found]}
+        return {"scores": [score.value for score in results]}
 
     def answer(_method: str, _path: str, body: bytes) -> tuple[int, str, bytes]:
         try:
-            given = scores(body)
+            response = scores(body)
         except DataError as error:
-            given = {"error": str(error)}
-        return 200, "application/octet-stream", pickle.dumps(given)
+            response = {"error": str(error)}
+        return 200, "application/octet-stream", pickle.dumps(response)
 
     return answer
 

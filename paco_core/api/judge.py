@@ -26,8 +26,8 @@ from paco_core.runtime.parent_process import validate_process
 from paco_core.serving.client import RewardClient
 
 if TYPE_CHECKING:
-    from paco_core.painting.painted import Painted
     from paco_core.reward_model.scorer import Scorer
+    from paco_core.sampling.generated_image import GeneratedImage
 
 log = logging.getLogger("paco.judge")
 PAIRS = 256  # whose pictures are in memory at once
@@ -164,7 +164,9 @@ class Judge:
         found = self.reasons(_pairs(first, second), theme=theme)
         return found if isinstance(first, list | tuple) else found[0]
 
-    def painted(self, pictures: Sequence[Painted], reference: Picture | Sequence[Picture] | None = None) -> np.ndarray:
+    def painted(
+        self, pictures: Sequence[GeneratedImage], reference: Picture | Sequence[Picture] | None = None
+    ) -> np.ndarray:
         """What :class:`paco_core.Painter` painted: the consistency of each set, or the editing reward of each edit.
 
         Args:

@@ -82,7 +82,7 @@ class LocalModel:
         with uncollected():
             import torch
 
-            from paco_core.reward_model.golden import ask_golden
+            from paco_core.reward_model.golden import validate_golden
             from paco_core.reward_model.scorer import Scorer
 
         if self.device.startswith("cuda") and not torch.cuda.is_available():
@@ -90,7 +90,7 @@ class LocalModel:
         low, high = self.pixels or (None, None)
         scorer = Scorer(self.source, self.device, self.dtype, min_pixels=low, max_pixels=high)
         if isinstance(self.source, Path):
-            ask_golden(self.source, scorer, self.dtype)
+            validate_golden(self.source, scorer, self.dtype)
         return scorer
 
 

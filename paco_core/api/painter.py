@@ -15,10 +15,10 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, pictures_of
 from paco_core.io.project import project_root
 from paco_core.operations import asked, paint, painters
-from paco_core.painting.painted import Painted
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.parent_process import validate_process
 from paco_core.runtime.placement import one_gpu
+from paco_core.sampling.generated_image import GeneratedImage
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import TASKS, recipes_of
@@ -86,7 +86,7 @@ class Painter:
         steps: int | None = None,
         compare: bool = False,
         advance: Callable[[int], object] = lambda _count: None,
-    ) -> list[Painted]:
+    ) -> list[GeneratedImage]:
         """Sets of panels, one a seed: ``image`` is the whole set, ``panels`` its parts in reading order.
 
         Args:
@@ -128,7 +128,7 @@ class Painter:
         steps: int | None = None,
         compare: bool = False,
         advance: Callable[[int], object] = lambda _count: None,
-    ) -> list[Painted]:
+    ) -> list[GeneratedImage]:
         """Edits of a picture as an instruction says, one a seed.
 
         Args:
@@ -155,7 +155,7 @@ class Painter:
         compare: bool,
         advance: Callable[[int], object],
         references: Sequence[Image],
-    ) -> list[Painted]:
+    ) -> list[GeneratedImage]:
         chosen = range(seeds) if isinstance(seeds, int) else seeds
         if not chosen:
             raise DataError(f"seeds={seeds!r}: expected one or more")
@@ -172,7 +172,7 @@ class Painter:
             by = self.named(task)
             device, holder = self._params.policies.device, f"paint in {self._root}"
             self._leases.enter_context(one_gpu([device], holder, self._params, log.warning))
-            policy = paint.load_policy(self._root, by, cache=cache_folder(self._root))
+            policy = paint.load_painter_policy(self._root, by, cache=cache_folder(self._root))
             self._loaded[task.name] = by, policy
         return self._loaded[task.name]
 

@@ -10,7 +10,7 @@ from paco_core.benchmarks.paired_changes import PairedChanges, compare_changes
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed
 from paco_core.io.answer import to_jsonable
-from paco_core.painting.painted import AFTER, BEFORE
+from paco_core.sampling.generated_image import AFTER, BEFORE
 
 if TYPE_CHECKING:
     import pandas as pd

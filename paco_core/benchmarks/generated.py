@@ -23,10 +23,7 @@ from paco_core.data.records.edit_records import EditRecord, connected, of_part, 
 from paco_core.data.records.prompt_content import untrained
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.painting.paint import before_and_after, paint_sizes
-from paco_core.painting.painted import Painted
-from paco_core.painting.separate_panels import paint_separately
-from paco_core.policies.base import load_recipe
+from paco_core.policies.base import load_recipe_policy
 from paco_core.policies.encodings import cache_folder
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards import registry
@@ -34,6 +31,9 @@ from paco_core.rewards.base import RewardBatch, validate_failed_share
 from paco_core.rewards.consistency import ConsistencyMeasure
 from paco_core.rewards.editing import QUESTIONS, Editing
 from paco_core.rewards.sources import Sources
+from paco_core.sampling.generated_image import GeneratedImage
+from paco_core.sampling.generation import generate_before_and_after, generate_sizes
+from paco_core.sampling.separate_panels import generate_separate_panels
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS, read_sets
 from paco_core.tasks.table import recipes_of, task_of
@@ -69,9 +69,9 @@ class Cases:
         *,
         when: str,
         advance: Callable[[int], object] = lambda _count: None,
-    ) -> list[Painted]:
+    ) -> list[GeneratedImage]:
         """Every case at every evaluation size of the recipe, by the policy as it is."""
-        return paint_sizes(
+        return generate_sizes(
             policy,
             name,
             recipe,
@@ -95,20 +95,20 @@ class Cases:
         adapters: Mapping[str, Path],
         root: Path,
         advance: Callable[[int], object],
-    ) -> list[Painted]:
+    ) -> list[GeneratedImage]:
         """Every case at every evaluation size, by each recipe's base and with its adapter, from equal noise.
 
         Raises:
             DataError: when an adapter is missing.
         """
-        images: list[Painted] = []
+        images: list[GeneratedImage] = []
         for name, recipe in recipes.items():
-            policy = load_recipe(recipe, root, cache=cache_folder(root))
+            policy = load_recipe_policy(recipe, root, cache=cache_folder(root))
             if self.separately:
-                images += paint_separately(
+                images += generate_separate_panels(
                     policy, name, recipe, self.records, seeds=self.seeds, steps=self.steps, advance=advance
                 )
-            images += before_and_after(
+            images += generate_before_and_after(
                 policy,
                 name,
                 recipe,
@@ -162,7 +162,9 @@ def unseen_edits(read: Read, params: Params, trained: Collection[str]) -> Cases:
     return Cases(EDITS, chosen, bench.seeds, bench.steps, reference)
 
 
-def measure(images: Sequence[Painted], cases: Cases, root: Path, params: Params, reward_model: Path) -> pd.DataFrame:
+def measure(
+    images: Sequence[GeneratedImage], cases: Cases, root: Path, params: Params, reward_model: Path
+) -> pd.DataFrame:
     """Measure images of the cases by a reward model, and by the embedded world's truth if the world has one.
 
     Args:
@@ -210,11 +212,11 @@ def set_measures(root: Path, params: Params, reward_model: Path) -> list[RewardF
     consistency = ConsistencyMeasure(Scorer.configured(reward_model, params.reward))
     measures: list[RewardFunction] = [consistency, PanelDiversity()]
     term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
-    return [*measures, registry.build("clip_t", term, Sources(root=root))] if term else measures
+    return [*measures, registry.build_reward("clip_t", term, Sources(root=root))] if term else measures
 
 
 def measure_sets(
-    images: Sequence[Painted], measures: Sequence[RewardFunction], gold: GoldMeasure | None = None
+    images: Sequence[GeneratedImage], measures: Sequence[RewardFunction], gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
     """The table of :func:`measure` for sets."""
     batch = RewardBatch([p.record for p in images], [p.panels for p in images])
@@ -224,7 +226,7 @@ def measure_sets(
 
 
 def measure_edits(
-    images: Sequence[Painted], reference: Reference, editing: Editing, gold: GoldMeasure | None = None
+    images: Sequence[GeneratedImage], reference: Reference, editing: Editing, gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
     """The table of :func:`measure` for edits."""
     pixels = [p.image for p in images]
@@ -245,7 +247,7 @@ def measure_edits(
     )
 
 
-def _identity(images: Sequence[Painted]) -> dict[str, Any]:
+def _identity(images: Sequence[GeneratedImage]) -> dict[str, Any]:
     return {
         "policy": [p.policy for p in images],
         "size": [p.size for p in images],

@@ -15,7 +15,7 @@ import numpy as np
 from paco_core.benchmarks.statistics import Estimate, compare, estimate
 from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import to_jsonable
-from paco_core.painting.painted import AFTER, BEFORE
+from paco_core.sampling.generated_image import AFTER, BEFORE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat, ask_all
 from paco_core.io.validation import StrictModel
-from paco_core.painting.painted import Painted
+from paco_core.sampling.generated_image import GeneratedImage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ class EditRatings:
     counts: Mapping[str, int]
 
 
-def describe_queries(images: Sequence[Painted], words: Wording) -> str:
+def describe_queries(images: Sequence[GeneratedImage], words: Wording) -> str:
     """How many queries :func:`rate_edits` sends, in words."""
     texts = sum(len(words.about_edit(p.record.prompt)) + len(words.quality) for p in images)
     return (
@@ -78,7 +78,7 @@ def describe_queries(images: Sequence[Painted], words: Wording) -> str:
 
 
 def rate_edits(
-    images: Sequence[Painted],
+    images: Sequence[GeneratedImage],
     reference: Reference,
     endpoint: ChatParams,
     words: Wording,
@@ -106,7 +106,7 @@ def rate_edits(
 
 
 def _question(
-    images: Sequence[Painted], reference: Reference, words: Wording, question: VieScoreQuestion
+    images: Sequence[GeneratedImage], reference: Reference, words: Wording, question: VieScoreQuestion
 ) -> Question[Rating]:
     edit = images[question.number]
     name = f"{edit.policy}-{edit.size}-{edit.when}-{edit.record.idx}-{edit.seed}-{question.kind}"
@@ -125,7 +125,7 @@ def _validation_error(rating: Rating) -> Rejection | None:
     return None
 
 
-def _row(edit: Painted, kind: str, reply: Reply[Rating]) -> dict[str, Any]:
+def _row(edit: GeneratedImage, kind: str, reply: Reply[Rating]) -> dict[str, Any]:
     answer = reply.answer
     return {
         "policy": edit.policy, "size": edit.size, "when": edit.when, "prompt_id": edit.record.idx, "seed": edit.seed,
@@ -164,7 +164,7 @@ def macro_means(
     return means_of_cells
 
 
-def intersection_ids(images: Sequence[Painted]) -> set[str]:
+def intersection_ids(images: Sequence[GeneratedImage]) -> set[str]:
     """Ids of the prompts in the subset that all compared editors of GEdit-Bench answered."""
     return {p.record.idx for p in images if (p.record.model_extra or {}).get("intersection")}
 

@@ -23,8 +23,8 @@ from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
 from paco_core.operations import asked, painters
-from paco_core.painting.paint import caption, side_by_side
-from paco_core.painting.painted import AFTER, BEFORE, Painted
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
+from paco_core.sampling.generation import caption, side_by_side
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -86,7 +86,7 @@ def _painted(
     painter: Painter,
     by: painters.NamedPolicy,
     record: PromptRecord,
-    work: Callable[..., list[Painted]],
+    work: Callable[..., list[GeneratedImage]],
     options: PaintOptions,
     notes: Sequence[str],
     files: Sequence[Path] = (),
@@ -133,7 +133,7 @@ def _save(picture: Image, file: Path) -> None:
         picture.save(part)
 
 
-def _sheet(found: Sequence[Painted], references: Sequence[Image]) -> Image:
+def _sheet(found: Sequence[GeneratedImage], references: Sequence[Image]) -> Image:
     if len({painted.when for painted in found}) == 2:
         return side_by_side(found, len(found), (lambda _record: references) if references else None)
     images, captions = [p.image for p in found], [caption(p, theme=False) for p in found]

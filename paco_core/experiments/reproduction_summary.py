@@ -22,8 +22,8 @@ from paco_core.experiments.grid import Result, say
 from paco_core.experiments.variants import VARIANTS
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
-from paco_core.painting.painted import AFTER, BEFORE
 from paco_core.runtime.tracking import send_left_over
+from paco_core.sampling.generated_image import AFTER, BEFORE
 from paco_core.tasks.table import task_of
 from paco_core.training.log import LOG
 

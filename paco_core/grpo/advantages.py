@@ -12,7 +12,7 @@ from paco_core.rewards.aggregation import EPSILON, Aggregate, group_mean, group_
 
 @dataclass(frozen=True)
 class Advantages:
-    """``values`` (P, G): 0 for failed samples and throughout groups without spread."""
+    """``values`` (P, G): 0 for failed samples, and for groups whose rewards are all equal."""
 
     values: np.ndarray
     failed: int
@@ -24,12 +24,12 @@ def advantages(combined: Aggregate, std: Literal["group", "global"]) -> Advantag
 
     Args:
         combined: rewards (P, G) from ``rewards.aggregation.aggregate``.
-        std: ``group`` = of the sample's own group [the paper], ``global`` = of all samples [its code for
-            text-to-image sets].
+        std: ``group`` = standard deviation of the sample's group (as in the paper), ``global`` = of all samples (as in
+            its code for text-to-image sets).
     """
     values = combined.values
-    spread = group_std(values)
-    flat = (spread == 0) | np.isnan(spread)
+    stds = group_std(values)
+    flat = (stds == 0) | np.isnan(stds)
     centred = np.where(flat | np.isnan(values), 0.0, values - group_mean(values))
     valid = ~np.isnan(values)
     if combined.scale == "none" or not valid.any():
@@ -37,6 +37,6 @@ def advantages(combined: Aggregate, std: Literal["group", "global"]) -> Advantag
     elif combined.scale == "batch":
         scale = np.std(centred[valid])
     else:
-        scale = np.where(flat, 1.0, spread) if std == "group" else np.std(values[valid])
+        scale = np.where(flat, 1.0, stds) if std == "group" else np.std(values[valid])
     result = centred / np.maximum(scale, EPSILON)
     return Advantages(result, int((~valid).sum()), int(flat.sum()))

@@ -1,4 +1,4 @@
-"""What a finished training must show, read from its log: no collapse, an exact ratio, a gain in truth."""
+"""Checks of a finished training, from its log: no collapse, an exact ratio, a gain in independent metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paco_core.config.measures import DRIFT_PROMPTS, GAINS, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import PolicyRecipe, PolicyTraining
-from paco_core.grpo.hacking import AGREEMENT, first_alarm, gained_alone
+from paco_core.grpo.hacking import AGREEMENT, first_alarm, is_unshared_gain
 from paco_core.grpo.metrics import FEWEST_GROUPS
 from paco_core.io.check_report import CheckReport, Severity
 from paco_core.io.files import DataError
@@ -28,18 +28,18 @@ CLIPPED_SHARE = 0.05
 RATIO_REMEDY = "choose policies.defaults.old_log_prob: recomputed"
 
 
-def read_log(path: Path) -> list[dict[str, float]]:
-    """Rows of ``training_log.csv``; figures that an epoch did not measure are left out.
+def read_training_log(path: Path) -> list[dict[str, float]]:
+    """Rows of ``training_log.csv``. A row contains only the metrics that its epoch measured.
 
     Raises:
-        DataError: when the file is missing or has no rows.
+        DataError: if the file is missing or has no rows.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file; it is made by `dvc repro policies`")
+        raise DataError(f"{path}: the file is missing; run `dvc repro policies` to create it")
     with path.open(newline="") as stream:
         rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(stream)]
     if not rows:
-        raise DataError(f"{path}: holds no epoch; is it cut off?")
+        raise DataError(f"{path}: contains no epoch; is it truncated?")
     return rows
 
 
@@ -52,9 +52,9 @@ def _first(rows: Sequence[Row], name: str) -> float:
 
 
 def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
-    """The panels of a set, or a reference and its edit, must not have become one picture while the reward rose.
+    """Check that the panels of a set, or a reference and its edit, did not become copies while the reward rose.
 
-    Where they were one picture before training already, the check warns: no share of nothing can be measured.
+    If they were copies before training, the check warns, because the diversity cannot be compared.
     """
     measure = next((m for m in DIVERSITY_KEPT if f"eval/{sizes[0]}/{m}" in rows[0]), "panel_diversity")
     least = DIVERSITY_KEPT[measure]
@@ -62,14 +62,14 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
         return CheckReport("no_collapse", True, "ERROR", "nothing to compare: each image has a single panel")
     ends = {side: [end(rows, f"eval/{side}/{measure}") for end in (_first, _last)] for side in sizes}
     shares = {side: last / first for side, (first, last) in ends.items() if not first < HALF_A_GREY_LEVEL}
-    copies = [side for side, both in ends.items() if max(both) < HALF_A_GREY_LEVEL]
-    listed = ", ".join(f"{share:.0%} at {side} px" for side, share in shares.items())
+    copies = [side for side, values in ends.items() if max(values) < HALF_A_GREY_LEVEL]
+    percentages = ", ".join(f"{share:.0%} at {side} px" for side, share in shares.items())
     sentences = [
-        f"at {side} px images were copies before and after training, so no share is measured" for side in copies
+        f"at {side} px images were copies before and after training, so diversity is not compared" for side in copies
     ]
     if shares:
-        what = f"{measure.replace('_', ' ')} after training is {listed} of that before"
-        sentences = [f"{what}; at least {least:.0%} is required", *sentences]
+        comparison = f"{measure.replace('_', ' ')} after training is {percentages} of that before"
+        sentences = [f"{comparison}; at least {least:.0%} is required", *sentences]
     description = "; ".join(sentences)
     collapsed = not all(share >= least for share in shares.values())
     metadata: dict[str, str | int | float] = {f"diversity_kept_{side}px": share for side, share in shares.items()}
@@ -80,24 +80,24 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
 def max_ratio_gap(params: PolicyTraining) -> float:
     """Largest accepted |ratio - 1| before the first update: ``max_ratio_gap``, or :data:`RATIO_LIMIT` clip ranges.
 
-    Before it the new weights are the old ones, and rounding alone moves the ratio. Its effect on a training depends on
-    ``clip_range``: a sample outside it is clipped before anything is learnt.
+    Before the first update, new and old weights are equal, so the ratio differs from 1 by rounding only. The effect on
+    a training depends on ``clip_range``: a sample outside it is clipped before anything is learned.
     """
     return params.max_ratio_gap or RATIO_LIMIT * params.clip_range
 
 
 def clipping_warning(share: float, params: PolicyTraining) -> str | None:
-    """A sentence about ``share`` of the samples outside the clip range before the first update; None for few."""
+    """A warning if the ``share`` of samples outside the clip range before the first update is large, else None."""
     if not share > CLIPPED_SHARE:
         return None
     return (
         f"before the first update {share:.0%} of the samples are outside clip_range={params.clip_range:g}: rounding in "
-        f"{params.dtype} decides what they teach; {RATIO_REMEDY}"
+        f"{params.dtype} decides their gradient; {RATIO_REMEDY}"
     )
 
 
 def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckReport:
-    """Before an update the trained pass must find the rollout's log-probabilities (:func:`max_ratio_gap`)."""
+    """Check that the training pass reproduces the log-probabilities of the rollout (:func:`max_ratio_gap`)."""
     name = "ratio_is_one_before_update"
     if params.forward:  # losses on clean latents
         return CheckReport(name, True, "ERROR", f"loss {params.loss} compares no log-probabilities: it has no ratio")
@@ -118,13 +118,13 @@ def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckRep
 
 
 def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
-    """A gain by the judge that trains must be one by the judge that does not (:func:`.hacking.gained_alone`).
+    """Check that a held-out reward model confirms the gain (:func:`.hacking.is_unshared_gain`).
 
-    It is not where any epoch of the training raised the alarm, nor at a size where the last evaluation says so.
+    The check fails if any epoch raised the alarm, or the last evaluation at any size has an unshared gain.
     """
     name, meter = "gain_is_shared", recipe.hack_meter
     if meter is None:
-        return CheckReport(name, True, "ERROR", "no held-out judge watched: the recipe has no hack_meter")
+        return CheckReport(name, True, "ERROR", "there is no held-out reward model: the recipe has no hack_meter")
     metadata: dict[str, str | int | float] = {}
     sentences, unshared = [], []
     for side in recipe.eval_sizes:
@@ -137,16 +137,16 @@ def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
             )
         )  # fmt: skip
         sentences.append(f"at {side} px over {last['drift_prompts']:.0f} prompts {gains}")
-        if gained_alone(last["trained_gain_low"], last["held_out_gain_low"], last["drift_low"]):
+        if is_unshared_gain(last["trained_gain_low"], last["held_out_gain_low"], last["drift_low"]):
             unshared.append(f"{side} px")
         if math.isnan(last["drift_low"]):
-            few = f"fewer than {FEWEST_GROUPS} prompts have scores by both judges, or all scores are equal"
+            few = f"fewer than {FEWEST_GROUPS} prompts have scores by both reward models, or all scores are equal"
             unshared.append(f"{side} px (not measured: {few})")
-    lasting = f"the held-out judge does not share the gain at {', '.join(unshared)}" if unshared else None
-    apart = first_alarm(rows, meter)
+    unshared_gain = f"the held-out reward model does not share the gain at {', '.join(unshared)}" if unshared else None
+    first = first_alarm(rows, meter)
     description = f"in standard deviations {'. '.join(sentences)}" + "".join(
-        f"; {reason}" for reason in (lasting, apart) if reason
+        f"; {reason}" for reason in (unshared_gain, first) if reason
     )
-    if not math.isnan(agreed := _last(rows, AGREEMENT)):
-        metadata[AGREEMENT] = agreed
-    return CheckReport(name, not unshared and apart is None, "ERROR", description, metadata)
+    if not math.isnan(last_agreement := _last(rows, AGREEMENT)):
+        metadata[AGREEMENT] = last_agreement
+    return CheckReport(name, not unshared and first is None, "ERROR", description, metadata)

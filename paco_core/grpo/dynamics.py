@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """Where a step starts and ends. ``sigma_cap`` stands in for sigma where 1/(1 - sigma) has a pole."""
+    """Start and end of a step. ``sigma_cap`` replaces sigma at the pole of 1/(1 - sigma)."""
 
     sigma: float
     sigma_next: float
@@ -41,9 +41,9 @@ class Transition:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """How a noisy step moves (``transition``) and how likely a move was (``log_prob``, (N,)).
+    """The transition of a noisy step and its log-probability (``log_prob``, (N,)).
 
-    ``error_weight``: by what, at a standard deviation, ``log_prob`` multiplies the squared error.
+    ``error_weight``: factor of the squared error in ``log_prob``, by standard deviation.
     """
 
     transition: Callable[[torch.Tensor, torch.Tensor, Step], Transition]
@@ -72,7 +72,7 @@ def squared_error_log_prob(x_next: torch.Tensor, transition: Transition) -> torc
 
 
 def unit_error_weight(_std: float) -> float:
-    """1: CPS leaves the standard deviation out of its log-probability."""
+    """1, because the log-probability of CPS has no standard deviation."""
     return 1.0
 
 

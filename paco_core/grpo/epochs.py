@@ -22,7 +22,7 @@ from paco_core.policies.encoded import Encoded
 
 
 class Epochs(Protocol):
-    """The samples that a training learns from; an epoch depends on its number and the weights alone."""
+    """The samples that a training learns from; an epoch depends only on its number and the weights."""
 
     def gather(self, epoch: int) -> tuple[Experience, Callable[[], Scores] | None]:
         """The experience of epoch 0, 1, ..., and a function that waits for its scores; None if no score is needed."""
@@ -83,7 +83,7 @@ class OfflineEpochs:
             self.policy, size, recipe.sampling_steps, recipe.guidance, train_steps=recipe.train_steps or ()
         )
         pairs = [self.preferences.pictures(self.records[rows[place]].idx) for place in places]
-        clean = self.policy.encode_pictures([image for pair in pairs for image in pair], size)
+        clean = self.policy.encode_images([image for pair in pairs for image in pair], size)
         return Bucket(sampling, np.array(places), {}, clean.reshape(len(pairs), 2, *clean.shape[1:]))
 
 

@@ -32,17 +32,19 @@ if TYPE_CHECKING:
 
     from paco_core.config.params import PolicyRecipe, RewardSet
 
-#: Panels of each of N pictures and its prompt -> measures (N,) that no reward may see (the embedded world's truth).
+#: Function of the panels of N images and their prompts that returns ground-truth metrics (N,), which are no rewards.
 Gold = Callable[[list[list["Image"]], list[PromptRecord]], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics named ``<size>/<metric>``, and the pictures of each size in the order of prompts, then seeds.
+    """Results of an evaluation.
 
-    Where prompts have several layouts, ``<size>/<metric>/<layout>`` is over those of one. ``scores``: what the means
-    are of, by the same names, (prompts, seeds), NaN where a picture has none. ``changes``: since the evaluation before
-    training, by the same names.
+    Attributes:
+        metrics: means by ``<size>/<metric>``. If prompts have several layouts, also ``<size>/<metric>/<layout>``.
+        pictures: the images of each size, ordered by prompt, then seed.
+        scores: the scores behind the means, by the same names, (prompts, seeds). NaN if an image has no score.
+        changes: changes since the evaluation before training, by the same names.
     """
 
     metrics: dict[str, float]
@@ -53,7 +55,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A fixed set of prompts and seeds to come back to."""
+    """Evaluates a policy on a fixed set of prompts and seeds."""
 
     policy: Policy
     recipe: PolicyRecipe
@@ -65,14 +67,14 @@ class Evaluator:
     max_failed_share: float = 0.05
 
     def evaluate(self) -> Evaluation:
-        """Sample, score and measure with the weights that the policy holds now; every process gets the same.
+        """Generate and score images with the current weights. Every process gets the same result.
 
         Raises:
-            DataError: when more than ``max_failed_share`` of the images of a size could not be scored.
+            DataError: if more than ``max_failed_share`` of the images of a size could not be scored.
         """
         metrics: dict[str, float] = {}
         pictures: dict[int, list[Image]] = {}
-        each: dict[str, np.ndarray] = {}
+        scores_by_name: dict[str, np.ndarray] = {}
         rows = [row for row in range(len(self.records)) for _ in self.recipe.eval_seeds]
         owners = [self.records[row] for row in rows]
         for side in self.recipe.eval_sizes:
@@ -92,12 +94,12 @@ class Evaluator:
             shaped = {f"{side}/{name}": values.reshape(len(self.records), -1) for name, values in measured.items()}
             parts = by_layout(shaped, [record.layout for record in self.records])
             metrics |= {name: mean(values) for name, values in parts.items()}
-            each |= shaped | parts
+            scores_by_name |= shaped | parts
             pictures[side] = images
-        return Evaluation(metrics, pictures, each)
+        return Evaluation(metrics, pictures, scores_by_name)
 
     def _failed(self, scores: Scores, side: int) -> int:
-        """How many images have no score of a reward that counts."""
+        """Number of images without a score of a reward that has weight."""
         terms = (self.recipe.test_rewards or self.recipe.rewards).terms
         missing = [np.isnan(values) for name, values in scores.rewards.items() if terms[name].weight != 0]
         failed, subject = int(np.any(missing, axis=0).sum()), f"evaluation at {side} px"
@@ -111,13 +113,13 @@ class Evaluator:
         rule, multiple, before = self.recipe.record_size, self.policy.multiple, self.prompts.predecessors
         grids = [ImageGrid.from_record(record, side, rule, multiple, before) for record in records]
         most = self.recipe.eval_batch or self.recipe.rollout_batch
-        together = len(self.recipe.eval_seeds) if self.scoring.groupwise else 1
-        # On processors batches, and with them the last bits, do not depend on the number of processes.
+        group_size = len(self.recipe.eval_seeds) if self.scoring.groupwise else 1
+        # On CPUs, batches and therefore rounding do not depend on the number of processes.
         shares = 1 if self.policy.device == "cpu" else self.processes.world_size
         batches = [
             (grid, batch)
             for grid, places in buckets(grids).items()
-            for batch in split_batches(places, most, shares, together)
+            for batch in split_batches(places, most, shares, group_size)
         ]
         samplings = {
             grid.part_size: Sampling.for_policy(
@@ -138,11 +140,11 @@ class Evaluator:
 
 
 def by_layout(scores: Mapping[str, np.ndarray], layouts: Sequence[str]) -> dict[str, np.ndarray]:
-    """Rows of each layout, named ``<name>/<layout>``; nothing where all are of one.
+    """Split scores by layout: ``<name>/<layout>``. Empty if all prompts have the same layout.
 
     Args:
         scores: (prompts, seeds) each.
-        layouts: of the prompts.
+        layouts: layout of each prompt.
     """
     if len(set(layouts)) < 2:
         return {}
@@ -162,35 +164,35 @@ def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> np.ndarray:
 
 
 def picture_names(records: Sequence[PromptRecord], seeds: Sequence[int]) -> list[str]:
-    """Files of an evaluation's pictures, in its order."""
+    """File names of the images of an evaluation, in its order."""
     return [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
 
 
 def load_evaluation(
     folder: Path, scores: Path, records: Sequence[PromptRecord], seeds: Sequence[int], sizes: Sequence[int]
 ) -> Evaluation:
-    """The pictures that :func:`save_pictures` left in ``folder``, and the scores of :func:`write_scores`; no metrics.
+    """Load the images of :func:`save_pictures` and the scores of :func:`write_scores`, without metrics.
 
     Raises:
-        DataError: when a picture is missing or damaged, or the scores are.
+        DataError: if an image or the scores are missing or damaged.
     """
     names = picture_names(records, seeds)
     pictures = {side: [read_image(folder / str(side) / name) for name in names] for side in sizes}
-    return Evaluation({}, pictures, read_scores(scores))
+    return Evaluation({}, pictures, load_scores(scores))
 
 
-def read_scores(path: Path) -> dict[str, np.ndarray]:
-    """What :func:`write_scores` left: (prompts, seeds) by name, NaN where there is none.
+def load_scores(path: Path) -> dict[str, np.ndarray]:
+    """Load the scores of :func:`write_scores`: (prompts, seeds) by name, NaN if there is no score.
 
     Raises:
-        DataError: when the file is missing or no JSON.
+        DataError: if the file is missing or not JSON.
     """
     stored: dict[str, list[list[float | None]]] = read_json(path)
     return {name: np.array(rows, dtype=np.float64) for name, rows in stored.items()}
 
 
 def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
-    """Scores, (prompts, seeds) by name, as JSON; null where there is none."""
+    """Write scores, (prompts, seeds) by name, as JSON. NaN becomes null."""
     with atomic(path) as part:
         part.write_text(json.dumps(plain_scores(scores)), encoding="utf-8")
 
@@ -202,7 +204,7 @@ def plain_scores(scores: Mapping[str, np.ndarray]) -> dict[str, list[list[float 
 
 
 def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]) -> None:
-    """PNG files ``<size>/<prompt id>-<seed>.png``, replacing what the folder held."""
+    """Write PNG files ``<size>/<prompt id>-<seed>.png``. Replaces the content of the folder."""
     names = picture_names(records, seeds)
     with atomic(folder, replace=True) as part:
         for side, pictures in evaluation.pictures.items():
@@ -212,7 +214,7 @@ def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[Prompt
 
 
 def save_references(folder: Path, records: Sequence[PromptRecord], reference: Reference) -> None:
-    """PNG files of what the pictures are edits of (:func:`reference_files`), replacing what the folder held."""
+    """Write reference images of edits as PNG files (:func:`reference_files`). Replaces the content of the folder."""
     with atomic(folder, replace=True) as part:
         part.mkdir(parents=True)
         for record in records:
@@ -222,5 +224,5 @@ def save_references(folder: Path, records: Sequence[PromptRecord], reference: Re
 
 
 def reference_files(idx: str, count: int) -> list[str]:
-    """``<prompt id>.png``, and ``<prompt id>.2.png`` and so on of further ones."""
+    """File names of reference images: ``<prompt id>.png``, ``<prompt id>.2.png`` and so on."""
     return [f"{idx}.png", *(f"{idx}.{number}.png" for number in range(2, count + 1))]

@@ -13,7 +13,7 @@ from paco_core.data.image_measures import grid_score, pixel_distances, reference
 from paco_core.data.records.panels import cut
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.metrics import deviation, mean_with_interval
-from paco_core.rewards.aggregation import normalise
+from paco_core.rewards.aggregation import normalize_groups
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,13 +27,12 @@ AGREEMENT = "agreement"
 def drift(
     trained: np.ndarray, trained_start: np.ndarray, held_out: np.ndarray, held_out_start: np.ndarray
 ) -> dict[str, float]:
-    """Gains by two judges since the start, and drift, the first less the second, in standard deviations.
+    """Gains by two reward models since the start, and drift: the first gain minus the second, in standard deviations.
 
-    The unit is the standard deviation of the judge's own scores before training (Glass's delta), for two judges need
-    not use the same part of the scale; NaN where a judge scored all pictures alike. Each a mean over prompts with its
-    95% interval, ``_low`` and ``_high``; ``drift_prompts`` says over how many. A prompt with a score missing from
-    either judge, before or now, is left out of all three. Over-optimisation of a proxy reward: Gao et al., arXiv
-    2210.10760.
+    The unit is the standard deviation of the scores before training (Glass's delta), because two reward models may use
+    different parts of the scale. A gain is NaN if all scores of a model are equal. Each metric is a mean over prompts
+    with its 95% interval, ``_low`` and ``_high``. ``drift_prompts`` is the number of prompts. Prompts without all
+    scores, before and now, are excluded. Over-optimization of a proxy reward: Gao et al., arXiv 2210.10760.
 
     Args:
         trained, held_out: scores (prompts, seeds) now; ``_start`` before training.
@@ -50,10 +49,14 @@ def drift(
 def near_copies(
     pictures: Sequence[Image], records: Sequence[PromptRecord], bound: float, reference: Reference | None = None
 ) -> float:
-    """Share of the panel pairs, or of the edits against their reference, that differ by less than ``bound``: 0 to 1.
+    """Share of near copies among panel pairs, or among edits and their references: 0 to 1.
 
-    A difference is a root mean square one of pixels on the scale 0 to 1. Copies are the cheapest way to be consistent,
-    and an edit that changes nothing the cheapest way to keep the rest. NaN where no picture has a pair.
+    Copies are the easiest way to be consistent, and an edit without changes is the easiest way to preserve content.
+    NaN if no image has a pair.
+
+    Args:
+        bound: root mean square pixel difference below which a pair is a near copy, on the scale 0 to 1.
+        reference: for edits, returns the reference images of a record.
     """
     differences: list[float] = []
     for picture, record in zip(pictures, records, strict=True):
@@ -88,7 +91,7 @@ def hack_metrics(
         measures = (
             _largest_grid_score(pictures, before),
             near_copies(pictures, records, meter.near_copy, reference),
-            float(np.mean([reference_distance(*two) for two in zip(pictures, before, strict=True)])),
+            float(np.mean([reference_distance(*pair) for pair in zip(pictures, before, strict=True)])),
         )
         of_size = {
             **dict(zip(IMAGE_MEASURES, measures, strict=True)),
@@ -101,55 +104,55 @@ def hack_metrics(
 def _largest_grid_score(pictures: Sequence[Image], before: Sequence[Image]) -> float:
     scores = []
     for size in sorted({picture.size for picture in pictures}):
-        now, start = ([p for p in some if p.size == size] for some in (pictures, before))
+        now, start = ([image for image in images if image.size == size] for images in (pictures, before))
         scores.append(grid_score(now, start))
     return max(scores)
 
 
-def agreement(trained: np.ndarray, held_out: np.ndarray) -> float:
-    """Correlation of two judges' scores of samples of one prompt, -1 to 1, mean over the prompts.
+def score_agreement(trained: np.ndarray, held_out: np.ndarray) -> float:
+    """Correlation of the scores of two reward models within a prompt, -1 to 1, mean over prompts.
 
-    A policy learns from how its judge ranks the samples of a prompt. Of a gain by that judge, in standard deviations,
-    the correlation is the share that the other judge is to see, to first order. 0 where only the held-out judge finds
-    all samples alike; a prompt whose samples the training judge finds alike teaches nothing and is left out. NaN where
-    none is left. Judges part under over-optimisation: Gao et al., arXiv 2210.10760.
+    A policy learns from the ranking of the samples of a prompt. To first order, the correlation is the share of a gain
+    that the held-out model confirms, in standard deviations. It is 0 if only the held-out model scores all samples of a
+    prompt equally. Prompts whose samples the training model scores equally are excluded. NaN if no prompt is left.
+    Reward models disagree under over-optimization: Gao et al., arXiv 2210.10760.
 
     Args:
-        trained, held_out: scores (P, G); a sample with a NaN from either is left out.
+        trained, held_out: scores (P, G). Samples with a NaN in either are excluded.
     """
     missing = np.isnan(trained) | np.isnan(held_out)
-    first, second = (normalise(np.where(missing, np.nan, scores)) for scores in (trained, held_out))
+    first, second = (normalize_groups(np.where(missing, np.nan, scores)) for scores in (trained, held_out))
     counts = np.maximum((~missing).sum(axis=1), 1)
     correlations = np.nansum(first * second, axis=1) / counts
-    teaches = np.nansum(first**2, axis=1) > 0
-    return float(correlations[teaches].mean()) if teaches.any() else float("nan")
+    is_informative = np.nansum(first**2, axis=1) > 0
+    return float(correlations[is_informative].mean()) if is_informative.any() else float("nan")
 
 
 def disagreement(trained: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """1 where the training judge puts a sample above its group's mean and the held-out one does not, else 0: (P, G).
+    """1 if only the training reward model scores a sample above the mean of its group, else 0: (P, G).
 
-    These are the samples that the policy would learn from and the other judge would not; where the latter has no score
-    it is 1, too.
+    The policy would learn from these samples, although the held-out model does not confirm them. If the held-out model
+    has no score, the value is 1 too.
 
     Args:
-        trained, held_out: scores (P, G), NaN where there is none.
+        trained, held_out: scores (P, G), NaN if there is no score.
     """
-    above = [normalise(values) > 0 for values in (trained, held_out)]
+    above = [normalize_groups(values) > 0 for values in (trained, held_out)]
     return (above[0] & ~above[1]).astype(np.float64)
 
 
 def alarm(rows: Sequence[Mapping[str, float]], meter: HackMeter) -> str | None:
-    """Why the judges have parted by the last of ``rows`` (one a trained epoch), or None.
+    """The reason for an alarm after the last of ``rows`` (one per trained epoch), or None.
 
-    The mean :func:`agreement` of the last ``patience`` epochs that measured it is below the meter's bound.
+    The mean :func:`score_agreement` of the last ``patience`` epochs that measured it is below the meter's bound.
     """
     agreements = [row[AGREEMENT] for row in rows if not np.isnan(row.get(AGREEMENT, np.nan))][-meter.patience :]
     if len(agreements) < meter.patience or np.mean(agreements) >= meter.agreement:
         return None
     return (
-        f"{meter.trained} and the held-out {meter.held_out} rank the samples of a prompt apart: their agreement was "
-        f"{np.mean(agreements):.2f} over the {meter.patience} epochs up to {rows[-1]['epoch']:.0f}, and "
-        f"{meter.agreement:g} is asked for"
+        f"{meter.trained} and the held-out {meter.held_out} rank the samples of a prompt differently: their agreement "
+        f"was {np.mean(agreements):.2f} over the {meter.patience} epochs up to {rows[-1]['epoch']:.0f}; "
+        f"at least {meter.agreement:g} is required"
     )
 
 
@@ -159,11 +162,10 @@ def first_alarm(rows: Sequence[Mapping[str, float]], meter: HackMeter) -> str | 
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def gained_alone(trained_low: float, held_out_low: float, drift_low: float) -> bool:
-    """Whether a held-out judge does not share a gain, by the lower ends of 95% intervals over prompts.
+def is_unshared_gain(trained_low: float, held_out_low: float, drift_low: float) -> bool:
+    """Whether a held-out reward model does not confirm a gain, by the lower bounds of 95% intervals over prompts.
 
-    The gain by the training judge and the drift are above zero with their whole intervals, and the held-out judge's
-    gain is not.
+    The intervals of the training model's gain and of the drift are above zero, and that of the held-out gain is not.
     """
     return trained_low > 0 and drift_low > 0 and not held_out_low > 0
 
@@ -171,16 +173,16 @@ def gained_alone(trained_low: float, held_out_low: float, drift_low: float) -> b
 def stop_reason(
     rows: Sequence[Mapping[str, float]], weights: Mapping[str, float], rule: EarlyStop, meter: HackMeter | None = None
 ) -> str | None:
-    """Why to stop after the last of ``rows`` (one a trained epoch), or None."""
+    """The reason to stop after the last of ``rows`` (one per trained epoch), or None."""
     if reason := collapse_reason(rows, weights, rule):
         return reason
     return alarm(rows, meter) if rule.hack_meter and meter is not None else None
 
 
 def collapse_reason(rows: Sequence[Mapping[str, float]], weights: Mapping[str, float], rule: EarlyStop) -> str | None:
-    """Why to stop after the last of ``rows`` (one a trained epoch), or None.
+    """The reason to stop because of a collapse after the last of ``rows`` (one per trained epoch), or None.
 
-    The mean of the first ``patience`` epochs is what is compared with. Each of the last ``patience`` epochs must
+    The baseline is the mean of the first ``patience`` epochs. Each of the last ``patience`` epochs must
     have a weighted reward that is higher by the share ``reward_rise``, and a panel diversity (of edits: a distance
     from the reference) below the share ``diversity_kept``.
     """

@@ -62,13 +62,13 @@ class Learner:
         policy: Policy,
         params: PolicyTraining,
         processes: Processes | None = None,
-        say: Callable[[str], None] = lambda _line: None,
+        log: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        self.policy, self.params, self.say = policy, params, say
+        self.policy, self.params, self.log = policy, params, log
         self.processes = processes or Processes()
         self.parameters = policy.trainable()
         self.objective = build_objective(policy, params)
-        optimizer = optimizers.build(self.parameters.values(), params)
+        optimizer = optimizers.build_optimizer(self.parameters.values(), params)
         self.updates = Updates(self.parameters, optimizer, params.max_grad_norm, self.processes)
         self.ema = Ema(self.parameters, params.ema_decay, params.ema_every)
 
@@ -143,7 +143,7 @@ class Learner:
                 f"{RATIO_REMEDY}, or raise policies.defaults.max_ratio_gap"
             )
         if self.processes.main and (warning := clipping_warning(share, self.params)):
-            self.say(warning)
+            self.log(warning)
         return {"ratio_gap": gap, "first_clip_fraction": share}
 
     def _means(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""Policy losses. Each declares what the rollout must keep for it; what no loss needs is neither kept nor computed.
+"""Policy losses. Each loss declares the tensors of the rollout that it needs; other tensors are not computed.
 
 A loss on noisy transitions (:data:`LOSSES`) is one function of :class:`LossInputs` and one line. The loss on
-the forward process, :func:`nft`, needs clean latents only. Those of :data:`OFFLINE` learn from pictures that
-were ranked before, and need no rollout at all.
+the forward process, :func:`nft`, needs clean latents only. The losses of :data:`OFFLINE` learn from ranked images and
+need no rollout.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from paco_core.grpo.rollout import TRANSITION
 
 @dataclass(frozen=True)
 class LossInputs:
-    """One trained step of N samples: new and old log-probabilities (N,), advantages (N,).
+    """One training step of N samples: new and old log-probabilities (N,), advantages (N,).
 
-    ``error_weight``: what the dynamics' log-probability multiplies the squared error by at this step.
+    ``error_weight``: factor of the squared error in the log-probability of the dynamics at this step.
     """
 
     log_prob: torch.Tensor
@@ -31,12 +31,12 @@ class LossInputs:
     step: Step
     transition: Transition
     error_weight: float
-    old_mean: torch.Tensor | None = None  # mean of the rollout's transition, where a loss needs it
+    old_mean: torch.Tensor | None = None  # mean of the rollout's transition, if the loss needs it
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """Loss a sample (N,) and the ratio that was clipped (N,)."""
+    """Loss per sample (N,) and the ratio before clipping (N,)."""
 
     loss: torch.Tensor
     ratio: torch.Tensor
@@ -61,13 +61,13 @@ def ppo(inputs: LossInputs) -> LossTerms:
 
 
 def grpo_guard(inputs: LossInputs) -> LossTerms:
-    """Ratio freed of its drift and step scale, sample by sample (GRPO-Guard, arXiv 2510.22319).
+    """Ratio without its drift and step scale, per sample (GRPO-Guard, arXiv 2510.22319).
 
     rho = exp((log p - log p_old + mean((mu - mu_old)^2) / (2 s^2)) s), loss divided by -d. Here log p is the
-    Gaussian's, whatever the dynamics takes for its log-probability: CPS leaves out 1 / (2 s^2).
+    Gaussian's, for every dynamics. For example, the log-probability of CPS has no factor 1 / (2 s^2).
 
     Raises:
-        ValueError: when the rollout kept no mean.
+        ValueError: if the rollout kept no mean.
     """
     if inputs.old_mean is None:
         raise ValueError("grpo_guard needs the rollout's means; the rollout kept none")
@@ -122,9 +122,9 @@ def nft(inputs: NftInputs) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PairErrors:
-    """Mean squared errors of velocities on N pairs of pictures, the two of a pair noised alike, (N,) each.
+    """Mean squared errors of velocities on N pairs of images, (N,) each. Both images of a pair have the same noise.
 
-    ``worst`` and those of the frozen reference are None where the loss needs none.
+    ``worst`` and the errors of the frozen reference are None if the loss does not need them.
     """
 
     best: torch.Tensor
@@ -134,30 +134,30 @@ class PairErrors:
 
     @property
     def margin(self) -> torch.Tensor:
-        """How much more the policy improves on the reference for the best picture than for the worst: (N,)."""
+        """Improvement over the reference for the best image minus that for the worst image: (N,)."""
         assert self.worst is not None and self.reference_best is not None and self.reference_worst is not None
         return (self.worst - self.reference_worst) - (self.best - self.reference_best)
 
 
 def dpo(errors: PairErrors, beta: float) -> torch.Tensor:
-    """Prefer the best picture of a prompt to the worst, held by a frozen reference: (N,).
+    """Prefer the best image of a prompt to the worst, regularized by a frozen reference: (N,).
 
-    Diffusion-DPO, arXiv 2311.12908, equation 14, with the velocity's error in the place of the noise's as in Flow-DPO,
+    Diffusion-DPO, arXiv 2311.12908, equation 14, with the error of the velocity instead of the noise, as in Flow-DPO,
     arXiv 2501.13918: loss = -log sigmoid(-beta/2 [(|v_w - v(x_w)|^2 - |v_w - v_ref(x_w)|^2) - (|v_l - v(x_l)|^2 -
-    |v_l - v_ref(x_l)|^2)]), x = (1 - sigma) x0 + sigma noise, v = noise - x0, one noise a pair. |.|^2 is the mean over
-    elements, as in Diffusion-DPO's code, and beta does not depend on sigma.
+    |v_l - v_ref(x_l)|^2)]), x = (1 - sigma) x0 + sigma noise, v = noise - x0, one noise per pair. |.|^2 is the mean
+    over elements, as in Diffusion-DPO's code, and beta does not depend on sigma.
     """
     return -torch.nn.functional.logsigmoid(0.5 * beta * errors.margin)
 
 
 def sft(errors: PairErrors, beta: float) -> torch.Tensor:  # noqa: ARG001
-    """The flow-matching error of the best picture alone (arXiv 2210.02747), the plain baseline of :func:`dpo`: (N,)."""
+    """The flow-matching error of the best image (arXiv 2210.02747), the baseline of :func:`dpo`: (N,)."""
     return errors.best
 
 
 @dataclass(frozen=True)
 class OfflineLoss:
-    """A loss on ranked pictures; ``pairs``: it needs the worst picture, too, and a pass of the reference for both."""
+    """A loss on ranked images. ``pairs``: whether it needs the worst images and the frozen reference."""
 
     function: Callable[[PairErrors, float], torch.Tensor]
     pairs: bool
@@ -171,7 +171,7 @@ OFFLINE = {
 
 @dataclass(frozen=True)
 class OldDecay:
-    """Share of itself that the adapter `old` keeps at its n-th update: 0 until ``flat``, then rising to ``hold``."""
+    """Decay of the adapter `old` at its n-th update: 0 until ``flat``, then rising to ``hold``."""
 
     flat: int
     rate: float

@@ -20,10 +20,10 @@ from paco_core.models.benchmark_section import pending_section
 from paco_core.models.licence import base_front
 from paco_core.models.precision import weights_format
 from paco_core.policies.base import Policy
-from paco_core.policies.families import family_of, predecessors_of
+from paco_core.policies.families import family_of, max_predecessors
 
 
-def model_card(
+def policy_model_card(
     recipe: PolicyRecipe,
     policy: Policy,
     split: PromptSplit,
@@ -109,7 +109,7 @@ The example uses seed 0. To generate an image of the training's evaluation again
 def _purpose(recipe: PolicyRecipe, policy: Policy) -> str:
     if policy.edits:
         return "This adapter makes the base model change what an instruction names and keep the rest of the image."
-    if predecessors_of(recipe):
+    if max_predecessors(recipe):
         return "This adapter makes the base model keep the subject the same from panel to panel of a story."
     return "This adapter makes the base model keep the subject the same in all panels of one image."
 
@@ -153,25 +153,25 @@ def _training_data(recipe: PolicyRecipe, policy: Policy, split: PromptSplit) -> 
 
 def _license(licence: Mapping[str, str]) -> str:
     name = licence.get("license_name") or licence.get("license", "other")
-    shown = f"[{name}]({licence['license_link']})" if "license_link" in licence else name
-    if shown == "other":
+    text = f"[{name}]({licence['license_link']})" if "license_link" in licence else name
+    if text == "other":
         return "The license of the base model applies to this adapter. paco does not know that license."
-    return f"The license of the base model applies to this adapter: {shown}."
+    return f"The license of the base model applies to this adapter: {text}."
 
 
 def _noise_name(recipe: PolicyRecipe) -> str:
     """The name in the noise key of an image, or of each panel of a story."""
-    return '"prompt id-panel"' if predecessors_of(recipe) else "prompt id"
+    return '"prompt id-panel"' if max_predecessors(recipe) else "prompt id"
 
 
 def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
     """Python that loads the adapter and generates an image for the record at the largest evaluation size."""
-    kind, edits, before = family_of(recipe.family).pipeline, policy.edits, predecessors_of(recipe)
+    pipeline_class, edits, before = family_of(recipe.family).pipeline, policy.edits, max_predecessors(recipe)
     grid = grids_of(recipe, [record], max(recipe.eval_sizes), policy.multiple)[0]
     settings = grid.part_size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length
     imports = [
         "import torch",
-        f"from diffusers import {kind}",
+        f"from diffusers import {pipeline_class}",
         *(["from PIL import Image"] if edits or before else []),
     ]
     single = [
@@ -180,7 +180,7 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         policy.example(*settings),
     ]
     lines = [
-        f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
+        f"pipeline = {pipeline_class}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
         *(_story(record, before, grid, policy.panel_example(*settings)) if before else single),
@@ -191,7 +191,7 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
 
 def _story(record: PromptRecord, before: int, grid: ImageGrid, panel: str) -> list[str]:
     """Python that generates the panels one after another, each by ``panel``, and joins them to one image."""
-    (rows, columns), (high, wide) = grid.grid, grid.part_size
+    (rows, columns), (height, width) = grid.grid, grid.part_size
     return [
         "panels = []",
         "for prompt in [",
@@ -200,9 +200,9 @@ def _story(record: PromptRecord, before: int, grid: ImageGrid, panel: str) -> li
         f"    picture = panels[-{before}:]",
         indent(panel, "    "),
         "    panels.append(image)",
-        f'image = Image.new("RGB", ({columns * wide}, {rows * high}))',
+        f'image = Image.new("RGB", ({columns * width}, {rows * height}))',
         "for number, panel in enumerate(panels):",
-        f"    image.paste(panel, (number % {columns} * {wide}, number // {columns} * {high}))",
+        f"    image.paste(panel, (number % {columns} * {width}, number // {columns} * {height}))",
     ]
 
 

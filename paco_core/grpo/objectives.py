@@ -85,7 +85,7 @@ class Objective(ABC):
         return list(sampling.train_steps or range(len(sampling.steps)))
 
     def behaviour(self) -> AbstractContextManager[object]:
-        """The weights that sample."""
+        """Context with the weights that sample."""
         return nullcontext()
 
     def prepare(self, experience: Experience, batches: Iterable[MicroBatch]) -> None:  # noqa: B027
@@ -200,7 +200,7 @@ class TransitionObjective(Objective):
 class ForwardObjective(Objective):
     """nft: clean latents of the rollout, noised again; a second adapter, `old`, samples and is compared with.
 
-    At advantage 0 both implicit policies must be equally near, which holds the trained one at `old`.
+    At advantage 0, both implicit policies must be equally near, which regularizes the trained adapter towards `old`.
     """
 
     def __init__(self, policy: Policy, params: PolicyTraining) -> None:

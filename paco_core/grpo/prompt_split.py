@@ -28,8 +28,8 @@ class PromptSplit:
 
     trained: Sequence[PromptRecord]
     unseen: Sequence[PromptRecord]
-    reference: Reference | None = None  # of edits, what gives the pictures that a record is about
-    preferences: Preferences | None = None  # of an offline loss, a pair of each prompt in ``trained``
+    reference: Reference | None = None  # for edits, returns the reference images of a record
+    preferences: Preferences | None = None  # for an offline loss, a pair of images for each prompt in ``trained``
 
     def write(self, folder: Path) -> None:
         """Write ids, and the contents of the training prompts, to ``prompts.json``; benchmarks test other prompts."""
@@ -66,11 +66,13 @@ def hold_out(records: Sequence[PromptRecord], unseen: int, seed: int) -> PromptS
     return PromptSplit(trained, [record for record in records if groups[record.idx] in chosen][:unseen])
 
 
-def given_split(trained: Sequence[PromptRecord], test: Sequence[PromptRecord], unseen: int, seed: int) -> PromptSplit:
-    """Prompts that come split; ``unseen`` of those to test on are watched, chosen at random, in their order.
+def predefined_split(
+    trained: Sequence[PromptRecord], test: Sequence[PromptRecord], unseen: int, seed: int
+) -> PromptSplit:
+    """Use a predefined split. ``unseen`` of the test prompts are selected at random for evaluations, in their order.
 
     Raises:
-        DataError: when a prompt is in both parts, by its id, text or theme, or the tests are too few.
+        DataError: if a prompt is in both parts, by its id, text or theme, or there are too few test prompts.
     """
     ids = {record.idx: record.idx for record in trained}
     owners = ids | {content: record.idx for record in trained for content in contents_of(record)}
@@ -89,10 +91,10 @@ def given_split(trained: Sequence[PromptRecord], test: Sequence[PromptRecord], u
 
 
 def held_out_edits(records: Sequence[EditRecord], reference: Reference | None, unseen: int, seed: int) -> PromptSplit:
-    """Editing prompts come split by picture; ``unseen`` of those that were held back are watched.
+    """Use the split of editing prompts. ``unseen`` of the held-out prompts are selected for evaluations.
 
     Raises:
-        DataError: when fewer were held back, or nothing is left to train on.
+        DataError: if there are too few held-out prompts, or no training prompts.
     """
     trained, unseen_records = of_part(records, "train"), of_part(records, "unseen")
     if not trained:
@@ -106,31 +108,31 @@ def held_out_edits(records: Sequence[EditRecord], reference: Reference | None, u
 
 
 def _choose(records: Sequence[PromptRecord], count: int, seed: int) -> list[PromptRecord]:
-    """So many records, chosen at random, in their order."""
+    """``count`` records, selected at random, in their order."""
     chosen = set(random.Random(f"hold out {seed}").sample(range(len(records)), count))
     return [record for number, record in enumerate(records) if number in chosen]
 
 
-def preferred(split: PromptSplit, preferences: Preferences) -> PromptSplit:
-    """The same, trained on the prompts alone that have a pair.
+def with_preferences(split: PromptSplit, preferences: Preferences) -> PromptSplit:
+    """Restrict training to the prompts with a pair of ranked images.
 
     Raises:
-        DataError: when none has.
+        DataError: if no prompt has one.
     """
     trained = [record for record in split.trained if record.idx in preferences.pairs]
     if not trained:
         raise DataError(
-            f"none of {len(split.trained)} training prompts has a best and a worst picture: {len(preferences.pairs)} "
-            "prompts are ranked with a difference; the losses dpo and sft learn from ranked pictures alone"
+            f"none of {len(split.trained)} training prompts has a best and a worst image: {len(preferences.pairs)} "
+            "prompts have rankings with a difference; the losses dpo and sft need ranked images"
         )
     return replace(split, trained=trained, preferences=preferences)
 
 
 def trained_prompts(folder: Path) -> set[str]:
-    """Contents of the prompts that the policy in ``folder`` was trained on; their ids, if an earlier version wrote it.
+    """Contents of the training prompts of the policy in ``folder``, or their ids if an earlier version wrote the file.
 
     Raises:
-        DataError: when the folder names none.
+        DataError: if the file is missing.
     """
     prompts = read_json(folder / FILE)
     return set(prompts.get("trained_contents", prompts["trained"]))
@@ -139,10 +141,10 @@ def trained_prompts(folder: Path) -> set[str]:
 def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[int]:
     """Indices of ``count`` distinct prompts for epoch 0, 1, ...
 
-    Epochs deal out one shuffled deck after another, so that every prompt is met equally often.
+    All prompts are shuffled and used once before they are shuffled again, so every prompt is used equally often.
 
     Raises:
-        DataError: when fewer prompts are there than one epoch needs.
+        DataError: if one epoch needs more prompts than are available.
     """
     if available < count:
         raise DataError(
@@ -157,7 +159,7 @@ def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[
 
 
 def validate_even_batches(sizes: Sequence[Hashable], recipe: PolicyRecipe, world_size: int) -> None:
-    """Find, before any model is loaded, an epoch whose rollout batches the processes cannot share evenly.
+    """Validate that the processes can share the rollout batches of each epoch evenly, before a model is loaded.
 
     Batches are cut before they are distributed, so the content of a batch, and with it every rounding, does not depend
     on the number of processes. Images of several sizes are in separate batches, of which epochs have different numbers:

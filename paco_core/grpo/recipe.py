@@ -1,4 +1,4 @@
-"""Recipe: prompts, rewards and policy put together to a :class:`Trainer`."""
+"""Recipe: combines prompts, rewards and policy to a :class:`Trainer`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.epochs import Epochs, OfflineEpochs, OnlineEpochs
 from paco_core.grpo.evaluation import Evaluator, Gold
 from paco_core.grpo.learner import Learner
-from paco_core.grpo.model_card import model_card
+from paco_core.grpo.model_card import policy_model_card
 from paco_core.grpo.prompt_split import PromptSplit, validate_even_batches, validate_whole_groups
 from paco_core.grpo.sampling import EncodedPrompts, Sampler, texts_of
 from paco_core.grpo.scoring import Scoring
@@ -27,17 +27,17 @@ from paco_core.io import paths
 from paco_core.io.files import DataError, digest
 from paco_core.io.pictures import picture_digests, reference_digests
 from paco_core.models.licence import licence_front
-from paco_core.policies.base import Policy, Size, load_recipe
-from paco_core.policies.compiled import check_compile, compile_blocks
-from paco_core.policies.cuts import of_records, report
+from paco_core.policies.base import Policy, Size, load_recipe_policy
+from paco_core.policies.compiled import compile_blocks, validate_compile
 from paco_core.policies.encodings import cache_folder
-from paco_core.policies.families import predecessors_of, refuse_stories, refuse_text_window
+from paco_core.policies.families import max_predecessors, validate_story_panels, validate_text_window
+from paco_core.policies.truncation import log_truncations, truncations_by_id
 from paco_core.rewards import registry
 from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.training import fsdp2
-from paco_core.training.checkpoint import try_to_save
-from paco_core.training.optimizers import check_optimizer
+from paco_core.training.checkpoint import validate_saving
+from paco_core.training.optimizers import validate_optimizer
 from paco_core.training.precision import choose_kernels
 from paco_core.training.processes import Processes, launched_processes, uses_fsdp2
 
@@ -45,30 +45,32 @@ if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
 
 
-def train(
+def train_policy(
     params: Params, name: str, split: PromptSplit, gold: Callable[[], Gold | None], context: RunContext
 ) -> tuple[Outcome, str]:
-    """Train one recipe; the outcome, and the names of the reward models that scored.
+    """Train one recipe. Returns the outcome and the names of its reward models.
 
     Args:
-        gold: loads the measures that no training sees.
-        context: folders, code and reports; the rewards and the rest are set here.
+        name: name of the recipe.
+        split: training and evaluation prompts.
+        gold: loads the ground-truth metrics, None if there are none.
+        context: folders, code and reports. Rewards, ground-truth metrics, identity and processes are set here.
     """
     recipe, root = params.policies.recipe(name), context.root
     model_at(root, recipe.model, f"policies.recipes.{name}.model")
-    refuse_text_window(f"policies.recipes.{name}", recipe, root)
+    validate_text_window(f"policies.recipes.{name}", recipe, root)
     sets, records = recipe.reward_sets.values(), [*split.trained, *split.unseen]
     views = "panels" if split.reference is None else "reference"
-    whole_groups, *_ = [registry.check(rewards, views, records) for rewards in sets]
-    registry.refuse_missing_judges(root, *sets)
+    whole_groups, *_ = [registry.validate_rewards(rewards, views, records) for rewards in sets]
+    registry.validate_judge_folders(root, *sets)
     multiple = token_pixels(root / recipe.model)
     validate_recipe(recipe, split, whole_groups, launched_processes(), multiple)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.
         endpoints = {j: stack.enter_context(_lease(params, context, j)) for j in registry.judges_of(*sets)}
         processes = Processes(recipe.device)
-        policy = load_recipe(recipe, root, device=processes.device, cache=cache_folder(root))
-        if multiple is None:  # only the loaded policy knows it
+        policy = load_recipe_policy(recipe, root, device=processes.device, cache=cache_folder(root))
+        if multiple is None:  # only known for the loaded policy
             _validate_batches(recipe, split, processes.world_size, policy.multiple)
         if processes.main:
             split.write(context.out)
@@ -95,18 +97,18 @@ def train(
 def validate_recipe(
     recipe: PolicyRecipe, split: PromptSplit, whole_groups: Sequence[str], world_size: int, multiple: int | None
 ) -> None:
-    """Find early, before a model is loaded, why a recipe cannot be trained.
+    """Validate a recipe before a model is loaded.
 
     Args:
         whole_groups: names of the rewards that compare the images of a group.
-        multiple: pixels that a token is high and wide; None if only the loaded policy knows it.
+        multiple: height and width of a token in pixels. None if it is not known before the policy is loaded.
 
     Raises:
-        DataError: naming the parameter or the record, and valid neighbors.
+        DataError: with the parameter or the record, and valid values.
     """
-    refuse_stories(recipe)
-    check_optimizer(recipe.optimizer)
-    check_compile(recipe.compile, sharded=world_size > 1 and uses_fsdp2())
+    validate_story_panels(recipe)
+    validate_optimizer(recipe.optimizer)
+    validate_compile(recipe.compile, sharded=world_size > 1 and uses_fsdp2())
     validate_whole_groups(whole_groups, recipe, world_size)
     if multiple is not None:
         validate_sizes([*split.trained, *split.unseen], recipe, multiple)
@@ -118,16 +120,16 @@ def _validate_batches(recipe: PolicyRecipe, split: PromptSplit, world_size: int,
 
 
 def _lease(params: Params, context: RunContext, judge: str | None) -> AbstractContextManager[RewardEndpoint]:
-    """A server of the project's reward model (None), or of another judge in a folder; it may still be loading."""
+    """A server of a reward model: that of the project (None), or a folder. It may still be loading."""
     folder = context.read(paths.REWARD_MERGED if judge is None else Path(judge))
     return RewardEndpoint.lease(folder, params.serving, context.root, wait=False)
 
 
 def identity(params: Params, root: Path, name: str, code: str, judges: Mapping[str, str]) -> dict[str, str]:
-    """By content, what a training depends on apart from parameters, records and images.
+    """Digests of code, models and files that a training depends on.
 
     Args:
-        judges: what answers as each judge, :attr:`paco_core.serving.client.RewardClient.scoring_identity`.
+        judges: identity of each served reward model, :attr:`paco_core.serving.client.RewardClient.scoring_identity`.
     """
     gold = {"gold": model_content(root, str(params.annotations.model))} if params.world == "storybook" else {}
     files = contents(root, params.policies.recipe(name))
@@ -135,22 +137,24 @@ def identity(params: Params, root: Path, name: str, code: str, judges: Mapping[s
 
 
 def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: RunContext) -> Trainer:
-    """Make a policy ready to be trained: encode all prompts, drop its encoders, attach the adapter.
+    """Build the trainer of a policy: encode all prompts, drop its encoders, attach the adapter.
 
     Raises:
-        DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit.
-        ValueError: when the parts do not belong together.
+        DataError: if there are too few prompts, prompts are in training and evaluation, or sizes are not supported.
+        ValueError: if the parts are inconsistent.
     """
     split, processes, reports = _at_image_sizes(recipe, split), context.processes or Processes(), context.reports
     _validate_parts(recipe, policy, split, context)
     choose_kernels(recipe.device, recipe.dtype)
-    torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say
+    torch.manual_seed(recipe.seed)  # noise has separate generators; this seed is for layers such as dropout
     trained, train_digests = _prompts(recipe, policy, split, split.trained, [recipe.train_size])
     unseen, unseen_digests = _prompts(recipe, policy, split, split.unseen, recipe.eval_sizes)
-    references, content = [train_digests, unseen_digests], {**context.identity, **_preferred(split)}
-    key = training_key(recipe, split.trained, split.unseen, references, content)
+    references, content = [train_digests, unseen_digests], {**context.identity, **_preference_digest(split)}
+    key = policy_training_key(recipe, split.trained, split.unseen, references, content)
     texts = partial(texts_of, predecessors=trained.predecessors)
-    cut = report(of_records(policy.cut, [*split.trained, *split.unseen], texts), reports.say)
+    truncated = log_truncations(
+        truncations_by_id(policy.truncations, [*split.trained, *split.unseen], texts), reports.log
+    )
     policy.drop_encoders()
     if recipe.start is None:
         policy.add_adapter(recipe.lora, recipe.seed)
@@ -162,11 +166,11 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
         compile_blocks(getattr(policy, "transformer", None))
     if processes.sharded:
         fsdp2.shard(getattr(policy, "transformer", None), policy.device)
-    learner = Learner(policy, recipe, processes, reports.say)
+    learner = Learner(policy, recipe, processes, reports.log)
     if processes.main:
-        try_to_save(policy.save_adapter)
+        validate_saving(policy.save_adapter)
     if processes.world_size > 1:
-        reports.say(f"{processes.world_size} processes share the work of each epoch")
+        reports.log(f"{processes.world_size} processes share the work of each epoch")
     objective, scoring = learner.objective, Scoring(context.rewards, split.reference)
     tested = scoring if context.test_rewards is None else Scoring(context.test_rewards, split.reference)
     epochs: Epochs
@@ -189,21 +193,18 @@ def assemble(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, context: 
         ),
         context=context,
         key=key,
-        card=partial(model_card, recipe, policy, split, context, licence),
-        cut=cut,
+        card=partial(policy_model_card, recipe, policy, split, context, licence),
+        truncated=truncated,
     )
 
 
 def _prompts(
     recipe: PolicyRecipe, policy: Policy, split: PromptSplit, records: Sequence[PromptRecord], sides: Sequence[int]
 ) -> tuple[EncodedPrompts, list[str]]:
-    """Prompts, and the reference pictures of each edit at the sizes of its own pictures.
-
-    Also the digests of these pictures.
-    """
+    """Encode prompts and their reference images at all image sizes. Also returns the digests of the references."""
     references = None if split.reference is None else [split.reference(record) for record in records]
     sizes = [_sizes(recipe, policy, [record], sides) for record in records] if policy.edits else []
-    before, length = predecessors_of(recipe), recipe.max_sequence_length
+    before, length = max_predecessors(recipe), recipe.max_sequence_length
     prompts = EncodedPrompts.from_records(policy, records, before, length, recipe.guidance, references, sizes)
     return prompts, reference_digests(references or ())
 
@@ -212,12 +213,12 @@ def _at_image_sizes(recipe: PolicyRecipe, split: PromptSplit) -> PromptSplit:
     """The split, with training records of the proportions of their ranked images."""
     if split.preferences is None:
         return split
-    sized = partial(split.preferences.at_image_size, record_size=recipe.record_size)
-    return replace(split, trained=[sized(record) for record in split.trained])
+    resize = partial(split.preferences.at_image_size, record_size=recipe.record_size)
+    return replace(split, trained=[resize(record) for record in split.trained])
 
 
-def _preferred(split: PromptSplit) -> dict[str, str]:
-    """The pairs of the training prompts, by their pixels."""
+def _preference_digest(split: PromptSplit) -> dict[str, str]:
+    """Digest of the pixels of the image pairs of the training prompts."""
     if split.preferences is None:
         return {}
     pairs = [picture_digests(split.preferences.pictures(record.idx)) for record in split.trained]
@@ -225,7 +226,7 @@ def _preferred(split: PromptSplit) -> dict[str, str]:
 
 
 def _sizes(recipe: PolicyRecipe, policy: Policy, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:
-    """What is painted at once: pictures, or panels of stories."""
+    """Sizes of the images, or of the panels of stories, that are generated."""
     return sorted({grid.part_size for side in sides for grid in grids_of(recipe, records, side, policy.multiple)})
 
 
@@ -243,10 +244,10 @@ def _validate_parts(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, co
         raise ValueError("an editing policy needs references of its records, and no other policy takes them")
     for records, sides in ((split.trained, [recipe.train_size]), (split.unseen, recipe.eval_sizes)):
         for size in _sizes(recipe, policy, records, sides):
-            policy.check_size(size)
+            policy.validate_size(size)
 
 
-def training_key(
+def policy_training_key(
     recipe: PolicyRecipe,
     train: Sequence[PromptRecord],
     unseen: Sequence[PromptRecord],
@@ -255,15 +256,15 @@ def training_key(
 ) -> str:
     """Digest of everything that an epoch's result depends on.
 
-    Depends on, and holds: the recipe but for how it is run and its number of epochs (a training can be prolonged); all
-    that the records of training and evaluation say, in order (evaluations lie in the log, and their pictures beside
-    the checkpoints); the pixels of the reference pictures of both; what ``identity`` names by content: code and
-    libraries, models, the adapter to start from, judges with engine and number format, models of rewards, the
-    annotator of the gold measure (:func:`identity`). Processes and threads move weights
-    by rounding and are left out.
+    Depends on, and contains: the recipe without its execution options and number of epochs (a training can be
+    extended); the records of training and evaluation in order, because evaluations are in the log and next to the
+    checkpoints; the pixels of their reference images; and ``identity`` (:func:`identity`): code and libraries, models,
+    the initial adapter, reward models with engine and number format, models of rewards, the annotator of the
+    ground-truth metrics. Numbers of processes and threads change weights by rounding only and are excluded.
 
     Args:
-        references: digests of the pictures of ``train`` and of ``unseen``; empty where the policy edits none.
+        references: digests of the reference images of ``train`` and of ``unseen``. Empty if the policy does not edit.
+        identity: digests by name, see :func:`identity`.
     """
     return digest(
         {

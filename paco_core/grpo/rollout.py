@@ -1,4 +1,4 @@
-"""Rollout: sampling with a few noisy steps; of the trajectory it keeps only the tensors that the loss needs."""
+"""Rollout: sampling with a few noisy steps. It keeps only the tensors of the trajectory that the loss needs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from paco_core.grpo.dynamics import DYNAMICS, Step, euler, steps_of
 from paco_core.policies.base import Flow, NoiseKey, Size
 from paco_core.policies.encoded import Encoded
 
-#: What a trained pass of a policy-gradient loss starts from; a loss that needs more, or less, says so.
+#: Default tensors for the training pass of a policy-gradient loss. A loss can declare others.
 TRANSITION = frozenset({"before", "after", "log_prob"})
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample: picture size, schedule, guidance, at which steps noise is injected, and what is kept of them."""
+    """Sampling options: image size, schedule, guidance, noisy steps, and the tensors that are kept of them."""
 
     size: Size
     steps: Sequence[Step]
     guidance: float
     noise_steps: tuple[int, ...] = ()
     dynamics: str = "flow_sde"
-    shared_noise: bool = False  # one initial noise a group
+    shared_noise: bool = False  # one initial noise per group
     keeps: frozenset[str] = TRANSITION  # tensors of :class:`NoisyStep`
-    train_steps: tuple[int, ...] = ()  # noise steps of which something is kept; none named = all
+    train_steps: tuple[int, ...] = ()  # noise steps whose tensors are kept; empty = all
 
     @classmethod
-    def for_policy(  # noqa: PLR0913 - a sampling's own fields
+    def for_policy(  # noqa: PLR0913 - the fields of the class
         cls,
         policy: Flow,
         size: Size,
@@ -44,10 +44,16 @@ class Sampling:
         keeps: frozenset[str] = TRANSITION,
         train_steps: Sequence[int] = (),
     ) -> Sampling:
-        """Take the policy's schedule for ``size``.
+        """Build the options with the policy's schedule for ``size``.
+
+        Args:
+            steps: number of sampling steps.
+            noise_steps: numbers of the noisy steps.
+            keeps: tensors of :class:`NoisyStep` to keep.
+            train_steps: noisy steps whose tensors are kept. Empty = all.
 
         Raises:
-            ValueError: when a noise step lies outside the schedule or is its last one (sigma 0 has no noise).
+            ValueError: if a noise step is outside the schedule, or is the last step (sigma 0 has no noise).
         """
         outside = [s for s in noise_steps if not 0 <= s < steps - 1]
         if outside:
@@ -56,20 +62,20 @@ class Sampling:
         return cls(size, schedule, guidance, tuple(noise_steps), dynamics, shared_noise, keeps, tuple(train_steps))
 
     def is_trained(self, step: int) -> bool:
-        """Whether anything is kept of a noise step."""
+        """Whether tensors of a noise step are kept."""
         return bool(self.keeps) and (not self.train_steps or step in self.train_steps)
 
     def start(self, key: NoiseKey) -> NoiseKey:
-        """Names the initial noise of a sample; a shared one is drawn for image -1."""
+        """The key of the initial noise of a sample. Shared noise has image -1."""
         return replace(key, image=-1) if self.shared_noise else key
 
     def is_shared(self, step: int) -> bool:
-        """Whether samples of one start are still equal when they come to a step: up to the first noisy one."""
+        """Whether samples with equal initial noise are still equal at a step, up to the first noisy step."""
         return self.shared_noise and step <= min(self.noise_steps, default=len(self.steps))
 
 
 def group_identical(rows: Sequence[int], starts: Sequence[NoiseKey]) -> list[list[int]]:
-    """Places of samples with the same prompt and the same initial noise, in the order of their first ones."""
+    """Group the indices of samples with equal prompt and initial noise, in order of first appearance."""
     groups: dict[tuple[int, NoiseKey], list[int]] = {}
     for place, start in enumerate(zip(rows, starts, strict=True)):
         groups.setdefault(start, []).append(place)
@@ -77,14 +83,14 @@ def group_identical(rows: Sequence[int], starts: Sequence[NoiseKey]) -> list[lis
 
 
 def expand_groups(values: torch.Tensor, groups: Sequence[Sequence[int]]) -> torch.Tensor:
-    """(N, ...), a row for each sample, from (groups, ...), a row for each group of :func:`group_identical`."""
+    """Expand (groups, ...) to (N, ...): each sample gets the row of its group of :func:`group_identical`."""
     number_of = {place: number for number, places in enumerate(groups) for place in places}
     return values[[number_of[place] for place in range(len(number_of))]]
 
 
 @dataclass(frozen=True)
 class NoisyStep:
-    """One noisy step of N samples: latents before and after (N, L, C), and, where asked for, log p and mean."""
+    """One noisy step of N samples: latents before and after (N, L, C), and optionally log-probability and mean."""
 
     step: int
     before: torch.Tensor
@@ -93,7 +99,7 @@ class NoisyStep:
     mean: torch.Tensor | None = None
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> NoisyStep:
-        """The same with every tensor changed; ``change`` takes (N, ...)."""
+        """Apply ``change`` to every tensor (N, ...)."""
         log_prob = None if self.log_prob is None else change(self.log_prob)
         mean = None if self.mean is None else change(self.mean)
         return NoisyStep(self.step, change(self.before), change(self.after), log_prob, mean)
@@ -105,7 +111,7 @@ class NoisyStep:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Clean latents (N, L, C), the trained noisy steps, and the condition of each sample: a row of ``encoded``."""
+    """Clean latents (N, L, C), the trained noisy steps, and the row of ``encoded`` of each sample."""
 
     latents: torch.Tensor
     noisy_steps: list[NoisyStep]
@@ -120,36 +126,37 @@ def rollout(
     keys: Sequence[NoiseKey],
     sampling: Sampling,
 ) -> Trajectory:
-    """Sample one picture a row: ODE steps, except at the noise steps.
+    """Sample one image per row by ODE steps, except at the noise steps.
 
-    Up to the first noisy step, passes are made once for all samples of a prompt that share their initial noise. A step
-    that is trained is computed as its trained pass will be, the others as pictures are painted
-    (:meth:`Flow.painting`).
+    Up to the first noisy step, samples of a prompt with equal initial noise share a pass. Trained steps have the
+    precision of training, all other steps that of inference (:meth:`Flow.inference_precision`).
 
     Args:
         encoded: the prompts.
         rows: row of ``encoded`` for each sample.
-        keys: names the noise of each sample; see :meth:`Sampling.start` for its initial one.
+        keys: noise key of each sample; see :meth:`Sampling.start` for the initial noise.
     """
     starts = [sampling.start(key) for key in keys]
     groups = group_identical(rows, starts)
-    condition_of_each = encoded.take(rows)
+    condition_per_sample = encoded.take(rows)
     noisy_steps: list[NoisyStep] = []
-    with torch.no_grad():  # not inference mode: what a model caches in its first pass, trained ones read, too
+    with (
+        torch.no_grad()
+    ):  # not inference mode, because training passes read tensors that a model caches in its first pass
         x = policy.noise(sampling.size, [starts[places[0]] for places in groups])
-        condition = condition_of_each
+        condition = condition_per_sample
         if len(groups) < len(rows):
             condition = encoded.take([rows[places[0]] for places in groups])
         for number, step in enumerate(sampling.steps):
             is_trained = number in sampling.noise_steps and sampling.is_trained(number)
-            with nullcontext() if is_trained else policy.painting():
+            with nullcontext() if is_trained else policy.inference_precision():
                 v = policy.velocity(x, step.sigma, condition, sampling.guidance, sampling.size)
             if number not in sampling.noise_steps:
                 x = euler(x, v, step)
                 continue
-            if condition is not condition_of_each:  # from here on the samples of a group differ
-                x, v, condition = expand_groups(x, groups), expand_groups(v, groups), condition_of_each
-            dynamics = DYNAMICS[sampling.dynamics]  # "ode" is none: it has no noise steps
+            if condition is not condition_per_sample:  # from here on, the samples of a group differ
+                x, v, condition = expand_groups(x, groups), expand_groups(v, groups), condition_per_sample
+            dynamics = DYNAMICS[sampling.dynamics]  # never "ode", which has no noise steps
             transition = dynamics.transition(x, v, step)
             draws = [NoiseKey(k.prompt_id, k.image, k.seed, number) for k in keys]
             after = transition.mean + transition.std * policy.noise(sampling.size, draws)
@@ -159,6 +166,6 @@ def rollout(
                     NoisyStep(number, x, after, log_prob, transition.mean if "mean" in sampling.keeps else None)
                 )
             x = after
-        if condition is not condition_of_each:
+        if condition is not condition_per_sample:
             x = expand_groups(x, groups)
     return Trajectory(x, noisy_steps, encoded, rows)

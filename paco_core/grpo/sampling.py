@@ -127,10 +127,10 @@ def sample_images(
         images = policy.decode(trajectories[-1].latents, grid.part_size)
         for finished, image in zip(panels, images, strict=True):
             finished.append(image)
-    return [compose(finished, grid.grid) for finished in panels], trajectories
+    return [compose_grid(finished, grid.grid) for finished in panels], trajectories
 
 
-def compose(panels: Sequence[Image], grid: tuple[int, int]) -> Image:
+def compose_grid(panels: Sequence[Image], grid: tuple[int, int]) -> Image:
     """An image from its panels, all of one size, in reading order."""
     if len(panels) == 1:
         return panels[0]
@@ -141,7 +141,7 @@ def compose(panels: Sequence[Image], grid: tuple[int, int]) -> Image:
     return image
 
 
-def split_batches(places: Sequence[int], most: int, shares: int = 1, together: int = 1) -> list[list[int]]:
+def split_batches(places: Sequence[int], most: int, shares: int = 1, group_size: int = 1) -> list[list[int]]:
     """Split the places of images into batches of at most ``most``, whose number divides among processes.
 
     So no process waits for another one's last batch: 16 images in batches of at most 2 are 14 batches for seven
@@ -149,12 +149,12 @@ def split_batches(places: Sequence[int], most: int, shares: int = 1, together: i
 
     Args:
         shares: processes that sample; for one process the batches are full.
-        together: images of a prompt, which stay in one batch: a groupwise reward compares them.
+        group_size: number of images of a prompt, which stay in one batch because a groupwise reward compares them.
     """
     if shares == 1:
         return [list(places[start : start + most]) for start in range(0, len(places), most)]
-    groups = np.array(places).reshape(-1, together)
-    batches = -(-len(groups) // max(1, most // together))
+    groups = np.array(places).reshape(-1, group_size)
+    batches = -(-len(groups) // max(1, most // group_size))
     batches = min(len(groups), -(-batches // shares) * shares)
     return [part.ravel().tolist() for part in np.array_split(groups, batches)]
 
@@ -176,8 +176,10 @@ def sample_batches(
     """
     for number, (grid, places) in enumerate(batches):
         if processes.owns(number):
-            own_rows, own_keys = [rows[place] for place in places], [keys[place] for place in places]
-            images, trajectories = sample_images(policy, prompts, own_rows, own_keys, samplings[grid.part_size], grid)
+            batch_rows, batch_keys = [rows[place] for place in places], [keys[place] for place in places]
+            images, trajectories = sample_images(
+                policy, prompts, batch_rows, batch_keys, samplings[grid.part_size], grid
+            )
             yield number, images, trajectories
     size = batches[0][0].part_size
     passes = [number for number, (grid, _) in enumerate(batches) for _ in range(grid.parts)]
@@ -230,8 +232,11 @@ class Experience:
     def spans(self, updates: int) -> list[range]:
         """The samples of each update; each update has its own share of the groups."""
         first = range(len(self.rows) + 1) if self.first is None else self.first
-        each = (len(first) - 1) // updates
-        return [range(first[number * each], first[(number + 1) * each]) for number in range(updates)]
+        groups_per_update = (len(first) - 1) // updates
+        return [
+            range(first[number * groups_per_update], first[(number + 1) * groups_per_update])
+            for number in range(updates)
+        ]
 
     def with_advantages(self, advantages: np.ndarray, kl_mask: np.ndarray | None = None) -> Experience:
         """The same with the values of each image (images,) at all of its samples."""
@@ -383,7 +388,7 @@ class Sampler:
         noisy_steps: dict[int, NoisyStep] = {}
         for position, step in enumerate(filter(sampling.is_trained, sampling.noise_steps)):
             steps = [trajectory.noisy_steps[position] for trajectory in by_number.values()]
-            tensors = {name: join([getattr(one, name) for one in steps], shape) for name, shape in shapes.items()}
+            tensors = {name: join([getattr(noisy, name) for noisy in steps], shape) for name, shape in shapes.items()}
             noisy_steps[step] = NoisyStep(step, **tensors)
         clean = join([trajectory.latents for trajectory in by_number.values()]) if self.keeps_clean else None
         samples = np.array([first[place] + part for batch in places.values() for place in batch])

@@ -1,4 +1,4 @@
-"""Rewards of finished pictures, computed while the next ones are being sampled."""
+"""Scoring of images by rewards while the next images are sampled."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from paco_core.training.processes import Processes
 
 
-Reference = Callable[[PromptRecord], Sequence["Image"]]  # of a record: what its pictures are edits of, then the others
+Reference = Callable[
+    [PromptRecord], Sequence["Image"]
+]  # returns the reference images of a record; the first one is edited
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Rewards by name (N,), and the sign of a collapse (N,), 0 = nothing but copies.
+    """Rewards by name (N,), and a diversity measure (N,) that detects a collapse: 0 = only copies.
 
-    ``measure`` says what the latter is: how different the panels of each picture are, or, of edits, how far each is
-    from its reference.
+    ``measure`` is the name of the diversity measure: the difference between the panels of an image or, for edits, the
+    distance from the reference.
     """
 
     rewards: dict[str, np.ndarray]
@@ -37,34 +39,34 @@ class Scores:
     measure: str = PANEL_DIVERSITY
 
     def scatter(self, places: Sequence[int], count: int, processes: Processes) -> Scores:
-        """The scores of all processes: these ones at ``places`` of ``count``, the others' where they are from."""
+        """The scores of all processes, (count,): those of this process are at ``places``."""
 
         def full(values: np.ndarray) -> np.ndarray:
-            whole = np.zeros(count)
-            whole[list(places)] = values
-            return processes.all_reduce_array(whole)
+            scattered = np.zeros(count)
+            scattered[list(places)] = values
+            return processes.all_reduce_array(scattered)
 
         rewards = {name: full(values) for name, values in self.rewards.items()}
         return Scores(rewards, full(self.diversity), self.measure)
 
 
 class ScoreBatch:
-    """Pictures scored together: a pointwise reward sees each batch at once, a groupwise one each whole group.
+    """Images that are scored together. A pointwise reward gets each batch, a groupwise reward each complete group.
 
-    A group is a run of pictures of one prompt, which may reach over several batches.
+    A group is a sequence of images of one prompt, which may extend over several batches.
     """
 
-    def __init__(self, scoring: Scoring, draw: int) -> None:
-        self._scoring, self._draw = scoring, draw
+    def __init__(self, scoring: Scoring, seed: int) -> None:
+        self._scoring, self._seed = scoring, seed
         self._jobs: dict[str, list[Future[np.ndarray]]] = {name: [] for name in (*scoring.rewards, scoring.measure)}
         self._group: list[RewardBatch] = []
 
     def add(self, records: Sequence[PromptRecord], images: Sequence[Image]) -> None:
-        """Start scoring pictures of ``records``; returns at once."""
+        """Start scoring images of ``records`` in the background."""
         panels = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
         reference = self._scoring.reference
         references = None if reference is None else [reference(record) for record in records]
-        batch = RewardBatch(list(records), panels, list(images), references, self._draw)
+        batch = RewardBatch(list(records), panels, list(images), references, self._seed)
         for name in self._scoring.pointwise:
             self._submit(name, batch)
         if self._scoring.groupwise:
@@ -84,47 +86,49 @@ class ScoreBatch:
         self._group = []
 
     def result(self) -> Scores:
-        """Wait for the scores of all pictures, in their order."""
+        """Wait for the scores of all images, in their order."""
         self.flush()
-        none = np.zeros(0)  # a process may have no picture to score
+        none = np.zeros(0)  # a process may have no image to score
         values = {name: np.concatenate([none, *(job.result() for job in jobs)]) for name, jobs in self._jobs.items()}
         diversity = values.pop(self._scoring.measure)
         return Scores(values, diversity, self._scoring.measure)
 
 
 def groupwise(rewards: Mapping[str, RewardFunction]) -> list[str]:
-    """Names of the rewards that look at whole groups."""
+    """Names of the rewards that need complete groups."""
     return [name for name, reward in rewards.items() if getattr(reward, "groupwise", False)]
 
 
 class Scoring:
-    """One worker thread a reward: rewards run beside sampling and beside each other, each in order.
+    """One worker thread per reward: rewards run in parallel to sampling and to each other, each in order.
 
-    ``reference`` gives the pictures that a record is about; None where its pictures are no edits.
+    ``reference`` returns the reference images of a record. None if the policy does not edit.
     """
 
     def __init__(self, rewards: Mapping[str, RewardFunction], reference: Reference | None = None) -> None:
         self.rewards, self.reference = dict(rewards), reference
-        self.measure = PANEL_DIVERSITY if reference is None else REFERENCE_DISTANCE  # of a collapse; no term's name
+        self.measure = (
+            PANEL_DIVERSITY if reference is None else REFERENCE_DISTANCE
+        )  # detects a collapse; not the name of a term
         self._functions: dict[str, Callable[[RewardBatch], np.ndarray]] = {**rewards, self.measure: _diversities}
         self.groupwise = groupwise(rewards)
         self.pointwise = [name for name in self._functions if name not in self.groupwise]
         self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"score-{name}") for name in self._functions}
 
-    def round(self, draw: int = 0) -> ScoreBatch:
-        """Begin to score pictures that belong together.
+    def round(self, seed: int = 0) -> ScoreBatch:
+        """Begin a batch of images.
 
         Args:
-            draw: what rewards draw by, :attr:`paco_core.rewards.base.RewardBatch.draw`.
+            seed: see :attr:`paco_core.rewards.base.RewardBatch.seed`.
         """
-        return ScoreBatch(self, draw)
+        return ScoreBatch(self, seed)
 
     def start(self, name: str, batch: RewardBatch) -> Future[np.ndarray]:
-        """Hand a batch of N pictures to one reward's worker, which returns values (N,)."""
+        """Submit a batch of N images to the worker of a reward. The result has shape (N,)."""
         return self._workers[name].submit(self._functions[name], batch)
 
     def failures(self) -> dict[str, int]:
-        """Failures so far by "reward: cause"."""
+        """Number of failures by "reward: cause"."""
         return {f"{n}: {cause}": k for n, r in self.rewards.items() for cause, k in r.causes.items()}
 
     def close(self) -> None:
@@ -141,4 +145,4 @@ class Scoring:
 def _diversities(batch: RewardBatch) -> np.ndarray:
     if batch.references is None:
         return np.array([panel_diversity(panels) if len(panels) > 1 else np.nan for panels in batch.panels])
-    return np.array([reference_distance(*both) for both in zip(batch.whole, batch.originals, strict=True)])
+    return np.array([reference_distance(*pair) for pair in zip(batch.whole, batch.originals, strict=True)])

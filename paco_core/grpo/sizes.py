@@ -12,7 +12,7 @@ from paco_core.data.records.panels import grid_size
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, read_json
 from paco_core.policies.base import Size
-from paco_core.policies.families import family_of, predecessors_of
+from paco_core.policies.families import family_of, max_predecessors
 
 if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
@@ -25,12 +25,12 @@ def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: in
     """Height and width in pixels.
 
     Args:
-        side: scale of a training or an evaluation: the side of a square picture of 2x2 panels, or of one panel.
-        rule: ``aspect`` = the record's proportions, with panels of as many pixels as those of 2x2 panels in side x side
-            (a single panel has all of them); ``exact`` = the record's own height and width, whatever the side;
-            ``ignore`` = side x side.
-        multiple: pixels that the model's sides are multiples of; panels are whole multiples of a pixel besides.
-        apart: each panel is painted as a picture of its own.
+        side: scale of a training or an evaluation: the side of a square image of 2x2 panels, or of one panel.
+        rule: ``aspect`` = the proportions of the record, with panels of as many pixels as those of 2x2 panels in
+            side x side (a single panel has all pixels); ``exact`` = height and width of the record; ``ignore`` =
+            side x side.
+        multiple: height and width of the image are multiples of it, in pixels.
+        apart: whether each panel is generated as a separate image.
     """
     if rule == "ignore":
         return side, side
@@ -45,13 +45,13 @@ def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: in
 
 
 def _step(multiple: int, count: int, *, apart: bool) -> int:
-    """Pixels that the side of a picture of so many panels is a multiple of."""
+    """The side of an image with ``count`` panels is a multiple of this number of pixels."""
     return multiple * count if apart else math.lcm(multiple, count)
 
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Height and width of a picture, and the rows and columns of parts in which it is painted; 1 x 1 = at once."""
+    """Size of an image, and rows and columns of the parts that are generated one by one; 1 x 1 = the complete image."""
 
     size: Size
     grid: tuple[int, int] = (1, 1)
@@ -60,7 +60,7 @@ class ImageGrid:
     def from_record(
         cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int
     ) -> ImageGrid:
-        """As :func:`picture_size`; ``predecessors`` 0 = all panels are painted at once."""
+        """See :func:`picture_size`. ``predecessors``: 0 = all panels are generated together."""
         size = picture_size(record, side, rule, multiple, apart=predecessors > 0)
         return cls(size, record.grid if predecessors else (1, 1))
 
@@ -75,21 +75,20 @@ class ImageGrid:
 
 
 def grids_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, multiple: int) -> list[ImageGrid]:
-    """The grid of each record's image, ``side`` as of :func:`picture_size`."""
-    before = predecessors_of(recipe)
+    """The grid of each record's image. ``side``: see :func:`picture_size`."""
+    before = max_predecessors(recipe)
     return [ImageGrid.from_record(record, side, recipe.record_size, multiple, before) for record in records]
 
 
-#: Pixels that a token of the families' public models is high and wide.
+#: Height and width of a token of the public models of all families, in pixels.
 PUBLIC_TOKEN = 16
 
 
 def token_pixels(model: Path) -> int | None:
-    """Pixels that a token of a pipeline is high and wide, from its folder; None where that does not say.
+    """Height and width of a token of a pipeline in pixels, from its folder. None if its configuration is incomplete.
 
-    A model of the hub, which is not here yet, has that of the public ones.
-
-    The autoencoder halves once less than it has widths (FLUX) or once a step (Qwen-Image), packing halves once more.
+    For a hub id, it is that of the public models. The autoencoder halves an image once per width except the first
+    (FLUX), or once per step (Qwen-Image). Packing halves it once more.
     """
     if not model.is_dir():
         return PUBLIC_TOKEN
@@ -100,52 +99,55 @@ def token_pixels(model: Path) -> int | None:
 
 
 def validate_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
-    """Find picture sizes that the model's packing or a record's panels do not divide, before it is loaded.
+    """Validate that image sizes can be divided into tokens and panels, before the model is loaded.
 
-    Nor may a panel be smaller than a token, which would show two panels at once, or, where it is a reference picture,
-    smaller or longer than the family takes.
+    A panel must be at least as large as a token. If panels are reference images, their size and proportions must be
+    supported by the family.
+
+    Args:
+        multiple: height and width of a token in pixels.
 
     Raises:
-        DataError: naming the record, the size, and the nearest ones.
+        DataError: with the record, the size, and the nearest valid size.
     """
-    apart, family = predecessors_of(recipe) > 0, family_of(recipe.family)
-    smallest = max(multiple, family.least_reference if apart else 1)
+    apart, family = max_predecessors(recipe) > 0, family_of(recipe.family)
+    smallest = max(multiple, family.min_reference_side if apart else 1)
     shapes: dict[tuple[str, int, int], PromptRecord] = {}
     for record in records:
         shapes.setdefault((record.layout, record.height, record.width), record)
     for record in shapes.values():
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
-            high, wide = picture_size(record, side, recipe.record_size, multiple, apart=apart)
+            height, width = picture_size(record, side, recipe.record_size, multiple, apart=apart)
             steps = [_step(multiple, count, apart=apart) for count in record.grid]
             least = [smallest * count for count in record.grid]
-            if high % steps[0] or wide % steps[1]:
+            if height % steps[0] or width % steps[1]:
                 near = [
                     max(floor, round(pixels / step) * step)
-                    for pixels, step, floor in zip((high, wide), steps, least, strict=True)
+                    for pixels, step, floor in zip((height, width), steps, least, strict=True)
                 ]
                 raise DataError(
-                    f"record {record.idx}: a picture of {high} x {wide} does not divide into {multiple} px tokens and "
-                    f"{record.layout} panels; the nearest that does is {near[0]} x {near[1]} (train_size, eval_sizes, "
-                    "or the record's own size)"
+                    f"record {record.idx}: an image of {height} x {width} px cannot be divided into {multiple} px "
+                    f"tokens and {record.layout} panels; the nearest valid size is {near[0]} x {near[1]} (change "
+                    "train_size, eval_sizes, or the size of the record)"
                 )
-            panel = [pixels // count for pixels, count in zip((high, wide), record.grid, strict=True)]
+            panel = [pixels // count for pixels, count in zip((height, width), record.grid, strict=True)]
             if min(panel) < smallest:
-                what = "its reference pictures" if smallest > multiple else "the model's tokens"
+                limit = "the minimum of reference images" if smallest > multiple else "a token of the model"
                 raise DataError(
-                    f"record {record.idx}: panels of {panel[0]} x {panel[1]} px ({record.layout} in a picture of "
-                    f"{high} x {wide}) are smaller than {what} of {smallest} px; a picture needs "
-                    f"{least[0]} x {least[1]} at least: raise train_size or eval_sizes"
+                    f"record {record.idx}: panels of {panel[0]} x {panel[1]} px ({record.layout} in an image of "
+                    f"{height} x {width}) are smaller than {limit}, {smallest} px; the image needs at least "
+                    f"{least[0]} x {least[1]} px: raise train_size or eval_sizes"
                 )
-            if apart and max(panel) > family.longest_reference * min(panel):
+            if apart and max(panel) > family.max_reference_ratio * min(panel):
                 raise DataError(
-                    f"record {record.idx}: panels of {panel[0]} x {panel[1]} px are no reference pictures for "
-                    f"{recipe.family}, which takes sides of 1 to {family.longest_reference:g} at most; change the "
-                    "record's height and width, or choose panels: together"
+                    f"record {record.idx}: panels of {panel[0]} x {panel[1]} px are too long for reference images of "
+                    f"{recipe.family}, whose ratio of sides is at most {family.max_reference_ratio:g}; change the "
+                    "height and width of the record, or choose panels: together"
                 )
 
 
 def buckets(sizes: Sequence[Shape]) -> dict[Shape, list[int]]:
-    """Places of each size, or grid, in order of first appearance: one batch holds pictures of one."""
+    """Group indices by size or grid, in order of first appearance, because a batch has images of one size."""
     places_of: dict[Shape, list[int]] = {}
     for place, size in enumerate(sizes):
         places_of.setdefault(size, []).append(place)

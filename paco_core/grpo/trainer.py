@@ -25,13 +25,13 @@ from paco_core.grpo.evaluation import (
     Evaluator,
     Gold,
     load_evaluation,
+    load_scores,
     plain_scores,
-    read_scores,
     save_pictures,
     save_references,
     write_scores,
 )
-from paco_core.grpo.hacking import AGREEMENT, agreement, disagreement, hack_metrics, stop_reason
+from paco_core.grpo.hacking import AGREEMENT, disagreement, hack_metrics, score_agreement, stop_reason
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.metrics import (
     EvaluationChange,
@@ -52,7 +52,7 @@ from paco_core.io.pictures import in_a_row
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction, validate_failed_share
 from paco_core.runtime.checkpoints import exclusive_training
-from paco_core.training.checkpoint import Checkpoint, latest, save
+from paco_core.training.checkpoint import Checkpoint, load_latest_checkpoint, save_checkpoint
 from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.processes import Processes
@@ -74,10 +74,10 @@ LAST_UPDATE = ("update/ratio_gap", "update/first_clip_fraction")
 class Reports:
     """Callbacks for progress and metrics; no-ops by default."""
 
-    say: Callable[[str], None] = lambda _line: None
+    log: Callable[[str], None] = lambda _line: None
     metrics: Callable[[Mapping[str, float], int], None] = lambda _values, _epoch: None
     picture: Callable[[Image, str, int], None] = lambda _image, _key, _epoch: None
-    epoch: Callable[[int, str], None] = lambda _done, _note: None
+    epoch: Callable[[int, str], None] = lambda _epoch, _note: None
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Outcome:
     rows: list[Row]
     resumed_at: int
     stopped: str | None = None  # why training ended before its last epoch
-    cut: Mapping[str, int] = field(default_factory=dict)  # how many prompts were longer than the policy reads
+    truncated: Mapping[str, int] = field(default_factory=dict)  # number of prompts longer than the text window
     seconds: Mapping[str, float] = field(default_factory=dict)  # of all epochs, by part: ``seconds/sample``
     changes: Mapping[str, EvaluationChange] = field(
         default_factory=dict
@@ -148,7 +148,11 @@ class Outcome:
         ``eval.64.x`` is ``x`` on the few prompts of an evaluation. Its change is over the prompts that have all scores
         before and after, with its 95% interval; ``change_missing`` counts the others. Benchmarks measure more prompts.
         """
-        figures: Row = {**self.cut, "epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
+        figures: Row = {
+            **self.truncated,
+            "epochs": self.rows[-1]["epoch"],
+            "stopped_early": float(self.stopped is not None),
+        }
         begun, after = (
             evaluation | {name: value for name, value in row.items() if name.startswith("gap/")}
             for evaluation, row in ((self.before, self.rows[0]), (self.after, self.rows[-1]))
@@ -174,7 +178,7 @@ class Trainer:
         scoring: the rewards of the training.
         key: identifies the training by content; a checkpoint of another key is not used.
         card: returns the model card for a number of trained epochs.
-        cut: how many prompts were longer than the policy reads, as a metric.
+        truncated: number of prompts that are longer than the text window, as a metric.
     """
 
     recipe: PolicyRecipe
@@ -186,7 +190,7 @@ class Trainer:
     context: RunContext
     key: str
     card: Callable[[int], str]
-    cut: Mapping[str, int]
+    truncated: Mapping[str, int]
 
     @property
     def processes(self) -> Processes:
@@ -212,7 +216,7 @@ class Trainer:
             return self._epochs(out, store)
 
     def _epochs(self, out: Path, store: Path) -> Outcome:
-        checkpoint = latest(store, self.key, self.recipe.epochs, ("stopped", "rows", "optimizer_steps"))
+        checkpoint = load_latest_checkpoint(store, self.key, self.recipe.epochs, ("stopped", "rows", "optimizer_steps"))
         rows: list[Row] = []
         seconds: Row = {}
         start, stopped = 0, None
@@ -223,11 +227,11 @@ class Trainer:
                 write_scores(store / BEFORE_SCORES, before.scores)
                 save_pictures(store / BEFORE, before, self.split.unseen, self.recipe.eval_seeds)
         if checkpoint is not None:
-            start, stopped = checkpoint.done, checkpoint.notes["stopped"]
+            start, stopped = checkpoint.progress, checkpoint.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in checkpoint.notes["rows"]]
             seconds = dict(checkpoint.notes["seconds"])
             self.learner.restore(checkpoint.tensors, checkpoint.notes["optimizer_steps"])
-            self.reports.say(f"resumes after epoch {start} of {self.recipe.epochs}")
+            self.reports.log(f"resumes after epoch {start} of {self.recipe.epochs}")
             if (
                 start
                 and start < self.recipe.epochs
@@ -239,32 +243,32 @@ class Trainer:
             if stopped:
                 break
             stopped = self._one_epoch(epoch, rows, seconds, store)
-            done = epoch + 1
-            if done % self.recipe.checkpoint_every == 0 or done == self.recipe.epochs or stopped:
-                self._save(store, done, {"rows": to_jsonable(rows), "seconds": seconds, "stopped": stopped})
+            finished = epoch + 1
+            if finished % self.recipe.checkpoint_every == 0 or finished == self.recipe.epochs or stopped:
+                self._save(store, finished, {"rows": to_jsonable(rows), "seconds": seconds, "stopped": stopped})
         if stopped:
-            self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.recipe.epochs}: {stopped}")
+            self.reports.log(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.recipe.epochs}: {stopped}")
         return self._finish(out, store, rows, seconds, start, stopped)
 
     def _one_epoch(self, epoch: int, rows: list[Row], totals: Row, store: Path) -> str | None:
         """Train, evaluate where it is due, log; why to stop, or None."""
-        rule, done = self.recipe.early_stop, epoch + 1
+        rule, finished = self.recipe.early_stop, epoch + 1
         try:
             row, seconds = self._epoch(epoch)
         except NotFinite as error:
             if rule is None or rule.nan == "error":
                 raise
-            rows.append({"epoch": float(done)})
+            rows.append({"epoch": float(finished)})
             return str(error)
         for name, value in seconds.items():
             totals[name] = totals.get(name, 0.0) + value
         changes: Row = {}
-        if done % self.recipe.eval_every == 0 and done < self.recipe.epochs:
-            changes = self._evaluate_midway(done, row, store)
+        if finished % self.recipe.eval_every == 0 and finished < self.recipe.epochs:
+            changes = self._evaluate_midway(finished, row, store)
         rows.append(row)
         if self.processes.main:
-            self.reports.metrics({k: v for k, v in {**row, **changes, **seconds}.items() if k != "epoch"}, done)
-            self.reports.epoch(done, note(row))
+            self.reports.metrics({k: v for k, v in {**row, **changes, **seconds}.items() if k != "epoch"}, finished)
+            self.reports.epoch(finished, note(row))
         weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
         return None if rule is None else stop_reason(rows, weights, rule, self.recipe.hack_meter)
 
@@ -275,11 +279,11 @@ class Trainer:
         row |= evaluation_row(evaluation.metrics, evaluation.scores, self.recipe.eval_sizes)
         return _changes(evaluation)
 
-    def _save(self, store: Path, done: int, notes: dict[str, object]) -> None:
+    def _save(self, store: Path, finished: int, notes: dict[str, object]) -> None:
         tensors = self.learner.tensors()
         if self.processes.main:
-            checkpoint = Checkpoint(self.key, done, tensors, {**notes, "optimizer_steps": self.learner.ema.steps})
-            save(store, checkpoint, keep=self.recipe.keep_checkpoints)
+            checkpoint = Checkpoint(self.key, finished, tensors, {**notes, "optimizer_steps": self.learner.ema.steps})
+            save_checkpoint(store, checkpoint, keep=self.recipe.keep_checkpoints)
 
     def _finish(
         self, out: Path, store: Path, rows: list[Row], seconds: Row, start: int, stopped: str | None
@@ -288,9 +292,9 @@ class Trainer:
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last, store)
             rows[-1] |= self._report(after, last)
-            start_scores = read_scores(store / BEFORE_SCORES) if self.processes.main else {}
+            start_scores = load_scores(store / BEFORE_SCORES) if self.processes.main else {}
             outcome = Outcome(
-                evaluated(rows[0]), dict(after.metrics), rows, start, stopped, self.cut, seconds, after.changes,
+                evaluated(rows[0]), dict(after.metrics), rows, start, stopped, self.truncated, seconds, after.changes,
                 gap_changes(start_scores, after.scores, self.recipe.eval_sizes), self._scores(start_scores, after),
             )  # fmt: skip
             if self.processes.main:
@@ -313,7 +317,7 @@ class Trainer:
         return outcome
 
     def _evaluate(self, epoch: int, store: Path | None) -> Evaluation:
-        """An evaluation, with the hack meter where there is one; ``store`` holds the first one, None: this is it."""
+        """Evaluate, with the hack meter if it is set. ``store``: folder of the first evaluation, None = this one."""
         evaluation = self.evaluator.evaluate()
         owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
         if (meter := self.recipe.hack_meter) is not None:
@@ -324,7 +328,7 @@ class Trainer:
             metrics = hack_metrics(meter, evaluation, baseline, owners, self.split.reference)
             evaluation = replace(evaluation, metrics=evaluation.metrics | metrics)
         if self.processes.main:
-            start_scores = evaluation.scores if store is None else read_scores(store / BEFORE_SCORES)
+            start_scores = evaluation.scores if store is None else load_scores(store / BEFORE_SCORES)
             evaluation = replace(evaluation, changes=paired_changes(start_scores, evaluation.scores))
             for side, pictures in evaluation.pictures.items():
                 cells = pictures[:SHEET_PICTURES]
@@ -392,7 +396,7 @@ class Trainer:
         kl_mask = None
         if (meter := recipe.hack_meter) is not None:
             judges = [groups[name] for name in (meter.trained, meter.held_out)]
-            metrics[AGREEMENT] = agreement(*judges)
+            metrics[AGREEMENT] = score_agreement(*judges)
             if recipe.kl.where == "disagreement":
                 kl_mask = disagreement(*judges).reshape(-1)
                 metrics["disagreement"] = float(kl_mask.mean())

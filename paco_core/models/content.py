@@ -1,7 +1,7 @@
-"""Content of models and files, for keys of what they made.
+"""Digests of models and files, for cache keys.
 
-In a project, a file that nobody touched since it was last read is not read again: :mod:`dvc_project.md5s` knows it by
-inode, size and times. So 24 GB of weights do not delay each start.
+In a project, unchanged files are not read again: :mod:`dvc_project.md5s` recognizes them by inode, size and times. For
+example, 24 GB of weights do not delay each start.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from paco_core.io.project import found_root, owner_root
 
 
 def content_of(model: Path | str) -> str:
-    """What a model is, for keys of what it made.
-
-    Depends on: its files. Holds: the digest of its folder or file; of a hub's repository the name and the commit.
+    """Identity of a model, for cache keys: the digest of its folder or file, or name and commit of a hub repository.
 
     Raises:
-        DataError: when the folder is empty.
+        DataError: if the folder is empty.
     """
     if isinstance(model, str):
         from paco_core.models.hub import revision
@@ -39,7 +37,7 @@ def content_of(model: Path | str) -> str:
 
 @contextmanager
 def md5s_of_project() -> Iterator[Md5s]:
-    """The MD5s that this project remembers; outside a project each file is read."""
+    """The cached MD5s of this project. Outside a project, each file is read."""
     root = found_root()
     md5s = Md5s() if root is None else Md5s.of_repository(repository_of(owner_root(root)))
     try:

@@ -1,4 +1,4 @@
-"""What loading from a model hub can end in, as one clear error that names the repository and what to do."""
+"""Errors of a model hub, each as one message with the repository and the remedy."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ LOGIN = "log in with `hf auth login`, or put a token into HF_TOKEN"
 
 @contextmanager
 def from_hub(name: str | Path) -> Iterator[None]:
-    """Load a model in the block that may be one of a hub; errors about a folder pass through.
+    """Context that loads a model, possibly from a hub. Errors about a local folder are not changed.
 
     Raises:
-        DataError: naming the repository and what to do, when it is gated or missing, is out of reach, lacks a file, or
-            its download was interrupted.
+        DataError: if the repository is gated or missing, cannot be reached, lacks a file, or its download was
+            interrupted.
     """
     try:
         yield
     except Exception as error:  # the clients of the hub raise many types, and libraries wrap them
-        message = explained(name, error)
+        message = explain_hub_error(name, error)
         if message is None:
             raise
         raise DataError(message) from None
 
 
 def revision(name: str) -> str:
-    """The commit of a hub's repository that would be loaded now; empty where neither hub nor cache knows one.
+    """The commit of a hub repository that would be loaded now. Empty if neither hub nor cache contains it.
 
-    As in loading, the hub is asked, and the cache where it is out of reach.
+    As in loading, the cache is used if the hub cannot be reached.
     """
     try:
         return Path(snapshot_download(name.removeprefix("hf-hub:"), allow_patterns=["model_index.json"])).name
-    except (OSError, ValueError, errors.HfHubHTTPError):  # to load it fails, too, and says why
+    except (OSError, ValueError, errors.HfHubHTTPError):  # loading it fails too, with the cause
         return ""
 
 
-def explained(name: str | Path, error: BaseException) -> str | None:
-    """What an error means for a repository of a hub; None for a folder, and for an error of another kind."""
+def explain_hub_error(name: str | Path, error: BaseException) -> str | None:
+    """The message for an error about a hub repository. None for a local folder, and for other kinds of errors."""
     if isinstance(name, Path) or Path(name).is_dir():
         return None
     repository = str(name).removeprefix("hf-hub:")
@@ -51,10 +51,10 @@ def explained(name: str | Path, error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that it was raised from or beside."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    """The error, and the errors from which or during which it was raised."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 

@@ -1,4 +1,4 @@
-"""What a card's head says of the model that was trained from: its id, and the licence that its own card states."""
+"""Front matter of model cards: id and licence of the base model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLUX = {
     "license_name": "flux-1-dev-non-commercial-license",
     "license_link": "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md",
 }
-#: Of models on the hub, as their own cards state it.
+#: Licences of hub models, from their cards.
 HUB: dict[str, dict[str, str]] = {
     "black-forest-labs/FLUX.1-dev": _FLUX,
     "black-forest-labs/FLUX.1-Kontext-dev": _FLUX,
@@ -23,15 +23,15 @@ HUB: dict[str, dict[str, str]] = {
 }
 
 
-def base_front(model: str, **more: str) -> dict[str, str]:
-    """The base model in a card's head, with what else is said of it; nothing for a folder, which others do not have."""
-    return {} if Path(model).is_dir() else {"base_model": model, **more}
+def base_front(model: str, **fields: str) -> dict[str, str]:
+    """The base model and further ``fields`` in a card's front matter. Empty for a local folder."""
+    return {} if Path(model).is_dir() else {"base_model": model, **fields}
 
 
 def licence_front(model: str, root: Path) -> dict[str, str]:
-    """The licence of what was trained from a model, which is the model's own, as a hub's card has it in its head.
+    """The licence of a model in the format of a card's front matter. It also applies to derived models.
 
-    A model that is not known, and does not say, makes it ``other`` without a name: whoever publishes fills it in.
+    If the licence is unknown, it is ``other`` without a name, which the publisher must add.
     """
     if model in HUB:
         return HUB[model]
@@ -40,10 +40,10 @@ def licence_front(model: str, root: Path) -> dict[str, str]:
 
 
 def licence_of(folder: Path) -> str:
-    """The licence in the words of the card in a model's folder; ``unknown`` where there is none, as of a hub's model.
+    """The licence in the card of a model's folder. ``unknown`` if there is none, as for a hub id.
 
     Raises:
-        DataError: when the card is not UTF-8, or its head is no YAML.
+        DataError: if the card is not UTF-8, or its front matter is not YAML.
     """
     card = folder / "README.md"
     if card.is_file() and (parts := read_text(card).split("---"))[0] == "" and len(parts) > 2:

@@ -1,4 +1,4 @@
-"""Embeddings of pictures and texts by open_clip, for rewards, benchmarks and prompts alike."""
+"""Embeddings of images and texts by open_clip, for rewards, benchmarks and prompts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class OpenClip:
         half_on_gpu: weights in float16 on a GPU, as open_clip's own fp16: half of the memory.
 
     Attributes:
-        window: tokens of a text that it sees.
+        window: number of tokens of a text that the model reads.
 
     Raises:
-        DataError: when the folder holds no open_clip model, or its weights are not whole.
+        DataError: if the folder contains no open_clip model, or its weights are incomplete.
     """
 
     @uncollected()
@@ -44,21 +44,21 @@ class OpenClip:
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are. A name such as "cuda" would mean another GPU in another thread."""
+        """The device of the weights. A name such as "cuda" would mean another GPU in another thread."""
         return next(self.model.parameters()).device
 
     def lengths(self, texts: list[str]) -> list[int]:
-        """Tokens of each text, the first and the last that the model adds included."""
+        """Number of tokens of each text, including the first and the last token that the model adds."""
         inner = getattr(self.tokenizer, "tokenizer", None)  # of Hugging Face; open_clip's own adds two tokens itself
         if inner is not None:
             return token_counts(inner, texts)
         return [len(self.tokenizer.encode(text)) + 2 for text in texts]
 
     def texts(self, texts: Sequence[str], reader: str = "clip") -> torch.Tensor:
-        """Embeddings (N, width) fp32. A text met before is not embedded again: prompts repeat over a training.
+        """Embeddings (N, width) fp32. Texts are cached, because prompts repeat in a training.
 
         Args:
-            reader: by whose name the texts are counted (:func:`note_texts`).
+            reader: name under which the texts are counted (:func:`note_texts`).
         """
         note_texts(reader, texts, self.window, self.lengths)
         self._embed(set(texts) - self._texts.keys())
@@ -71,7 +71,7 @@ class OpenClip:
             self._texts.update(zip(part, self._encoded(part), strict=True))
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Embeddings (N, width) fp32 of one batch of texts, none of which is kept."""
+        """Embeddings (N, width) fp32 of one batch of texts, without the cache."""
         rows: np.ndarray = self._encoded(texts).cpu().numpy()
         return rows
 

@@ -1,4 +1,4 @@
-"""Number formats that ``params.yaml`` names: of weights, and of passes that only paint."""
+"""Number formats of ``params.yaml``: those of weights, and of passes without gradients."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from paco_core.io.files import DataError
 
-MIXED = "mixed"  # float32 weights; passes that only paint in bfloat16 where the device computes it natively
-_BFLOAT16 = ("avx512_bf16", "amx_bf16")  # what a processor that computes it calls it
+MIXED = "mixed"  # float32 weights; passes without gradients in bfloat16 if the device supports it natively
+_BFLOAT16 = ("avx512_bf16", "amx_bf16")  # names of the CPU capabilities
 
 
 def weights_format(dtype: str) -> torch.dtype:
@@ -23,7 +23,7 @@ def weights_format(dtype: str) -> torch.dtype:
 
 @lru_cache
 def computes_bfloat16(device: str) -> bool:
-    """Whether a device multiplies in bfloat16 itself; elsewhere it is emulated, and slower than float32."""
+    """Whether a device supports bfloat16 natively. Otherwise it is emulated, which is slower than float32."""
     if device.startswith("cuda"):
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device == "cpu" and any(torch.cpu.get_capabilities().get(name) for name in _BFLOAT16)
@@ -31,15 +31,15 @@ def computes_bfloat16(device: str) -> bool:
 
 @lru_cache
 def _quieten() -> None:
-    """Once, not for the block alone: filters are the whole process's, and other threads may be changing them."""
+    """Add the filter once and keep it, because filters are global and other threads may change them."""
     warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")  # torch's, of norms under autocast
 
 
 @contextmanager
-def painting(device: str, dtype: str) -> Iterator[None]:
-    """For passes whose result is only looked at: under ``mixed``, products and convolutions of this thread in bfloat16.
+def inference_autocast(device: str, dtype: str) -> Iterator[None]:
+    """Context for passes without gradients. With ``mixed``, this thread multiplies and convolves in bfloat16.
 
-    Nothing changes for other formats, nor where the device does not compute bfloat16 itself.
+    It has no effect for other formats, or if the device does not support bfloat16 natively.
     """
     if dtype != MIXED or not computes_bfloat16(device):
         yield
@@ -64,8 +64,8 @@ def validate_pixels(pixels: torch.Tensor, model: str) -> None:
         )
 
 
-def give_back(device: str) -> None:
-    """Give what freed tensors took back to the GPU, where other processes and larger tensors find it in one piece."""
+def release_gpu_memory(device: str) -> None:
+    """Release the memory of freed tensors to the GPU, for other processes and larger tensors."""
     if device.startswith("cuda"):
-        gc.collect()  # models refer to themselves
+        gc.collect()  # models contain reference cycles
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
-"""A configuration that asks for more than the files beside it hold is refused before memory is taken for it.
+"""Validation of the size of a model: its configuration must match its weight files before memory is allocated.
 
-The model is built on PyTorch's ``meta`` device, where tensors have shapes and no content, and only for as long as what
-its layers ask for can have come from the files.
+The model is built on PyTorch's ``meta`` device, where tensors have shapes but no content. Building stops as soon as the
+model has more parameters than the files can contain.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from paco_core.io.files import DataError, read_json
 
-#: How many times the numbers of the files a model may have: tied weights are stored once and built twice. What fits is
-#: compared tensor by tensor when it is read, and so is a model of few numbers.
+#: Maximum ratio of the parameters of a model to the numbers in its files: tied weights are stored once and built twice.
+#: Models within this limit, and models with few parameters, are compared tensor by tensor when they are loaded.
 SLACK, FEW = 2, 50_000_000
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 _LAYERS = re.compile("layer|depth|block")
 
 
-def refuse_larger(build: Callable[[], Any], held: int, config: Path) -> None:
-    """Build a model without content, and compare it with what the files beside it hold.
+def validate_model_size(build: Callable[[], Any], stored_numbers: int, config: Path) -> None:
+    """Build a model without content, and compare its size with its weight files.
 
     Args:
-        build: makes the model by its configuration; whatever it raises passes through.
-        held: numbers in the files, see :func:`numbers_in`; nothing is compared where there are none.
+        build: builds the model from its configuration. Its exceptions are not changed.
+        stored_numbers: numbers in the files, see :func:`numbers_in`. 0 = no comparison.
         config: file of the configuration.
 
     Raises:
-        DataError: naming the configuration, when its model has more than twice the numbers that the files hold (and
-            more than 50 million), or more than 10,000 layers.
+        DataError: if the model has more than twice as many parameters as the files contain (and more than 50
+            million), or more than 10,000 layers.
     """
-    refuse_many_layers(config)
-    if held:
-        with _at_most(max(SLACK * held, FEW), f"{config}: its model has more numbers than the {held:,} of its weights"):
+    validate_layer_counts(config)
+    if stored_numbers:
+        message = f"{config}: its model has more parameters than the {stored_numbers:,} of its weight files"
+        with _limit_parameters(max(SLACK * stored_numbers, FEW), message):
             build()
 
 
 def numbers_in(file: Path) -> int:
-    """How many numbers a safetensors file holds, by its header.
+    """Count the numbers in a safetensors file, from its header.
 
     Raises:
-        SafetensorError: when the file is cut off, or its header does not agree with its length.
+        SafetensorError: if the file is truncated, or its header does not match its length.
     """
     with safe_open(file, framework="pt") as stored:
         return sum(
@@ -57,37 +58,37 @@ def numbers_in(file: Path) -> int:
         )
 
 
-def refuse_many_layers(config: Path) -> None:
-    """Read a configuration before a library does, which makes lists as long as there are layers.
+def validate_layer_counts(config: Path) -> None:
+    """Validate a configuration before a library reads it, which builds lists as long as the number of layers.
 
     Raises:
-        DataError: naming the file and the key with more than 10,000 layers; when it is no JSON.
+        DataError: if a key has more than 10,000 layers, or the file is not JSON.
     """
-    _refuse_many(read_json(config), config, "")
+    _validate_counts(read_json(config), config, "")
 
 
-def _refuse_many(given: Any, config: Path, key: str) -> None:
-    if isinstance(given, dict):
-        for name, value in given.items():
-            _refuse_many(value, config, f"{key}.{name}" if key else str(name))
-    elif isinstance(given, int | float) and given > MOST_LAYERS and _LAYERS.search(key.rpartition(".")[2]):
-        raise DataError(f"{config}: {key} is {given:g}, expected at most {MOST_LAYERS:,}")
+def _validate_counts(section: Any, config: Path, key: str) -> None:
+    if isinstance(section, dict):
+        for name, value in section.items():
+            _validate_counts(value, config, f"{key}.{name}" if key else str(name))
+    elif isinstance(section, int | float) and section > MAX_LAYERS and _LAYERS.search(key.rpartition(".")[2]):
+        raise DataError(f"{config}: {key} is {section:g}, expected at most {MAX_LAYERS:,}")
 
 
 @contextmanager
-def _at_most(limit: int, message: str) -> Iterator[None]:
-    """Build on ``meta`` in the block, in this thread.
+def _limit_parameters(limit: int, message: str) -> Iterator[None]:
+    """Context that builds a model on ``meta`` in this thread.
 
     Raises:
-        DataError: with the message, as soon as there are more numbers than the limit.
+        DataError: with the message, as soon as the model has more parameters than the limit.
     """
-    here, asked = threading.get_ident(), 0
+    thread, parameters = threading.get_ident(), 0
 
     def count(_module: torch.nn.Module, _name: str, parameter: torch.nn.Parameter | None) -> None:
-        nonlocal asked
-        if parameter is not None and threading.get_ident() == here:
-            asked += parameter.numel()
-            if asked > limit:
+        nonlocal parameters
+        if parameter is not None and threading.get_ident() == thread:
+            parameters += parameter.numel()
+            if parameters > limit:
                 raise DataError(message)
 
     hook = register_module_parameter_registration_hook(count)

@@ -9,7 +9,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord, validated
 from paco_core.io.files import DataError, digest
-from paco_core.policies.families import refuse_references
+from paco_core.policies.families import validate_reference_count
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -65,7 +65,7 @@ def edit_record(instruction: str, pictures: Sequence[Image], *families: str) -> 
         DataError: when that picture is too wide or too high, there is no instruction, or a family takes fewer pictures.
     """
     for family in families:
-        refuse_references(family, "the instruction", len(pictures))
+        validate_reference_count(family, "the instruction", len(pictures))
     shown = [part for picture in pictures for part in (picture.tobytes().hex()[:4096], picture.size)]
     names = ["picture", *(f"picture{number}" for number in range(2, len(pictures) + 1))]
     return validated(EditRecord, {

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.io import paths
-from paco_core.painting.paint import paint
-from paco_core.painting.painted import AFTER, BEFORE, Painted
-from paco_core.policies.base import load_recipe
-from paco_core.policies.families import predecessors_of, refuse_stories
+from paco_core.policies.base import load_recipe_policy
+from paco_core.policies.families import max_predecessors, validate_story_panels
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import ConsistencyMeasure
 from paco_core.rewards.editing import Editing
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
+from paco_core.sampling.generation import generate_images
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from paco_core.reward_model.yes_probability import PairScorer
 
 
-def load_policy(root: Path, by: NamedPolicy, *, cache: Path | None = None) -> Policy:
+def load_painter_policy(root: Path, by: NamedPolicy, *, cache: Path | None = None) -> Policy:
     """The policy of a painter, with its adapter.
 
     Args:
         cache: folder below which encodings of prompts and reference pictures are remembered; None = nothing is written.
     """
-    policy = load_recipe(by.recipe, root, cache=cache)
+    policy = load_recipe_policy(by.recipe, root, cache=cache)
     if by.adapter is not None:
         policy.load_adapter(by.adapter)
     return policy
@@ -53,11 +53,11 @@ def pictures(  # noqa: PLR0913 - the options of `paco paint`
     references: Sequence[Image] = (),
     compare: bool = False,
     advance: Callable[[int], object] = lambda _count: None,
-) -> list[Painted]:
+) -> list[GeneratedImage]:
     """One picture a seed by a painter, without noise steps; equal seeds give equal noise to every painter.
 
     Args:
-        policy: the painter's, as :func:`load_policy` loads it.
+        policy: the painter's, as :func:`load_painter_policy` loads it.
         side: scale of the pictures; when None, the largest evaluation size of the recipe, and of an edit the one that
             is nearest to its picture.
         references: of an edit, the picture that is edited, and those that the instruction takes something from.
@@ -65,14 +65,14 @@ def pictures(  # noqa: PLR0913 - the options of `paco paint`
         advance: is called with the number of pictures just painted.
     """
     task, recipe = (EDITS if references else SETS), by.recipe
-    refuse_stories(recipe)
+    validate_story_panels(recipe)
     numbers = params.t2is if task is SETS else params.gedit
-    found: list[Painted] = []
+    found: list[GeneratedImage] = []
     for when in (BEFORE, AFTER):
         if not (compare or by.adapter is None if when == BEFORE else by.adapter is not None):
             continue
         with policy.without_adapter() if when == BEFORE else nullcontext():
-            found += paint(
+            found += generate_images(
                 policy,
                 [record],
                 seeds,
@@ -84,7 +84,7 @@ def pictures(  # noqa: PLR0913 - the options of `paco paint`
                 max_sequence_length=recipe.max_sequence_length,
                 reference=(lambda _record: references) if references else None,
                 record_size="aspect",
-                predecessors=predecessors_of(recipe),
+                predecessors=max_predecessors(recipe),
                 advance=advance,
             )
     return found
@@ -103,7 +103,7 @@ def load_judge(root: Path, params: Params) -> Scorer | None:
     return Scorer.configured(folder, params.reward) if folder.is_dir() else None
 
 
-def scored(scorer: PairScorer, painted: Sequence[Painted], references: Sequence[Image] = ()) -> list[float]:
+def scored(scorer: PairScorer, painted: Sequence[GeneratedImage], references: Sequence[Image] = ()) -> list[float]:
     """Consistency of each set, or editing reward of each edit, by a reward model; NaN where it could not judge."""
     records, images = [p.record for p in painted], [p.image for p in painted]
     if not references:

@@ -32,8 +32,8 @@ from paco_core.operations.promotion.champions import (
     recorded_md5,
 )
 from paco_core.operations.promotion.decision import Decision, Side
-from paco_core.policies.adapted import adapted
-from paco_core.policies.cuts import report
+from paco_core.policies.adapter_base import adapter_base
+from paco_core.policies.truncation import log_truncations
 from paco_core.runtime.code.stage_code import is_code
 from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.provenance.chain import of_path
@@ -68,7 +68,7 @@ def gates(root: Path, params: Params, name: str, folder: Path) -> list[CheckRepo
         ]
     from paco_core.grpo import checks as policy_checks
 
-    log = policy_checks.read_log(folder / "training_log.csv")
+    log = policy_checks.read_training_log(folder / "training_log.csv")
     recipe = params.policies.recipes[name]
     return [
         policy_checks.collapse(log, recipe.eval_sizes),
@@ -104,7 +104,7 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
         story = of_path(out, lock, RunFinder(root))
         tracker.text(json.dumps(story.as_dict(), indent=2), PROVENANCE_FILE)
         trained = story.links[0].run.mlflow_run if story.links[0].run else None
-        belongs = None if recipe is None else adapted(root, recipe)
+        belongs = None if recipe is None else adapter_base(root, recipe)
         candidate = champions.register(name, md5, folder, tracker.run_id, trained, belongs)
         made = _decide(root, params, _read_in_place(lock, name, recipe), (candidate, folder), incumbent, say)
         if made.promoted:
@@ -200,7 +200,7 @@ def _decide(
         name, rule, (version.number, version.md5, ours.table), (incumbent.number, incumbent.md5, theirs.table),
         reports, resamples=chosen.bootstrap, seed=chosen.seed,
     )  # fmt: skip
-    report(ours.cuts, say)
+    log_truncations(ours.cuts, say)
     return replace(made, cut_prompts=len(ours.cuts))
 
 

@@ -30,7 +30,7 @@ from paco_core.operations.promotion.champions import CHAMPION, REWARD, Champions
 from paco_core.operations.promotion.decision import Rule, rule_for
 from paco_core.operations.promotion.measuring import pair_up, rank_held_out
 from paco_core.operations.promotion.paired import Paired, paired
-from paco_core.policies.cuts import Cut, report
+from paco_core.policies.truncation import Truncation, log_truncations
 from paco_core.rewards.base import validate_failed_share
 from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.tracking import Tracker, open_run
@@ -194,7 +194,7 @@ def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Track
     """Paint and measure the fixed and the fresh prompts; a sheet of the fixed ones goes to the run."""
     judge = subject(root, REWARD).folder
     fixed = measuring.unseen_by_all(root, params, found.name, [found.folder])
-    tables, cuts = [], dict[str, Cut]()
+    tables, cuts = [], dict[str, Truncation]()
     for which, chosen in ((FIXED, fixed), (FRESH, cases.fresh(root, params, found.folder, fixed, day))):
         if not chosen.records:
             continue
@@ -202,7 +202,7 @@ def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Track
         cuts |= {f"{which} {name}": cut for name, cut in measured.cuts.items()}
         tables.append(measured.table.assign(set=which))
         tracker.image(contact_sheet(measured.pictures[:16], 8), f"{which}_prompts")
-    tracker.metrics(report(cuts, say))
+    tracker.metrics(log_truncations(cuts, say))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -19,7 +19,7 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.planning.models import STORED_BYTES, ModelConfig
 from paco_core.planning.passes import Pass, PassMemory
 from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
-from paco_core.policies.adapters import rounded
+from paco_core.policies.adapters import round_adapters
 
 
 class Allocated(TorchDispatchMode):
@@ -104,13 +104,13 @@ def _peak(allocated: Allocated, policy: Any, recipe: PolicyRecipe, config: Model
     rows, columns = policy.grid(size)
     latents = torch.empty(one.batch, rows * columns, policy.transformer.config.in_channels, device=policy.device)
     rounds = recipe.device.startswith("cuda") and recipe.dtype == "bfloat16" and not train
-    with torch.set_grad_enabled(train), rounded(policy.transformer) if rounds else nullcontext():
+    with torch.set_grad_enabled(train), round_adapters(policy.transformer) if rounds else nullcontext():
         velocity = policy.velocity(latents, 0.9, condition, recipe.guidance, size)
         if train:
             velocity.square().mean().backward()
         else:
             del velocity, condition
-            part = policy.decoded_at_once(latents, size)[0]  # the other parts need as much
+            part = policy.split_for_decoding(latents, size)[0]  # the other parts need as much
             policy._pixels(policy._unpacked(part, size))
     return allocated.peak - before
 

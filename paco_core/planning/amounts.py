@@ -71,7 +71,7 @@ def _mean(found: Mapping[str, int], count: Callable[[int], int]) -> float:
 
 
 def pictures(params: Params, root: Path) -> int:
-    """Painted grids."""
+    """Generated grids."""
     return diverse_prompts(params, root) * len(params.grids.seeds)
 
 

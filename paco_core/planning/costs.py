@@ -16,7 +16,7 @@ from paco_core.planning.memory import benchmark_gb, training_memory
 from paco_core.planning.models import model_gb
 from paco_core.planning.passes import pixels_per_pass, references_per_part, side_multiple
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import edits, family_of
+from paco_core.policies.families import family_of, is_editing
 from paco_core.runtime.rounds import params_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
 from paco_core.tasks.base import Foreseen, Task
@@ -94,7 +94,7 @@ def training_cost(params: Params, name: str, root: Path, foreseen: Foreseen | No
         held,
         takes,
         recipe.device,
-        "" if takes is not None or edits(recipe) else "published: 6.0 h on 8 x H100",
+        "" if takes is not None or is_editing(recipe) else "published: 6.0 h on 8 x H100",
     )
 
 
@@ -121,6 +121,6 @@ def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") ->
 def _painting_seconds(recipe: PolicyRecipe, records: Sequence[PromptRecord], steps: int, patch: int) -> float:
     """Seconds of one picture at each evaluation size with the small models, on average."""
     parts = references_per_part(recipe, records)
-    passes = family_of(recipe.family).passes_a_step(recipe.guidance) * steps * sum(map(len, parts)) / len(parts)
+    passes = family_of(recipe.family).passes_per_step(recipe.guidance) * steps * sum(map(len, parts)) / len(parts)
     sizes = sum(size_factor(pixels_per_pass(recipe, records, side, patch)) for side in recipe.eval_sizes)
     return passes * sizes * CPU_SECONDS["rollout_step"]

@@ -14,7 +14,7 @@ from paco_core.data.records.records import split_panels
 from paco_core.io.files import DataError, read_json
 from paco_core.planning.foreseen import paintable
 from paco_core.policies.families import family_of
-from paco_core.policies.windows import frame_of, main_tokenizer
+from paco_core.policies.windows import find_main_tokenizer, prompt_frame
 from paco_core.rewards import registry
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import task_of
@@ -78,7 +78,7 @@ def _readers(params: Params, root: Path, foreseen: Foreseen) -> Iterator[_Reader
         if records and recipe.panels == "together":
             yield from _painter(f"policies.recipes.{name}", recipe, root, [record.prompt for record in records])
         for term_name, term in recipe.rewards.terms.items():
-            key, kind = f"policies.recipes.{name}.rewards.terms.{term_name}", registry.kind(term_name, term)
+            key, kind = f"policies.recipes.{name}.rewards.terms.{term_name}", registry.reward_kind(term_name, term)
             yield from _reward(key, kind, term, root, records)
 
 
@@ -94,8 +94,8 @@ def _records(params: Params, recipe: PolicyRecipe, foreseen: Foreseen, root: Pat
 def _painter(key: str, recipe: PolicyRecipe, root: Path, texts: Sequence[str]) -> Iterator[_Reader]:
     folder = root / recipe.model
     index = folder / "model_index.json"
-    if index.is_file() and (name := main_tokenizer(read_json(index))) is not None:
-        frame = frame_of(family_of(recipe.family).pipeline, folder / name)
+    if index.is_file() and (name := find_main_tokenizer(read_json(index))) is not None:
+        frame = prompt_frame(family_of(recipe.family).pipeline, folder / name)
         yield _Reader(key, folder / name / "tokenizer.json", recipe.max_sequence_length, texts, frame)
 
 

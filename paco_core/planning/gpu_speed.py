@@ -9,7 +9,7 @@ from pathlib import Path
 from paco_core.config.params import PolicyRecipe
 from paco_core.io.files import read_json
 from paco_core.policies.base import Size
-from paco_core.policies.families import edits
+from paco_core.policies.families import is_editing
 
 RECORD = Path(__file__).with_name("gpu_speed.json")
 
@@ -41,7 +41,7 @@ def measured_speeds(recipe: PolicyRecipe, sizes: Iterable[Size], references: Ite
         references: numbers of reference images of its passes.
     """
     is_measured = recipe.dtype == "bfloat16" and recipe.base is None and recipe.reference_size is None
-    if not is_measured or set(references) != {int(edits(recipe))}:
+    if not is_measured or set(references) != {int(is_editing(recipe))}:
         return []
     speeds = [GpuSpeed(**row) for row in read_json(RECORD)]
     return [one for one in speeds if one.model == recipe.model and set(sizes) == {(one.side, one.side)}]

@@ -18,12 +18,12 @@ from paco_core.config.params import Params, PolicyRecipe
 from paco_core.io.files import DataError, digest, read_json, write_json
 from paco_core.io.messages import kept_if_possible, say_once
 from paco_core.io.project import owner_root
-from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.foreseen import paintable, usable
 from paco_core.planning.models import STORED_BYTES, ModelConfig, language_layers, model_config, model_gb
 from paco_core.planning.passes import Pass, PassMemory, largest_image, references_per_part, side_multiple
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
+from paco_core.sampling.generated_image import images_per_pass
 from paco_core.tasks.base import Foreseen, Task
 from paco_core.tasks.table import recipes_of
 
@@ -108,7 +108,8 @@ def training_memory(params: Params, policy: str, root: Path, foreseen: Foreseen 
         passes_gb={name: max(measured.passes[str(one)] for one in passes) for name, passes in phases.items()},
         encoding_gb=max(0.0, model_gb(root, recipe.model) - measured.transformer_gb),
         reward_models_gb={
-            name: model_gb(root, term.model) / (2 if registry.kind(name, term).startswith("clip") else 1)  # in float16
+            name: model_gb(root, term.model)
+            / (2 if registry.reward_kind(name, term).startswith("clip") else 1)  # in float16
             for name, term in recipe.rewards.terms.items()
             if term.device.startswith("cuda") and term.model
         },
@@ -128,7 +129,7 @@ def benchmark_passes(recipe: PolicyRecipe, task: Task, params: Params, foreseen:
     if task.panels_alone(params):
         images.append(((side, side), 0))
     return [
-        Pass("sample", size, references, pictures_a_pass(size, references=references, words=words))
+        Pass("sample", size, references, images_per_pass(size, references=references, words=words))
         for size, references in images
     ]
 
@@ -198,7 +199,7 @@ def memory_key(recipe: PolicyRecipe, config: ModelConfig) -> str:
             config.text_patch,
             [recipe.family, recipe.task, recipe.dtype, recipe.device.startswith("cuda"), recipe.base],
             [recipe.lora.rank, recipe.lora.targets or family.lora_targets, recipe.gradient_checkpointing],
-            [family.passes_a_step(recipe.guidance), recipe.max_sequence_length, recipe.reference_size],
+            [family.passes_per_step(recipe.guidance), recipe.max_sequence_length, recipe.reference_size],
             [version(name).partition("+")[0] for name in ("torch", "diffusers", "peft")],
         ],
         32,

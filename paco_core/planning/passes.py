@@ -13,7 +13,7 @@ from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sizes import PUBLIC_TOKEN, grids_of, token_pixels
 from paco_core.policies.base import Size
-from paco_core.policies.families import edits, predecessors_of
+from paco_core.policies.families import is_editing, max_predecessors
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ def references_per_part(recipe: PolicyRecipe, records: Sequence[PromptRecord]) -
 
     Of unknown prompts those of an edit of one image, or of a story whose last panel has as many as the recipe allows.
     """
-    before = predecessors_of(recipe)
+    before = max_predecessors(recipe)
     if before:
         return [[min(n, before) for n in range(math.prod(r.grid))] for r in records] or [list(range(before + 1))]
-    one = int(edits(recipe))
+    one = int(is_editing(recipe))
     return [[len(r.references) if isinstance(r, EditRecord) else one] for r in records] or [[one]]
 
 

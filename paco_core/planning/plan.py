@@ -19,12 +19,12 @@ from paco_core.planning.memory import server_gb, training_memory
 from paco_core.planning.models import model_config
 from paco_core.planning.passes import part_sizes, references_per_part, side_multiple
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import predecessors_of, refuse_other_pipeline, refuse_text_window
+from paco_core.policies.families import max_predecessors, validate_pipeline_folder, validate_text_window
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.preferences import foresee_preferences
 from paco_core.tasks.table import task_of
-from paco_core.training.optimizers import check_optimizer
+from paco_core.training.optimizers import validate_optimizer
 
 if TYPE_CHECKING:
     from paco_core.grpo.prompt_split import PromptSplit
@@ -60,14 +60,14 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     split = found.attempt(key, task.foresee, recipe, foreseen, lambda path: root / path)
     records = [] if split is None else [*split.trained, *split.unseen]
     found.attempt(key, foresee_preferences, recipe, params, foreseen, root)
-    found.attempt(key, refuse_text_window, key, recipe, root)
-    found.attempt(key, refuse_other_pipeline, root, recipe.model, recipe.family)
+    found.attempt(key, validate_text_window, key, recipe, root)
+    found.attempt(key, validate_pipeline_folder, root, recipe.model, recipe.family)
     for name, rewards in recipe.reward_sets.items():
-        groupwise = found.attempt(f"{key}.{name}", registry.check, rewards, task.given, records)
+        groupwise = found.attempt(f"{key}.{name}", registry.validate_rewards, rewards, task.given, records)
         if groupwise and name == "rewards":
             found.attempt(f"{key}.{name}", validate_whole_groups, groupwise, recipe, processes)
-        found.attempt(f"{key}.{name}", registry.refuse_missing_judges, root, rewards)
-    found.attempt(key, check_optimizer, recipe.optimizer)
+        found.attempt(f"{key}.{name}", registry.validate_judge_folders, root, rewards)
+    found.attempt(key, validate_optimizer, recipe.optimizer)
     found.attempt(key, model_config, root, recipe.model)
     if split is not None:
         # Which prompts are kept nobody knows yet, and benchmarks paint the others.
@@ -190,7 +190,7 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
 
 def _stories(recipe: PolicyRecipe, done: Workload) -> list[str]:
     """How many panels are painted one by one, and beside what."""
-    if not (before := predecessors_of(recipe)):
+    if not (before := max_predecessors(recipe)):
         return []
     return [
         f"stories              {done.panels_a_story:.4g} panels each, one by one, {before} of those before it beside "

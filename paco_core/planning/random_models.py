@@ -15,7 +15,7 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.io.files import DataError
 from paco_core.models.precision import weights_format
 from paco_core.planning.models import ModelConfig
-from paco_core.policies.base import Size, sized
+from paco_core.policies.base import Size, sized_name
 from paco_core.policies.encoded import Encoded, shapes_of
 from paco_core.policies.families import family_of
 from paco_core.policies.pipeline_policy import PipelinePolicy
@@ -85,15 +85,15 @@ def random_prompt(
     words = recipe.max_sequence_length + count * _tokens_seen(policy, config, size)
     text = torch.randn(words, transformer.joint_attention_dim).to(dtype)
     if "pooled_projection_dim" in transformer:
-        row = {"text": text, "pooled": torch.randn(transformer.pooled_projection_dim).to(dtype)}
-    elif not policy.known.references[0]:  # the text encoder does not see the images
-        row = {"text": text, "negative": text.clone()}
+        row = {"prompt_embeds": text, "pooled_prompt_embeds": torch.randn(transformer.pooled_projection_dim).to(dtype)}
+    elif not policy.family_spec.references[0]:  # the text encoder does not see the images
+        row = {"prompt_embeds": text, "negative_prompt_embeds": text.clone()}
     else:
-        row = {sized("text", size): text, sized("negative", size): text.clone()}
+        row = {sized_name("prompt_embeds", size): text, sized_name("negative_prompt_embeds", size): text.clone()}
     if count:
-        rows, columns = policy.grid(policy.reference_of(size))
-        row[sized("reference", size)] = torch.randn(count * rows * columns, transformer.in_channels).to(dtype)
-        row[shapes_of(sized("reference", size))] = torch.tensor([[rows, columns]] * count)
+        rows, columns = policy.grid(policy.reference_size_for(size))
+        row[sized_name("image_latents", size)] = torch.randn(count * rows * columns, transformer.in_channels).to(dtype)
+        row[shapes_of(sized_name("image_latents", size))] = torch.tensor([[rows, columns]] * count)
     return Encoded([row], policy.device)
 
 
@@ -101,5 +101,5 @@ def _tokens_seen(policy: PipelinePolicy, config: ModelConfig, size: Size) -> int
     """Tokens that a vision-language text encoder makes of one reference image."""
     if config.text_patch is None:
         return 0
-    side = policy.known.condition_size or math.sqrt(math.prod(policy.reference_of(size)))
+    side = policy.family_spec.condition_size or math.sqrt(math.prod(policy.reference_size_for(size)))
     return round(side / config.text_patch) ** 2

@@ -23,12 +23,12 @@ from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 from paco_core.planning.foreseen import edits_of, foreseen_of, sets_of
 from paco_core.planning.plan import Problems, impossible
-from paco_core.policies.base import refuse_tokens
-from paco_core.policies.compiled import check_compile
-from paco_core.policies.families import family_of, refuse_other_pipeline, refuse_text_window
-from paco_core.policies.quantised import check_base
-from paco_core.policies.windows import refuse_window
-from paco_core.reward_model.quantised import check_quantization
+from paco_core.policies.base import validate_token_grid
+from paco_core.policies.compiled import validate_compile
+from paco_core.policies.families import family_of, validate_pipeline_folder, validate_text_window
+from paco_core.policies.quantised import validate_base_format
+from paco_core.policies.windows import validate_window
+from paco_core.reward_model.quantised import validate_quantization
 from paco_core.runtime.launchers import current_launcher
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.edits import EDITS, refuse_too_many
@@ -90,7 +90,7 @@ def _prompts(found: Problems, params: Params, root: Path, foreseen: Foreseen) ->
         found.attempt("diverse_prompts", refuse_target, foreseen.prompts, target)
     if params.grids.seeds and foreseen.prompts:
         found.attempt("grids", refuse_undivided, foreseen.prompts)
-        found.attempt("grids", refuse_window, "grids", params.grids, root)
+        found.attempt("grids", validate_window, "grids", params.grids, root)
 
 
 def _annotations(found: Problems, params: Params, root: Path) -> None:
@@ -109,13 +109,13 @@ def _annotations(found: Problems, params: Params, root: Path) -> None:
 def _edits(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
     for number, painter in enumerate(params.edits.painters):
         key = f"edits.painters.{number}"
-        found.attempt(key, refuse_text_window, key, painter, root)
-        found.attempt(key, refuse_other_pipeline, root, painter.model, painter.family)
+        found.attempt(key, validate_text_window, key, painter, root)
+        found.attempt(key, validate_pipeline_folder, root, painter.model, painter.family)
         if found.attempt(key, family_of(painter.family).edits, "edits"):
             found.attempt(key, refuse_too_many, painter.family, of_part(foreseen.edits, "train"))
         if multiple := token_pixels(root / painter.model):
             size = params.edits.size, params.edits.size
-            found.attempt(key, refuse_tokens, size, multiple)
+            found.attempt(key, validate_token_grid, size, multiple)
 
 
 def _pairs(found: Problems, params: Params, root: Path, prompts: Sequence[PromptRecord]) -> None:
@@ -154,13 +154,13 @@ def _imported(folder: Path) -> ImportedPairs:
 def _policies(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
     processes = found.attempt("policies", _processes, params, root)
     if params.serving.engine == "transformers":
-        found.attempt("serving.quantization", check_quantization, params.serving.quantization)
+        found.attempt("serving.quantization", validate_quantization, params.serving.quantization)
     for name, recipe in params.policies.recipes.items():
         if not (foreseen.prompts or recipe.prompts if task_of(recipe) is SETS else foreseen.edits):
             continue  # it has no prompts at all, which `paco check` remarks on
         found += impossible(params, name, root, processes or 1, foreseen)
-        found.attempt(f"policies.recipes.{name}", check_base, recipe.base)
-        found.attempt(f"policies.recipes.{name}", check_compile, recipe.compile)
+        found.attempt(f"policies.recipes.{name}", validate_base_format, recipe.base)
+        found.attempt(f"policies.recipes.{name}", validate_compile, recipe.compile)
     if recipes_of(SETS, params.policies):
         found.attempt("t2is", _unseen, params, root, foreseen)
 

@@ -11,8 +11,7 @@ from paco_core.config.params import Params, PolicyRecipe, RewardSet
 from paco_core.data.records.edit_records import EditRecord, asked_about
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.planning.passes import references_per_part
-from paco_core.policies.families import edits as family_edits
-from paco_core.policies.families import family_of
+from paco_core.policies.families import family_of, is_editing
 from paco_core.rewards import registry
 from paco_core.rewards.panel_pairs import panel_pairs
 
@@ -78,7 +77,7 @@ class Workload:
         trained = len(recipe.train_steps) if recipe.train_steps else noisy
         if recipe.forward and recipe.train_steps is None:
             trained = recipe.sampling_steps
-        each = family_of(recipe.family).passes_a_step(recipe.guidance)
+        each = family_of(recipe.family).passes_per_step(recipe.guidance)
         # Samples that share their initial noise share the passes up to the first noisy step, this one included.
         first = min(recipe.noise_steps, default=recipe.sampling_steps - 1)
         common = first + 1 if recipe.shared_noise else 0
@@ -118,7 +117,7 @@ class Workload:
     @classmethod
     def _offline(cls, recipe: PolicyRecipe) -> Workload:
         """Of a loss on pairs of pictures that there are: nothing is rolled out and nothing is scored in training."""
-        each, steps = family_of(recipe.family).passes_a_step(recipe.guidance), recipe.train_steps
+        each, steps = family_of(recipe.family).passes_per_step(recipe.guidance), recipe.train_steps
         trained = len(steps) if steps else recipe.sampling_steps
         passes = each * recipe.pictures_an_epoch * trained
         pairs = recipe.prompts_per_epoch // recipe.updates_per_epoch
@@ -138,13 +137,13 @@ def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRec
     """Layout -> questions that the judged rewards of a recipe ask about one picture, at most, and prompts."""
     edits = [record for record in records if isinstance(record, EditRecord)]
     about = max((len(asked_about(edit.prompt, len(edit.references))) for edit in edits), default=1)
-    given = [record.layout for record in records] or (["1x1"] if family_edits(recipe) else params.prompts.layouts)
+    given = [record.layout for record in records] or (["1x1"] if is_editing(recipe) else params.prompts.layouts)
     found = {}
     for layout, prompts in Counter(given).items():
         rows, columns = parse_layout(layout)
         questions = 0
         for name, term in recipe.rewards.terms.items():
-            kind = registry.kind(name, term)
+            kind = registry.reward_kind(name, term)
             if kind == "consistency":
                 questions += len(panel_pairs(rows * columns, columns, term.pairs))
             questions += (1 + about) * (kind == "editing")
@@ -161,7 +160,7 @@ def _mean(asked: Mapping[str, tuple[int, int]]) -> float:
 
 def _rubrics(rewards: RewardSet) -> int:
     """Questions that rubrics ask about one picture: one each, all criteria together."""
-    return sum(registry.kind(name, term) == "rubric" for name, term in rewards.terms.items())
+    return sum(registry.reward_kind(name, term) == "rubric" for name, term in rewards.terms.items())
 
 
 def _other_passes(recipe: PolicyRecipe) -> int:

@@ -1,4 +1,4 @@
-"""What every policy family offers to the trainer: encode once, predict velocities, decode, adapt.
+"""The interface of policies: encode prompts once, predict velocities, decode latents, adapt by LoRA.
 
 A family is one file with a class that follows :class:`Policy`, and one entry in :mod:`.families`.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Union
 from paco_core.config.references import model_at
 from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError
-from paco_core.policies.families import Family, Task, family_of, refuse_text_window
+from paco_core.policies.families import Family, Task, family_of, validate_text_window
 from paco_core.runtime.code.stage_code import library_digest
 
 if TYPE_CHECKING:
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.config.params import LoraParams, PolicyLora, PolicyRecipe
-    from paco_core.policies.cuts import Cut
     from paco_core.policies.encoded import Condition, Encoded
+    from paco_core.policies.truncation import Truncation
 
 Size = tuple[int, int]  # height and width in pixels
-References = Union["Image", Sequence["Image"]]  # of one prompt: a picture, or several in their order
-#: Decoded at once at most, or one picture: 16 of 1024 px take 25.8 GB in the VAE of FLUX, 55 GB in that of Qwen-Image.
+References = Union["Image", Sequence["Image"]]  # of one prompt: one image, or several in order
+#: Pixels that are decoded at once, at least one image. For example, 16 images of 1024 px take 25.8 GB in the VAE of
+#: FLUX and 55 GB in that of Qwen-Image.
 DECODE_PIXELS = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """Names one draw of noise. Equal keys give equal noise on every machine, rank and batch size.
+    """The key of one noise tensor. Equal keys give equal noise on every machine, rank and batch size.
 
     ``image`` is the image's number within its group, or -1 for noise that the whole group shares;
     ``step`` is -1 for the initial noise, else the sampling step whose transition the noise drives.
@@ -49,55 +50,55 @@ class NoiseKey:
         return seed_of(self.prompt_id, self.image, self.seed, self.step)
 
 
-def sized(name: str, size: Size) -> str:
-    """Name of a condition's tensor that holds for pictures of one size only."""
+def sized_name(name: str, size: Size) -> str:
+    """Name of a condition's tensor that is valid for images of one size only."""
     return f"{name} {size[0]}x{size[1]}"
 
 
-def refuse_tokens(size: Size, multiple: int) -> None:
-    """Raise DataError for a picture that does not divide into tokens, with the nearest size that does.
+def validate_token_grid(size: Size, multiple: int) -> None:
+    """Raise DataError if an image of this size cannot be divided into tokens, with the nearest valid size.
 
     Args:
-        multiple: pixels that a token is high and wide.
+        multiple: height and width of a token in pixels.
     """
     if any(side <= 0 or side % multiple for side in size):
         near = [max(1, round(side / multiple)) * multiple for side in size]
         raise DataError(
-            f"a picture of {size[0]} x {size[1]} does not divide into {multiple} px tokens; "
-            f"the nearest that does is {near[0]} x {near[1]}"
+            f"an image of {size[0]} x {size[1]} px cannot be divided into tokens of {multiple} px; "
+            f"the nearest valid size is {near[0]} x {near[1]}"
         )
 
 
 class Flow(Protocol):
-    """What sampling asks of a policy: a schedule, noise and velocities. Latents: (N, tokens, channels), fp32."""
+    """The part of a policy that sampling needs. Latents are (N, tokens, channels), fp32."""
 
     def sigmas(self, size: Size, steps: int) -> torch.Tensor:
-        """The fp32 schedule (steps + 1,), from 1 down to 0, as the family's own pipeline makes it."""
+        """The fp32 schedule (steps + 1,), from 1 down to 0, as the pipeline of the family computes it."""
 
     def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
-        """Standard normal latents, (keys, tokens, channels), a row each."""
+        """Standard normal latents (keys, tokens, channels), one row per key."""
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
         """Predicted velocity (N, tokens, channels) in fp32, shaped like ``latents``."""
 
-    def painting(self) -> AbstractContextManager[None]:
-        """Passes of the block only paint: they may be computed in a smaller number format than trained ones."""
+    def inference_precision(self) -> AbstractContextManager[None]:
+        """Context for passes without gradients, which may be computed in a lower precision than training passes."""
 
 
 class Policy(Flow, Protocol):
     """An image generator or editor under training. Latents are packed: (N, tokens, channels), fp32."""
 
     family: str
-    edits: bool  # each prompt changes reference pictures
-    known: Family
+    edits: bool  # each prompt edits reference images
+    family_spec: Family
     device: str
-    multiple: int  # pixels that a picture's sides are multiples of
-    cut: dict[str, Cut]  # the prompts encoded so far that did not fit into the text window, and what they lost
+    multiple: int  # height and width of images are multiples of it, in pixels
+    truncations: dict[str, Truncation]  # of the prompts encoded so far that did not fit into the text window
 
-    def check_size(self, size: Size) -> None:
-        """Raise DataError when the model's packing cannot hold a picture of this size."""
+    def validate_size(self, size: Size) -> None:
+        """Raise DataError if the model cannot generate images of this size."""
 
     def encode(
         self,
@@ -108,48 +109,48 @@ class Policy(Flow, Protocol):
         *,
         guidance: float | None = None,
     ) -> Encoded:
-        """Encode prompts, and the reference pictures of each where the policy edits, one row each.
+        """Encode prompts and, if the policy edits, their reference images. The result has one row per prompt.
 
         Args:
-            references: of each prompt where :attr:`edits`, else None; as many as the family takes.
-            sizes: of the pictures that will be painted, a list for each prompt; an editing family brings the prompt's
-                reference to each of them (or to about ``reference_size``, where it was loaded with one).
-            guidance: of the passes to come. What only guided passes need is left out where it asks for none of them,
-                and encoded when None.
+            references: the reference images of each prompt if the policy edits (:attr:`edits`), else None.
+            sizes: a list for each prompt: the sizes of the images that will be generated. An editing family resizes the
+                references to each of these sizes, or to about ``reference_size`` if it was loaded with one.
+            guidance: guidance of the following passes. If it needs no negative prompt, none is encoded. None encodes
+                everything.
 
         Raises:
-            DataError: for references where none are taken, or for more or fewer a prompt than the family takes.
+            DataError: if the family accepts no references, or a different number of references per prompt.
         """
 
     def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image]], size: Size) -> Encoded:
-        """Encoded prompts with reference pictures behind those that they have, a sequence for each row.
+        """Append reference images to encoded prompts, a sequence of images for each row.
 
-        These pictures are made in passing: their encodings are not remembered on disk.
+        These images are intermediate results, so their encodings are not cached on disk.
 
         Args:
-            size: of the picture that will be painted from each.
+            size: size of the images that will be generated.
 
         Raises:
-            DataError: where the family cannot, or for a picture that it does not take.
+            DataError: if the family does not support it, or does not accept one of the images.
         """
 
     def drop_encoders(self) -> None:
-        """Free the text encoders; :meth:`encode` is an error from here on."""
+        """Free the text encoders. After this call, :meth:`encode` raises an error."""
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
-        """Clean latents (N, tokens, channels) to N pictures."""
+        """Decode clean latents (N, tokens, channels) to N images."""
 
-    def encode_pictures(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
-        """Pictures, brought to ``size``, to clean latents (N, tokens, channels): the inverse of :meth:`decode`.
+    def encode_images(self, images: Sequence[Image], size: Size) -> torch.Tensor:
+        """Resize images to ``size`` and encode them to clean latents (N, tokens, channels). Inverse of :meth:`decode`.
 
         Raises:
-            DataError: where the family cannot.
+            DataError: if the family does not support it.
         """
 
     def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
-        """Attach a fresh LoRA adapter, drawn from ``seed``, and freeze everything else.
+        """Attach a new LoRA adapter, initialized from ``seed``, and freeze everything else.
 
-        Where ``lora`` names no targets, they are the family's own.
+        If ``lora`` contains no targets, the targets of the family are used.
         """
 
     def start_from(self, source: str, scale: float = 1.0) -> None:
@@ -159,67 +160,70 @@ class Policy(Flow, Protocol):
             scale: alpha / rank of the training. B is divided accordingly, so the adapter's update stays the same.
 
         Raises:
-            DataError: naming what of it cannot be taken into account; it may change the transformer alone.
+            DataError: if parts of the adapter are not supported. It may change the transformer only.
         """
 
     def copy_adapter(self, name: str) -> None:
-        """Attach a second, frozen adapter that equals the trained one as it is now."""
+        """Attach a frozen copy of the trained adapter."""
 
     def adapter(self, name: str) -> dict[str, torch.Tensor]:
-        """Of an adapter (rank, in) and (out, rank), by the names that :meth:`trainable` gives to the trained one's."""
+        """Weights of an adapter, (rank, in) and (out, rank), by the names that :meth:`trainable` returns."""
 
     def using(self, name: str | None) -> AbstractContextManager[None]:
-        """Predict with another adapter, or with none at all, for the length of a block."""
+        """Context that predicts with another adapter, or without any adapter for None."""
 
     def load_adapter(self, source: Path | str) -> None:
-        """Attach an adapter to paint with, frozen, in the place of the one before.
+        """Replace the current adapter by a frozen one, to generate images.
 
         Args:
-            source: what :meth:`save_adapter` wrote, or an adapter from elsewhere: a folder, a safetensors file or a
-                hub id (:func:`paco_core.adapters.reader.read`). It may also change the text encoders, as long as they
-                are there.
+            source: output of :meth:`save_adapter`, or an adapter of another tool: a folder, a safetensors file or a
+                hub id (:func:`paco_core.adapters.reader.read`). It may also change the text encoders, if they have not
+                been dropped.
 
         Raises:
-            DataError: naming what of it cannot be taken into account.
+            DataError: if parts of the adapter are not supported.
         """
 
     def without_adapter(self) -> AbstractContextManager[None]:
-        """Paint as before training, for the length of a block, also where an adapter is loaded."""
+        """Context that generates as before training, without the adapter."""
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the adapter so that the family's plain pipeline loads it."""
+        """Write the adapter in the format that the diffusers pipeline of the family loads."""
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
-        """Python that paints with the plain diffusers ``pipeline`` as this policy does without noise.
+        """Python code that generates with the diffusers ``pipeline`` the same image as this policy by the ODE.
 
-        It finds ``prompt``, and ``picture`` where the policy edits, and gives ``image``.
+        The code reads ``prompt`` and, if the policy edits, ``picture``. It assigns ``image``.
         """
 
     def panel_example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
-        """As :meth:`example` of one panel of a story, where ``picture`` is a list of the panels that it sees, or empty.
+        """Like :meth:`example`, for one panel of a story. ``picture`` is a list of the panels that it sees, or empty.
 
-        Only of families that paint panels one by one.
+        Only families that generate panels one by one have it.
         """
 
     def trainable(self) -> dict[str, torch.nn.Parameter]:
-        """The adapter's parameters by name, in a stable order."""
+        """Parameters of the adapter by name, in a stable order."""
 
     def enable_gradient_checkpointing(self) -> None:
-        """Trade computation for memory in trained passes."""
+        """Recompute activations in training passes to save memory."""
 
 
-def load_recipe(recipe: PolicyRecipe, root: Path, *, device: str | None = None, cache: Path | None = None) -> Policy:
-    """Load the policy that a recipe names, from a folder of the project or from the hub; see :func:`load`.
+def load_recipe_policy(
+    recipe: PolicyRecipe, root: Path, *, device: str | None = None, cache: Path | None = None
+) -> Policy:
+    """Load the policy of a recipe from a folder of the project or from the hub (:func:`load_policy`).
 
     Args:
-        device: instead of the recipe's.
+        device: replaces the device of the recipe.
+        cache: folder for cached encodings.
 
     Raises:
-        DataError: also for a text window that the model does not have.
+        DataError: as :func:`load_policy`, and if the text window of the recipe is larger than that of the model.
     """
-    refuse_text_window("policies.recipes.*", recipe, root)
+    validate_text_window("policies.recipes.*", recipe, root)
     model = model_at(root, recipe.model, "policies.recipes.*.model")
-    return load(
+    return load_policy(
         recipe.family,
         str(model),
         device or recipe.device,
@@ -231,7 +235,7 @@ def load_recipe(recipe: PolicyRecipe, root: Path, *, device: str | None = None, 
     )
 
 
-def load(
+def load_policy(
     family: str,
     model: str,
     device: str,
@@ -245,17 +249,19 @@ def load(
     """Load a policy by its family's name from a folder or hub id.
 
     Args:
-        base: number format in which a GPU keeps the transformer; that of ``dtype`` when None.
-        task: what the policy does, where its family paints sets and edits; None = sets.
-        reference_size: side of a square of as many pixels as reference pictures are brought to; None = as many
-            as the painted picture has. The released pipelines bring them to 1024.
-        cache: folder below which encodings are remembered; None = they are made anew.
+        base: number format of the transformer on a GPU. None = that of ``dtype``.
+        task: the task of the policy, if its family supports sets and edits. None = sets.
+        reference_size: reference images are resized to about ``reference_size`` squared pixels. None = to as many
+            pixels as the generated image has. The released pipelines use 1024.
+        cache: folder for cached encodings. None = no cache.
 
     Raises:
-        DataError: when the family is unknown, or the model's pipeline class is not the family's.
+        DataError: if the family is unknown, or the pipeline class of the model is not that of the family.
     """
-    kind = family_of(family).load_class()
-    if cache is not None:  # what other code encoded is not taken for this code's
-        cache = cache / library_digest(kind.__module__, frozenset({family}), cache)
-    policy: Policy = kind.load(model, device, dtype, task=task, reference_size=reference_size, cache=cache, base=base)
+    policy_class = family_of(family).load_class()
+    if cache is not None:  # encodings of another version of the code are not reused
+        cache = cache / library_digest(policy_class.__module__, frozenset({family}), cache)
+    policy: Policy = policy_class.load(
+        model, device, dtype, task=task, reference_size=reference_size, cache=cache, base=base
+    )
     return policy

@@ -1,7 +1,7 @@
 """Transformers whose repeated blocks are compiled, each kind of block once ("regional compilation" of PyTorch).
 
-What stands between two matrix products becomes one kernel, which moves less memory. Rounding changes by that, in
-rollouts and in trained passes alike.
+The operations between two matrix products become one kernel, which moves less memory. This changes rounding, in
+rollouts and in training passes.
 """
 
 from __future__ import annotations
@@ -16,42 +16,40 @@ if TYPE_CHECKING:
     import torch
 
 KEY = "policies.defaults.compile"
-#: Programs of a kind of block: with and without gradient, with each adapter or none, in each number format.
+#: Maximum number of programs per kind of block: with and without gradient, for each adapter, in each number format.
 PROGRAMS = 64
 
 
-def check_compile(wanted: bool, sharded: bool = False) -> None:
-    """Say early why blocks cannot be compiled.
+def validate_compile(enabled: bool, sharded: bool = False) -> None:
+    """Check the requirements of compiled blocks before the training starts.
 
     Args:
-        wanted: ``compile`` of the recipe.
+        enabled: ``compile`` of the recipe.
         sharded: whether FSDP2 shards the weights among processes.
 
     Raises:
-        DataError: if it does, and without a C++ compiler, which PyTorch calls.
+        DataError: if the weights are sharded, or there is no C++ compiler, which PyTorch calls.
     """
-    if not wanted:
+    if not enabled:
         return
     if sharded:
         raise DataError(
-            f"{KEY}: FSDP2 runs code of its own around each block, which is not compiled; set it to false, or use "
+            f"{KEY}: FSDP2 runs hooks around each block, which cannot be compiled; set it to false, or use "
             "launch/ddp.yaml"
         )
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        raise DataError(
-            f"{KEY} needs a C++ compiler, and {compiler} is not installed here; install it, or set it to false"
-        )
+        raise DataError(f"{KEY} needs a C++ compiler, and {compiler} is not installed; install it, or set it to false")
 
 
 def compile_blocks(transformer: torch.nn.Module | None) -> None:
-    """Compile a transformer's blocks at their first pass; its adapter is attached before.
+    """Compile the blocks of a transformer at their first pass. Attach its adapter before.
 
-    Whole blocks or an error, and for all shapes at once: programs for the shapes that came first would be others after
-    a training went on from a checkpoint.
+    Complete blocks are compiled for all shapes. If programs depended on the first shapes, they would differ after a
+    training resumes from a checkpoint.
 
     Raises:
-        DataError: when diffusers names no blocks to compile.
+        DataError: if diffusers defines no repeated blocks for the transformer.
     """
     if not getattr(transformer, "_repeated_blocks", None):
         raise DataError(f"{KEY}: a policy of this family has no blocks that diffusers compiles; set it to false")

@@ -1,4 +1,4 @@
-"""Encoded prompts, kept in main memory, and the batches that a pass takes of them."""
+"""Encoded prompts in main memory, and batches of them on the device."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 def mask_of(name: str) -> str:
-    """Name of the tensor (N, length) that is 1 where another one is no padding, else 0."""
+    """Name of the mask (N, length) of a padded tensor: 1 = token, 0 = padding."""
     return f"{name} mask"
 
 
 def shapes_of(name: str) -> str:
-    """Name of the tensor (N, parts, 2) of the rows and columns of tokens that another one is put together from.
+    """Name of the tensor (N, parts, 2) with rows and columns of tokens of each part of another tensor.
 
-    It stays in main memory, where it says how a batch is passed; absent parts are (0, 0).
+    It stays in main memory, because it decides how a batch is divided into passes. Missing parts are (0, 0).
     """
     return f"{name}{_SHAPES}"
 
@@ -25,37 +25,37 @@ def shapes_of(name: str) -> str:
 _SHAPES = " shapes"
 
 
-def by_shapes(shapes: torch.Tensor) -> dict[tuple[tuple[int, int], ...], list[int]]:
-    """Rows of a batch by the shapes of their parts: all rows of one pass have the same positions.
+def group_by_shapes(shapes: torch.Tensor) -> dict[tuple[tuple[int, int], ...], list[int]]:
+    """Group the rows of a batch by the shapes of their parts, because all rows of a pass have equal positions.
 
     Args:
-        shapes: (N, parts, 2), as :func:`shapes_of` names it.
+        shapes: (N, parts, 2), see :func:`shapes_of`.
     """
-    found: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for row, parts in enumerate(shapes.tolist()):
-        found.setdefault(tuple((high, wide) for high, wide in parts if high), []).append(row)
-    return found
+        groups.setdefault(tuple((high, wide) for high, wide in parts if high), []).append(row)
+    return groups
 
 
-def in_order(found: Sequence[torch.Tensor], groups: Iterable[Sequence[int]]) -> torch.Tensor:
-    """What was computed group by group of rows, (N, ...) in the order of the rows."""
-    places = [row for rows in groups for row in rows]
-    return torch.cat(list(found))[sorted(range(len(places)), key=places.__getitem__)]
+def ungroup(outputs: Sequence[torch.Tensor], groups: Iterable[Sequence[int]]) -> torch.Tensor:
+    """Concatenate the outputs of groups of rows to (N, ...), in the order of the rows."""
+    rows = [row for group in groups for row in group]
+    return torch.cat(list(outputs))[sorted(range(len(rows)), key=rows.__getitem__)]
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What the pictures of one batch are conditioned on: tensors on the policy's device, one row a picture."""
+    """The conditions of a batch of images: tensors on the device of the policy, one row per image."""
 
     tensors: dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoded prompts (and whatever else a family conditions on) in main memory, one row a prompt.
+    """Encoded prompts and other conditions of a family in main memory, one row per prompt.
 
-    A row holds its own prompt's tensors only: its words without padding and, of an edit, the reference picture at the
-    sizes that this prompt's pictures have. At the paper's scale all of them would not fit beside the weights.
+    A row contains the tensors of its prompt: the prompt embeddings without padding and, for edits, the reference image
+    at each size of the generated images. At the scale of the paper, all rows would not fit on the GPU with the weights.
     """
 
     rows: Sequence[Mapping[str, torch.Tensor]]
@@ -65,19 +65,19 @@ class Encoded:
         return len(self.rows)
 
     def take(self, rows: Sequence[int]) -> Condition:
-        """A batch of the named rows in the given order, on the device; a row may be taken many times.
+        """Return a batch of rows on the device. ``rows`` may contain a row several times.
 
-        Holds the tensors that all of these rows have. Shorter ones are padded with zeros; :func:`mask_of` a tensor says
-        where it is not, and is there only if something was padded.
+        The batch contains the tensors that all of these rows have. Shorter tensors are padded with zeros. If a tensor
+        was padded, the batch also contains its mask (:func:`mask_of`).
         """
-        taken = [self.rows[row] for row in rows]
-        names = [name for name in taken[0] if all(name in row for row in taken)]
-        found: dict[str, torch.Tensor] = {}
+        selected = [self.rows[row] for row in rows]
+        names = [name for name in selected[0] if all(name in row for row in selected)]
+        tensors: dict[str, torch.Tensor] = {}
         for name in names:
-            parts = [row[name] for row in taken]
-            found[name] = pad_sequence(parts, batch_first=True)
+            parts = [row[name] for row in selected]
+            tensors[name] = pad_sequence(parts, batch_first=True)
             if len({len(part) for part in parts}) > 1:
-                found[mask_of(name)] = pad_sequence(
+                tensors[mask_of(name)] = pad_sequence(
                     [part.new_ones(len(part), dtype=torch.long) for part in parts], True
                 )
-        return Condition({n: t if n.endswith(_SHAPES) else t.to(self.device) for n, t in found.items()})
+        return Condition({n: t if n.endswith(_SHAPES) else t.to(self.device) for n, t in tensors.items()})

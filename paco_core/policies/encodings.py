@@ -1,8 +1,8 @@
-"""Encoded prompts and reference pictures, remembered on disk by what they were made from.
+"""Disk cache of encoded prompts and reference images.
 
-One safetensors file an encoding, named by :func:`row_key`, in a folder named by the fingerprint of the encoders, in one
-named by the code and libraries that encode (:func:`paco_core.policies.base.load`). Files are renamed into place, so
-that ranks which encode the same things at once do no harm.
+Each encoding is a safetensors file, named by :func:`row_key`. Its folder is named by the fingerprint of the encoders,
+within a folder named by the digest of the code and libraries (:func:`paco_core.policies.base.load_policy`). Files are
+renamed into place, so ranks can write the same encoding at the same time.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from paco_core.io.project import owner_root
 from paco_core.models.content import md5s_of_project
 
 Tensors = dict[str, torch.Tensor]
-FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
-NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that no encoding depends on
+FOLDER = Path(".paco") / "encodings"  # not in the outs, because DVC deletes outs before a run
+NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that do not affect encodings
 
 
 def cache_folder(root: Path) -> Path:
-    """Where a project and its experiments keep encodings."""
+    """Folder of the encodings of a project and its experiments."""
     return owner_root(root) / FOLDER
 
 
-def fingerprint(model: Path, dtype: str, device: str) -> str:
+def encoder_fingerprint(model: Path, dtype: str, device: str) -> str:
     """Digest of a pipeline folder's encoders.
 
-    Depends on: weights, configurations and tokenizers, where they are computed and in which number format.
-    Holds: names and contents of all files but those of :data:`NOT_ENCODING`, those beside ``model_index.json`` included
-    (what the parts are, and any part that has no folder of its own), ``dtype``, and the kind of device ("cuda").
-    Which GPU computes, and with how many threads, moves an encoding by rounding and is left out.
+    Depends on: weights, configurations and tokenizers, the kind of device, and the number format.
+    Contains: names and contents of all files except those of :data:`NOT_ENCODING`, ``dtype``, and the kind of device
+    ("cuda"). Files next to ``model_index.json`` are included. The model of the GPU and the number of threads change
+    encodings by rounding only, so they are excluded.
     """
     files = [(path.relative_to(model), path) for path in sorted(model.rglob("*")) if path.is_file()]
     with md5s_of_project() as md5s:
@@ -48,76 +48,81 @@ def fingerprint(model: Path, dtype: str, device: str) -> str:
 
 
 def row_key(value: object, adapters: str, precision: str) -> str:
-    """Digest of what one encoding is made from, beside the encoders.
+    """Digest of the inputs of one encoding, in addition to the encoders.
 
-    Depends on: the text as far as the encoders read it, the pixels of a reference and the size it is brought to
-    (``value``); the LoRA on the text encoders (``adapters``, see :func:`adapters_on`), which changes from call to
-    call; the precision of float32 products (``precision``, as torch names it), which a training may lower to TF32.
+    Args:
+        value: the text that the encoders read, the pixels of a reference, and the size to which it is resized.
+        adapters: digest of the LoRA on the text encoders (:func:`hash_active_adapters`), which may differ per call.
+        precision: precision of float32 matrix products by its name in torch. A training may lower it to TF32.
     """
     return digest([value, adapters, precision], 32)
 
 
 @dataclass(frozen=True)
 class Encodings:
-    """Encodings by key; with ``folder`` None they are made each time."""
+    """Encodings by key. If ``folder`` is None, nothing is cached."""
 
     folder: Path | None = None
 
     def rows(self, inputs: Sequence[object], encode: Callable[[int], Tensors], adapters: str = "") -> list[Tensors]:
-        """One encoding a row. ``encode`` is called with the number of each row that nobody has encoded yet.
+        """Return one encoding per row.
 
-        Rows are encoded one at a time: what a row becomes must not hang on which others were remembered.
+        Rows are encoded one at a time, so an encoding does not depend on which other rows are in the cache.
 
         Args:
-            inputs: everything that a row depends on, as JSON values; equal inputs are encoded once.
+            inputs: everything that a row depends on, as JSON values. Equal inputs are encoded once.
+            encode: is called with the number of each row that is not in the cache.
             adapters: digest of the LoRA on the text encoders, "" for none.
         """
-        found: dict[str, Tensors] = {}
+        encodings: dict[str, Tensors] = {}
         keys = [row_key(value, adapters, torch.get_float32_matmul_precision()) for value in inputs]
         for number, key in enumerate(keys):
-            if key not in found:
-                found[key] = self._read(key) or self._write(key, encode(number))
-        return [found[key] for key in keys]
+            if key not in encodings:
+                encodings[key] = self._read(key) or self._write(key, encode(number))
+        return [encodings[key] for key in keys]
 
     def _read(self, key: str) -> Tensors | None:
         if self.folder is None:
             return None
         try:
             return load_file(self.folder / f"{key}.safetensors")
-        except (FileNotFoundError, SafetensorError):  # a file cut off by a power failure is made again
+        except (FileNotFoundError, SafetensorError):  # a file that a power failure truncated is encoded again
             return None
 
     def _write(self, key: str, tensors: Tensors) -> Tensors:
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         if self.folder is not None:
-            kept = kept_if_possible("encodings of prompts and pictures")
-            with kept, atomic(self.folder / f"{key}.safetensors") as part:
+            with (
+                kept_if_possible("encodings of prompts and pictures"),
+                atomic(self.folder / f"{key}.safetensors") as part,
+            ):
                 save_file(plain, part)
         return plain
 
 
-def adapters_on(encoders: Iterable[torch.nn.Module | None]) -> str:
-    """Digest of the adapters that work in these modules at the moment; "" for none.
+def hash_active_adapters(encoders: Iterable[torch.nn.Module | None]) -> str:
+    """Digest of the adapters that are active in these modules; "" for none.
 
-    Holds: of each layer its name, and of each adapter that is active on it, or merged into it, the scale and the
-    tensors. Adapters that are disabled for the length of a block are left out, so that the base's encodings are found.
+    Contains: the name of each layer, and the scale and tensors of each adapter that is active on it or merged into it.
+    Disabled adapters are excluded, so the encodings of the base model are reused.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415 - `paco_core.Painter` imports this module
 
-    found = []
+    active_adapters = []
     for number, encoder in enumerate(encoders):
-        for place, layer in encoder.named_modules() if encoder is not None else ():
+        for name, layer in encoder.named_modules() if encoder is not None else ():
             if isinstance(layer, BaseTunerLayer):
                 active = [] if layer.disable_adapters else layer.active_adapters
                 for adapter in sorted({*active, *layer.merged_adapters}):
-                    found.append([number, place, getattr(layer, "scaling", {}).get(adapter), *_tensors(layer, adapter)])
-    return digest(found, 32) if found else ""
+                    scale = getattr(layer, "scaling", {}).get(adapter)
+                    active_adapters.append([number, name, scale, *_tensor_digests(layer, adapter)])
+    return digest(active_adapters, 32) if active_adapters else ""
 
 
-def _tensors(layer: torch.nn.Module, adapter: str) -> list[str]:
+def _tensor_digests(layer: torch.nn.Module, adapter: str) -> list[str]:
     """Names and digests of an adapter's tensors on a layer."""
-    named = {name: tensor for name, tensor in layer.named_parameters() if adapter in name.split(".")}
+    tensors = {name: tensor for name, tensor in layer.named_parameters() if adapter in name.split(".")}
     return [
         f"{name} {hashlib.sha256(tensor.detach().float().cpu().numpy().tobytes()).hexdigest()}"
-        for name, tensor in sorted(named.items())
+        for name, tensor in sorted(tensors.items())
     ]

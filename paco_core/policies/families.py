@@ -1,4 +1,4 @@
-"""The model families: what is known of each before its code or weights are loaded.
+"""Model families: the properties of each family that are available before its code or weights are loaded.
 
 A family is one file with a class that follows :class:`paco_core.policies.base.Policy`, and one entry here.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from paco_core.io.files import DataError, read_json
-from paco_core.policies.windows import Reader, refuse_window
+from paco_core.policies.windows import TextWindow, validate_window
 
 Task = Literal["sets", "edits"]
 Panels = Literal["together", "one_by_one"]
@@ -23,19 +23,20 @@ class Family:
     """One kind of image generator.
 
     Attributes:
-        policy: "module:class"; the module is imported when a policy of the family is loaded.
+        policy: "module:class". The module is imported when a policy of the family is loaded.
         pipeline: class of the diffusers pipeline.
         text_encoders: parts of the pipeline that are freed once prompts are encoded.
-        lora_targets: layers that an adapter sits on, unless the recipe names others.
-        references: fewest and most reference pictures of a prompt; (0, 0) paints from text alone, (1, ...) only edits,
-            (0, ...) does both.
-        least_reference: pixels that the shorter side of a reference picture has at least.
-        longest_reference: its longer side over its shorter one, at most.
-        true_guidance: guidance above 1 takes a second pass of the transformer; else it is a number among its inputs.
-        condition_size: the text encoder sees a reference at about this size squared, in pixels, whatever size its
-            latents have; None where it sees it at the size of its latents, or not at all.
-        parts: "module:function" that refuses a folder whose parts do not belong together, from its configurations;
-            None where the class of the pipeline says enough.
+        lora_targets: default target layers of an adapter.
+        references: minimum and maximum number of reference images of a prompt. (0, 0) generates from text only,
+            (1, ...) only edits, (0, ...) supports both.
+        min_reference_side: minimum of the shorter side of a reference image in pixels.
+        max_reference_ratio: maximum ratio of the longer to the shorter side of a reference image.
+        true_guidance: whether guidance above 1 needs a second pass of the transformer. Otherwise guidance is an input
+            of the transformer.
+        condition_size: the text encoder sees references of about this size squared, in pixels, independent of the size
+            of their latents. None = at the size of the latents, or not at all.
+        parts: "module:function" that raises an error for a folder whose parts belong to different models. None = the
+            class of the pipeline is sufficient.
     """
 
     policy: str
@@ -43,50 +44,50 @@ class Family:
     text_encoders: tuple[str, ...]
     lora_targets: tuple[str, ...]
     references: tuple[int, int] = (0, 0)
-    least_reference: int = 1
-    longest_reference: float = math.inf
+    min_reference_side: int = 1
+    max_reference_ratio: float = math.inf
     true_guidance: bool = False
     condition_size: int | None = None
     parts: str | None = None
 
     def edits(self, task: Task | None = None) -> bool:
-        """Whether each prompt changes reference pictures, where policies are loaded for a task.
+        """Whether each prompt edits reference images.
 
         Args:
-            task: None = what the family does, and ``sets`` where it does both.
+            task: the task of the policy. None = the only task of the family, or ``sets`` if it supports both.
 
         Raises:
-            DataError: when the family does not do it.
+            DataError: if the family does not support the task.
         """
         fewest, most = self.references
         if task == "edits" and not most:
-            raise DataError(f"task: {self.pipeline} paints from text alone; choose a family that edits, or task sets")
+            raise DataError(f"task: {self.pipeline} generates from text only; choose another family, or task: sets")
         if task == "sets" and fewest:
-            raise DataError(f"task: {self.pipeline} only edits; choose a family that paints from text, or task edits")
+            raise DataError(f"task: {self.pipeline} only edits; choose another family, or task: edits")
         return fewest > 0 or task == "edits"
 
-    def passes_a_step(self, guidance: float) -> int:
-        """Transformer passes of one prediction."""
+    def passes_per_step(self, guidance: float) -> int:
+        """Number of transformer passes per sampling step."""
         return 2 if self.true_guidance and guidance > 1 else 1
 
     def load_class(self) -> Any:
-        """The class of the family's policies; loads torch and diffusers, no weights."""
-        return _named(self.policy)
+        """Import the class of the family's policies. Imports torch and diffusers, loads no weights."""
+        return _import_object(self.policy)
 
 
-def _named(place: str) -> Any:
-    module, name = place.split(":")
+def _import_object(path: str) -> Any:
+    module, name = path.split(":")
     return getattr(import_module(module), name)
 
 
 _FLUX_ENCODERS = ("text_encoder", "text_encoder_2")
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 _FLUX_LAYERS = (*_ATTENTION, "net.0.proj", "net.2")  # as released: not proj_mlp and proj_out of the single blocks
-#: Of the single blocks the fused layers as well. `attn.to_out` is theirs alone: in the double blocks it is a list.
+#: Includes the fused layers of single blocks. `attn.to_out` is a layer of single blocks, and a list in double blocks.
 _FLUX2_LAYERS = (*_ATTENTION, "linear_in", "linear_out", "to_qkv_mlp_proj", "attn.to_out")
 _QWEN_LAYERS = (*_ATTENTION, "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2")
 
-ONE = (1, 1)
+ONE_REFERENCE = (1, 1)
 
 FAMILIES = {
     "flux": Family("paco_core.policies.flux:FluxPolicy", "FluxPipeline", _FLUX_ENCODERS, _FLUX_LAYERS),
@@ -95,14 +96,14 @@ FAMILIES = {
         "FluxKontextPipeline",
         _FLUX_ENCODERS,
         _FLUX_LAYERS,
-        references=ONE,
+        references=ONE_REFERENCE,
     ),
     "qwen_image_edit": Family(
         "paco_core.policies.qwen_image_edit:QwenImageEditPolicy",
         "QwenImageEditPipeline",
         ("text_encoder",),
         _QWEN_LAYERS,
-        references=ONE,
+        references=ONE_REFERENCE,
         true_guidance=True,
     ),
     "qwen_image_edit_plus": Family(
@@ -127,55 +128,55 @@ FAMILIES = {
         ("text_encoder",),
         _FLUX2_LAYERS,
         references=(0, 4),  # docs.bfl.ai/guides/prompting_editing_overview
-        least_reference=64,  # the pipeline refuses smaller and longer ones
-        longest_reference=8,
+        min_reference_side=64,  # the pipeline refuses smaller and longer ones
+        max_reference_ratio=8,
         true_guidance=True,
-        parts="paco_core.policies.flux2_parts:refuse_parts",
+        parts="paco_core.policies.flux2_parts:validate_flux2_parts",
     ),
 }
 
 
 def family_of(name: str) -> Family:
-    """A family by its name in ``params.yaml``.
+    """Return a family by its name in ``params.yaml``.
 
     Raises:
-        DataError: when it is unknown.
+        DataError: if the family is unknown.
     """
     if name not in FAMILIES:
         raise DataError(f"policy family {name!r} is unknown; choose one of {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
 
-def refuse_class(model: str, found: object, family: str) -> None:
-    """Raise DataError when a pipeline is of another class than the family's."""
-    wanted = family_of(family).pipeline
-    if found != wanted:
-        raise DataError(f"{model}: holds a {found}, the family {family} needs a {wanted}")
+def validate_pipeline_class(model: str, class_name: object, family: str) -> None:
+    """Raise DataError if the class of a pipeline is not that of the family."""
+    expected = family_of(family).pipeline
+    if class_name != expected:
+        raise DataError(f"{model}: contains a {class_name}, but the family {family} needs a {expected}")
 
 
-def refuse_parts(folder: Path, family: str) -> None:
-    """Raise DataError when the parts of a pipeline's folder do not belong together."""
-    if (check := family_of(family).parts) is not None:
-        _named(check)(folder)
+def validate_pipeline_parts(folder: Path, family: str) -> None:
+    """Raise DataError if the parts of a pipeline's folder belong to different models."""
+    if (validate := family_of(family).parts) is not None:
+        _import_object(validate)(folder)
 
 
-def refuse_other_pipeline(root: Path, model: str, family: str) -> None:
-    """:func:`refuse_class` and :func:`refuse_parts` for a folder of the project; a hub is not asked."""
+def validate_pipeline_folder(root: Path, model: str, family: str) -> None:
+    """Validate class and parts of a pipeline if it is a folder of the project. The hub is not queried."""
     index = root / model / "model_index.json"
     if index.is_file():
-        refuse_class(model, read_json(index).get("_class_name"), family)
-        refuse_parts(root / model, family)
+        validate_pipeline_class(model, read_json(index).get("_class_name"), family)
+        validate_pipeline_parts(root / model, family)
 
 
-#: Public models of few steps, by heart; of a folder ``model_index.json`` says it.
+#: Hub ids of models that are distilled to a few steps. For folders, ``model_index.json`` contains this.
 DISTILLED = {"black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-9B"}
 
 
 def is_distilled(root: Path, model: str) -> bool:
-    """Whether a model's weights are distilled to a few steps, as far as that is known without asking a hub.
+    """Whether the weights of a model are distilled to a few steps. The hub is not queried.
 
     Raises:
-        DataError: when its index says neither true nor false.
+        DataError: if the value in the index is neither true nor false.
     """
     index = root / model / "model_index.json"
     if not index.is_file():
@@ -187,7 +188,7 @@ def is_distilled(root: Path, model: str) -> bool:
 
 
 class FamilyChoice(Protocol):
-    """A recipe: its family, and what it is trained for."""
+    """The family and the task of a recipe."""
 
     @property
     def family(self) -> str: ...
@@ -195,31 +196,34 @@ class FamilyChoice(Protocol):
     def task(self) -> Task | None: ...
 
 
-def edits(recipe: FamilyChoice) -> bool:
-    """Whether each prompt of a recipe changes reference pictures; see :meth:`Family.edits`."""
+def is_editing(recipe: FamilyChoice) -> bool:
+    """Whether each prompt of a recipe edits reference images (:meth:`Family.edits`)."""
     return family_of(recipe.family).edits(recipe.task)
 
 
-def refuse_references(family: str, prompt: str, count: int) -> None:
-    """Raise DataError where a prompt comes with more reference pictures than a family takes, or with none to edit."""
+def validate_reference_count(family: str, prompt: str, count: int) -> None:
+    """Raise DataError if the number of reference images of a prompt is not supported by a family.
+
+    Args:
+        prompt: description of the prompt, for the error.
+        count: number of reference images of the prompt.
+    """
     most = family_of(family).references[1]
     if not most:
-        raise DataError(
-            f"the family {family} paints from text alone, and {prompt} came with {count} reference pictures"
-        )
+        raise DataError(f"the family {family} generates from text only, but {prompt} has {count} reference images")
     if not 1 <= count <= most:
-        taken = "one reference picture" if most == 1 else f"1 to {most} reference pictures"
+        expected = "one reference image" if most == 1 else f"1 to {most} reference images"
         several = ", ".join(
-            f"{name} ({known.references[1]})" for name, known in FAMILIES.items() if known.references[1] > 1
+            f"{name} ({other.references[1]})" for name, other in FAMILIES.items() if other.references[1] > 1
         )
         raise DataError(
-            f"the family {family} changes {taken} per prompt, and {prompt} came with {count}; leave some out, or "
-            f"choose a family that takes several: {several}"
+            f"the family {family} needs {expected} per prompt, but {prompt} has {count}; remove some, or "
+            f"choose a family that supports several: {several}"
         )
 
 
 class StoryChoice(FamilyChoice, Protocol):
-    """A recipe: also how the panels of a picture are painted."""
+    """The family of a recipe, and how it generates the panels of an image."""
 
     @property
     def panels(self) -> Panels: ...
@@ -227,45 +231,47 @@ class StoryChoice(FamilyChoice, Protocol):
     def predecessors(self) -> int | None: ...
 
 
-def predecessors_of(recipe: StoryChoice) -> int:
-    """How many of the panels before it stand beside a panel as reference pictures, at most; 0 = painted together."""
+def max_predecessors(recipe: StoryChoice) -> int:
+    """Maximum number of earlier panels that a panel has as reference images. 0 = panels are generated together."""
     if recipe.panels == "together":
         return 0
     return recipe.predecessors or family_of(recipe.family).references[1]
 
 
-def refuse_stories(recipe: StoryChoice) -> None:
-    """Refuse panels that are to be painted one by one and cannot.
+def validate_story_panels(recipe: StoryChoice) -> None:
+    """Raise DataError if a recipe generates panels one by one and its family does not support it.
 
     Raises:
-        DataError: for a family that takes no reference pictures, or too few of them, or only edits.
+        DataError: if the family accepts no reference images, or too few, or only edits.
     """
     if recipe.panels == "together":
         return
     family = family_of(recipe.family)
     fewest, most = family.references
     if fewest or not most or family.edits(recipe.task):
-        able = ", ".join(name for name, known in FAMILIES.items() if known.references[1] and not known.references[0])
-        kind = "only edits" if fewest else "is to edit" if most else "takes no reference pictures"
+        supported = ", ".join(
+            name for name, other in FAMILIES.items() if other.references[1] and not other.references[0]
+        )
+        kind = "only edits" if fewest else "has task: edits" if most else "accepts no reference images"
         raise DataError(
-            f"panels: one_by_one paints the first panel from text alone, and each other one with those before it as "
-            f"reference pictures; the family {recipe.family} {kind}. Choose panels: together, or task sets of a family "
-            f"that does both: {able}"
+            f"panels: one_by_one generates the first panel from text only, and each later panel with earlier panels as "
+            f"reference images, but the family {recipe.family} {kind}. Choose panels: together, or task: sets and a "
+            f"family that supports both: {supported}"
         )
     if recipe.predecessors is not None and recipe.predecessors > most:
         raise DataError(
-            f"predecessors={recipe.predecessors}: the family {recipe.family} takes {most} reference pictures at most; "
+            f"predecessors={recipe.predecessors}: the family {recipe.family} accepts at most {most} reference images; "
             "lower it, or leave it null"
         )
 
 
-class PromptReader(Reader, Protocol):
-    """A recipe, or a base editor: its family is settled beside its model and text window."""
+class PromptReader(TextWindow, Protocol):
+    """The family, model and text window of a recipe or a base editor."""
 
     @property
     def family(self) -> str: ...
 
 
-def refuse_text_window(key: str, section: PromptReader, root: Path) -> None:
-    """:func:`paco_core.policies.windows.refuse_window` for a model of a family."""
-    refuse_window(key, section, root, family_of(section.family).pipeline)
+def validate_text_window(key: str, section: PromptReader, root: Path) -> None:
+    """:func:`paco_core.policies.windows.validate_window` for a model of a family."""
+    validate_window(key, section, root, family_of(section.family).pipeline)

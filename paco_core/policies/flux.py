@@ -1,4 +1,4 @@
-"""FLUX as a policy: a plain diffusers ``FluxPipeline``, from text alone."""
+"""FLUX as a policy: a diffusers ``FluxPipeline``, text to image."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import torch
 from paco_core.adapters.names import Vocabulary
 from paco_core.models.tokens import note_texts, token_counts
 from paco_core.policies.base import References, Size
-from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux_names import flux_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
+from paco_core.policies.truncation import find_truncation
 
 
 class FluxPolicy(PipelinePolicy):
-    """Text to image with guidance embedding: one transformer pass a step."""
+    """Text to image with guidance embedding: one transformer pass per step."""
 
     family = "flux"
 
-    def __init__(self, pipeline: Any, device: str, **more: Any) -> None:
-        super().__init__(pipeline, device, **more)
+    def __init__(self, pipeline: Any, device: str, **options: Any) -> None:
+        super().__init__(pipeline, device, **options)
         self._image_ids: dict[Size, torch.Tensor] = {}
-        self.vae.to(memory_format=torch.channels_last)  # a quarter less time for its convolutions
+        self.vae.to(memory_format=torch.channels_last)  # reduces the time of convolutions by 25%
 
-    def other_names(self) -> Sequence[Vocabulary]:
+    def layer_vocabularies(self) -> Sequence[Vocabulary]:
         return (flux_names(self.transformer),)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
@@ -51,22 +51,22 @@ class FluxPolicy(PipelinePolicy):
         *,
         guidance: float | None = None,  # noqa: ARG002
     ) -> Encoded:
-        self.check_references(prompts, references, sizes)
+        self.prepare_references(prompts, references, sizes)
         return Encoded(self._texts(prompts, max_sequence_length), self.device)
 
     def _texts(self, prompts: Sequence[str], max_sequence_length: int) -> list[Tensors]:
-        """T5's words (L, d) and CLIP's summary (d,) of each prompt."""
+        """Embeddings of each prompt: T5 (L, d) and pooled CLIP (d,)."""
         clip, t5 = self.pipeline.tokenizer, self.pipeline.tokenizer_2
-        self.note_cuts(prompts, lambda prompt: cut_of(t5, prompt, max_sequence_length, closing=True))
+        self.record_truncations(prompts, lambda prompt: find_truncation(t5, prompt, max_sequence_length, closing=True))
         note_texts("summary", prompts, clip.model_max_length, partial(token_counts, clip))
 
         def encode(row: int) -> Tensors:
-            self.need_encoders()
+            self.validate_encoders()
             with torch.no_grad():
-                text, pooled, _ = self.pipeline.encode_prompt(
+                prompt_embeds, pooled_prompt_embeds, _ = self.pipeline.encode_prompt(
                     prompt=[prompts[row]], prompt_2=None, device=self.device, max_sequence_length=max_sequence_length
                 )
-            return {"text": text[0], "pooled": pooled[0]}
+            return {"prompt_embeds": prompt_embeds[0], "pooled_prompt_embeds": pooled_prompt_embeds[0]}
 
         return self.cached([["text", prompt, max_sequence_length] for prompt in prompts], encode)
 
@@ -86,23 +86,23 @@ class FluxPolicy(PipelinePolicy):
     def _predict(
         self, tokens: torch.Tensor, sigma: float, condition: Condition, guidance: float, ids: torch.Tensor
     ) -> torch.Tensor:
-        """One transformer pass over image tokens (N, L, C) at places ``ids`` (L, 3); fp32."""
+        """One transformer pass over image tokens (N, L, C) with position ids (L, 3). Returns fp32."""
         dtype, count = self.transformer.dtype, len(tokens)
-        text = condition.tensors["text"]
-        scale = None
+        prompt_embeds = condition.tensors["prompt_embeds"]
+        guidance_input = None
         if self.transformer.config.guidance_embeds:
-            scale = torch.full((count,), guidance, device=self.device, dtype=torch.float32)
-        predicted: torch.Tensor = self.transformer(
+            guidance_input = torch.full((count,), guidance, device=self.device, dtype=torch.float32)
+        velocity: torch.Tensor = self.transformer(
             hidden_states=tokens.to(dtype),
             timestep=torch.full((count,), sigma, device=self.device, dtype=torch.float32),
-            guidance=scale,
-            pooled_projections=condition.tensors["pooled"],
-            encoder_hidden_states=text,
-            txt_ids=torch.zeros(text.shape[1], 3, device=self.device, dtype=dtype),
+            guidance=guidance_input,
+            pooled_projections=condition.tensors["pooled_prompt_embeds"],
+            encoder_hidden_states=prompt_embeds,
+            txt_ids=torch.zeros(prompt_embeds.shape[1], 3, device=self.device, dtype=dtype),
             img_ids=ids,
             return_dict=False,
         )[0]
-        return predicted.float()
+        return velocity.float()
 
     def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
         config, encoded = self.vae.config, self.vae.encode(pixels).latent_dist.mode()

@@ -1,8 +1,8 @@
-"""FLUX.2 [klein] as a policy: a plain diffusers ``Flux2KleinPipeline``, which paints and edits.
+"""FLUX.2 [klein] as a policy: a diffusers ``Flux2KleinPipeline``, which generates and edits.
 
-A Qwen3 reads the prompt in its chat template. The latents of up to four reference pictures stand behind the noisy ones
-in every pass, each at a time of its own. The base model's guidance is true classifier-free guidance against an empty
-prompt; the distilled one has none, as in the pipeline.
+Qwen3 reads the prompt in its chat template. In every pass, the latents of up to four reference images follow the noisy
+latents, each with a separate time id. The base model uses classifier-free guidance against an empty prompt. The
+distilled model has no guidance, as in the pipeline.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 from paco_core.adapters.names import Vocabulary
 from paco_core.io.files import DataError
 from paco_core.io.pictures import picture_digest
-from paco_core.policies.base import References, Size, sized
-from paco_core.policies.cuts import cut_in_dialogue
-from paco_core.policies.encoded import Condition, Encoded, by_shapes, in_order, shapes_of
+from paco_core.policies.base import References, Size, sized_name
+from paco_core.policies.encoded import Condition, Encoded, group_by_shapes, shapes_of, ungroup
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.flux_names import FLUX2, original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
+from paco_core.policies.truncation import find_truncation_in_chat
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-NEGATIVE = ""  # the pipeline's own
-MOST = 1024 * 1024  # pixels of a reference: the pipeline brings larger ones down
-LEAST = 4098  # of a square one: the pipeline refuses sides below 64; two more than 64 x 64, as it rounds down
+NEGATIVE = ""  # negative prompt of the pipeline
+MAX_AREA = 1024 * 1024  # pixels of a reference: the pipeline scales larger ones down
+MIN_AREA = 4098  # pixels of a square reference: 64 x 64 is the minimum of the pipeline; + 2, because it rounds down
 
 
 class Flux2KleinPolicy(PipelinePolicy):
-    """Painting, or editing one to four references; two transformer passes a guided step of the base model, else one."""
+    """Text to image, or editing one to four references. A guided step of the base model needs two passes, else one."""
 
     family = "flux2_klein"
 
-    def other_names(self) -> Sequence[Vocabulary]:
+    def layer_vocabularies(self) -> Sequence[Vocabulary]:
         return (original_names(self.transformer, FLUX2),)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
@@ -48,11 +48,11 @@ class Flux2KleinPolicy(PipelinePolicy):
         return self._example(size, steps, guidance, max_sequence_length, "\n    image=pictures or None,")
 
     def _example(self, size: Size, steps: int, guidance: float, max_sequence_length: int, image: str) -> str:
-        """:meth:`example`, with the argument that takes reference pictures."""
+        """:meth:`example`, with the code ``image`` of the argument for reference images."""
         before = f"""pictures = []
-for one in picture if isinstance(picture, list) else [picture]:  # at most as many pixels as in training
-    most = max({self.reference_area(size)}, round({LEAST} * max(one.size) / min(one.size)))
-    pictures.append(pipeline.image_processor._resize_if_exceeds_area(one.convert("RGB"), most))
+for reference in picture if isinstance(picture, list) else [picture]:  # at most as many pixels as in training
+    most = max({self.reference_area(size)}, round({MIN_AREA} * max(reference.size) / min(reference.size)))
+    pictures.append(pipeline.image_processor._resize_if_exceeds_area(reference.convert("RGB"), most))
 """
         return f"""{before if image else ""}image = pipeline(
     prompt=prompt,{image}
@@ -65,19 +65,20 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
 ).images[0]"""
 
     def passes(self, guidance: float) -> int:
-        """Transformer passes of one prediction; distilled weights have no guidance."""
-        return 1 if self.pipeline.config.is_distilled else self.known.passes_a_step(guidance)
+        """Transformer passes per step. Distilled weights have no guidance."""
+        return 1 if self.pipeline.config.is_distilled else self.family_spec.passes_per_step(guidance)
 
     def reference_area(self, size: Size, picture: Image | None = None) -> int:
-        """Pixels that a reference has at most, in its own proportions: the picture's, or ``reference_size`` squared.
+        """Maximum number of pixels of a reference: those of the generated image, or ``reference_size`` squared.
 
         Args:
-            picture: the reference; a long one keeps the sides that the pipeline takes.
+            size: size of the generated image.
+            picture: the reference. If it is long, its shorter side keeps the minimum of the pipeline.
         """
-        self.check_size(size)
-        area = min(size[0] * size[1] if self.reference_size is None else self.reference_size**2, MOST)
-        longer = 1.0 if picture is None else max(picture.size) / min(picture.size)
-        return max(area, round(LEAST * longer))
+        self.validate_size(size)
+        area = min(size[0] * size[1] if self.reference_size is None else self.reference_size**2, MAX_AREA)
+        ratio = 1.0 if picture is None else max(picture.size) / min(picture.size)
+        return max(area, round(MIN_AREA * ratio))
 
     def encode(
         self,
@@ -88,126 +89,131 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
         *,
         guidance: float | None = None,
     ) -> Encoded:
-        pictures = self.check_references(prompts, references, sizes)
+        images = self.prepare_references(prompts, references, sizes)
         tokenizer = self.pipeline.tokenizer
-        self.note_cuts(prompts, lambda prompt: cut_in_dialogue(tokenizer, prompt, max_sequence_length))
-        parts = [self._texts("text", prompts, max_sequence_length)]
+        self.record_truncations(prompts, lambda prompt: find_truncation_in_chat(tokenizer, prompt, max_sequence_length))
+        parts = [self._texts("prompt_embeds", prompts, max_sequence_length)]
         if guidance is None or self.passes(guidance) > 1:
-            parts.append(self._texts("negative", [NEGATIVE] * len(prompts), max_sequence_length))
+            parts.append(self._texts("negative_prompt_embeds", [NEGATIVE] * len(prompts), max_sequence_length))
         if self.edits:
-            parts.append(self._references(pictures, sizes, self.cached))
+            parts.append(self._references(images, sizes, self.cached))
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
 
     def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image]], size: Size) -> Encoded:
-        found = self._references(references, [[size]] * len(references), Encodings().rows)
-        name = sized("reference", size)
-        return Encoded([_behind(row, more, name) for row, more in zip(encoded.rows, found, strict=True)], self.device)
+        latents = self._references(references, [[size]] * len(references), Encodings().rows)
+        name = sized_name("image_latents", size)
+        rows = [_append_references(row, appended, name) for row, appended in zip(encoded.rows, latents, strict=True)]
+        return Encoded(rows, self.device)
 
     def _texts(self, name: str, texts: Sequence[str], length: int) -> list[Tensors]:
-        """Three layers of the Qwen3 side by side (length, 3 d), padding included: the pipeline attends to it too."""
+        """Three concatenated layers of Qwen3 (length, 3 d), with padding, because the pipeline attends to it."""
 
         def encode(row: int) -> Tensors:
-            self.need_encoders()
+            self.validate_encoders()
             with torch.no_grad():
-                words, _ = self.pipeline.encode_prompt(texts[row], device=self.device, max_sequence_length=length)
-            return {"text": words[0]}
+                embeds, _ = self.pipeline.encode_prompt(texts[row], device=self.device, max_sequence_length=length)
+            return {"prompt_embeds": embeds[0]}
 
-        found = self.cached([["text", text, length] for text in texts], encode)
-        return [{name: tensors["text"]} for tensors in found]
+        rows = self.cached([["text", text, length] for text in texts], encode)
+        return [{name: tensors["prompt_embeds"]} for tensors in rows]
 
     def _references(
         self,
-        pictures: Sequence[Sequence[Image]],
+        images: Sequence[Sequence[Image]],
         sizes: Sequence[Sequence[Size]],
         cached: Callable[[Sequence[object], Callable[[int], Tensors]], list[Tensors]],
     ) -> list[Tensors]:
-        """Packed latents (tokens, channels) of each prompt's pictures one after another, and their shapes, by size.
+        """Concatenated packed latents (tokens, channels) of the images of each prompt, and their shapes, by size.
 
         Args:
-            cached: encodes what was not encoded before, as :meth:`cached`.
+            cached: encodes inputs that are not in the cache, like :meth:`cached`.
         """
         processor, pipeline = self.pipeline.image_processor, self.pipeline
-        names = [[picture_digest(picture) for picture in row] for row in pictures]
+        digests = [[picture_digest(image) for image in row] for row in images]
 
-        def pixels(picture: Image, area: int) -> torch.Tensor:
-            brought = processor._resize_if_exceeds_area(picture, area)
+        def pixels(image: Image, area: int) -> torch.Tensor:
+            resized = processor._resize_if_exceeds_area(image, area)
             try:
-                processor.check_image_input(picture)
+                processor.check_image_input(image)
             except ValueError as error:
-                raise DataError(f"a reference picture: {error}") from None
-            wide, high = (side // self.multiple * self.multiple for side in brought.size)
-            found: torch.Tensor = processor.preprocess(brought, height=high, width=wide, resize_mode="crop")
-            return found.to(self.device, self.vae.dtype)
+                raise DataError(f"a reference image is not supported: {error}") from None
+            width, height = (side // self.multiple * self.multiple for side in resized.size)
+            tensor: torch.Tensor = processor.preprocess(resized, height=height, width=width, resize_mode="crop")
+            return tensor.to(self.device, self.vae.dtype)
 
-        def latents(picture: Image, area: int) -> Tensors:
+        def latents(image: Image, area: int) -> Tensors:
             with torch.no_grad():
-                maps = pipeline._encode_vae_image(pixels(picture, area), generator=None)
+                maps = pipeline._encode_vae_image(pixels(image, area), generator=None)
             return {"tokens": self._packed(maps)[0], "shape": torch.tensor(maps.shape[2:])}
 
-        cases = [(row, size) for row, own in enumerate(sizes) for size in dict.fromkeys(own)]
-        asked = [(n, row, self.reference_area(size, one)) for row, size in cases for n, one in enumerate(pictures[row])]
+        cases = [(row, size) for row, of_row in enumerate(sizes) for size in dict.fromkeys(of_row)]
+        requests = [
+            (index, row, self.reference_area(size, image))
+            for row, size in cases
+            for index, image in enumerate(images[row])
+        ]
         encoded = iter(
             cached(
-                [["reference", names[row][n], area] for n, row, area in asked],
-                lambda case: latents(pictures[asked[case][1]][asked[case][0]], asked[case][2]),
+                [["reference", digests[row][index], area] for index, row, area in requests],
+                lambda number: latents(images[requests[number][1]][requests[number][0]], requests[number][2]),
             )
         )
-        found: list[Tensors] = [{} for _ in sizes]
+        rows: list[Tensors] = [{} for _ in sizes]
         for row, size in cases:
-            each, name = [next(encoded) for _ in pictures[row]], sized("reference", size)
-            found[row][name] = torch.cat([one["tokens"] for one in each])
-            found[row][shapes_of(name)] = torch.stack([one["shape"] for one in each])
-        return found
+            parts, name = [next(encoded) for _ in images[row]], sized_name("image_latents", size)
+            rows[row][name] = torch.cat([part["tokens"] for part in parts])
+            rows[row][shapes_of(name)] = torch.stack([part["shape"] for part in parts])
+        return rows
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
-        asked = self._predict(latents, sigma, condition, "text", size)
+        cond = self._predict(latents, sigma, condition, "prompt_embeds", size)
         if self.passes(guidance) == 1:
-            return asked
-        unasked = self._predict(latents, sigma, condition, "negative", size)
-        return unasked + guidance * (asked - unasked)
+            return cond
+        uncond = self._predict(latents, sigma, condition, "negative_prompt_embeds", size)
+        return uncond + guidance * (cond - uncond)
 
     def _predict(
         self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size
     ) -> torch.Tensor:
-        """The prompt's velocity, or the empty one's, of each row; fp32; a pass for each shape of references."""
-        words, reference = condition.tensors[name], sized("reference", size)
+        """Velocity of each row in fp32 for the prompt embeddings ``name``. One pass per group of reference shapes."""
+        prompt_embeds, reference = condition.tensors[name], sized_name("image_latents", size)
         if not self.edits and reference not in condition.tensors:
-            return self._pass(latents, sigma, words, size, None, [])
-        groups = by_shapes(condition.tensors[shapes_of(reference)])
-        found = []
+            return self._pass(latents, sigma, prompt_embeds, size, None, [])
+        groups = group_by_shapes(condition.tensors[shapes_of(reference)])
+        velocities = []
         for shapes, rows in groups.items():
-            tokens = condition.tensors[reference][rows, : sum(high * wide for high, wide in shapes)]
-            found.append(self._pass(latents[rows], sigma, words[rows], size, tokens, shapes))
-        return in_order(found, groups.values())
+            tokens = condition.tensors[reference][rows, : sum(height * width for height, width in shapes)]
+            velocities.append(self._pass(latents[rows], sigma, prompt_embeds[rows], size, tokens, shapes))
+        return ungroup(velocities, groups.values())
 
     def _pass(
         self,
         latents: torch.Tensor,
         sigma: float,
-        words: torch.Tensor,
+        prompt_embeds: torch.Tensor,
         size: Size,
         reference: torch.Tensor | None,
         shapes: Sequence[Size],
     ) -> torch.Tensor:
-        """One transformer pass over picture and reference tokens."""
+        """One transformer pass over image and reference tokens."""
         pipeline, dtype = self.pipeline, self.transformer.dtype
         tokens, ids = latents.to(dtype), pipeline._prepare_latent_ids(torch.empty(1, 1, *self.grid(size)))[0]
         if reference is not None:
             tokens = torch.cat([tokens, reference.to(dtype)], dim=1)
-            parts = [torch.empty(1, 1, high, wide) for high, wide in shapes]
+            parts = [torch.empty(1, 1, height, width) for height, width in shapes]
             ids = torch.cat([ids, pipeline._prepare_image_ids(parts)[0]])
-        predicted: torch.Tensor = self.transformer(
+        velocity: torch.Tensor = self.transformer(
             hidden_states=tokens,
             timestep=torch.full((len(latents),), sigma, device=self.device, dtype=torch.float32),
             guidance=None,
-            encoder_hidden_states=words,
-            txt_ids=pipeline._prepare_text_ids(words[:1])[0].to(self.device),
+            encoder_hidden_states=prompt_embeds,
+            txt_ids=pipeline._prepare_text_ids(prompt_embeds[:1])[0].to(self.device),
             img_ids=ids.to(self.device),
             return_dict=False,
         )[0]
-        return predicted[:, : latents.shape[1]].float()
+        return velocity[:, : latents.shape[1]].float()
 
     def _shift(self, tokens: int, steps: int) -> float:
         shift: float = compute_empirical_mu(tokens, steps)
@@ -236,7 +242,12 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
         return pixels
 
 
-def _behind(row: Mapping[str, torch.Tensor], more: Tensors, reference: str) -> Mapping[str, torch.Tensor]:
-    """An encoded prompt with the tokens of more reference pictures behind those that it has, and their shapes."""
+def _append_references(
+    row: Mapping[str, torch.Tensor], appended: Tensors, reference: str
+) -> Mapping[str, torch.Tensor]:
+    """An encoded prompt with additional reference tokens and their shapes."""
     names = (reference, shapes_of(reference))
-    return {**row, **{name: torch.cat([row[name], more[name]]) if name in row else more[name] for name in names}}
+    return {
+        **row,
+        **{name: torch.cat([row[name], appended[name]]) if name in row else appended[name] for name in names},
+    }

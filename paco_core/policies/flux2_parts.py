@@ -1,4 +1,4 @@
-"""Whether the folder of a ``Flux2KleinPipeline`` holds parts of one model, read from their configurations."""
+"""Validation of the folder of a ``Flux2KleinPipeline``: its parts must belong to one model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paco_core.io.files import DataError, read_json
 LAYERS = (9, 18, 27)  # of the text encoder, whose states stand side by side (Flux2KleinPipeline.encode_prompt)
 
 
-def refuse_parts(folder: Path) -> None:
-    """Compare transformer, text encoder, autoencoder and tokenizer of a folder.
+def validate_flux2_parts(folder: Path) -> None:
+    """Compare the configurations of transformer, text encoder, autoencoder and tokenizer in a folder.
 
     Raises:
-        DataError: naming the two numbers that differ, or the missing chat template.
+        DataError: if two of them differ, or the chat template is missing.
     """
     transformer, text, vae = (_config(folder / part) for part in ("transformer", "text_encoder", "vae"))
     width, joint = text.get("hidden_size"), transformer.get("joint_attention_dim")

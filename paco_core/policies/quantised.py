@@ -1,6 +1,6 @@
-"""Transformers that are kept in fewer bits than they compute in, by diffusers' own quantisation.
+"""Quantized transformers: the weights of linear layers have fewer bits than the computation.
 
-Only the layers that multiply are; an adapter stays float32 and is what is trained (QLoRA, arXiv 2305.14314).
+The adapter stays float32 and is trained (QLoRA, arXiv 2305.14314).
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from typing import Any
 
 from paco_core.io.files import DataError
 
-#: By whose kernels: bitsandbytes' 4-bit NormalFloat in blocks of 64, the format of QLoRA, and torchao's float8 by row.
-#: Both pass gradients on to their inputs. optimum-quanto does, too, and is no longer maintained.
+#: Library of each format: 4-bit NormalFloat in blocks of 64 (the format of QLoRA) and float8 by row. Both propagate
+#: gradients to their inputs. optimum-quanto does as well, but is no longer maintained.
 LIBRARIES = {"nf4": "bitsandbytes", "fp8": "torchao"}
 
 
-def check_base(base: str | None) -> None:
-    """Say early what a format of the base lacks.
+def validate_base_format(base: str | None) -> None:
+    """Check the requirements of a number format of the transformer.
 
     Raises:
-        DataError: when its library is not installed.
+        DataError: if its library is not installed.
     """
     if base is not None and find_spec(LIBRARIES[base]) is None:
         raise DataError(
-            f"policies.defaults.base: {base} needs {LIBRARIES[base]}, which is not installed here; "
+            f"policies.defaults.base: {base} needs {LIBRARIES[base]}, which is not installed; "
             f"`uv pip install {LIBRARIES[base]}`, or leave it null"
         )
 
 
-def quantization(base: str | None, device: str) -> dict[str, Any]:
-    """Options of ``from_pretrained`` that keep a transformer in ``base``; none for None.
+def transformer_quantization(base: str | None, device: str) -> dict[str, Any]:
+    """Options of ``from_pretrained`` for a transformer in the format ``base``. Empty for None.
 
     Raises:
-        DataError: as :func:`check_base`.
+        DataError: as :func:`validate_base_format`.
     """
     if base is None:
         return {}
-    check_base(base)
+    validate_base_format(base)
     import diffusers
     import torch
 

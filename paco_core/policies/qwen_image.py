@@ -1,6 +1,6 @@
-"""Qwen-Image as a policy: a plain diffusers ``QwenImagePipeline``, from text alone.
+"""Qwen-Image as a policy: a diffusers ``QwenImagePipeline``, text to image.
 
-Transformer, autoencoder and guidance are those of Qwen-Image-Edit; its text encoder reads the prompt without a picture.
+Transformer, autoencoder and guidance are those of Qwen-Image-Edit. The text encoder reads the prompt without an image.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import torch
 
 from paco_core.policies.base import References, Size
-from paco_core.policies.cuts import Cut, cut_in_template
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.qwen_image_edit import NEGATIVE, QwenImageEditPolicy
+from paco_core.policies.truncation import Truncation, find_truncation_in_template
 
 
 class QwenImagePolicy(QwenImageEditPolicy):
-    """Text to image with true guidance: two transformer passes a step where ``guidance`` is above 1, else one."""
+    """Text to image with true guidance: two transformer passes per step if ``guidance`` is above 1, else one."""
 
     family = "qwen_image"
 
@@ -42,28 +42,28 @@ class QwenImagePolicy(QwenImageEditPolicy):
         *,
         guidance: float | None = None,
     ) -> Encoded:
-        self.check_references(prompts, references, sizes)
+        self.prepare_references(prompts, references, sizes)
         template, start = self.pipeline.prompt_template_encode, self.pipeline.prompt_template_encode_start_idx
         tokenizer = self.pipeline.tokenizer
 
-        def cut(prompt: str) -> Cut | None:
-            return cut_in_template(tokenizer, template.format(prompt), prompt, max_sequence_length, start)
+        def find(prompt: str) -> Truncation | None:
+            return find_truncation_in_template(tokenizer, template.format(prompt), prompt, max_sequence_length, start)
 
-        self.note_cuts(prompts, cut)
-        rows = self._words(prompts, max_sequence_length)
-        if guidance is None or self.known.passes_a_step(guidance) > 1:
-            (negative,) = self._words([NEGATIVE], max_sequence_length)
-            rows = [row | {"negative": negative["text"]} for row in rows]
+        self.record_truncations(prompts, find)
+        rows = self._prompt_embeds(prompts, max_sequence_length)
+        if guidance is None or self.family_spec.passes_per_step(guidance) > 1:
+            (negative,) = self._prompt_embeds([NEGATIVE], max_sequence_length)
+            rows = [row | {"negative_prompt_embeds": negative["prompt_embeds"]} for row in rows]
         return Encoded(rows, self.device)
 
-    def _words(self, texts: Sequence[str], length: int) -> list[Tensors]:
-        """What the Qwen2.5-VL makes of each text (tokens, d)."""
+    def _prompt_embeds(self, texts: Sequence[str], length: int) -> list[Tensors]:
+        """Embeddings of each text by Qwen2.5-VL (tokens, d)."""
 
         def encode(row: int) -> Tensors:
-            self.need_encoders()
+            self.validate_encoders()
             with torch.no_grad():
-                words, _ = self.pipeline.encode_prompt([texts[row]], self.device, max_sequence_length=length)
-            return {"text": words[0]}
+                embeds, _ = self.pipeline.encode_prompt([texts[row]], self.device, max_sequence_length=length)
+            return {"prompt_embeds": embeds[0]}
 
         return self.cached([["text", text, length] for text in texts], encode)
 

@@ -1,8 +1,8 @@
-"""Qwen-Image-Edit as a policy: a plain diffusers ``QwenImageEditPipeline``, which changes a reference picture.
+"""Qwen-Image-Edit as a policy: a diffusers ``QwenImageEditPipeline``, which edits a reference image.
 
-A Qwen2.5-VL reads the instruction and the reference together; the reference's latents stand beside the noisy
-ones. Guidance is true classifier-free guidance against an empty instruction, with the pipeline's rescaling of
-each token to the norm that it has without guidance.
+Qwen2.5-VL reads the instruction and the reference together. The latents of the reference follow the noisy latents.
+Guidance is classifier-free guidance against an empty instruction. As in the pipeline, each token is then rescaled to
+the norm that it has without guidance.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paco_core.io.pictures import picture_digest
-from paco_core.policies.base import References, Size, sized
-from paco_core.policies.cuts import Cut, cut_of, read_part
+from paco_core.policies.base import References, Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded, mask_of
 from paco_core.policies.encodings import Tensors
-from paco_core.policies.one_frame import one_frame
 from paco_core.policies.pipeline_policy import PipelinePolicy
+from paco_core.policies.single_frame import use_single_frame_convolutions
+from paco_core.policies.truncation import Truncation, find_truncation, truncate_prompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-NEGATIVE = " "  # what the authors' own example gives as the negative prompt
+NEGATIVE = " "  # negative prompt of the authors' example
 
 
 class QwenImageEditPolicy(PipelinePolicy):
-    """Editing with true guidance: two transformer passes a step where ``guidance`` is above 1, else one."""
+    """Editing with true guidance: two transformer passes per step if ``guidance`` is above 1, else one."""
 
     family = "qwen_image_edit"
 
-    def __init__(self, pipeline: Any, device: str, **more: Any) -> None:
-        super().__init__(pipeline, device, **more)
-        one_frame(self.vae)
+    def __init__(self, pipeline: Any, device: str, **options: Any) -> None:
+        super().__init__(pipeline, device, **options)
+        use_single_frame_convolutions(self.vae)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:  # noqa: ARG002
-        height, width = self.reference_of(size)
-        return f"""# The picture is brought to the size of training; the pipeline alone brings it to a million pixels.
+        height, width = self.reference_size_for(size)
+        return f"""# The image is resized as in training; by default, the pipeline resizes it to a million pixels.
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 
 pipeline_qwenimage_edit.calculate_dimensions = lambda area, ratio: ({width}, {height}, None)
@@ -63,86 +63,90 @@ image = pipeline(
         *,
         guidance: float | None = None,
     ) -> Encoded:
-        pictures = self.check_references(prompts, references, sizes)
-        names = [[picture_digest(picture) for picture in row] for row in pictures]
-        instructions = [read_part(self.pipeline.tokenizer, prompt, max_sequence_length) for prompt in prompts]
+        images = self.prepare_references(prompts, references, sizes)
+        digests = [[picture_digest(image) for image in row] for row in images]
+        instructions = [truncate_prompt(self.pipeline.tokenizer, prompt, max_sequence_length) for prompt in prompts]
         read = dict(zip(prompts, instructions, strict=True))
-        self.note_cuts(prompts, lambda prompt: self._cut(prompt, read[prompt], max_sequence_length))
-        parts = [self._references(pictures, names, sizes)]
-        parts.append(self._texts("text", instructions, pictures, names, sizes))
-        if guidance is None or self.known.passes_a_step(guidance) > 1:
-            parts.append(self._texts("negative", [NEGATIVE] * len(pictures), pictures, names, sizes))
+        self.record_truncations(
+            prompts, lambda prompt: self._find_truncation(prompt, read[prompt], max_sequence_length)
+        )
+        parts = [self._references(images, digests, sizes)]
+        parts.append(self._texts("prompt_embeds", instructions, images, digests, sizes))
+        if guidance is None or self.family_spec.passes_per_step(guidance) > 1:
+            parts.append(self._texts("negative_prompt_embeds", [NEGATIVE] * len(images), images, digests, sizes))
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
 
-    def seen_at(self, picture: Image, size: Size) -> Size:  # noqa: ARG002
-        """At what height and width the text encoder sees a reference of a painted picture of ``size``."""
-        return self.reference_of(size)
+    def condition_size_of(self, image: Image, size: Size) -> Size:  # noqa: ARG002
+        """Height and width at which the text encoder sees a reference, for a generated image of ``size``."""
+        return self.reference_size_for(size)
 
-    def seen(self, pictures: Sequence[Image], size: Size) -> Any:
-        """The references as the pipeline's ``encode_prompt`` takes them."""
-        return self.pipeline.image_processor.resize(pictures[0], *self.seen_at(pictures[0], size))
+    def condition_images(self, images: Sequence[Image], size: Size) -> Any:
+        """The references in the format of the pipeline's ``encode_prompt``."""
+        return self.pipeline.image_processor.resize(images[0], *self.condition_size_of(images[0], size))
 
-    def latents_of(self, picture: Image, brought: Size) -> torch.Tensor:
-        """Packed latents (tokens, channels) of a reference that is brought to a height and width."""
+    def latents_of(self, image: Image, size: Size) -> torch.Tensor:
+        """Packed latents (tokens, channels) of a reference that is resized to ``size``."""
         processor = self.pipeline.image_processor
-        pixels = processor.preprocess(processor.resize(picture, *brought), *brought)
+        pixels = processor.preprocess(processor.resize(image, *size), *size)
         return self._packed(self._maps(pixels.to(self.device, self.vae.dtype)))[0]
 
-    def _cut(self, prompt: str, read: str, length: int) -> Cut | None:
-        cut = cut_of(self.pipeline.tokenizer, prompt, length, closing=False)
-        return None if cut is None else replace(cut, lost=prompt[len(read) :].strip())
+    def _find_truncation(self, prompt: str, read: str, length: int) -> Truncation | None:
+        truncation = find_truncation(self.pipeline.tokenizer, prompt, length, closing=False)
+        return None if truncation is None else replace(truncation, lost=prompt[len(read) :].strip())
 
     def _texts(
         self,
-        part: str,
+        name: str,
         texts: Sequence[str],
-        pictures: Sequence[Sequence[Image]],
-        names: Sequence[Sequence[str]],
+        images: Sequence[Sequence[Image]],
+        digests: Sequence[Sequence[str]],
         sizes: Sequence[Sequence[Size]],
     ) -> list[Tensors]:
-        """What the Qwen2.5-VL makes of each prompt's pictures and its text (tokens, d)."""
+        """Embeddings of each prompt's text and images by Qwen2.5-VL (tokens, d)."""
 
         def key(row: int, size: Size) -> object:
-            return ["text", texts[row], names[row], [self.seen_at(picture, size) for picture in pictures[row]]]
+            return ["text", texts[row], digests[row], [self.condition_size_of(image, size) for image in images[row]]]
 
         def encode(row: int, size: Size) -> torch.Tensor:
-            self.need_encoders()
-            tokens, _ = self.pipeline.encode_prompt(
-                prompt=[texts[row]], image=self.seen(pictures[row], size), device=self.device
+            self.validate_encoders()
+            embeds, _ = self.pipeline.encode_prompt(
+                prompt=[texts[row]], image=self.condition_images(images[row], size), device=self.device
             )
-            words: torch.Tensor = tokens[0]
-            return words
+            prompt_embeds: torch.Tensor = embeds[0]
+            return prompt_embeds
 
-        return self.at_sizes(part, sizes, key, encode)
+        return self.encode_at_sizes(name, sizes, key, encode)
 
     def _references(
-        self, pictures: Sequence[Sequence[Image]], names: Sequence[Sequence[str]], sizes: Sequence[Sequence[Size]]
+        self, images: Sequence[Sequence[Image]], digests: Sequence[Sequence[str]], sizes: Sequence[Sequence[Size]]
     ) -> list[Tensors]:
-        """Packed latents (tokens, channels) of each prompt's picture, brought to its sizes."""
+        """Packed latents (tokens, channels) of each prompt's reference, resized for its sizes."""
 
         def encode(row: int, size: Size) -> torch.Tensor:
-            return self.latents_of(pictures[row][0], self.reference_of(size))
+            return self.latents_of(images[row][0], self.reference_size_for(size))
 
-        return self.at_sizes("reference", sizes, lambda row, s: ["reference", names[row], self.reference_of(s)], encode)
+        return self.encode_at_sizes(
+            "image_latents", sizes, lambda row, s: ["reference", digests[row], self.reference_size_for(s)], encode
+        )
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
-        asked = self._predict(latents, sigma, condition, "text", size)
-        if self.known.passes_a_step(guidance) == 1:
-            return asked
-        unasked = self._predict(latents, sigma, condition, "negative", size)
-        guided = unasked + guidance * (asked - unasked)
-        return guided * (asked.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True))
+        cond = self._predict(latents, sigma, condition, "prompt_embeds", size)
+        if self.family_spec.passes_per_step(guidance) == 1:
+            return cond
+        uncond = self._predict(latents, sigma, condition, "negative_prompt_embeds", size)
+        guided = uncond + guidance * (cond - uncond)
+        return guided * (cond.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True))
 
     def _predict(
         self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size
     ) -> torch.Tensor:
-        """One transformer pass with the instruction, or the empty one, of each row; fp32."""
-        reference, dtype = condition.tensors[sized("reference", size)], self.transformer.dtype
-        shapes = [(1, *self.grid(size)), (1, *self.grid(self.reference_of(size)))]
+        """One transformer pass with the prompt embeddings ``name``. Returns fp32."""
+        reference, dtype = condition.tensors[sized_name("image_latents", size)], self.transformer.dtype
+        shapes = [(1, *self.grid(size)), (1, *self.grid(self.reference_size_for(size)))]
         tokens = torch.cat([latents.to(dtype), reference.to(dtype)], dim=1)
-        return self._pass(tokens, sigma, condition, sized(name, size), shapes)[:, : latents.shape[1]]
+        return self._pass(tokens, sigma, condition, sized_name(name, size), shapes)[:, : latents.shape[1]]
 
     def _pass(
         self,
@@ -152,9 +156,15 @@ image = pipeline(
         name: str,
         shapes: Sequence[tuple[int, int, int]],
     ) -> torch.Tensor:
-        """The transformer over tokens of pictures of these frames, rows and columns; ``name`` = the text's tensor."""
+        """One pass of the transformer.
+
+        Args:
+            tokens: of the image and its references, (N, tokens, channels).
+            name: of the tensor of prompt embeddings.
+            shapes: frames, rows and columns of the image and each reference.
+        """
         dtype = self.transformer.dtype
-        predicted: torch.Tensor = self.transformer(
+        velocity: torch.Tensor = self.transformer(
             hidden_states=tokens.to(dtype),
             timestep=torch.full((len(tokens),), sigma, device=self.device, dtype=dtype),
             encoder_hidden_states=condition.tensors[name],
@@ -162,7 +172,7 @@ image = pipeline(
             img_shapes=[shapes] * len(tokens),
             return_dict=False,
         )[0]
-        return predicted.float()
+        return velocity.float()
 
     def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
         encoded = self.vae.encode(pixels.unsqueeze(2)).latent_dist.mode()
@@ -177,7 +187,7 @@ image = pipeline(
         return pixels
 
     def _statistics(self, maps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation of each channel of latents, by the autoencoder's configuration."""
+        """Mean and standard deviation of each latent channel, from the configuration of the autoencoder."""
         rows = self.vae.config.latents_mean, self.vae.config.latents_std
         mean, deviation = (torch.tensor(row).view(1, -1, 1, 1, 1).to(maps) for row in rows)
         return mean, deviation

@@ -1,9 +1,9 @@
-"""Qwen-Image-Edit-Plus (2509, 2511) as a policy: a plain diffusers ``QwenImageEditPlusPipeline``.
+"""Qwen-Image-Edit-Plus (2509, 2511) as a policy: a diffusers ``QwenImageEditPlusPipeline``.
 
-As Qwen-Image-Edit, but with one to three references, each in its own proportions: the text encoder sees each at about
-384 x 384 pixels, marked "Picture 1:" and so on, whatever size its latents have, and the latents stand one after
-another behind the noisy ones. 2511 differs in its transformer's configuration alone (``zero_cond_t``: tokens of the
-references are modulated as at time 0).
+It differs from Qwen-Image-Edit by one to three references, each with its original proportions. The text encoder sees
+each reference at about 384 x 384 pixels with a label ("Picture 1:"), independent of the size of its latents. The
+latents of the references follow the noisy latents. 2511 differs only in the configuration of its transformer
+(``zero_cond_t``: tokens of references are modulated as at time 0).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_plus import CONDITION_IMAGE_SIZE, calculate_dimensions
 
-from paco_core.policies.base import Size, sized
-from paco_core.policies.encoded import Condition, by_shapes, in_order, mask_of, shapes_of
+from paco_core.policies.base import Size, sized_name
+from paco_core.policies.encoded import Condition, group_by_shapes, mask_of, shapes_of, ungroup
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.qwen_image_edit import NEGATIVE, QwenImageEditPolicy
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LEAST = 32  # pixels of a side; of a very long picture the pipeline's own rounding makes 0
+MIN_SIDE = 32  # pixels; for very long images, the rounding of the pipeline would return 0
 
 
 class QwenImageEditPlusPolicy(QwenImageEditPolicy):
@@ -31,7 +31,7 @@ class QwenImageEditPlusPolicy(QwenImageEditPolicy):
     family = "qwen_image_edit_plus"
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:  # noqa: ARG002
-        return f"""# Pictures are brought to as many pixels as in training; by the pipeline alone to a million.
+        return f"""# Images are resized to as many pixels as in training; the default is a million.
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 
 plus.VAE_IMAGE_SIZE = {self.reference_area(size)}
@@ -47,58 +47,58 @@ image = pipeline(
 ).images[0]"""
 
     def reference_area(self, size: Size) -> int:
-        """Pixels that a reference is brought to, in its own proportions."""
-        self.check_size(size)
+        """Number of pixels to which a reference is resized, with its original proportions."""
+        self.validate_size(size)
         return size[0] * size[1] if self.reference_size is None else self.reference_size**2
 
-    def seen_at(self, picture: Image, size: Size) -> Size:  # noqa: ARG002
-        return _brought(picture, CONDITION_IMAGE_SIZE)
+    def condition_size_of(self, image: Image, size: Size) -> Size:  # noqa: ARG002
+        return _resized(image, CONDITION_IMAGE_SIZE)
 
-    def seen(self, pictures: Sequence[Image], size: Size) -> Any:
-        """A list: the template gives each picture a number."""
-        return [self.pipeline.image_processor.resize(one, *self.seen_at(one, size)) for one in pictures]
+    def condition_images(self, images: Sequence[Image], size: Size) -> Any:
+        """The references as a list. The template numbers them."""
+        return [self.pipeline.image_processor.resize(image, *self.condition_size_of(image, size)) for image in images]
 
     def _references(
-        self, pictures: Sequence[Sequence[Image]], names: Sequence[Sequence[str]], sizes: Sequence[Sequence[Size]]
+        self, images: Sequence[Sequence[Image]], digests: Sequence[Sequence[str]], sizes: Sequence[Sequence[Size]]
     ) -> list[Tensors]:
-        """Packed latents (tokens, channels) of each prompt's pictures one after another, and their shapes, by size."""
-        cases = [(row, size) for row, own in enumerate(sizes) for size in dict.fromkeys(own)]
-        asked = [
-            (names[row][place], picture, _brought(picture, self.reference_area(size)))
+        """Concatenated packed latents (tokens, channels) of the images of each prompt, and their shapes, by size."""
+        cases = [(row, size) for row, of_row in enumerate(sizes) for size in dict.fromkeys(of_row)]
+        requests = [
+            (digests[row][index], image, _resized(image, self.reference_area(size)))
             for row, size in cases
-            for place, picture in enumerate(pictures[row])
+            for index, image in enumerate(images[row])
         ]
 
         def encode(case: int) -> Tensors:
             with torch.no_grad():
-                return {"tensor": self.latents_of(*asked[case][1:])}
+                return {"tensor": self.latents_of(*requests[case][1:])}
 
-        encoded = iter(self.cached([["reference", name, brought] for name, _, brought in asked], encode))
-        shapes = iter(torch.tensor(self.grid(brought)) for _, _, brought in asked)
-        found: list[Tensors] = [{} for _ in sizes]
+        encoded = iter(self.cached([["reference", digest, resized] for digest, _, resized in requests], encode))
+        shapes = iter(torch.tensor(self.grid(resized)) for _, _, resized in requests)
+        rows: list[Tensors] = [{} for _ in sizes]
         for row, size in cases:
-            name = sized("reference", size)
-            found[row][name] = torch.cat([next(encoded)["tensor"] for _ in pictures[row]])
-            found[row][shapes_of(name)] = torch.stack([next(shapes) for _ in pictures[row]])
-        return found
+            name = sized_name("image_latents", size)
+            rows[row][name] = torch.cat([next(encoded)["tensor"] for _ in images[row]])
+            rows[row][shapes_of(name)] = torch.stack([next(shapes) for _ in images[row]])
+        return rows
 
     def _predict(
         self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size
     ) -> torch.Tensor:
-        """As of one reference; a pass for each shape of references."""
-        reference, text = sized("reference", size), sized(name, size)
-        words = {n: condition.tensors[n] for n in (text, mask_of(text)) if n in condition.tensors}
-        groups, found = by_shapes(condition.tensors[shapes_of(reference)]), []
+        """One transformer pass per group of reference shapes. Returns fp32."""
+        reference, text = sized_name("image_latents", size), sized_name(name, size)
+        prompt_tensors = {n: condition.tensors[n] for n in (text, mask_of(text)) if n in condition.tensors}
+        groups, velocities = group_by_shapes(condition.tensors[shapes_of(reference)]), []
         for shapes, rows in groups.items():
-            given = condition.tensors[reference][rows, : sum(high * wide for high, wide in shapes)]
-            tokens = torch.cat([latents[rows].to(given.dtype), given], dim=1)
-            own = Condition({n: tensor[rows] for n, tensor in words.items()})
+            image_latents = condition.tensors[reference][rows, : sum(height * width for height, width in shapes)]
+            tokens = torch.cat([latents[rows].to(image_latents.dtype), image_latents], dim=1)
+            batch = Condition({n: tensor[rows] for n, tensor in prompt_tensors.items()})
             frames = [(1, *self.grid(size)), *((1, *shape) for shape in shapes)]
-            found.append(self._pass(tokens, sigma, own, text, frames)[:, : latents.shape[1]])
-        return in_order(found, groups.values())
+            velocities.append(self._pass(tokens, sigma, batch, text, frames)[:, : latents.shape[1]])
+        return ungroup(velocities, groups.values())
 
 
-def _brought(picture: Image, area: int) -> Size:
-    """Height and width of a picture of about so many pixels, as the pipeline computes them."""
-    width, height = calculate_dimensions(area, picture.width / picture.height)
-    return max(LEAST, height), max(LEAST, width)
+def _resized(image: Image, area: int) -> Size:
+    """Height and width of an image that is resized to about ``area`` pixels, as the pipeline computes them."""
+    width, height = calculate_dimensions(area, image.width / image.height)
+    return max(MIN_SIDE, height), max(MIN_SIDE, width)

@@ -1,4 +1,4 @@
-"""How many tokens of a prompt a diffusers pipeline takes, known before anything of it is loaded."""
+"""Text windows: the number of tokens of a prompt that a diffusers pipeline reads, without loading the pipeline."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol
 
 from paco_core.io.files import DataError, read_json
 
-#: The most that the ``__call__`` of a class takes as ``max_sequence_length``. Of a class that is not here, the
-#: tokenizers decide: those of CLIP read 77 tokens.
+#: The maximum ``max_sequence_length`` of the ``__call__`` of each class. For other classes, the tokenizer decides: for
+#: example, those of CLIP read 77 tokens.
 WINDOWS = {
     "FluxPipeline": 512,
     "FluxKontextPipeline": 512,
@@ -22,11 +22,11 @@ WINDOWS = {
     "Lumina2Pipeline": 512,
     "KolorsPipeline": 256,
 }
-UNBOUNDED = 1 << 20  # transformers writes 1e30 for a tokenizer that names no window
+UNBOUNDED = 1 << 20  # transformers writes 1e30 for a tokenizer without a window
 
 
-class Reader(Protocol):
-    """A section of ``params.yaml`` that names who reads prompts, and how far."""
+class TextWindow(Protocol):
+    """A section of ``params.yaml`` with a model that reads prompts, and its text window."""
 
     @property
     def model(self) -> str: ...
@@ -34,43 +34,43 @@ class Reader(Protocol):
     def max_sequence_length(self) -> int: ...
 
 
-def refuse_window(key: str, section: Reader, root: Path, pipeline: str | None = None) -> None:
-    """Compare a text window with what the model takes.
+def validate_window(key: str, section: TextWindow, root: Path, pipeline: str | None = None) -> None:
+    """Compare a text window of ``params.yaml`` with the window of the model.
 
     Args:
         key: of the section in ``params.yaml``.
-        section: its model is a folder of the project, or a hub id; of the latter no tokenizer is read.
-        pipeline: class of the model, where it is settled; else its folder names it.
+        section: its model is a folder of the project or a hub id. For a hub id, no tokenizer is read.
+        pipeline: class of the pipeline. None = read it from the folder.
 
     Raises:
-        DataError: when the window is wider, naming the widest.
+        DataError: if the window is larger than that of the model.
     """
-    asked = section.max_sequence_length
-    widest = min(_windows(root / section.model, pipeline), default=asked)
-    if asked > widest:
+    window = section.max_sequence_length
+    largest = min(_windows(root / section.model, pipeline), default=window)
+    if window > largest:
         raise DataError(
-            f"{key}.max_sequence_length: {asked} tokens, but {section.model} takes at most {widest} of a prompt; "
-            f"choose {widest}"
+            f"{key}.max_sequence_length: {window} tokens, but {section.model} reads at most {largest} tokens of a "
+            f"prompt; choose {largest}"
         )
 
 
 def _windows(folder: Path, pipeline: str | None) -> Iterator[int]:
-    """What the class of the pipeline takes, and what its tokenizer does."""
+    """The windows of the class of the pipeline and of its tokenizer."""
     index = folder / "model_index.json"
     parts = read_json(index) if index.is_file() else {}
-    if (known := WINDOWS.get(str(pipeline or parts.get("_class_name")))) is not None:
-        yield known
-    config = folder / (main_tokenizer(parts) or "tokenizer") / "tokenizer_config.json"
+    if (window := WINDOWS.get(str(pipeline or parts.get("_class_name")))) is not None:
+        yield window
+    config = folder / (find_main_tokenizer(parts) or "tokenizer") / "tokenizer_config.json"
     length = read_json(config).get("model_max_length") if config.is_file() else None
     if isinstance(length, int | float) and not isinstance(length, bool) and length < UNBOUNDED:
         yield int(length)
 
 
-def frame_of(pipeline: str, tokenizer: Path) -> tuple[str, str]:
-    """What a pipeline writes before and behind each prompt, and reads within the same window.
+def prompt_frame(pipeline: str, tokenizer: Path) -> tuple[str, str]:
+    """Return the text that a pipeline adds before and after each prompt. Its tokens count within the window.
 
     Args:
-        pipeline: its class.
+        pipeline: class of the pipeline.
         tokenizer: folder of the tokenizer, whose chat template FLUX.2 [klein] uses.
     """
     answer = "<|im_end|>\n<|im_start|>assistant\n"
@@ -83,6 +83,6 @@ def frame_of(pipeline: str, tokenizer: Path) -> tuple[str, str]:
     return "<|im_start|>user\n", answer + "<think>\n\n</think>\n\n" * thinks
 
 
-def main_tokenizer(parts: Iterable[str]) -> str | None:
-    """Which part of a pipeline reads prompts word by word: the last tokenizer. Before it CLIP's, for a summary."""
+def find_main_tokenizer(parts: Iterable[str]) -> str | None:
+    """Return the part of a pipeline that tokenizes prompts: the last tokenizer. Earlier ones are those of CLIP."""
     return max((name for name in parts if name.startswith("tokenizer")), default=None)

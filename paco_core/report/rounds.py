@@ -16,8 +16,8 @@ from paco_core.benchmarks.tables import TABLES, ResultTable, interval, number, r
 from paco_core.config.params_benchmarks import BEFORE as JUDGE_BEFORE
 from paco_core.config.params_benchmarks import REWARD
 from paco_core.io.files import DataError, read_json, read_table
-from paco_core.painting.painted import AFTER, BEFORE
 from paco_core.runtime.stage import skip_reason
+from paco_core.sampling.generated_image import AFTER, BEFORE
 
 if TYPE_CHECKING:
     from paco_core.config.params_benchmarks import T2isParams

@@ -19,9 +19,9 @@ from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.shards import ShardReader
-from paco_core.painting.painted import AFTER, BEFORE
 from paco_core.report.html import Picture
 from paco_core.report.policies import SET_MEASURES, times
+from paco_core.sampling.generated_image import AFTER, BEFORE
 
 if TYPE_CHECKING:
     import pandas as pd

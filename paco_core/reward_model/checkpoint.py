@@ -1,6 +1,6 @@
-"""The state of a reward's training as a checkpoint: adapter, optimiser, log and the best evaluation.
+"""Checkpoints of a reward model's training: adapter, optimizer, log and the best evaluation.
 
-Nothing random is stored: the order of examples is a function of seed and epoch, and nothing else is drawn after the
+No random state is stored: the order of examples is a function of seed and epoch, and nothing else is random after the
 first step.
 """
 
@@ -20,8 +20,15 @@ from paco_core.io.files import digest
 from paco_core.io.pictures import picture_digests
 from paco_core.models.content import content_of
 from paco_core.reward_model.evaluation import RewardEvaluation
-from paco_core.training.checkpoint import Checkpoint, count, damaged, latest, pack, unpack
-from paco_core.training.checkpoint import save as save_checkpoint
+from paco_core.training.checkpoint import (
+    Checkpoint,
+    damaged_checkpoint,
+    load_latest_checkpoint,
+    pack,
+    parse_count,
+    save_checkpoint,
+    unpack,
+)
 from paco_core.training.updates import Updates
 
 if TYPE_CHECKING:
@@ -33,90 +40,97 @@ if TYPE_CHECKING:
 
 @dataclass
 class Best:
-    """The best evaluation so far, and the adapter's weights of then."""
+    """The best evaluation so far, and the weights of the adapter at that epoch."""
 
     epoch: int
-    seen: RewardEvaluation
+    evaluation: RewardEvaluation
     weights: dict[str, torch.Tensor]
 
     @classmethod
-    def from_evaluation(cls, epoch: int, seen: RewardEvaluation, weights: Mapping[str, torch.Tensor]) -> Best:
-        """With a copy of the weights, shaped like them, in host memory."""
-        return cls(epoch, seen, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
+    def from_evaluation(cls, epoch: int, evaluation: RewardEvaluation, weights: Mapping[str, torch.Tensor]) -> Best:
+        """Copies the weights to host memory."""
+        return cls(epoch, evaluation, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
 
-    def put_back(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Give ``weights``, shaped like those of :meth:`from_evaluation`, the values of the best evaluation."""
+    def restore(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy the best weights into ``weights``, which have the shapes of :meth:`from_evaluation`."""
         with torch.no_grad():
             for name, tensor in weights.items():
                 tensor.copy_(self.weights[name])
 
 
 @dataclass
-class Progressed:
-    """How far a run has come."""
+class TrainingProgress:
+    """Progress of a training run."""
 
-    epoch: int = 0  # epochs done
-    within: int = 0  # optimiser steps done in the epoch that has begun
-    step: int = 0  # optimiser steps done in all
+    epoch: int = 0  # finished epochs
+    epoch_step: int = 0  # finished optimizer steps of the current epoch
+    step: int = 0  # finished optimizer steps of all epochs
     log: list[dict[str, float]] = field(default_factory=list)
     best: Best | None = None
 
 
-def save(
+def save_reward_checkpoint(
     folder: Path,
     key: str,
-    done: Progressed,
+    progress: TrainingProgress,
     weights: Mapping[str, torch.Tensor],
     moments: Mapping[str, torch.Tensor],
 ) -> None:
-    """Write the state; ``key`` names what is being trained (parameters, examples, base).
+    """Write a checkpoint.
+
+    Args:
+        key: :func:`reward_training_key` of the training.
+        weights: trained weights by name.
+        moments: state of the optimizer, :meth:`Updates.moments`.
 
     Raises:
-        OSError: when the disk is full, say; the state before it is still good.
+        OSError: for example, if the disk is full. The previous checkpoint is still valid.
     """
     groups = {"weights": weights, "optimizer": moments}
-    notes: dict[str, Any] = {"epoch": done.epoch, "within": done.within, "log": done.log, "best": None}
-    if done.best is not None:
-        groups["best"] = done.best.weights
-        notes["best"] = {"epoch": done.best.epoch, **to_jsonable(done.best.seen)}
-    save_checkpoint(folder, Checkpoint(key, done.step, pack(groups), notes))
+    notes: dict[str, Any] = {"epoch": progress.epoch, "within": progress.epoch_step, "log": progress.log, "best": None}
+    if progress.best is not None:
+        groups["best"] = progress.best.weights
+        notes["best"] = {"epoch": progress.best.epoch, **to_jsonable(progress.best.evaluation)}
+    save_checkpoint(folder, Checkpoint(key, progress.step, pack(groups), notes))
 
 
-def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], updates: Updates) -> Progressed | None:
-    """Load the state, shaped like them, into ``weights`` and their updates; None when there is none for this ``key``.
+def restore_reward_checkpoint(
+    folder: Path, key: str, weights: Mapping[str, torch.Tensor], updates: Updates
+) -> TrainingProgress | None:
+    """Load the newest checkpoint into ``weights`` and their optimizer. None if there is none with this ``key``.
 
     Raises:
-        DataError: when it is damaged, saying how to start afresh.
+        DataError: if it is damaged, with the command to start again.
     """
-    found = latest(folder, key)
-    if found is None:
+    saved = load_latest_checkpoint(folder, key)
+    if saved is None:
         return None
     try:
-        return _restored(found, weights, updates)
+        return _restore(saved, weights, updates)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise damaged(folder / found.name, error) from None
+        raise damaged_checkpoint(folder / saved.name, error) from None
 
 
-def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], updates: Updates) -> Progressed:
-    notes, kept = found.notes, unpack(found.tensors, "best")
-    best = None if notes["best"] is None else _best(notes["best"], {name: kept[name] for name in weights})
-    epoch, within = count(notes["epoch"]), count(notes["within"])
-    done = Progressed(epoch, within, found.done, [dict(row) for row in notes["log"]], best)
-    trained = unpack(found.tensors, "weights")
+def _restore(saved: Checkpoint, weights: Mapping[str, torch.Tensor], updates: Updates) -> TrainingProgress:
+    notes, best_weights = saved.notes, unpack(saved.tensors, "best")
+    best = None if notes["best"] is None else _best(notes["best"], {name: best_weights[name] for name in weights})
+    epoch, epoch_step = parse_count(notes["epoch"]), parse_count(notes["within"])
+    progress = TrainingProgress(epoch, epoch_step, saved.progress, [dict(row) for row in notes["log"]], best)
+    trained = unpack(saved.tensors, "weights")
     with torch.no_grad():
         for name, tensor in weights.items():
             tensor.copy_(trained[name])
-    updates.restore(unpack(found.tensors, "optimizer"))
-    return done
+    updates.restore(unpack(saved.tensors, "optimizer"))
+    return progress
 
 
 def _best(tree: dict[str, Any], weights: dict[str, torch.Tensor]) -> Best:
     values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
     values["scores"] = tuple(math.nan if score is None else score for score in tree["scores"])
-    return Best(count(values.pop("epoch")), RewardEvaluation(**values), weights)
+    return Best(parse_count(values.pop("epoch")), RewardEvaluation(**values), weights)
 
 
-def training_key(
+def reward_training_key(
     params: RewardParams,
     examples: Sequence[Example],
     validation: Sequence[Example],
@@ -124,19 +138,19 @@ def training_key(
     loaded: str,
     code: str,
 ) -> str:
-    """Digest of what a training computes.
+    """Digest of the inputs of a training.
 
-    Depends on, and holds: the parameters but for how it is run; of each training and validation example, in
-    order, its id, question, answer, whether its pictures are ordered, and their pixels; the files of the base (a hub's
-    by commit) and a sample of the weights as loaded; code and libraries. Which device of its kind computes, how many
-    processes and threads move weights by rounding and are left out.
+    Depends on, and contains: the parameters without execution options; id, instruction, answer, order and pixels of
+    each training and validation example, in order; the files of the base (or its hub commit) and a sample of its loaded
+    weights; code and libraries. The device number and the numbers of processes and threads change weights by rounding
+    only and are excluded.
 
-    Validation pairs choose the epoch whose weights are kept, and those of the other epochs are gone: nothing of a
-    training can be gone on with for other validation pairs.
+    Validation pairs decide which epoch is kept. The weights of other epochs are lost, so a training cannot be resumed
+    with other validation pairs.
 
     Args:
         loaded: :func:`paco_core.reward_model.lora.base_digest` of the base.
-        code: digest of the code that trains.
+        code: digest of the training code.
     """
     trained = resolved_section(params)
     trained["device"] = params.device.partition(":")[0]

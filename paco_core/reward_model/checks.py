@@ -1,6 +1,6 @@
-"""Checks on the reward's figures: is the merged model the trained one, and is it better than its base?
+"""Checks of a reward model: the merged model equals the trained one, and it is better than its base.
 
-Each reads a stage's metrics file and is pure; pytest, the command line and Dagster call the same ones.
+Each check reads the metrics file of a stage. pytest, the command line and Dagster call the same checks.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from paco_core.io.files import read_json
 
 @check("ERROR")
 def merged_equals_adapter(metrics: Path) -> CheckFinding:
-    """Base + adapter and the merged folder give the same scores; blocks what follows.
+    """Base + adapter and the merged folder give the same scores. A failure blocks later stages.
 
     Args:
         metrics: metrics file of the stage ``reward_merged``.
     """
     figures = read_json(metrics)
     kind, key = ("held-out", "pairs") if "pairs" in figures else ("drawn", "drawn_pairs")
-    found = {name: math.nan if (value := figures[f"margin.{name}"]) is None else value for name in ("worst", "mean")}
-    bounds = {name: (value, figures[f"margin.{name}_allowed"]) for name, value in found.items()}
+    margins = {name: math.nan if (value := figures[f"margin.{name}"]) is None else value for name in ("worst", "mean")}
+    bounds = {name: (value, figures[f"margin.{name}_allowed"]) for name, value in margins.items()}
     text = ", ".join(f"{name} {value:.2g} (allowed {allowed:g})" for name, (value, allowed) in bounds.items())
     return CheckFinding(
         all(value <= allowed for value, allowed in bounds.values()),
         f"difference of the log-odds of Yes over {figures[key]:.0f} {kind} pairs: {text}",
-        {**found, key: figures[key]},
+        {**margins, key: figures[key]},
     )
 
 
@@ -35,8 +35,8 @@ def merged_equals_adapter(metrics: Path) -> CheckFinding:
 def reward_beats_base(metrics: Path) -> CheckFinding:
     """Training lifted the held-out decision accuracy by more than twice the standard error of the paired gain.
 
-    A reward that training made worse by as much blocks what follows: no GPU hour is spent on its policies. Published
-    weights are skipped where no pairs are at hand to validate them.
+    A reward model that became worse by the same amount blocks later stages, so no GPU time is spent on its policies.
+    The check is skipped for published weights without validation pairs.
 
     Args:
         metrics: metrics file of the stage ``reward_lora``.

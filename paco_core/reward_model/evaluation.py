@@ -1,4 +1,4 @@
-"""What a reward model is worth on labelled pairs: decision, ranking, calibration, symmetry."""
+"""Evaluation of a reward model on labelled pairs: decision, ranking, calibration, symmetry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BINS = 10
 
 @dataclass(frozen=True)
 class RewardEvaluation:
-    """Figures over labelled pairs; NaN where a figure is not defined (one label only, no scored pair)."""
+    """Metrics over labelled pairs. NaN if a metric is not defined (only one label, no scored pair)."""
 
     accuracy: float  # share of pairs whose decision (score > 0.5) is the label
     roc_auc: float
@@ -46,19 +46,19 @@ class RewardEvaluation:
         )
 
 
-#: What a best checkpoint can be chosen by, and whether more of it is better.
+#: Metrics that can select the best checkpoint, and whether higher is better.
 BETTER_WHEN_HIGHER = {"accuracy": True, "roc_auc": True, "calibration_error": False, "position_spread": False}
 
 
 def better(metric: str, new: RewardEvaluation, old: RewardEvaluation | None) -> bool:
-    """Whether ``new`` is at least as good as ``old``, where the later of two equals counts as the better.
+    """Whether ``new`` is at least as good as ``old``.
 
-    "last" prefers every new one. An undefined figure is worse than any other.
+    The metric "last" always prefers ``new``. An undefined value is worse than any other.
     """
     if old is None or metric == "last":
         return True
     sign = 1 if BETTER_WHEN_HIGHER[metric] else -1
-    values = [sign * float(getattr(seen, metric)) for seen in (new, old)]
+    values = [sign * float(getattr(evaluation, metric)) for evaluation in (new, old)]
     a, b = (-math.inf if math.isnan(value) else value for value in values)
     return a >= b
 
@@ -66,20 +66,20 @@ def better(metric: str, new: RewardEvaluation, old: RewardEvaluation | None) -> 
 def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: int = 256) -> RewardEvaluation:
     """Score ``examples``.
 
-    The figures of symmetry and of identical pictures use at most the first ``symmetry_pairs`` whose pictures may stand
-    in either order: an edit turned round, or not made at all, is another question.
+    The metrics of symmetry and identical images use at most the first ``symmetry_pairs`` pairs whose order has no
+    meaning. Edits are excluded, because a swapped edit is a different query.
     """
     either_way = [number for number, example in enumerate(examples) if not example.ordered][:symmetry_pairs]
-    some = [examples[number] for number in either_way]
-    queries = [example.query for example in examples] + [example.swapped for example in some]
-    queries += [PairQuery(e.images[0], e.images[0], e.instruction) for e in some]
+    symmetric = [examples[number] for number in either_way]
+    queries = [example.query for example in examples] + [example.swapped for example in symmetric]
+    queries += [PairQuery(e.images[0], e.images[0], e.instruction) for e in symmetric]
     values = np.array([score.value for score in scorer.score(queries)])
-    scores, swapped, same = np.split(values, [len(examples), len(examples) + len(some)])
+    scores, swapped, identical = np.split(values, [len(examples), len(examples) + len(symmetric)])
     labels = np.array([example.consistent for example in examples])
     valid = ~np.isnan(scores)
     difference = scores[either_way] - swapped
     difference = difference[~np.isnan(difference)]
-    same = same[~np.isnan(same)]
+    identical = identical[~np.isnan(identical)]
     answered, labelled = scores[valid] > 0.5, labels[valid]
     return RewardEvaluation(
         accuracy=_mean(answered == labelled),
@@ -87,7 +87,7 @@ def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: in
         calibration_error=calibration_error(scores[valid], labelled),
         position_bias=_mean(difference),
         position_spread=_mean(np.abs(difference)),
-        identical_score=_mean(same),
+        identical_score=_mean(identical),
         true_yes=int((answered & labelled).sum()),
         false_yes=int((answered & ~labelled).sum()),
         true_no=int((~answered & ~labelled).sum()),
@@ -119,9 +119,9 @@ def accuracy_gain(before: RewardEvaluation, after: RewardEvaluation, examples: S
 
 
 def most_wrong(examples: Sequence[Example], scores: Sequence[float], count: int = 10) -> list[tuple[Example, float]]:
-    """The pairs whose score is furthest from their label, worst first, where it is on the wrong side of 0.5."""
-    both = zip(examples, scores, strict=True)
-    wrong = [(e, s) for e, s in both if not math.isnan(s) and (s > 0.5) != e.consistent]
+    """The misclassified pairs whose score is furthest from their label, worst first."""
+    scored = zip(examples, scores, strict=True)
+    wrong = [(e, s) for e, s in scored if not math.isnan(s) and (s > 0.5) != e.consistent]
     return sorted(wrong, key=lambda pair: (-abs(pair[1] - pair[0].consistent), pair[0].id))[:count]
 
 
@@ -164,8 +164,8 @@ SIDE, GAP, CAPTION = 224, 8, 44  # pixels
 PAPER, INK = (255, 255, 255), (32, 32, 36)
 
 
-def mistake(example: Example, score: float) -> Image.Image:
-    """Both pictures of a pair side by side, its label and score below."""
+def draw_mistake(example: Example, score: float) -> Image.Image:
+    """Image of a pair: both images side by side, label and score below."""
     sheet = Image.new("RGB", (2 * SIDE + 3 * GAP, SIDE + 2 * GAP + CAPTION), PAPER)
     for number, image in enumerate(example.images):
         scale = SIDE / max(image.size)

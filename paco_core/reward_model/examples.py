@@ -1,4 +1,4 @@
-"""Training examples of the pairwise reward: two panels, a question, and the answer to learn."""
+"""Training examples of the pairwise reward model: two images, an instruction, and the target answer."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from PIL import Image
 
 COLUMNS = ("pair_id", "theme", "first", "second", "label", "answer")
-EDIT_TEMPLATE = "edit_consistency"  # of an editing pair that names no question
+EDIT_TEMPLATE = "edit_consistency"  # default of editing pairs
 EDIT_TEMPLATES = (EDIT_TEMPLATE, "edit_following")
 
 
 @dataclass(frozen=True)
 class Example:
-    """One pair and its answer, which begins with "Yes." or "No.": the first token that is trained is the one scored."""
+    """A pair and its answer, which begins with "Yes." or "No.". The first trained token is the scored token."""
 
     id: str
     images: tuple[Image.Image, Image.Image]
     instruction: str
     answer: str
-    ordered: bool = False  # the pictures are an original and its edit; else the question is the same either way
+    ordered: bool = False  # original and edit; otherwise the order of the images has no meaning
 
     def __post_init__(self) -> None:
         if not opening(self.answer) or normalised(self.answer) != self.answer.rstrip():
-            raise DataError(f"pair {self.id}: its answer must begin with Yes. or No., it is {self.answer[:40]!r}")
+            raise DataError(f"pair {self.id}: its answer must begin with Yes. or No., but it is {self.answer[:40]!r}")
 
     @property
     def consistent(self) -> bool:
@@ -59,23 +59,22 @@ def read_examples(
     """Examples of a table of labelled pairs with answers (columns :data:`COLUMNS`).
 
     Args:
-        panel: gives the picture of a panel reference.
-        template: name of the instruction template; ``theme`` reads the column of that name, and a pair whose theme is
-            empty, as imported ones may be, is asked the plain question. An editing pair,
-            which has an ``instruction`` of its own, is asked what its column ``question`` names (one of
-            :data:`EDIT_TEMPLATES`; the first where it names none).
-        answers: "reasons" as they stand in the table, or the "decision" alone ("Yes." or "No.").
-        none_allowed: whether the table may be empty, as it may where published weights are used.
+        panel: returns the image of a panel reference.
+        template: name of the instruction template. ``theme`` reads the column ``theme``, and an empty theme uses the
+            template ``plain``. An editing pair has an ``instruction``, and its column ``question`` contains one of
+            :data:`EDIT_TEMPLATES` (default: the first).
+        answers: "reasons" = the answers of the table, "decision" = "Yes." or "No." only.
+        none_allowed: whether the table may be empty, for example for published weights.
 
     Raises:
-        DataError: naming the table and the pair, when it cannot be read, a column is missing, a label is neither
-            Yes nor No, an answer contradicts its label, or a picture is missing.
+        DataError: with the table and the pair, if it cannot be read, a column is missing, a label is neither Yes nor
+            No, an answer contradicts its label, or an image is missing.
     """
     frame = read_table(table, require=COLUMNS)
     frame = frame.reindex(columns=[*COLUMNS, "instruction", "question"])
-    once = cache(panel)  # pictures in several pairs are held once
+    load = cache(panel)  # images of several pairs are in memory once
     examples = []
-    for pair_id, theme, first, second, label, answer, edit, asked in frame.itertuples(index=False):
+    for pair_id, theme, first, second, label, answer, edit, edit_template in frame.itertuples(index=False):
         if label not in (YES, NO):
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
         if not isinstance(answer, str):
@@ -84,31 +83,31 @@ def read_examples(
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r} ({cause})")
         try:
             if isinstance(edit, str):
-                question = asked if isinstance(asked, str) else EDIT_TEMPLATE
+                question = edit_template if isinstance(edit_template, str) else EDIT_TEMPLATE
                 if question not in EDIT_TEMPLATES:
                     raise DataError(f"question {question!r} is not one of {', '.join(EDIT_TEMPLATES)}")
                 instruction = render(question, instruction=edit)
             else:
                 instruction = pair_question(template, theme) if isinstance(theme, str) else render(template)
-            images = (once(first), once(second))
+            images = (load(first), load(second))
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None
         text = f"{label}." if answers == "decision" else normalised(answer)
         examples.append(Example(str(pair_id), images, instruction, text, ordered=isinstance(edit, str)))
     if not examples and not none_allowed:
         raise DataError(
-            f"{table}: holds no pair, and reward.source 'train' needs some: rank grids (grids.seeds, "
-            "annotations.source), name a folder of pairs (pairs.imported), or use published weights (reward.source: "
+            f"{table}: contains no pairs, but reward.source 'train' needs some: rank grids (grids.seeds, "
+            "annotations.source), set a folder of pairs (pairs.imported), or use published weights (reward.source: "
             "merged or adapter)"
         )
     return examples
 
 
-def require_both_labels(examples: Sequence[Example], name: str) -> None:
-    """Refuse a training set with one answer only: nothing can be learnt from it.
+def validate_labels(examples: Sequence[Example], name: str) -> None:
+    """Validate that a training set contains both answers.
 
     Raises:
-        DataError: naming the set and the counts.
+        DataError: if it contains one answer only.
     """
     yes = sum(example.consistent for example in examples)
     if yes in (0, len(examples)):

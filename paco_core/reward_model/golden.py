@@ -1,10 +1,10 @@
-"""Golden pairs: a few images, questions and expected scores that travel with a merged reward model.
+"""Golden pairs: a few queries with expected scores in the folder of a merged reward model.
 
-A server of the model is asked about them first: if it answers otherwise, it serves something else. Two runs of one
-model may differ in the log-odds of Yes, within bounds by number format.
+A new server must return these scores. Otherwise it serves a different model. Two runs of one model may differ in the
+log-odds of Yes, within bounds by number format.
 
-Half precision needs them wide. In bfloat16 a logit between 16 and 32 moves in steps of 0.125, a merge rounds each
-weight, and engines add up in their own order. In a random Qwen2 tower of 24 layers (logits to 32, a LoRA of rank 32 at
+Half precision needs wide bounds. In bfloat16, a logit between 16 and 32 has steps of 0.125, a merge rounds each weight,
+and engines sum in different orders. In a random Qwen2 tower of 24 layers (logits to 32, a LoRA of rank 32 at
 2% of each weight's norm, 48 questions) merging the adapter moved the log-odds by 0.86 at most and 0.22 on average, in
 one of 14 wider layers by 0.99 and 0.32; leaving it out by 3.3 to 3.6 at most and 0.85 to 1.4 on average. vLLM and
 transformers differ by up to 0.32 in a log-probability (vllm-project/vllm#18352), so by up to 0.64 in log-odds.
@@ -27,26 +27,26 @@ from paco_core.io.pictures import read_image
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer, Score
 
-#: Scores nearer to 0 or 1 count as this: servers list the likeliest tokens alone, and no decision hangs on the rest.
+#: Scores are clipped to this distance from 0 and 1, because servers list the most likely tokens only.
 CERTAIN = 1e-4
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What two runs may differ by in the margin of one pair, and on average over pairs."""
+    """Maximum difference of two runs in the margin of one pair, and on average over pairs."""
 
     worst: float
     mean: float
 
 
-#: Of the written folder against base + adapter, by one engine in one format.
+#: Bounds of the merged folder against base + adapter, with one engine and number format.
 MERGED = {"float32": Bounds(2e-4, 1e-4), "bfloat16": Bounds(1.5, 0.5)}
-#: Of a server, which may be another engine, against the scores that the folder was written with.
+#: Bounds of a server, possibly with another engine, against the golden scores of the folder.
 SERVED = {"float32": Bounds(0.1, 0.05), "bfloat16": Bounds(1.5, 0.5)}
 
 
-def served(*dtypes: str) -> Bounds:
-    """The bounds of a server, where the folder was written and is served in these formats (``auto``: any)."""
+def served_bounds(*dtypes: str) -> Bounds:
+    """The bounds of a server. ``dtypes``: number formats of the golden scores and of the server (``auto``: any)."""
     return SERVED["float32" if set(dtypes) == {"float32"} else "bfloat16"]
 
 
@@ -58,14 +58,14 @@ def margin(score: float) -> float:
 
 @dataclass(frozen=True)
 class MarginAgreement:
-    """How far two runs' margins of the same pairs lie apart."""
+    """Differences of two runs in the margins of the same pairs."""
 
     differences: tuple[float, ...]
     bounds: Bounds
 
     @property
     def worst(self) -> float:
-        return float(np.max(self.differences))  # NaN where a pair has no score
+        return float(np.max(self.differences))  # NaN if a pair has no score
 
     @property
     def mean(self) -> float:
@@ -73,7 +73,7 @@ class MarginAgreement:
 
     @property
     def holds(self) -> bool:
-        """Within both bounds; False where a pair has no score."""
+        """Whether both bounds hold. False if a pair has no score."""
         return self.worst <= self.bounds.worst and self.mean <= self.bounds.mean
 
     def __str__(self) -> str:
@@ -83,47 +83,48 @@ class MarginAgreement:
         )
 
 
-def compare(expected: Sequence[float], scores: Sequence[float], bounds: Bounds) -> MarginAgreement:
-    """Compare two runs' scores of the same pairs, in order."""
+def compare_margins(expected: Sequence[float], scores: Sequence[float], bounds: Bounds) -> MarginAgreement:
+    """Compare the scores of two runs for the same pairs, in order."""
     pairs = zip(expected, scores, strict=True)
     return MarginAgreement(tuple(abs(margin(after) - margin(before)) for before, after in pairs), bounds)
 
 
 FILE, FOLDER = "golden.json", "golden"
-CLEAR = 0.95  # score of a match that nobody doubts
+CLEAR = 0.95  # score of a clear match
 
 
 @dataclass(frozen=True)
 class Golden:
-    """A question, its pictures, and the score that the model gives."""
+    """A query and the score of the model."""
 
     query: PairQuery
     score: float
-    dtype: str  # in which the score was computed
+    dtype: str  # number format of the score
 
 
 def choose_golden(
     queries: Sequence[PairQuery], scores: Sequence[Score], consistent: Sequence[bool | None], count: int
 ) -> list[int]:
-    """Numbers of the pairs to keep as golden ones: in turns a clear match and a clear mismatch.
+    """Choose golden pairs: indices of clear matches and clear mismatches, alternating.
 
-    Clear is a score near :data:`CLEAR`, and no more extreme one: half precision rounds large log-odds coarsely, and
-    servers in such a format are checked, too.
+    A clear pair has a score near :data:`CLEAR`. More extreme scores are avoided, because half precision rounds large
+    log-odds coarsely and servers with half precision are checked too.
 
     Args:
-        consistent: the label of each pair; None where it has none, and its score says on which side it is.
+        consistent: label of each pair. If it is None, the score decides.
+        count: maximum number of pairs.
     """
     read = [number for number, score in enumerate(scores) if not score.failed]
     sides: list[list[int]] = []
     for yes, target in ((True, CLEAR), (False, 1 - CLEAR)):
-        mine = [n for n in read if (scores[n].value >= 0.5 if consistent[n] is None else consistent[n]) == yes]
-        sides.append(sorted(mine, key=lambda n, target=target: abs(scores[n].value - target)))  # type: ignore[misc]
+        candidates = [n for n in read if (scores[n].value >= 0.5 if consistent[n] is None else consistent[n]) == yes]
+        sides.append(sorted(candidates, key=lambda n, target=target: abs(scores[n].value - target)))  # type: ignore[misc]
     turns = [number for pair in zip_longest(*sides) for number in pair if number is not None]
     return turns[: min(count, len(queries))]
 
 
 def write_golden(folder: Path, queries: Sequence[PairQuery], scores: Sequence[Score], dtype: str) -> None:
-    """Write ``golden.json`` and the pictures it names (PNG) into a model folder; scores were computed in ``dtype``."""
+    """Write ``golden.json`` and its images (PNG) into a model folder. ``dtype``: number format of the scores."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     pairs = []
     for number, (query, score) in enumerate(zip(queries, scores, strict=True)):
@@ -138,7 +139,7 @@ def read_golden(folder: Path) -> list[Golden]:
     """The golden pairs of a model folder.
 
     Raises:
-        DataError: when the file is missing or damaged, or names a picture that is not there.
+        DataError: if the file or an image is missing or damaged.
     """
     path = folder / FILE
     content = read_json(path)
@@ -148,13 +149,15 @@ def read_golden(folder: Path) -> list[Golden]:
     except DataError:
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not what `dvc repro reward_merged` writes ({error!r}); run it") from None
+        raise DataError(
+            f"{path}: not in the format of `dvc repro reward_merged` ({error!r}); run this command"
+        ) from None
 
 
-def agreement(golden: Sequence[Golden], scores: Sequence[Score], dtype: str) -> tuple[MarginAgreement, str]:
-    """How far scores that a model gives now, in ``dtype``, lie from those it was written with; each pair in words."""
-    bounds = served(dtype, *{pair.dtype for pair in golden})
-    margins = compare([pair.score for pair in golden], [score.value for score in scores], bounds)
+def golden_agreement(golden: Sequence[Golden], scores: Sequence[Score], dtype: str) -> tuple[MarginAgreement, str]:
+    """Compare current scores in ``dtype`` with the golden scores. Also returns a description of each pair."""
+    bounds = served_bounds(dtype, *{pair.dtype for pair in golden})
+    margins = compare_margins([pair.score for pair in golden], [score.value for score in scores], bounds)
     pairs = "; ".join(
         f"pair {number} {score.cause or f'{score.value:.4f}'}, expected {pair.score:.4f}"
         for number, (pair, score) in enumerate(zip(golden, scores, strict=True))
@@ -162,23 +165,22 @@ def agreement(golden: Sequence[Golden], scores: Sequence[Score], dtype: str) -> 
     return margins, pairs
 
 
-def ask_golden(folder: Path, scorer: PairScorer, dtype: str) -> None:
-    """Ask a model that was loaded from ``folder`` about its golden pairs, where it has any.
+def validate_golden(folder: Path, scorer: PairScorer, dtype: str) -> None:
+    """Validate the scores of a model for the golden pairs of its ``folder``, if it has any.
 
     Raises:
-        DataError: when it answers otherwise than its number format explains: its files are not those it was written
-            with.
+        DataError: if the scores differ by more than the bounds of the number format.
     """
     if not (folder / FILE).is_file():
         return
     golden = read_golden(folder)
-    margins, pairs = agreement(golden, scorer.score([pair.query for pair in golden]), dtype)
+    margins, pairs = golden_agreement(golden, scorer.score([pair.query for pair in golden]), dtype)
     if not margins.holds:
         raise DataError(
-            f"{folder}: the model does not give the golden scores that it was written with: {pairs}; {margins}; "
+            f"{folder}: the model does not return its golden scores: {pairs}; {margins}; "
             "compare its weights, config.json, tokenizer.json, chat_template.jinja and processor_config.json with "
-            "those of the complete model: one of them is damaged or another one; run `dvc repro reward_merged`, or "
-            "copy it again"
+            "those of the complete model, because one of them is damaged or different; run `dvc repro reward_merged`, "
+            "or copy it again"
         )
 
 

@@ -1,7 +1,7 @@
-"""The questions a reward model is asked. One function renders them for training, scoring and benchmarks.
+"""Instruction templates of the reward model, for training, scoring and benchmarks.
 
-The wording is interface: released weights answer only to the strings they were trained on
-(PaCo-RL, arXiv 2512.04784; " and "/" or " differ between templates as they do there).
+The wording is an interface, because released weights were trained on these strings (PaCo-RL, arXiv 2512.04784). " and "
+and " or " differ between templates as in the release.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = (
     "Do the two images maintain consistency in terms of style, logic and identity? "
     'Answer "Yes" and "No" first, and then provide detailed reasons.'
 )
-_MARKED = "<img1>: <image><img2>: <image>"  # <image>: where a picture stands; where it is missing, both come first
+_MARKED = "<img1>: <image><img2>: <image>"  # <image>: place of an image; without it, both images come first
 TEMPLATES: dict[str, str] = {
     "theme": (
         'Given two subfigures generated based on the theme: "{theme}", do the two images maintain '
@@ -43,7 +43,7 @@ TEMPLATES: dict[str, str] = {
     ),
     "edit_consistency": _COMPARE,
     "edit_following": _FOLLOW,
-    # Of an edit with several references, about each beside the one that is edited: no released weights know it.
+    # For each further reference of an edit. No released weights were trained on it.
     "edit_reference": (
         "Compare the edited image (second) with reference image {number} of its instruction (first). "
         "Instruction: '{instruction}'. Does the edited image show what the instruction takes from this reference, "
@@ -87,40 +87,40 @@ def render(
     instruction: str | None = None,
     number: int | None = None,
 ) -> str:
-    """The instruction text of a template; values that the template does not use are ignored.
+    """Render the instruction of a template. Values that the template does not use are ignored.
 
     Raises:
-        DataError: when the template does not exist, or the value that it needs is missing, empty, or contains a mark
-            of a template (:func:`validate_marks`).
+        DataError: if the template does not exist, or a required value is missing, empty, or contains a special token
+            (:func:`validate_marks`).
     """
     if template not in TEMPLATES:
         raise DataError(
             f"instruction template {template!r} does not exist; {meant(template, TEMPLATES)}"
             f"there are {', '.join(TEMPLATES)}"
         )
-    given = {
+    values = {
         "theme": theme, "criterion": criterion, "instruction": instruction,
         "number": None if number is None else str(number),
     }  # fmt: skip
     text = TEMPLATES[template]
     for field in _fields(text):
-        if not (given[field] or "").strip():
+        if not (values[field] or "").strip():
             raise DataError(f"instruction template {template!r} needs {field}=, which is missing or empty")
         try:
-            validate_marks(str(given[field]))
+            validate_marks(str(values[field]))
         except ValueError as error:
-            raise DataError(f"{field} {str(given[field])[:60]!r} {error}") from None
-        text = text.replace("{" + field + "}", str(given[field]))
+            raise DataError(f"{field} {str(values[field])[:60]!r} {error}") from None
+        text = text.replace("{" + field + "}", str(values[field]))
     return text
 
 
 def question(theme: str | None) -> str:
-    """What a person's pair is asked, with or without a theme: by `paco score` and :class:`paco_core.Judge`."""
+    """The instruction for a pair with or without a theme, in `paco score` and :class:`paco_core.Judge`."""
     return pair_question("theme", theme)
 
 
 def pair_question(template: str, theme: str | None) -> str:
-    """What a pair is asked by a template; a pair without a theme, by one that quotes a theme, is asked plainly.
+    """The instruction for a pair. If the template needs a theme and there is none, the template is ``plain``.
 
     Raises:
         DataError: as :func:`render`.
@@ -130,12 +130,12 @@ def pair_question(template: str, theme: str | None) -> str:
 
 
 def chat(processor: Any, rendered: str, images: int = 2) -> str:
-    """The text in the processor's chat form: one user turn, up to where the answer begins.
+    """Render an instruction in the processor's chat template: one user turn, up to the beginning of the answer.
 
-    Pictures come first, but where the template puts them behind marks.
+    Images are first, unless the instruction marks their places.
 
     Raises:
-        DataError: when the chat template of the model's folder cannot be rendered.
+        DataError: if the chat template of the model's folder cannot be rendered.
     """
     picture = {"type": "image"}
     content: list[dict[str, str]] = [picture] * images + [{"type": "text", "text": rendered}]
@@ -146,8 +146,8 @@ def chat(processor: Any, rendered: str, images: int = 2) -> str:
     try:
         return str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # a template is a program: it may raise anything
-        whose = getattr(getattr(processor, "tokenizer", None), "name_or_path", "") or "the model"
+        model = getattr(getattr(processor, "tokenizer", None), "name_or_path", "") or "the model"
         raise DataError(
-            f"{whose}: its chat template cannot be rendered ({type(error).__name__}: {str(error)[:200]}); replace "
+            f"{model}: its chat template cannot be rendered ({type(error).__name__}: {str(error)[:200]}); replace "
             "chat_template.jinja by the one of Qwen2.5-VL"
         ) from None

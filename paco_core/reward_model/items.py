@@ -1,4 +1,4 @@
-"""Examples as tokens, and the loss of a batch of them in one forward."""
+"""Tokenized examples, and the loss of a batch of them in one forward pass."""
 
 from __future__ import annotations
 
@@ -20,52 +20,55 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Item:
-    """An example as tokens; its pictures are encoded, or found in the cache, when its turn comes."""
+class TokenizedExample:
+    """A tokenized example. Its images are encoded, or read from the cache, in the forward pass."""
 
     images: tuple[Image.Image, Image.Image]
     prompt: Prompt
-    answer: torch.Tensor  # int64 (n,), the closing token included
-    swapped_prompt: Prompt | None = None  # for the pictures in the other order; None where the order has a meaning
+    answer: torch.Tensor  # int64 (n,), including the closing token
+    swapped_prompt: Prompt | None = None  # for the swapped images; None if their order has a meaning
 
     @property
     def length(self) -> int:
         return len(self.prompt.ids) + len(self.answer)
 
-    def swapped(self) -> Item:
-        """The same question about the pictures in the other order, where that is the same question."""
+    def swapped(self) -> TokenizedExample:
+        """The example with swapped images, or the same example if their order has a meaning."""
         if self.swapped_prompt is None:
             return self
         first, second = self.images
-        return Item((second, first), self.swapped_prompt, self.answer, self.prompt)
+        return TokenizedExample((second, first), self.swapped_prompt, self.answer, self.prompt)
 
 
-def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = False, newline: bool = False) -> list[Item]:
-    """Items in the order of the examples; pictures are not encoded here, only measured.
+def tokenize_examples(
+    network: Network, examples: Sequence[Example], *, swap: bool = False, newline: bool = False
+) -> list[TokenizedExample]:
+    """Tokenize examples, in their order. Images are not encoded.
 
-    With ``swap``, items whose pictures may stand in either order know both. With ``newline``, the newline that the
-    chat form puts behind the closing token is learnt, too.
+    Args:
+        swap: whether to tokenize both orders of the images, if their order has no meaning.
+        newline: whether to train the newline that the chat template adds after the closing token.
 
     Raises:
-        DataError: naming the pair that the model cannot read.
+        DataError: with the pair that the model cannot read.
     """
     items = []
     for example in examples:
         try:
             answer = answer_ids(network, example.answer, newline=newline)
             prompt = network.question(example.query, len(answer))
-            turned = network.question(example.swapped, len(answer)) if swap and not example.ordered else None
+            swapped = network.question(example.swapped, len(answer)) if swap and not example.ordered else None
         except DataError as error:
             raise DataError(f"pair {example.id}: {error}") from None
-        items.append(Item(example.images, prompt, answer, turned))
+        items.append(TokenizedExample(example.images, prompt, answer, swapped))
     return items
 
 
 def answer_ids(network: Network, answer: str, *, newline: bool = False) -> torch.Tensor:
-    """Tokens of an answer with the closing token, and the newline behind it on request; int64 (n,).
+    """Tokens of an answer with the closing token and, with ``newline``, the newline after it; int64 (n,).
 
     Raises:
-        DataError: when the answer contains a mark of the chat template.
+        DataError: if the answer contains a special token.
     """
     tokenizer = network.processor.tokenizer
     validate_tokens(tokenizer, answer)
@@ -73,8 +76,8 @@ def answer_ids(network: Network, answer: str, *, newline: bool = False) -> torch
     return torch.tensor([*ids, *(tokenizer("\n", add_special_tokens=False)["input_ids"] if newline else [])])
 
 
-def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = False) -> list[TokenRow]:
-    """Items with the features of their pictures: cached ones, or with gradients where the tower is trained."""
+def rows_of(network: Network, items: Sequence[TokenizedExample], *, trained_vision: bool = False) -> list[TokenRow]:
+    """Examples with the features of their images: cached, or with gradients if the vision tower is trained."""
     images = [image for item in items for image in item.images]
     visuals = network.differentiable_features(images) if trained_vision else network.cached_features(images)
     return [
@@ -84,7 +87,7 @@ def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = F
 
 
 def answers_of(rows: Sequence[TokenRow], device: torch.device) -> BatchAnswers:
-    """Where the answer tokens of right-padded rows are predicted."""
+    """Positions and targets of the answer tokens of right-padded rows."""
     tokens = [row.answer for row in rows]
     counts = torch.tensor([0 if answer is None else len(answer) for answer in tokens])
     starts = torch.tensor([len(row.prompt.ids) for row in rows])
@@ -96,20 +99,25 @@ def answers_of(rows: Sequence[TokenRow], device: torch.device) -> BatchAnswers:
 
 
 def answer_module(network: Network, wrapped: Any, kind: LossKind, alpha: float, *, trained_vision: bool = False) -> Any:
-    """A module from items to the loss of each, float32 (items,); ``wrapped`` is the model with its adapter.
+    """Build a module that maps examples to their losses, float32 (examples,).
+
+    Args:
+        wrapped: the model with its adapter.
+        alpha: share of the decision token in the loss.
+        trained_vision: whether the vision tower is trained.
 
     Only answer positions go through the language-model head: logits are (answer tokens, vocabulary), never
     (rows, length, vocabulary).
     """
 
     class AnswerLoss(nn.Module):
-        """One forward, so that distributed wrappers see every use of the weights."""
+        """One forward pass, because distributed wrappers must see every use of the weights."""
 
         def __init__(self) -> None:
             super().__init__()
             self.wrapped = wrapped
 
-        def forward(self, items: Sequence[Item]) -> torch.Tensor:
+        def forward(self, items: Sequence[TokenizedExample]) -> torch.Tensor:
             rows = rows_of(network, items, trained_vision=trained_vision)
             answers = answers_of(rows, network.device)
             logits = network.model.lm_head(network.states(rows, answers.row, answers.position))

@@ -1,4 +1,4 @@
-"""LoRA on the language model of a Qwen2.5-VL: attach, save, load onto its base."""
+"""LoRA adapters on the language model of a Qwen2.5-VL: attach, save and load."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from paco_core.config.params import LoraParams
 
 LANGUAGE, VISION = "model.language_model.", "model.visual.blocks."
-BASE = "base.json"  # what an adapter that was trained here knows of its base
+BASE = "base.json"  # digest of the base, in adapters that this project trains
 SAMPLED_ROWS = 16
-#: transformers 5 moved the towers of Qwen2.5-VL; adapters trained before it name the old places.
+#: transformers 5 moved the towers of Qwen2.5-VL; older adapters contain the old names.
 MOVED = {"model.layers.": "model.language_model.layers.", "visual.": "model.visual."}
 
 
 def target_pattern(model: torch.nn.Module, targets: Sequence[str], *, trained_vision: bool = False) -> str:
     """Regular expression of the language model's linear layers whose names end in one of ``targets``.
 
-    The vision tower has layers of the same names; they are left out, unless ``trained_vision``: then all
-    linear layers of the tower's blocks are meant too, whatever their names.
+    The vision tower has layers of the same names, which are excluded. With ``trained_vision``, all linear layers of the
+    tower's blocks match too.
 
     Raises:
-        DataError: naming a target that matches no linear layer of the language model, and those there are.
+        DataError: if a target matches no linear layer of the language model. The error lists the layers.
     """
     names = linear_names(model, LANGUAGE)
     for target in targets:
         if not any(name.endswith(f".{target}") for name in names):
-            known = sorted({name.rsplit(".", 1)[-1] for name in names})
+            tails = sorted({name.rsplit(".", 1)[-1] for name in names})
             raise DataError(
                 f"reward.lora.targets: {target!r} matches no linear layer of the language model; "
-                f"there are {', '.join(known)}"
+                f"there are {', '.join(tails)}"
             )
     pattern = rf"{re.escape(LANGUAGE)}.*\.({'|'.join(re.escape(target) for target in targets)})"
     if not trained_vision:
@@ -57,8 +57,8 @@ def linear_names(model: torch.nn.Module, prefix: str) -> list[str]:
     return [name for name, module in modules if isinstance(module, torch.nn.Linear) and name.startswith(prefix)]
 
 
-def attach(model: Any, lora: LoraParams, base: str, seed: int, *, trained_vision: bool = False) -> Any:
-    """Wrap ``model`` in a fresh adapter drawn from ``seed``; adapter weights are float32 and alone trainable.
+def attach_lora(model: Any, lora: LoraParams, base: str, seed: int, *, trained_vision: bool = False) -> Any:
+    """Attach a new adapter to ``model``, initialized from ``seed``. Only its weights, in float32, are trainable.
 
     ``base`` is recorded in the adapter's config as the model it belongs to.
 
@@ -79,7 +79,7 @@ def attach(model: Any, lora: LoraParams, base: str, seed: int, *, trained_vision
 
 
 def base_digest(model: Any) -> str:
-    """Tells bases of one shape apart, whatever number format they are loaded in: from a sample of the weights."""
+    """Digest of a sample of the weights. It identifies a base for every number format."""
     layers = model.model.language_model.layers
     sampled = (model.lm_head, layers[0].self_attn.q_proj, layers[-1].self_attn.v_proj, layers[-1].mlp.down_proj)
     digest = hashlib.md5(usedforsecurity=False)
@@ -89,57 +89,57 @@ def base_digest(model: Any) -> str:
     return digest.hexdigest()
 
 
-def save(wrapped: Any, folder: Path, base: str) -> None:
-    """Write the adapter (config and safetensors) to ``folder``, and the :func:`base_digest` of its base.
+def save_lora(wrapped: Any, folder: Path, base: str) -> None:
+    """Write the adapter (config and safetensors) to ``folder``. ``base``: :func:`base_digest` of its base.
 
     Raises:
-        RuntimeError: when the file does not hold each trained tensor.
+        RuntimeError: if the file does not contain every trained tensor.
     """
     wrapped.save_pretrained(folder, safe_serialization=True)
     with safe_open(folder / WEIGHTS, framework="pt") as stored:
-        written, trained = len(list(stored.keys())), len(tensors(wrapped))
+        written, trained = len(list(stored.keys())), len(lora_tensors(wrapped))
     if written != trained:
-        raise RuntimeError(f"{folder / WEIGHTS}: {written} tensors were saved of {trained} that are trained")
+        raise RuntimeError(f"{folder / WEIGHTS}: {written} of {trained} trained tensors were saved")
     write_json(folder / BASE, {"weights": base})
     (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
 
 
-def tensors(wrapped: Any) -> dict[str, torch.Tensor]:
+def lora_tensors(wrapped: Any) -> dict[str, torch.Tensor]:
     """The adapter's trainable tensors by name, (rank, in) and (out, rank)."""
     return {name: value for name, value in wrapped.named_parameters() if value.requires_grad}
 
 
-def load(model: Any, adapter: Path) -> Any:
-    """Put a saved adapter onto ``model``, frozen, by :func:`paco_core.adapters.reader.read`.
+def load_lora(model: Any, adapter: Path) -> Any:
+    """Load an adapter onto ``model``, frozen, by :func:`paco_core.adapters.reader.read`.
 
     Raises:
-        DataError: when the folder is no adapter or is damaged, or does not belong on this model: its tensors or
-            settings name other layers or shapes, or it was made for other weights, where it knows those of its base.
+        DataError: if the folder is not a valid adapter, or belongs to another model: its layers or shapes differ, or
+            the digest of its base does.
     """
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
-            raise DataError(f"{adapter}: no adapter there ({name} is missing); run `dvc repro reward_lora`")
+            raise DataError(f"{adapter}: there is no adapter ({name} is missing); run `dvc repro reward_lora`")
     layers = read(adapter / WEIGHTS, {"model": AdaptedModel(model, [_older_names(model)])})["model"]
-    _refuse_other_weights(model, adapter)
+    _validate_base_digest(model, adapter)
     wrapped = get_peft_model(model, settings_of(layers))
     fill(model, layers, "default")
     return wrapped.eval()
 
 
 def _older_names(model: torch.nn.Module) -> Vocabulary:
-    """The layers as transformers called them before version 5, by which published adapters name them."""
-    found = {}
+    """Names of the layers before transformers 5, which published adapters use."""
+    names = {}
     for name in own_names(model):
         for older, place in MOVED.items():
             if name.startswith(place):
-                found[older + name.removeprefix(place)] = name
-    return renamed(model, found)
+                names[older + name.removeprefix(place)] = name
+    return renamed(model, names)
 
 
-def _refuse_other_weights(model: Any, adapter: Path) -> None:
+def _validate_base_digest(model: Any, adapter: Path) -> None:
     if (adapter / BASE).is_file() and read_json(adapter / BASE)["weights"] != base_digest(model):
         owner = read_json(adapter / CONFIG).get("base_model_name_or_path")
         raise DataError(
-            f"{adapter}: made for other weights than this model's, of the same shape: for those that {owner} had when "
-            "it was trained; name that base in reward.base, or train again"
+            f"{adapter}: trained on other weights of the same shape: those of {owner} at that time; set "
+            "reward.base to that base, or train again"
         )

@@ -1,17 +1,18 @@
-"""The answer loss: cross-entropy over answer tokens, in which the decision token holds a chosen share.
+"""The answer loss: cross-entropy over answer tokens, with a fixed share for the decision token.
 
 For an answer y_0 .. y_{n-1} (y_0 is "Yes" or "No", the last is the closing token), per example:
 
     weighted  -[alpha log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: -log p(y_0)
-              (PaCo-RL, arXiv 2512.04784): y_0 holds the share alpha whatever the length
+              (PaCo-RL, arXiv 2512.04784): y_0 has the share alpha for any length
     legacy    -[alpha/n log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: nothing (below)
-              as the released weights were trained (SFT trainer of PaCo-Reward's code): y_0 holds about alpha/n
+              as the released weights were trained (SFT trainer of PaCo-Reward's code): y_0 has about alpha/n
     plain     -[sum_i log p(y_i)] / n
 
-The released code takes n(1 - alpha)/1e-8 and its negative plus alpha for n = 1: in float32 an answer of one token
-then counts nothing for an alpha of up to 0.7, and legacy does as it does.
+For n = 1, the released code uses n(1 - alpha)/1e-8 and its negative plus alpha. In float32, an answer of one token then
+has no weight for an alpha of up to 0.7, and legacy reproduces this.
 
-Examples count alike; with ``average: token`` each counts by its n, as in the released code (:func:`shares`).
+Examples have equal weights. With ``average: token``, each has the weight n, as in the released code
+(:func:`example_weights`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Average = Literal["example", "token"]
 
 @dataclass(frozen=True)
 class BatchAnswers:
-    """The answer tokens of a batch, flat: where each is predicted, and what it is.
+    """The flat answer tokens of a batch: their positions and targets.
 
     All tensors have shape (m,), m = answer tokens of the batch.
     """
@@ -46,11 +47,11 @@ def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alph
     n = count.float()
     if kind == "plain":
         return 1.0 / n
-    rest = (1.0 - alpha) / (n - 1).clamp(min=1)
+    reason_weight = (1.0 - alpha) / (n - 1).clamp(min=1)
     if kind == "legacy":
-        others = n * (1.0 - alpha) / (n - 1).clamp(min=1e-8)  # in these steps: what they round to is part of it
-        return torch.where(first, (others + (alpha - others)) / n, rest)
-    return torch.where(n == 1, 1.0, torch.where(first, alpha, rest))
+        reason_sum = n * (1.0 - alpha) / (n - 1).clamp(min=1e-8)  # in this order, because rounding is part of it
+        return torch.where(first, (reason_sum + (alpha - reason_sum)) / n, reason_weight)
+    return torch.where(n == 1, 1.0, torch.where(first, alpha, reason_weight))
 
 
 def answer_loss(logits: torch.Tensor, answers: BatchAnswers, kind: LossKind, alpha: float) -> torch.Tensor:
@@ -61,14 +62,14 @@ def answer_loss(logits: torch.Tensor, answers: BatchAnswers, kind: LossKind, alp
     return torch.zeros(examples, device=logits.device).index_add(0, answers.row, nll * weights)
 
 
-def shares(counts: Sequence[Sequence[int]], average: Average) -> tuple[list[list[float]], int]:
-    """What each example of an optimiser step counts, by its micro-batch, and the sum of it all.
+def example_weights(counts: Sequence[Sequence[int]], average: Average) -> tuple[list[list[float]], int]:
+    """Weights of the examples of an optimizer step, by micro-batch, and their sum.
 
-    By ``token``, an example counts by its answer tokens within its micro-batch, and micro-batches count alike: the
-    released code divides the sum over a micro-batch by its tokens, and accumulates the mean.
+    With ``token``, the weight of an example is its share of the answer tokens of its micro-batch, and micro-batches
+    have equal weights: the released code averages over the tokens of a micro-batch, then over micro-batches.
 
     Args:
-        counts: answer tokens of each example, by micro-batch.
+        counts: number of answer tokens of each example, by micro-batch.
     """
     if average == "token":
         return [[n / sum(batch) for n in batch] for batch in counts], len(counts)

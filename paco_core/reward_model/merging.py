@@ -1,4 +1,4 @@
-"""Merges an adapter into its base: one complete folder that `from_pretrained` and vLLM load."""
+"""Merging of an adapter into its base: a complete folder that `from_pretrained` and vLLM load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from paco_core.adapters.attach import hosts as lora_layers
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
-from paco_core.reward_model.golden import MERGED, MarginAgreement, compare
+from paco_core.reward_model.golden import MERGED, MarginAgreement, compare_margins
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -35,7 +35,7 @@ BASE_ONLY = ("README.md", "card.json")  # they describe the base
 
 @dataclass(frozen=True)
 class MergeReport:
-    """How the written folder compares with base and adapter on the same pairs.
+    """Comparison of the merged folder with base and adapter on the same pairs.
 
     ``rank_agreement`` is Spearman's correlation of their scores, NaN where all are equal.
     """
@@ -55,7 +55,7 @@ class MergeReport:
         }
 
 
-def merge(
+def merge_adapter(
     base: str | Path,
     adapter: Path | None,
     out: Path,
@@ -65,27 +65,31 @@ def merge(
     dtype: str = "float32",
     pixels: tuple[int, int] | None = None,
 ) -> MergeReport:
-    """Write base + adapter as one model to the folder ``out`` and compare both on ``queries``.
+    """Write base + adapter as one model to the folder ``out``, and compare both on ``queries``.
 
-    Without an adapter, ``base`` is a model that was merged elsewhere. Its weights are written unchanged. The written
-    folder is loaded again for the comparison, after the first model is freed. On a CPU, weights that are stored in
-    ``dtype`` stay memory-mapped, so the merge needs about the size of a shard besides the page cache.
+    The weights of an already merged ``base`` are written unchanged. The written folder is loaded again for the
+    comparison, after the first model is freed. On a CPU, weights that are stored in ``dtype`` stay memory-mapped, so
+    the merge needs about the size of a shard besides the page cache.
+
+    Args:
+        adapter: folder of the adapter. None = ``base`` is already merged.
+        pixels: minimum and maximum number of pixels of an image after resizing.
 
     Raises:
-        DataError: when there is no query, the adapter belongs to another base, or the merged model answers
-            differently from base + adapter by more than the bounds of its number format.
+        DataError: if there is no query, the adapter belongs to another base, or the scores of the merged model differ
+            from those of base + adapter by more than the bounds of the number format.
     """
     if not queries:
-        raise DataError(f"{out}: no pair to compare the merged model on; give at least one")
+        raise DataError(f"{out}: there is no pair to compare the merged model on; at least one is needed")
     network = Network.load(base, device=device, dtype=dtype, pixels=pixels)
-    wrapped = None if adapter is None else lora.load(network.model, adapter)
+    wrapped = None if adapter is None else lora.load_lora(network.model, adapter)
     expected = Scorer.from_network(network).score(queries)
     write_model(network, base, out)
     del network, wrapped
     gc.collect()  # the model is part of reference cycles
     scores = Scorer(out, device, dtype).score(queries)
-    before, after = ([score.value for score in run] for run in (expected, scores))
-    margins = compare(before, after, MERGED[dtype])
+    before, after = ([score.value for score in of_model] for of_model in (expected, scores))
+    margins = compare_margins(before, after, MERGED[dtype])
     if not margins.holds:
         raise DataError(
             f"{out}: the merged model and base + adapter answer {len(queries)} pairs differently in {dtype}: "
@@ -110,7 +114,7 @@ def write_model(network: Network, base: str | Path, out: Path) -> None:
     network.processor.tokenizer.save_pretrained(out)
     image_processor: dict[str, Any] = network.processor.image_processor.to_dict()
     write_json(out / "preprocessor_config.json", image_processor)
-    if isinstance(base, Path):  # whatever else the base carries (a chat template file, say)
+    if isinstance(base, Path):  # further files of the base, for example the chat template
         for path in sorted(base.iterdir()):
             weights = path.name.endswith((".safetensors", ".index.json"))
             if path.is_file() and not weights and path.name not in BASE_ONLY and not (out / path.name).exists():
@@ -149,7 +153,7 @@ def _merged_weight(weight: torch.Tensor, layer: LoraLayer | None) -> torch.Tenso
 
 
 def _add_settings_of_transformers_4(out: Path) -> None:
-    """Add to a folder's settings what transformers 4.57 reads under another name (LLaMA-Factory pins it)."""
+    """Add settings that transformers 4.57 reads under other names (LLaMA-Factory needs this version)."""
     settings = read_json(out / "tokenizer_config.json")
     if isinstance(settings.get("extra_special_tokens"), list):  # a mapping is expected there
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens")

@@ -1,7 +1,6 @@
 """The reward as a model of MLflow: ``mlflow.pyfunc.load_model("models:/paco-reward@champion")``.
 
-Its folder holds a file ``MLmodel``, by which MLflow finds this module: nothing is unpickled, and no code lies in the
-folder.
+Its folder contains a file ``MLmodel`` that refers to this module, so the folder contains neither pickles nor code.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ FILE = "MLmodel"
 COLUMNS = ("first", "second")
 
 
-def write(folder: Path) -> None:
-    """Write the file by which MLflow loads the model in a folder; the same for the same model, on any machine."""
-    found = {"flavors": {"python_function": {"loader_module": __name__}}}
-    write_text(folder / FILE, yaml.safe_dump(found))
+def write_mlmodel(folder: Path) -> None:
+    """Write the file ``MLmodel`` for a model folder. The file does not depend on the machine."""
+    config = {"flavors": {"python_function": {"loader_module": __name__}}}
+    write_text(folder / FILE, yaml.safe_dump(config))
 
 
 class PairwiseReward:
-    """What MLflow calls."""
+    """The pyfunc model."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
 
     def predict(self, data: pd.DataFrame) -> pd.DataFrame:
-        """Score pairs of pictures.
+        """Score pairs of images.
 
         Args:
-            data: columns ``first`` and ``second``, picture files, and, where there is one, ``theme``: what both were
-                made for; without it the plain question is asked.
+            data: columns ``first`` and ``second`` (image files) and, optionally, ``theme``. Without a theme, the
+                template ``plain`` is used.
 
         Returns:
-            Columns ``score``, from 0 to 1, NaN where a pair could not be scored, and ``cause``, which says why.
+            Columns ``score``, from 0 to 1, or NaN if a pair could not be scored, and ``cause`` of the failure.
 
         Raises:
-            DataError: naming a column or a picture that is missing.
+            DataError: if a column or an image is missing.
         """
         if missing := [name for name in COLUMNS if name not in data]:
             raise DataError(f"column {', '.join(missing)} is missing; expected {', '.join(COLUMNS)} and, maybe, theme")
@@ -67,7 +66,7 @@ def _question(theme: Any) -> str:
 
 
 def _load_pyfunc(path: str) -> PairwiseReward:
-    """What MLflow calls with the folder: on a GPU in bfloat16 where there is one, else on the processor."""
+    """Entry point for MLflow: loads the model on a GPU in bfloat16 if there is one, else on the CPU."""
     import torch  # noqa: PLC0415 - this module is imported where the model's folder is written, too
 
     from paco_core.reward_model.scorer import Scorer  # noqa: PLC0415

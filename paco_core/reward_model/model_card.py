@@ -1,4 +1,4 @@
-"""The card that lies beside a merged reward model: what it answers, how to ask it, what it learnt from."""
+"""Model cards of reward models: usage, training and golden pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAGS = ("reward-model", "consistency", "paco-reward")
 COLUMNS = {"accuracy": "accuracy", "roc_auc": "ROC-AUC", "identical_score": "score of identical pictures"}
 
 
-def model_card(
+def reward_model_card(
     params: RewardParams,
     place: str,
     licence: Mapping[str, str],
@@ -34,8 +34,8 @@ def model_card(
 
     Args:
         place: folder of the model, relative to the project.
-        licence: of the base, for the card's head.
-        log: ``training_log.csv`` of the adapter; None where nothing was trained.
+        licence: licence of the base, for the front matter of the card.
+        log: ``training_log.csv`` of the adapter. None if there was no training.
         golden: the golden pairs with their scores.
     """
     front = {**base_front(params.base), **licence, "library_name": "transformers"}

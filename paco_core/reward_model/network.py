@@ -1,9 +1,9 @@
-"""A Qwen2.5-VL with its processor, cut where a pairwise reward needs it cut.
+"""A Qwen2.5-VL with its processor, divided into the passes of a pairwise reward model.
 
-Pictures go through the frozen vision tower once each and are kept; question and answer go through the
-language model with those features put in place; only the positions that are read go through the head.
-Rows are padded at the right, where causal attention never looks, so that no mask is needed. What is scored is
-padded to whole steps (:mod:`paco_core.reward_model.shapes`), so that a score does not depend on its neighbours.
+Each image passes the frozen vision tower once, and its features are cached. Instruction and answer pass the language
+model with these features. Only the positions that are read pass the head. Rows are padded at the right, so causal
+attention needs no mask. Scored rows are padded to whole steps (:mod:`paco_core.reward_model.shapes`), so a score does
+not depend on the other rows of its batch.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from paco_core.io.decoding import MAX_RATIO, MAX_SIDE
 from paco_core.io.files import DataError, read_json
 from paco_core.io.imports import uncollected
 from paco_core.io.pictures import picture_digests
-from paco_core.models.size import refuse_many_layers
+from paco_core.models.size import validate_layer_counts
 from paco_core.models.tokens import validate_tokens
 from paco_core.models.weights import load_model, reading
 from paco_core.reward_model import quantised
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions
-from paco_core.reward_model.shapes import PATCH_STEP, READ_STEP, chunks, whole
+from paco_core.reward_model.shapes import PATCH_STEP, READ_STEP, chunks, round_up
 from paco_core.reward_model.vision import FeatureCache, Visual, attend_in_one_call, embed_patches_by_product
 from paco_core.reward_model.yes_probability import Query, answer_tokens
 
 if TYPE_CHECKING:
     from PIL import Image
 
-MOST_PIXELS = 2**28  # of a picture after resizing; as in params.yaml
+MOST_PIXELS = 2**28  # of an image after resizing; as in params.yaml
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")  # transformers 5 reads the second one first
 PIXEL_KEYS = (
     "do_convert_rgb", "do_resize", "do_rescale", "do_normalize", "rescale_factor", "image_mean", "image_std",
@@ -49,7 +49,7 @@ PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
 
 @dataclass(frozen=True)
 class Prompt:
-    """A tokenised question, pictures included."""
+    """A tokenized instruction, including its images."""
 
     ids: torch.Tensor  # int64 (length,)
     positions: torch.Tensor  # int64 (3, length): time, height, width
@@ -69,7 +69,7 @@ class TokenRow:
 
 
 class Network:
-    """Model, processor and what is derived from both; features of pictures are kept for its lifetime."""
+    """Model and processor. Features of images are cached for its lifetime."""
 
     def __init__(self, model: Any, processor: Any, name: str) -> None:
         self.model, self.processor, self.name = model, processor, name
@@ -77,7 +77,7 @@ class Network:
         self.prompt = lru_cache(maxsize=8192)(self._prompt)
         self.features = FeatureCache()
         self.window = int(model.config.text_config.max_position_embeddings)  # tokens of a question and its answer
-        self.encoded = self.reused = 0  # pictures through the vision tower, and those whose features were kept
+        self.encoded = self.reused = 0  # numbers of images that passed the vision tower, and of cache hits
         embed_patches_by_product(model.model.visual.patch_embed)
         if self.device.type != "cpu":
             attend_in_one_call(model.model.visual)
@@ -97,43 +97,47 @@ class Network:
         """Load a Qwen2.5-VL folder (or hub id).
 
         Args:
-            pixels: least and most pixels of a picture after resizing; the folder's own bounds when None.
+            pixels: minimum and maximum number of pixels of an image after resizing. None = the bounds of the folder.
             quantization: of the language model on a GPU (:mod:`paco_core.reward_model.quantised`).
 
         Raises:
-            DataError: when the folder is none or damaged, holds another kind of model, or cannot be a reward base.
+            DataError: if the folder is missing or damaged, or its model is of another kind.
         """
-        _quieten()
+        _disable_progress_bars()
         source = str(folder)
         if isinstance(folder, Path) and not (folder / "config.json").is_file():
-            raise DataError(f"{folder}: no model there (config.json is missing)")
+            raise DataError(f"{folder}: there is no model (config.json is missing)")
         if isinstance(folder, Path) and not any(folder.glob("*.safetensors")):
             raise DataError(
                 f"{folder}: its weights are not safetensors; other formats can run code when they are loaded"
             )
         with reading(folder / "config.json" if isinstance(folder, Path) else folder):
             if isinstance(folder, Path):
-                refuse_many_layers(folder / "config.json")
+                validate_layer_counts(folder / "config.json")
             try:
-                kind = AutoConfig.from_pretrained(source).model_type
+                model_type = AutoConfig.from_pretrained(source).model_type
             except ValueError as error:  # a repository without config.json, or one that names no type
-                raise DataError(f"{source}: no model there ({str(error).splitlines()[0]})") from None
-            if kind != "qwen2_5_vl":
-                raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
-        kept = quantised.quantization(quantization, device)
+                raise DataError(f"{source}: there is no model ({str(error).splitlines()[0]})") from None
+            if model_type != "qwen2_5_vl":
+                raise DataError(f"{source}: its model type is {model_type!r}, but a reward model needs 'qwen2_5_vl'")
+        quantization_options = quantised.reward_quantization(quantization, device)
         model = load_model(
-            Qwen2_5_VLForConditionalGeneration, folder, dtype=getattr(torch, dtype), trust_remote_code=False, **kept
+            Qwen2_5_VLForConditionalGeneration,
+            folder,
+            dtype=getattr(torch, dtype),
+            trust_remote_code=False,
+            **quantization_options,
         )
         if isinstance(folder, Path):
             _validate_files(folder)
         with reading(folder):
             processor = AutoProcessor.from_pretrained(source)
-            _refuse_sizes(model.config.vision_config, processor.image_processor, source)
+            _validate_sizes(model.config.vision_config, processor.image_processor, source)
         _validate_processor(processor, model.config, source)
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
-        placed = model if kept else model.to(device)
+        placed = model if quantization_options else model.to(device)
         return cls(placed.requires_grad_(False), processor, source)
 
     @property
@@ -141,29 +145,29 @@ class Network:
         return self.model.device  # type: ignore[no-any-return]
 
     def question(self, query: Query, answer: int = 1) -> Prompt:
-        """A question about a pair or a picture, before its pictures are encoded.
+        """Tokenize a query about one or two images, before its images are encoded.
 
         Args:
-            answer: tokens to be answered with.
+            answer: maximum number of tokens of the answer.
 
         Raises:
-            DataError: when the model cannot read it: a picture is too narrow, the instruction contains a mark of the
-                chat template, or there are more tokens than the model was made for.
+            DataError: if an image is too narrow, the instruction contains a special token, or there are more tokens
+                than the window of the model.
         """
         prompt = self.prompt(query.instruction, tuple(self.grid(picture) for picture in query.pictures))
         if len(prompt.ids) + answer > self.window:
             raise DataError(
-                f"the question, its pictures and the answer exceed the model's window of {self.window} tokens"
+                f"the instruction, its images and the answer exceed the model's window of {self.window} tokens"
             )
         return prompt
 
     def _prompt(self, instruction: str, grids: tuple[tuple[int, int, int], ...]) -> Prompt:
-        """Tokens and rotary positions of an instruction about pictures of these patch grids."""
+        """Tokens and rotary positions of an instruction with images of these patch grids."""
         mark = self.processor.image_token
         validate_tokens(self.processor.tokenizer, instruction)
         parts = chat(self.processor, instruction, len(grids)).split(mark)
         if len(parts) != len(grids) + 1:
-            raise DataError(f"the chat template writes {len(parts) - 1} marks {mark} for {len(grids)} pictures")
+            raise DataError(f"the chat template contains {len(parts) - 1} tokens {mark} for {len(grids)} images")
         merge = self.processor.image_processor.merge_size**2
         fills = [mark * (t * h * w // merge) for t, h, w in grids]
         text = parts[0] + "".join(fill + part for fill, part in zip(fills, parts[1:], strict=True))
@@ -173,32 +177,31 @@ class Network:
         return Prompt(ids, positions[:, 0])
 
     def grid(self, image: Image.Image) -> tuple[int, int, int]:
-        """Patches (time, height, width) of a picture, by its size alone.
+        """Patches (time, height, width) of an image, from its size only.
 
         Raises:
-            DataError: when the picture is too narrow.
+            DataError: if the image is too narrow.
         """
         if max(image.size) > MAX_RATIO * min(image.size):
-            raise DataError(f"a picture's longer side is more than {MAX_RATIO} times its shorter one")
-        given = self.processor.image_processor
-        patch, bounds = given.patch_size, given.size
-        high, wide = smart_resize(
-            image.height, image.width, patch * given.merge_size, bounds.shortest_edge, bounds.longest_edge
+            raise DataError(f"the longer side of an image is more than {MAX_RATIO} times its shorter side")
+        image_processor = self.processor.image_processor
+        patch, bounds = image_processor.patch_size, image_processor.size
+        height, width = smart_resize(
+            image.height, image.width, patch * image_processor.merge_size, bounds.shortest_edge, bounds.longest_edge
         )
-        return 1, high // patch, wide // patch
+        return 1, height // patch, width // patch
 
     def cached_features(
         self, images: Sequence[Image.Image], passes: Passes | None = None, at_once: int | None = None
     ) -> list[Visual]:
-        """Vision features of pictures, without gradients; each distinct picture passes the tower once.
+        """Vision features of images, without gradients. Each distinct image passes the tower once.
 
-        They are kept in ``features``, as far as they fit there. ``at_once``: pictures of one pass; as many as are
-        quickest when None.
+        They are cached in ``features``, as far as they fit. ``at_once``: number of images per pass, None = the fastest.
         """
         passes = passes or Passes(1)
         keys = picture_digests(images)
-        found = {key: visual for key in set(keys) if (visual := self.features.get(key)) is not None}
-        new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
+        features = {key: visual for key in set(keys) if (visual := self.features.get(key)) is not None}
+        new = {key: image for key, image in zip(keys, images, strict=True) if key not in features}
         self.encoded += len(new)
         self.reused += len(keys) - len(new)
         limit = passes.share(len(new), at_once or self._pictures_at_once(list(new.values())))
@@ -206,15 +209,15 @@ class Network:
         encoded = passes.run(self._encode, [[image for _, image in part] for part in parts])
         for part, visuals in zip(parts, encoded, strict=True):
             for (key, _), visual in zip(part, visuals, strict=True):
-                found[key] = self.features.put(key, visual)
-        return [found[key] for key in keys]
+                features[key] = self.features.put(key, visual)
+        return [features[key] for key in keys]
 
     def differentiable_features(self, images: Sequence[Image.Image]) -> list[Visual]:
-        """Vision features with gradients, for a tower in training; nothing is kept."""
+        """Vision features with gradients, for a trained tower. They are not cached."""
         keys = picture_digests(images)
         distinct = dict(zip(keys, images, strict=True))
-        found = dict(zip(distinct, self._encode(list(distinct.values())), strict=True))
-        return [found[key] for key in keys]
+        features = dict(zip(distinct, self._encode(list(distinct.values())), strict=True))
+        return [features[key] for key in keys]
 
     def _pictures_at_once(self, images: Sequence[Image.Image]) -> int:
         size = self.processor.image_processor.size
@@ -225,8 +228,8 @@ class Network:
     def _encode(self, images: Sequence[Image.Image]) -> list[Visual]:
         inputs = self.processor.image_processor(images=list(images), return_tensors="pt").to(self.device)
         patches, grids = inputs["pixel_values"], inputs["image_grid_thw"]
-        spare = whole(len(patches), PATCH_STEP) - len(patches)
-        if spare:  # a black picture that fills the last step
+        spare = round_up(len(patches), PATCH_STEP) - len(patches)
+        if spare:  # a black image that fills the last step
             merge = self.processor.image_processor.merge_size
             patches = functional.pad(patches, (0, 0, 0, spare))
             grids = torch.cat([grids, grids.new_tensor([[1, merge, spare // merge]])])
@@ -239,23 +242,23 @@ class Network:
     def states(
         self, rows: Sequence[TokenRow], row: torch.Tensor, position: torch.Tensor, length: int | None = None
     ) -> torch.Tensor:
-        """Last hidden states (m, hidden) of rows at the places (``row``, ``position``), int64 (m,) each.
+        """Last hidden states (m, hidden) at (``row``, ``position``), int64 (m,) each.
 
-        Rows are padded to ``length`` tokens; to the longest of them when None.
+        Rows are padded to ``length`` tokens, or to the longest row if None.
         """
-        # A checkpointed layer is run again after this block, for the gradient: it would see all positions then.
-        whole = torch.is_grad_enabled() and self.model.is_gradient_checkpointing
-        with nullcontext() if whole else self._read.only(row, position):
+        # With gradient checkpointing, layers run again after this block, where all positions would be computed.
+        all_positions = torch.is_grad_enabled() and self.model.is_gradient_checkpointing
+        with nullcontext() if all_positions else self._read.only(row, position):
             states: torch.Tensor = self._forward(rows, False, length).last_hidden_state
         return states[row, position]
 
     def prefill(self, rows: Sequence[TokenRow]) -> tuple[torch.Tensor, Any]:
-        """Hidden states (rows, length, hidden) and key-value cache of rows of one length; :meth:`step` goes on."""
+        """Hidden states (rows, length, hidden) and key-value cache of rows of one length, for :meth:`step`."""
         output = self._forward(rows, True)
         return output.last_hidden_state, output.past_key_values
 
     def step(self, ids: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
-        """Hidden states (rows, 1, hidden) of one more token a row; both arguments are int64 (rows,)."""
+        """Hidden states (rows, 1, hidden) of one more token per row; ``ids`` and ``positions`` are int64 (rows,)."""
         core = self.model.model
         output = core.language_model(
             inputs_embeds=core.get_input_embeddings()(ids[:, None]),
@@ -287,10 +290,10 @@ class Network:
         return core.language_model(inputs_embeds=embedded, position_ids=positions, use_cache=use_cache)
 
     def first_logits(self, rows: Sequence[TokenRow]) -> torch.Tensor:
-        """Logits (rows, vocabulary), float32, of the first answer token; rows carry no answer here."""
-        length = whole(max(row.length for row in rows))
+        """Logits (rows, vocabulary), float32, of the first answer token. The rows have no answer."""
+        length = round_up(max(row.length for row in rows))
         row, last = list(range(len(rows))), [row.length - 1 for row in rows]
-        spare = [place for place in range(length) if place != last[0]][: whole(len(rows), READ_STEP) - len(rows)]
+        spare = [place for place in range(length) if place != last[0]][: round_up(len(rows), READ_STEP) - len(rows)]
         row_at = torch.tensor([*row, *[0] * len(spare)], device=self.device)
         position = torch.tensor([*last, *spare], device=self.device)
         states = self.states(rows, row_at, position, length)
@@ -298,12 +301,12 @@ class Network:
         return logits[: len(rows)].float()
 
 
-def _refuse_sizes(vision: Any, given: Any, source: str) -> None:
-    """Raise DataError for sizes that memory would be taken for with each picture, and that no tensor's shape shows."""
+def _validate_sizes(vision: Any, processor: Any, source: str) -> None:
+    """Raise DataError if sizes that no tensor's shape limits would allocate too much memory per image."""
     bounds = {
-        "window_size": (vision.window_size, MAX_SIDE), "patch_size": (given.patch_size, MAX_SIDE),
-        "merge_size": (given.merge_size, MAX_SIDE), "min_pixels": (given.size.shortest_edge, MOST_PIXELS),
-        "max_pixels": (given.size.longest_edge, MOST_PIXELS),
+        "window_size": (vision.window_size, MAX_SIDE), "patch_size": (processor.patch_size, MAX_SIDE),
+        "merge_size": (processor.merge_size, MAX_SIDE), "min_pixels": (processor.size.shortest_edge, MOST_PIXELS),
+        "max_pixels": (processor.size.longest_edge, MOST_PIXELS),
     }  # fmt: skip
     for name, (number, most) in bounds.items():
         if not isinstance(number, int | float) or not 0 < number <= most:
@@ -311,7 +314,7 @@ def _refuse_sizes(vision: Any, given: Any, source: str) -> None:
 
 
 def _validate_files(folder: Path) -> None:
-    """Raise DataError naming a file that a processor needs and that is missing, or a key in which two files differ."""
+    """Raise DataError if a file of the processor is missing, or two files differ in a key."""
     for names in (("tokenizer.json", "vocab.json"), PROCESSOR_FILES):
         if not any((folder / name).is_file() for name in names):
             raise DataError(f"{folder}: {names[0]} is missing; copy it from the base of the weights")
@@ -329,10 +332,10 @@ def _validate_files(folder: Path) -> None:
 
 
 def _validate_processor(processor: Any, config: Any, source: str) -> None:
-    """Raise DataError naming the file and the key that do not fit the model, where it would give other scores."""
+    """Raise DataError if a setting of the processor does not match the model, which would change scores."""
     if not isinstance(processor.image_processor, Qwen2VLImageProcessor):
-        kind = type(processor.image_processor).__name__
-        raise DataError(f"{source}: its image_processor_type is {kind}, expected Qwen2VLImageProcessor")
+        class_name = type(processor.image_processor).__name__
+        raise DataError(f"{source}: its image_processor_type is {class_name}, expected Qwen2VLImageProcessor")
     image_processor, vision, mark = processor.image_processor, config.vision_config, processor.image_token
     number = processor.tokenizer.convert_tokens_to_ids(mark)
     for name, value, expected in (
@@ -346,7 +349,7 @@ def _validate_processor(processor: Any, config: Any, source: str) -> None:
         (f"tokenizer.json: the id of {mark}", number, config.image_token_id),
     ):
         if value != expected:
-            raise DataError(f"{source}: {name} is {value!r}, the model of config.json needs {expected!r}")
+            raise DataError(f"{source}: {name} is {value!r}, but the model of config.json needs {expected!r}")
     processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
     if processor.chat_template is None:
         raise DataError(f"{source}: chat_template.jinja is missing; copy it from Qwen2.5-VL, or from your trainer")
@@ -359,6 +362,6 @@ def _validate_processor(processor: Any, config: Any, source: str) -> None:
         )
 
 
-def _quieten() -> None:
-    """No progress bars of the library between our own."""
+def _disable_progress_bars() -> None:
+    """Disable the progress bars of transformers, because paco prints separate ones."""
     transformers_logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Forward passes without waste: what nobody reads is not computed, and independent passes share a processor's cores."""
+"""Efficient forward passes: only the positions that are read, and parallel passes on CPU cores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Result = TypeVar("Result")
 
 
 class Passes:
-    """Runs passes that do not depend on one another, ``at_once`` of them at a time.
+    """Runs independent passes, at most ``at_once`` at a time.
 
-    On a processor, two passes side by side on a core each end sooner than one after the other on two cores:
-    a layer of a small model is too little work to be worth cutting up and waiting for. A lone pass takes one core,
-    too: how many threads share a sum must not depend on what else there is to do.
+    On a CPU, two parallel passes on one core each are faster than two consecutive passes on two cores, because a layer
+    of a small model is too little work to divide. A single pass also uses one core, so rounding does not depend on the
+    number of passes.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -28,19 +28,21 @@ class Passes:
 
     @classmethod
     def on(cls, device: torch.device) -> Passes:
-        """As many as torch has threads on a processor; one at a time elsewhere."""
+        """As many parallel passes as torch has threads on a CPU, and one on other devices."""
         return cls(torch.get_num_threads() if device.type == "cpu" else 1)
 
     def share(self, items: int, limit: int) -> int:
-        """Items of one pass, ``limit`` at most, for all of them to be shared out evenly: as many passes for each
-        thread, of one size. Passes of the largest size would leave one thread waiting for the other at the end."""
+        """Number of items per pass, at most ``limit``, such that each thread has equally many passes of equal size.
+
+        Passes of the maximum size would leave threads idle at the end.
+        """
         rounds = max(1, -(-items // (limit * self.at_once)))
         return max(1, -(-items // (rounds * self.at_once)))
 
     def run(self, function: Callable[[Batch], Result], batches: Sequence[Batch]) -> Iterator[Result]:
-        """What ``function`` gives for each batch, in order, without gradients."""
+        """Call ``function`` for each batch, without gradients. Results are in order."""
 
-        def one(batch: Batch) -> Result:
+        def run_single_threaded(batch: Batch) -> Result:
             torch.set_num_threads(1)
             with torch.no_grad():
                 return function(batch)
@@ -53,15 +55,15 @@ class Passes:
             return
         threads = torch.get_num_threads()
         try:
-            yield from self._threads.map(one, batches)
+            yield from self._threads.map(run_single_threaded, batches)
         finally:
-            torch.set_num_threads(threads)  # threads to come use all of them again
+            torch.set_num_threads(threads)  # later threads use all cores again
 
 
 class ReadPositions:
-    """Lets the last layer's MLP see only the positions that are read; hooks, so the model stays as it is.
+    """Hooks that restrict the last layer's MLP to the positions that are read.
 
-    To the other positions, which nothing reads after the last layer, the layer adds zero: their states are meaningless.
+    At other positions, the layer adds zero. Their states are meaningless, and nothing reads them.
     """
 
     def __init__(self, mlp: torch.nn.Module) -> None:
@@ -81,12 +83,12 @@ class ReadPositions:
     def _place(self, _module: Any, _inputs: Any, picked: torch.Tensor) -> torch.Tensor | None:
         if getattr(self._here, "places", None) is None:
             return None
-        whole = picked.new_zeros(self._here.shape)
-        return whole.flatten(0, 1).index_copy(0, self._here.flat, picked).view(whole.shape)
+        states = picked.new_zeros(self._here.shape)
+        return states.flatten(0, 1).index_copy(0, self._here.flat, picked).view(states.shape)
 
     @contextmanager
     def only(self, row: torch.Tensor, position: torch.Tensor) -> Iterator[None]:
-        """Within, forwards of this thread are read at these places only; int64 (m,) each, no place twice."""
+        """Context whose forward passes in this thread compute these positions only; int64 (m,), no duplicates."""
         self._here.places = row, position
         try:
             yield

@@ -1,4 +1,4 @@
-"""Published weights instead of training: an adapter or a merged model, from a folder or a model hub."""
+"""Published weights instead of a training: an adapter or a merged model, from a folder or a hub."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 SOURCE = "source.json"
 
 
-def keep_adapter(root: Path, params: RewardParams, out: Path) -> Path | None:
-    """Write what ``reward.weights`` names to the folder ``out``: the adapter, or a note for a merged model.
+def copy_adapter(root: Path, params: RewardParams, out: Path) -> Path | None:
+    """Copy the adapter of ``reward.weights`` to the folder ``out``, or write a note for a merged model.
 
     Returns:
-        The folder of the adapter; None for a merged model, which the next stage loads itself.
+        The folder of the adapter. None for a merged model, which the next stage loads.
 
     Raises:
-        DataError: when the adapter is not there, or its files are none.
+        DataError: if the adapter is missing or damaged.
     """
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / SOURCE, {"source": params.source, "weights": params.weights})
@@ -41,14 +41,14 @@ def keep_adapter(root: Path, params: RewardParams, out: Path) -> Path | None:
     folder = _fetch(root, str(params.weights))
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
-            raise DataError(f"reward.weights {params.weights!r}: no adapter there ({name} is missing)")
-    read_file(folder / WEIGHTS)  # cut and broken files are refused here, the rest where its model is loaded
-    kept = out / "adapter"
-    kept.mkdir()
+            raise DataError(f"reward.weights {params.weights!r}: there is no adapter ({name} is missing)")
+    read_file(folder / WEIGHTS)  # validates the file; the layers are validated when the model is loaded
+    target = out / "adapter"
+    target.mkdir()
     for name in (CONFIG, WEIGHTS, lora.BASE):
         if (folder / name).is_file():
-            shutil.copyfile(folder / name, kept / name)
-    return kept
+            shutil.copyfile(folder / name, target / name)
+    return target
 
 
 def evaluate_published(
@@ -57,12 +57,16 @@ def evaluate_published(
     adapter: Path | None,
     validation: Sequence[Example],
     *,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[RewardEvaluation, RewardEvaluation]:
-    """(the base, the published weights) on the validation pairs.
+    """Evaluate the base and the published weights on the validation pairs.
+
+    Args:
+        adapter: folder of the adapter. None = ``reward.weights`` is a merged model.
+        log: is called with one line of text.
 
     Raises:
-        DataError: when the adapter was made for another base; see :func:`lora.load`.
+        DataError: if the adapter belongs to another base; see :func:`lora.load_lora`.
     """
     load: dict[str, Any] = {
         "device": params.device,
@@ -71,20 +75,20 @@ def evaluate_published(
     }
     network = Network.load(model_at(root, params.base, "reward.base"), **load)
     before = evaluate(Scorer.from_network(network), validation)
-    say(f"base: accuracy {before.accuracy:.3f} on {before.pairs} pairs")
+    log(f"base: accuracy {before.accuracy:.3f} on {before.pairs} pairs")
     if adapter is None:
         network = Network.load(model_at(root, str(params.weights), "reward.weights"), **load)
     else:
-        lora.load(network.model, adapter)
-        network.features.clear()  # the adapter may hold parts of the vision tower
+        lora.load_lora(network.model, adapter)
+        network.features.clear()  # the adapter may change the vision tower
     return before, evaluate(Scorer.from_network(network), validation)
 
 
 def _fetch(root: Path, weights: str) -> Path:
-    """The folder that ``weights`` names; a hub id is downloaded, its adapter files only."""
-    found = model_at(root, weights, "reward.weights")
-    if isinstance(found, Path):
-        return found
+    """The folder of ``weights``. For a hub id, only the adapter files are downloaded."""
+    source = model_at(root, weights, "reward.weights")
+    if isinstance(source, Path):
+        return source
 
-    with from_hub(found):
-        return Path(snapshot_download(found, allow_patterns=[CONFIG, WEIGHTS, lora.BASE]))
+    with from_hub(source):
+        return Path(snapshot_download(source, allow_patterns=[CONFIG, WEIGHTS, lora.BASE]))

@@ -1,6 +1,6 @@
-"""A judge whose language model is kept in fewer bits than it computes in, by transformers' own quantisation.
+"""Quantized reward models: the weights of the language model have fewer bits than the computation.
 
-The vision tower and the head stay as they are: a score is the difference of two rows of the head.
+The vision tower and the LM head are not quantized, because a score is the difference of two rows of the head.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from paco_core.io.files import DataError
 #: Packages behind vLLM's option of the same name, here: bitsandbytes' 4-bit NormalFloat in blocks of 64, and torchao's
 #: float8 by row, weights only (transformers' own "fp8" needs kernels from a hub).
 LIBRARIES = {"bitsandbytes": "bitsandbytes", "fp8": "torchao"}
-AS_THEY_ARE = ["model.visual", "lm_head"]
+NOT_QUANTIZED = ["model.visual", "lm_head"]
 
 
-def check_quantization(wanted: str | None) -> None:
-    """Say early what the embedded engine lacks.
+def validate_quantization(quantization: str | None) -> None:
+    """Check the requirements of a quantization of the embedded engine.
 
     Raises:
-        DataError: when the library is not installed.
+        DataError: if its library is not installed.
     """
-    if wanted is not None and find_spec(LIBRARIES[wanted]) is None:
+    if quantization is not None and find_spec(LIBRARIES[quantization]) is None:
         raise DataError(
-            f"serving.quantization {wanted} needs {LIBRARIES[wanted]}, which is not installed here; "
-            f"`uv pip install {LIBRARIES[wanted]}`, or leave it null"
+            f"serving.quantization {quantization} needs {LIBRARIES[quantization]}, which is not installed; "
+            f"`uv pip install {LIBRARIES[quantization]}`, or leave it null"
         )
 
 
-def quantization(wanted: str | None, device: str) -> dict[str, Any]:
-    """Options of ``from_pretrained``; none for None.
+def reward_quantization(quantization: str | None, device: str) -> dict[str, Any]:
+    """Options of ``from_pretrained``. Empty for None.
 
     Raises:
-        DataError: as :func:`check_quantization`.
+        DataError: as :func:`validate_quantization`.
     """
-    if wanted is None:
+    if quantization is None:
         return {}
-    check_quantization(wanted)
+    validate_quantization(quantization)
     import torch
     import transformers
 
-    if wanted == "bitsandbytes":
+    if quantization == "bitsandbytes":
         config: Any = transformers.BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_compute_dtype=torch.bfloat16,
-            llm_int8_skip_modules=AS_THEY_ARE,
+            llm_int8_skip_modules=NOT_QUANTIZED,
         )
     else:
         from torchao.quantization import Float8WeightOnlyConfig
 
-        config = transformers.TorchAoConfig(Float8WeightOnlyConfig(), modules_to_not_convert=AS_THEY_ARE)
+        config = transformers.TorchAoConfig(Float8WeightOnlyConfig(), modules_to_not_convert=NOT_QUANTIZED)
     return {"quantization_config": config, "device_map": {"": device}}

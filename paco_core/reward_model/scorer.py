@@ -1,4 +1,4 @@
-"""Scores pairs in this process: the engine behind the embedded server, the benchmarks and `paco score`."""
+"""Scorer in this process: the engine of the embedded server, the benchmarks and `paco score`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paco_core.io.files import DataError
 from paco_core.models.weights import reading
 from paco_core.reward_model.network import Network, TokenRow
 from paco_core.reward_model.passes import Passes
-from paco_core.reward_model.shapes import by_length, chunks, of_one_length, whole
+from paco_core.reward_model.shapes import by_length, chunks, of_one_length, round_up
 from paco_core.reward_model.yes_probability import Query, Score, cased_tokens, from_logits, from_top_logits
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paco.reward")
 MAX_BATCH = 64
-CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit a core's caches, and take longer each
+CPU_TOKENS = 1024  # per pass on a CPU: more would not fit into the caches of a core
 
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """An answer in words.
+    """A generated answer.
 
     Attributes:
-        num_tokens: with the closing token.
-        is_complete: whether the model closed it, rather than the limit of new tokens.
+        num_tokens: number of tokens, including the closing token.
+        is_complete: whether the model generated the closing token within the limit of new tokens.
     """
 
     text: str
@@ -43,21 +43,21 @@ class GeneratedText:
 
 
 class Scorer:
-    """A reward model that is ready to score.
+    """A loaded reward model.
 
-    On a processor a score is a function of the question and the model alone, bit for bit: it does not depend on what
-    is scored beside it, nor on ``threads``. On other devices it may move in the last bits with its neighbours.
+    On a CPU, a score is a function of query and model only, bit by bit. It does not depend on other queries or on
+    ``threads``. On other devices, the last bits may depend on the other queries of a batch.
 
     Args:
         folder: complete Qwen2.5-VL folder, or a hub id.
-        min_pixels: least pixels of a picture after resizing; with ``max_pixels``, the most. The folder's own
-            bounds where either is None.
-        threads: processor threads of this process; unchanged when None.
-        window: tokens of a question at most, where those are fewer than the model was made for.
+        min_pixels, max_pixels: minimum and maximum number of pixels of an image after resizing. If either is None, the
+            bounds of the folder are used.
+        threads: number of CPU threads of this process. None = unchanged.
+        window: maximum number of tokens of a query, if it is smaller than the window of the model.
         quantization: see :meth:`Network.load`.
 
     Raises:
-        DataError: see :meth:`Network.load`; when a first question cannot be computed.
+        DataError: see :meth:`Network.load`; or if a test query has no finite result.
     """
 
     any_case = False  # sum over yes, Yes, YES, y and Y (and no) instead of reading Yes and No
@@ -83,18 +83,18 @@ class Scorer:
         self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
         with reading(folder):
             if not has_finite_logits(self.network):
-                raise DataError(f"{folder}: it answers with NaN or infinity; is its configuration that of its weights?")
+                raise DataError(f"{folder}: it returns NaN or infinity; does its configuration match its weights?")
 
     @classmethod
     def from_network(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
-        """A scorer around a network that is already loaded (in training, say)."""
+        """A scorer for a loaded network, for example in training."""
         scorer = cls.__new__(cls)
         scorer.network, scorer.max_batch, scorer.passes = network, max_batch, Passes.on(network.device)
         return scorer
 
     @classmethod
     def configured(cls, folder: str | Path, reward: RewardParams) -> Scorer:
-        """A scorer as ``params.yaml`` configures the reward: its device, number format and pixel bounds.
+        """A scorer with device, number format and pixel bounds of ``params.yaml``.
 
         Raises:
             DataError: see :meth:`Network.load`.
@@ -111,19 +111,19 @@ class Scorer:
         return self.network.no_id
 
     @cached_property
-    def _together(self) -> bool:
-        """Whether questions are computed together: on a processor, only where that leaves no trace in their scores."""
-        free = self.network.device.type != "cpu" or batches_keep_bits(self.network, self.passes, CPU_TOKENS)
-        if not free:
-            log.warning("this CPU rounds differently in batches: each question is computed on its own, which is slower")
-        return free
+    def _can_batch(self) -> bool:
+        """Whether queries are batched. On a CPU, only if batching does not change scores."""
+        can_batch = self.network.device.type != "cpu" or batches_keep_bits(self.network, self.passes, CPU_TOKENS)
+        if not can_batch:
+            log.warning("this CPU rounds differently in batches: queries are computed one by one, which is slower")
+        return can_batch
 
     def warm_up(self) -> None:
-        """Compute a first few questions now, so that no caller waits for what is done once."""
-        log.info("questions are computed %s", "together" if self._together else "one by one")
+        """Compute test queries now, so the first caller does not wait for them."""
+        log.info("queries are computed %s", "in batches" if self._can_batch else "one by one")
 
-    def fault(self, query: Query, answer: int = 1) -> str | None:
-        """Why the model cannot read a question that is answered with ``answer`` tokens; None when it can."""
+    def validation_error(self, query: Query, answer: int = 1) -> str | None:
+        """The reason why the model cannot read a query, or None. ``answer``: number of tokens of the answer."""
         try:
             self.network.question(query, answer)
         except DataError as error:
@@ -133,7 +133,7 @@ class Scorer:
     def _rows(self, queries: Sequence[Query], answer: int = 1) -> list[TokenRow]:
         prompts = [self.network.question(query, answer) for query in queries]
         images = [image for query in queries for image in query.pictures]
-        visuals = iter(self.network.cached_features(images, self.passes, None if self._together else 1))
+        visuals = iter(self.network.cached_features(images, self.passes, None if self._can_batch else 1))
         return [
             TokenRow(prompt, tuple(next(visuals) for _ in query.pictures))
             for prompt, query in zip(prompts, queries, strict=True)
@@ -142,7 +142,7 @@ class Scorer:
     def _batches(self, queries: Sequence[Query]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """(numbers of queries, their logits (n, vocabulary) of the first answer token), batch by batch."""
         rows = self._rows(queries)
-        batches = self._cut(rows)
+        batches = self._split_batches(rows)
         yield from zip(
             batches,
             self.passes.run(self.network.first_logits, [[rows[number] for number in batch] for batch in batches]),
@@ -150,17 +150,17 @@ class Scorer:
         )
 
     def passes_of(self, queries: Sequence[Query]) -> int:
-        """How many passes :meth:`score` would make of these queries."""
-        prompts = [self.network.question(query) for query in queries if self.fault(query) is None]
-        return len(self._cut([TokenRow(prompt, ()) for prompt in prompts]))
+        """Number of passes of :meth:`score` for these queries."""
+        prompts = [self.network.question(query) for query in queries if self.validation_error(query) is None]
+        return len(self._split_batches([TokenRow(prompt, ()) for prompt in prompts]))
 
-    def _cut(self, rows: Sequence[TokenRow]) -> list[list[int]]:
-        """Row numbers in batches; on a processor, of rows of one padded length."""
+    def _split_batches(self, rows: Sequence[TokenRow]) -> list[list[int]]:
+        """Split row numbers into batches. On a CPU, the rows of a batch have equal padded lengths."""
         if self.network.device.type != "cpu":
             return by_length(rows, self.max_batch)
         batches: list[list[int]] = []
         for length, numbers in of_one_length(rows).items():
-            most = min(self.max_batch, max(1, CPU_TOKENS // length)) if self._together else 1
+            most = min(self.max_batch, max(1, CPU_TOKENS // length)) if self._can_batch else 1
             batches += chunks(numbers, self.passes.share(len(numbers), most))
         return batches
 
@@ -168,20 +168,22 @@ class Scorer:
         """Logits (queries, vocabulary), float32 on the model's device, of the first answer token.
 
         Raises:
-            DataError: when the model cannot read a question; see :meth:`fault`.
+            DataError: if the model cannot read a query; see :meth:`validation_error`.
         """
         logits = torch.empty(len(queries), self.network.model.lm_head.out_features, device=self.network.device)
-        for batch, found in self._batches(queries):
-            logits[batch] = found
+        for batch, batch_logits in self._batches(queries):
+            logits[batch] = batch_logits
         return logits
 
     def score(self, queries: Sequence[Query], on_batch: Callable[[int], None] | None = None) -> list[Score]:
-        """P(Yes) of each query, in order; each distinct picture is encoded once.
+        """P(Yes) of each query, in order. Each distinct image is encoded once.
 
-        ``on_batch`` is called with the number of pairs just done. A pair that the model cannot read, or whose logits
-        are not finite, gets NaN and the cause.
+        ``on_batch`` is called with the number of queries of each finished batch. If the model cannot read a query, or
+        its logits are not finite, the score is NaN with the cause.
         """
-        scores = {n: Score(math.nan, cause) for n, query in enumerate(queries) if (cause := self.fault(query))}
+        scores = {
+            n: Score(math.nan, cause) for n, query in enumerate(queries) if (cause := self.validation_error(query))
+        }
         read = [number for number in range(len(queries)) if number not in scores]
         if on_batch is not None and scores:
             on_batch(len(scores))
@@ -209,7 +211,7 @@ class Scorer:
         """The complete answers, decoded greedily: "Yes." or "No." and the reasons.
 
         Raises:
-            DataError: when the model cannot read a question, or not answer it at that length.
+            DataError: if query and answer exceed the window of the model.
         """
         return [answer.text for answer in self.generate(queries, max_new_tokens)]
 
@@ -228,9 +230,9 @@ class Scorer:
 
 
 def _greedy(network: Network, rows: Sequence[TokenRow], limit: int) -> list[tuple[list[int], bool]]:
-    """Greedy continuations of rows; rows of one length share a key-value cache.
+    """Greedy continuations of rows. Rows of equal length share a key-value cache.
 
-    Each one is its ids without the closing token, and whether the model gave that token within ``limit``.
+    Returns the ids without the closing token, and whether the model generated this token within ``limit`` tokens.
     """
     answers: list[tuple[list[int], bool]] = [([], False)] * len(rows)
     groups: dict[int, list[int]] = {}
@@ -266,7 +268,7 @@ def batches_keep_bits(network: Network, passes: Passes, tokens: int) -> bool:
     """Whether queries get the same logits one by one, together, and together in another order on this machine.
 
     Args:
-        tokens: of a pass at most; as many queries are scored together, each about images of two sizes.
+        tokens: maximum number of tokens per pass. The test batch has as many queries, with images of two sizes.
     """
 
     def rows_of(pairs: Sequence[Sequence[Image.Image]]) -> list[TokenRow]:
@@ -278,10 +280,10 @@ def batches_keep_bits(network: Network, passes: Passes, tokens: int) -> bool:
 
     with torch.no_grad():
         (row,) = rows_of([_noise_images(network, 2)])
-    pairs = chunks(_noise_images(network, 2 * max(2, tokens // whole(row.length))), 2)
-    *single, together, reversed_ = passes.run(logits, [*([pair] for pair in pairs), pairs, pairs[::-1]])
+    pairs = chunks(_noise_images(network, 2 * max(2, tokens // round_up(row.length))), 2)
+    *single, batched, reversed_ = passes.run(logits, [*([pair] for pair in pairs), pairs, pairs[::-1]])
     expected = torch.cat(single)
-    return torch.equal(together, expected) and torch.equal(reversed_, expected.flip(0))
+    return torch.equal(batched, expected) and torch.equal(reversed_, expected.flip(0))
 
 
 def has_finite_logits(network: Network) -> bool:

@@ -1,12 +1,11 @@
-"""Shapes in which a question's score does not depend on the questions that are computed beside it.
+"""Batch shapes for which a score does not depend on the other queries of its batch.
 
-A processor's libraries choose how to compute by the shape of what they are given: a product of few rows (up to 3 on
-some processors, up to 15 on those with AMX), the rest of a row that does not fill a vector register, and attention over
-a longer sequence round otherwise in the last bits. In passes on one thread, over whole steps, where each question is
-padded by its own length alone, a row is computed in the same way however many others there are and wherever it stands
-among them.
+CPU libraries choose algorithms by shape: products of few rows (up to 3, or up to 15 with AMX), the remainder of a row
+that does not fill a vector register, and attention over longer sequences round differently in the last bits. In passes
+on one thread, with rows padded to whole steps by their length only, each row is computed identically for any number and
+order of rows.
 
-That is a property of the libraries on a machine, and no promise of theirs: the scorer tries it out
+This is a property of the libraries on a machine, not a guarantee. Therefore the scorer tests it
 (:func:`.scorer.batches_keep_bits`).
 """
 
@@ -28,7 +27,7 @@ class SequenceShape(Protocol):
     def length(self) -> int: ...
 
 
-def whole(count: int, step: int = STEP) -> int:
+def round_up(count: int, step: int = STEP) -> int:
     """``count`` rounded up to whole steps."""
     return -(-count // step) * step
 
@@ -44,8 +43,8 @@ def by_length(rows: Sequence[SequenceShape], limit: int) -> list[list[int]]:
 
 
 def of_one_length(rows: Sequence[SequenceShape]) -> dict[int, list[int]]:
-    """Row numbers by the length that their rows are padded to, the shortest first."""
+    """Row numbers by padded length, the shortest first."""
     groups: dict[int, list[int]] = {}
     for number in sorted(range(len(rows)), key=lambda number: rows[number].length):
-        groups.setdefault(whole(rows[number].length), []).append(number)
+        groups.setdefault(round_up(rows[number].length), []).append(number)
     return groups

@@ -17,133 +17,132 @@ import torch
 from torch.nn import functional
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 
-DEFAULT_BYTES = 2 << 30  # a 7B model needs 19 MB for a picture of 2 Mpx
+DEFAULT_BYTES = 2 << 30  # a 7B model needs 19 MB for an image of 2 Mpx
 
 
 @dataclass(frozen=True)
 class Visual:
-    """Vision features of one picture."""
+    """Vision features of one image."""
 
     tokens: torch.Tensor  # (t * h * w / merge^2, hidden)
     grid: tuple[int, int, int]  # (t, h, w) in patches
 
 
 class FeatureCache:
-    """Features by picture key, up to a number of bytes.
+    """Cache of features by image key, limited in bytes.
 
-    They lie in host memory, for there is more of it and moving them costs little next to encoding.
+    Features are in host memory, which is larger. Copying them is cheap compared with encoding.
 
     Args:
-        limit: bytes kept at most; 0 keeps nothing.
-        evict: make room by dropping what was used longest ago. Training goes round and round through all
-            pictures, where the ones used longest ago are the next ones needed: there the first to come stay.
+        limit: maximum number of bytes. 0 = no cache.
+        evict: whether to evict the least recently used features. Training iterates over all images, so the least
+            recently used features are needed next. There the first features stay.
     """
 
     def __init__(self, limit: int = DEFAULT_BYTES, *, evict: bool = True) -> None:
         self.limit, self.evict = limit, evict
         self.bytes = 0
-        self._kept: OrderedDict[str, Visual] = OrderedDict()
+        self._entries: OrderedDict[str, Visual] = OrderedDict()
 
     def get(self, key: str) -> Visual | None:
-        if key not in self._kept:
+        if key not in self._entries:
             return None
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        self._entries.move_to_end(key)
+        return self._entries[key]
 
     def put(self, key: str, visual: Visual) -> Visual:
-        """Keep new features where they fit; returns them as they are kept."""
+        """Add features if they fit. Returns the cached copy."""
         size = visual.tokens.nbytes
-        while self.evict and self._kept and self.bytes + size > self.limit:
-            _, oldest = self._kept.popitem(last=False)
+        while self.evict and self._entries and self.bytes + size > self.limit:
+            _, oldest = self._entries.popitem(last=False)
             self.bytes -= oldest.tokens.nbytes
         if self.bytes + size > self.limit:
             return visual
         # A separate copy: a slice would keep the whole batch that it was encoded with.
-        kept = replace(visual, tokens=visual.tokens.detach().cpu().clone())
-        self._kept[key] = kept
+        copy = replace(visual, tokens=visual.tokens.detach().cpu().clone())
+        self._entries[key] = copy
         self.bytes += size
-        return kept
+        return copy
 
     def clear(self) -> None:
-        """Forget all (the tower has changed)."""
-        self._kept.clear()
+        """Remove all features, for example because the tower has changed."""
+        self._entries.clear()
         self.bytes = 0
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Where the tokens of a pass lie when each segment is a row.
+    """Layout of the tokens of a pass with one row per segment.
 
     Attributes:
-        taken: number of the token at each place, int64 (segments, longest); padding takes token 0.
-        real: which places hold a token, bool (segments, longest); None where all do.
-        places: those of the tokens among all, one segment after another, int64 (tokens,): a GPU would be asked in each
-            layer how many places are real.
+        token_ids: index of the token at each place, int64 (segments, longest). Padding has index 0.
+        mask: which places contain a token, bool (segments, longest). None if all do.
+        places: flat places of the tokens, segment by segment, int64 (tokens,). They are computed once, because a GPU
+            would synchronize in each layer to count them.
     """
 
-    taken: torch.Tensor
-    real: torch.Tensor | None
+    token_ids: torch.Tensor
+    mask: torch.Tensor | None
     places: torch.Tensor | None
 
     @classmethod
     def from_ends(cls, ends: torch.Tensor) -> Segments:
-        """From the cumulated lengths of the segments, (segments + 1,); waits for the device once."""
+        """From the cumulative lengths of the segments, (segments + 1,). Synchronizes with the device once."""
         cumulated = ends.tolist()
         lengths = torch.tensor(cumulated).diff()
         places = torch.arange(int(lengths.max()))
-        real = places < lengths[:, None]
-        taken = (torch.tensor(cumulated[:-1])[:, None] + places) * real
-        if bool(real.all()):
-            return cls(taken.to(ends.device), None, None)
-        return cls(*(part.to(ends.device) for part in (taken, real, real.flatten().nonzero()[:, 0])))
+        mask = places < lengths[:, None]
+        token_ids = (torch.tensor(cumulated[:-1])[:, None] + places) * mask
+        if bool(mask.all()):
+            return cls(token_ids.to(ends.device), None, None)
+        return cls(*(part.to(ends.device) for part in (token_ids, mask, mask.flatten().nonzero()[:, 0])))
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         """Attention within the segments; all (tokens, heads, width)."""
-        rows = [tensor[self.taken].transpose(1, 2) for tensor in (q, k, v)]
-        mask = None if self.real is None else self.real[:, None, None, :]
-        found = functional.scaled_dot_product_attention(*rows, attn_mask=mask, scale=scale).transpose(1, 2)
-        flat = found.flatten(0, 1)
+        rows = [tensor[self.token_ids].transpose(1, 2) for tensor in (q, k, v)]
+        mask = None if self.mask is None else self.mask[:, None, None, :]
+        outputs = functional.scaled_dot_product_attention(*rows, attn_mask=mask, scale=scale).transpose(1, 2)
+        flat = outputs.flatten(0, 1)
         return flat if self.places is None else flat[self.places]
 
 
-class _OneCall:
-    """Replaces the layers' forward; the segments of a pass are worked out once for all its layers."""
+class _SegmentAttention:
+    """Replaces the forward of attention layers. The segments of a pass are computed once for all layers."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[torch.Tensor, Segments]] = []
+        self._cached: list[tuple[torch.Tensor, Segments]] = []
 
     def segments(self, ends: torch.Tensor) -> Segments:
-        for given, segments in self._known:
-            if given is ends:
+        for cached_ends, segments in self._cached:
+            if cached_ends is ends:
                 return segments
-        self._known = [*self._known[-1:], (ends, Segments.from_ends(ends))]  # windows, and whole pictures
-        return self._known[-1][1]
+        self._cached = [*self._cached[-1:], (ends, Segments.from_ends(ends))]  # windows, and complete images
+        return self._cached[-1][1]
 
     def install(self, attention: Any) -> None:
         def forward(
-            layer: Any, hidden_states: torch.Tensor, cu_seqlens: torch.Tensor, position_embeddings: Any, **_given: Any
+            layer: Any, hidden_states: torch.Tensor, cu_seqlens: torch.Tensor, position_embeddings: Any, **_options: Any
         ) -> torch.Tensor:
             q, k, v = layer.qkv(hidden_states).unflatten(1, (3, layer.num_heads, -1)).unbind(1)
             q, k = apply_rotary_pos_emb_vision(q, k, *position_embeddings)
-            found = self.segments(cu_seqlens).attend(q, k, v, layer.scaling)
-            projected: torch.Tensor = layer.proj(found.flatten(1))
+            attended = self.segments(cu_seqlens).attend(q, k, v, layer.scaling)
+            projected: torch.Tensor = layer.proj(attended.flatten(1))
             return projected
 
         attention.forward = MethodType(forward, attention)
 
 
 def attend_in_one_call(visual: Any) -> None:
-    """Have each layer of a vision tower attend in one call."""
-    once = _OneCall()
+    """Make each layer of a vision tower attend in one call."""
+    attention = _SegmentAttention()
     for block in visual.blocks:
-        once.install(block.attn)
+        attention.install(block.attn)
 
 
 def embed_patches_by_product(embed: Any) -> None:
-    """Have a vision tower's patch embedding multiply matrices instead of convolving.
+    """Replace the convolution of a vision tower's patch embedding by a matrix product.
 
-    Its convolution takes one step a patch, so both are the same sum; the product takes a fifth of the time on a
-    processor.
+    The convolution has one step per patch, so both compute the same sum. On a CPU, the product is five times faster.
     """
     embed.forward = MethodType(_product, embed)
 

@@ -31,12 +31,12 @@ NO_VARIANTS = frozenset({"No", " No", "no", " no"})
 
 @dataclass(frozen=True)
 class PairQuery:
-    """Two pictures and the rendered instruction that is asked about them.
+    """Two images and the rendered instruction.
 
-    Pictures that a caller opened with Pillow become upright RGB, as files do, whoever answers.
+    Images are converted to upright RGB, as files are.
 
     Raises:
-        DataError: when a picture cannot be read; see :func:`paco_core.io.pictures.rgb`.
+        DataError: if an image cannot be read; see :func:`paco_core.io.pictures.rgb`.
     """
 
     first: Image.Image
@@ -54,7 +54,7 @@ class PairQuery:
 
 @dataclass(frozen=True)
 class PictureQuery:
-    """One picture and the rendered instruction that is asked about it; see :class:`PairQuery`."""
+    """One image and the rendered instruction; see :class:`PairQuery`."""
 
     picture: Image.Image
     instruction: str
@@ -72,10 +72,10 @@ Query = PairQuery | PictureQuery
 
 @dataclass(frozen=True)
 class Score:
-    """A score in [0, 1]; NaN, with its cause, where the pair could not be scored.
+    """A score in [0, 1], or NaN with a cause if the pair could not be scored.
 
     Raises:
-        ValueError: for anything else: no number is made up, and none gets lost.
+        ValueError: for any other value.
     """
 
     value: float
@@ -91,24 +91,24 @@ class Score:
 
 
 class PairScorer(Protocol):
-    """Answers questions about pairs, in order: the scorer in this process, or the HTTP client."""
+    """Scores queries about pairs, in order: the scorer in this process, or the HTTP client."""
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
 
 
 class QueryScorer(Protocol):
-    """Answers questions about pairs and single pictures, in order."""
+    """Scores queries about pairs and single images, in order."""
 
     def score(self, queries: Sequence[Query]) -> list[Score]: ...
 
 
 def in_both_orders(score: Callable[[Sequence[PairQuery]], list[Score]], queries: Sequence[PairQuery]) -> list[Score]:
-    """Scores of pairs, each the mean over both orders of its pictures; NaN where either order failed."""
-    turned = [PairQuery(query.second, query.first, query.instruction) for query in queries]
-    scores = score([*queries, *turned])
+    """Scores of pairs, averaged over both orders of the images. NaN if either order failed."""
+    swapped = [PairQuery(query.second, query.first, query.instruction) for query in queries]
+    scores = score([*queries, *swapped])
     means = []
-    for ahead, back in zip(scores[: len(queries)], scores[len(queries) :], strict=True):
-        means.append(Score((ahead.value + back.value) / 2, ahead.cause or back.cause))
+    for forward, backward in zip(scores[: len(queries)], scores[len(queries) :], strict=True):
+        means.append(Score((forward.value + backward.value) / 2, forward.cause or backward.cause))
     return means
 
 
@@ -116,7 +116,7 @@ def answer_tokens(tokenizer: Any, model: str) -> tuple[int, int]:
     """Token ids of "Yes" and "No".
 
     Raises:
-        DataError: when either is more than one token, or both are the same one; names ``model``.
+        DataError: if either word is more than one token, or both are the same token.
     """
     ids = []
     for word in (YES, NO):
@@ -149,7 +149,7 @@ def cased_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 def from_top_logits(logits: torch.Tensor, yes_ids: Sequence[int], no_ids: Sequence[int]) -> torch.Tensor:
     """Scores, float64 [...], by the summed probabilities of several tokens among the top 20 of [..., vocabulary].
 
-    NaN where none of them is among the top 20.
+    NaN if none of them is among the top 20.
     """
     import torch
 
@@ -169,7 +169,7 @@ def _log_sum(values: Sequence[float]) -> float:
 
 
 class Unscorable(Exception):
-    """An answer that holds no score; the text is the cause, and names no number, so that causes can be counted."""
+    """An answer without a score. The text is the cause, without numbers, so equal causes can be counted."""
 
 
 def from_top_logprobs(entries: Any, *, variants: bool = False) -> float:
@@ -192,14 +192,14 @@ def from_top_logprobs(entries: Any, *, variants: bool = False) -> float:
         raise Unscorable("the answer lists no log-probabilities")
     if not all(isinstance(entry.get("token"), str) for entry in entries):  # it may have been Yes, or No
         raise Unscorable("the answer lists a token that is not a string")
-    listed = [(entry["token"], entry.get("logprob")) for entry in entries]
-    yes = _log_sum([_logprob(token, value) for token, value in listed if token in yes_words])
-    no = _log_sum([_logprob(token, value) for token, value in listed if token in no_words])
+    logprobs = [(entry["token"], entry.get("logprob")) for entry in entries]
+    yes = _log_sum([_logprob(token, value) for token, value in logprobs if token in yes_words])
+    no = _log_sum([_logprob(token, value) for token, value in logprobs if token in no_words])
     if yes == no == -math.inf:
         raise Unscorable("neither Yes nor No among the log-probabilities")
     if math.exp(yes) + math.exp(no) == 0:  # a server's stand-ins for no probability, such as -9999
         raise Unscorable("the probabilities of Yes and No are both 0")
-    if not sum(_probability(value) for _, value in listed) <= MOST:
+    if not sum(_probability(value) for _, value in logprobs) <= MOST:
         raise Unscorable("the listed probabilities sum to more than 1")
     return 1.0 / (1.0 + math.exp(no - yes)) if no - yes < 700 else 0.0
 

@@ -1,8 +1,8 @@
-"""Several rewards to one number a sample, before the group's mean is taken away.
+"""Aggregation of several rewards to one number per sample, before the mean of the group is subtracted.
 
-Rewards come as (P, G): P prompts, G images each. A sample with a NaN in any weighted reward is NaN in
-the result and in every statistic. An aggregator is one function and one line in :data:`AGGREGATORS`;
-whichever is chosen, ``grpo.advantages`` centres its result in each group.
+Rewards have shape (P, G): P prompts with G images each. A sample with a NaN in any weighted reward is NaN in the result
+and in every statistic. An aggregator is one function and one line in :data:`AGGREGATORS`. For every aggregator,
+``grpo.advantages`` subtracts the mean of each group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from paco_core.io.files import DataError
-from paco_core.rewards.function import find, user_code
+from paco_core.rewards.function import find_function, user_code
 
 Rewards = Mapping[str, np.ndarray]
 Delta = float | Literal["mean", "median"]
@@ -55,12 +55,12 @@ def group_mean(values: np.ndarray) -> np.ndarray:
 
 def group_std(values: np.ndarray) -> np.ndarray:
     """Standard deviation of each group's valid samples, (P, 1); exactly 0 for a constant group."""
-    spread = np.sqrt(group_mean((values - group_mean(values)) ** 2))
+    std = np.sqrt(group_mean((values - group_mean(values)) ** 2))
     low, high = np.fmin.reduce(values, axis=1), np.fmax.reduce(values, axis=1)
-    return np.where((low == high)[:, None], 0.0, spread)
+    return np.where((low == high)[:, None], 0.0, std)
 
 
-def normalise(values: np.ndarray) -> np.ndarray:
+def normalize_groups(values: np.ndarray) -> np.ndarray:
     """(R - group mean) / max(group std, 1e-6); 0 throughout a constant group."""
     std = group_std(values)
     centred = np.where(std == 0, values * 0.0, values - group_mean(values))
@@ -87,9 +87,9 @@ def tamed(rewards: Rewards, h: Mapping[str, float], delta: Delta) -> dict[str, b
                 f"log_tame needs rewards above -1 with a positive mean; {name} has minimum "
                 f"{valid.min():.4g} and mean {valid.mean():.4g}; shift it or choose another aggregator"
             )
-    known = [value for value in h.values() if not np.isnan(value)]
+    finite = [value for value in h.values() if not np.isnan(value)]
     if isinstance(delta, str):
-        bound = float(np.mean(known) if delta == "mean" else np.median(known)) if known else float("inf")
+        bound = float(np.mean(finite) if delta == "mean" else np.median(finite)) if finite else float("inf")
     else:
         bound = delta
     return {name: bool(value > bound) for name, value in h.items()}
@@ -132,7 +132,7 @@ def _rank(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bo
 
 
 def _normalised_sum(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
-    return _sum({n: normalise(r) for n, r in rewards.items()}, weights)
+    return _sum({n: normalize_groups(r) for n, r in rewards.items()}, weights)
 
 
 def _globally_normalised_sum(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
@@ -152,17 +152,17 @@ AGGREGATORS = {
 }
 
 
-def _named(name: str) -> Aggregator:
-    """A user's own function of (rewards, weights), scaled as the recipe says.
+def _custom_aggregator(name: str) -> Aggregator:
+    """A custom function of (rewards, weights), scaled by the recipe's standard deviation.
 
     Raises:
-        DataError: for a name that is neither registered nor ``module:function``.
+        DataError: if the name is neither registered nor ``module:function``.
     """
     if ":" not in name:
         raise DataError(
             f"aggregator {name!r} is unknown; choose among {', '.join(AGGREGATORS)}, or name module:function"
         )
-    function = find(name)
+    function = find_function(name)
 
     def combine(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
         with user_code(name):
@@ -181,24 +181,28 @@ def aggregate(
     aggregator: str,
     delta: Delta = 0.2,
 ) -> Aggregate:
-    """Combine rewards (P, G) by name, or by the user's function that ``module:function`` names.
+    """Combine rewards (P, G) to one value per sample.
 
-    Rewards of weight 0 are watched (their h_k is logged) but take no part.
+    Rewards of weight 0 are monitored (their h_k is logged) but not combined.
+
+    Args:
+        aggregator: key of :data:`AGGREGATORS`, or ``module:function`` of a custom function.
+        delta: rewards with a larger coefficient of variation are tamed; see :func:`tamed`.
 
     Raises:
-        ValueError: for an unknown aggregator, weights that do not fit the rewards, shapes that differ,
-            or values that the aggregator cannot take.
+        ValueError: if names of weights and rewards differ, shapes differ, or all weights are 0.
+        DataError: if the aggregator is unknown, or does not support the values.
     """
     if set(weights) != set(rewards):
-        raise ValueError(f"weights are given for {sorted(weights)}, rewards are {sorted(rewards)}")
+        raise ValueError(f"weights exist for {sorted(weights)}, but rewards for {sorted(rewards)}")
     if len({values.shape for values in rewards.values()}) != 1:
         raise ValueError(f"rewards differ in shape: { {n: r.shape for n, r in rewards.items()} }")
-    rule = AGGREGATORS.get(aggregator) or _named(aggregator)
-    taking_part = {n: r for n, r in rewards.items() if weights[n] != 0}
-    if not taking_part:
-        raise ValueError("every reward has weight 0; nothing would be learnt")
-    failed = np.any([np.isnan(r) for r in taking_part.values()], axis=0)
-    valid = {n: np.where(failed, np.nan, r) for n, r in taking_part.items()}
+    rule = AGGREGATORS.get(aggregator) or _custom_aggregator(aggregator)
+    weighted = {n: r for n, r in rewards.items() if weights[n] != 0}
+    if not weighted:
+        raise ValueError("every reward has weight 0, so nothing would be learned")
+    failed = np.any([np.isnan(r) for r in weighted.values()], axis=0)
+    valid = {n: np.where(failed, np.nan, r) for n, r in weighted.items()}
     h = {n: variation(np.where(failed, np.nan, r)) for n, r in rewards.items()}
     flags = tamed(valid, {n: h[n] for n in valid}, delta) if rule.tames else {}
     values = rule.combine(valid, {n: weights[n] for n in valid}, flags)

@@ -1,4 +1,4 @@
-"""Rewards: images of prompts in, one number per image out, NaN where it could not be computed."""
+"""Rewards: functions that return one number per image, NaN if it could not be computed."""
 
 from __future__ import annotations
 
@@ -16,65 +16,67 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """N generated sets: the prompt of each, its panels in reading order, and whole pictures where known.
+    """N generated images with their prompts.
 
-    ``references``: of an editing policy, what each one was made from: the picture that it is an edit of, and those that
-    the instruction takes something from. ``draw``: what a reward draws by where it draws at random: a number of the
-    epoch in training, 0 in evaluation.
+    Attributes:
+        panels: the panels of each image in reading order.
+        pictures: the complete images. None if only panels are available.
+        references: for an editing policy, the reference images of each image. The first one is the edited image.
+        seed: for rewards that sample at random: a number per epoch in training, 0 in evaluation.
     """
 
     records: Sequence[PromptRecord]
     panels: Sequence[Sequence[Image]]
     pictures: Sequence[Image] | None = None
     references: Sequence[Sequence[Image]] | None = None
-    draw: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if len(self.records) != len(self.panels):
             raise ValueError(f"{len(self.records)} prompts for {len(self.panels)} sets of panels")
-        for name, given in (("pictures", self.pictures), ("references", self.references)):
-            if given is not None and len(given) != len(self.records):
-                raise ValueError(f"{len(self.records)} prompts for {len(given)} {name}")
+        for name, images in (("pictures", self.pictures), ("references", self.references)):
+            if images is not None and len(images) != len(self.records):
+                raise ValueError(f"{len(self.records)} prompts for {len(images)} {name}")
 
     @property
     def whole(self) -> Sequence[Image]:
-        """The whole pictures.
+        """The complete images.
 
         Raises:
-            ValueError: when the batch was made of panels only.
+            ValueError: if the batch contains panels only.
         """
         if self.pictures is None:
-            raise ValueError("this reward looks at whole pictures, and the batch holds panels only")
+            raise ValueError("this reward needs complete images, but the batch contains panels only")
         return self.pictures
 
     @property
     def originals(self) -> Sequence[Image]:
-        """The picture that each one is an edit of: the first of its references.
+        """The edited image of each edit: the first of its references.
 
         Raises:
-            ValueError: when the pictures are no edits.
+            ValueError: if the images are not edits.
         """
         if self.references is None:
-            raise ValueError("this reward compares an edit with its reference picture, and the batch holds none")
+            raise ValueError("this reward compares an edit with its reference image, but the batch contains none")
         return [first for first, *_ in self.references]
 
     def take(self, rows: Sequence[int]) -> RewardBatch:
-        """Some of the sets."""
+        """The batch of some rows."""
         pictures = None if self.pictures is None else [self.pictures[row] for row in rows]
         references = None if self.references is None else [self.references[row] for row in rows]
         records, panels = [self.records[row] for row in rows], [self.panels[row] for row in rows]
-        return RewardBatch(records, panels, pictures, references, self.draw)
+        return RewardBatch(records, panels, pictures, references, self.seed)
 
     @classmethod
     def join(cls, parts: Sequence[RewardBatch]) -> RewardBatch:
-        """Batches one after the other."""
+        """Concatenate batches."""
         pictures = references = None
         if all(part.pictures is not None for part in parts):
             pictures = [picture for part in parts for picture in part.whole]
         if all(part.references is not None for part in parts):
-            references = [given for part in parts for given in part.references or ()]
+            references = [images for part in parts for images in part.references or ()]
         records = [record for part in parts for record in part.records]
-        return cls(records, [panels for part in parts for panels in part.panels], pictures, references, parts[0].draw)
+        return cls(records, [panels for part in parts for panels in part.panels], pictures, references, parts[0].seed)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -83,8 +85,8 @@ class RewardBatch:
 class RewardFunction(Protocol):
     """A reward. ``causes`` counts the failures so far by their cause.
 
-    Pointwise unless it has a true attribute ``groupwise``: then each call gets one whole group, all pictures of
-    one prompt, and may compare them.
+    If it has a true attribute ``groupwise``, each call gets one complete group: all images of one prompt. Otherwise it
+    is pointwise.
     """
 
     name: str
@@ -100,15 +102,15 @@ def validate_failed_share(
     """Check that enough samples have a score.
 
     Args:
-        subject: what the samples are of, for the message.
+        subject: description of the samples, for the error.
         causes: number of failures by cause.
 
     Raises:
         DataError: when more than ``max_failed_share`` of the samples have no score.
     """
     if failed > max_failed_share * samples:
-        listed = ", ".join(f"{count} x {cause}" for cause, count in (causes or {}).items()) or "no cause given"
+        cause_counts = ", ".join(f"{count} x {cause}" for cause, count in (causes or {}).items()) or "no cause given"
         raise DataError(
             f"{subject}: {failed} of {samples} samples could not be scored, more than "
-            f"execution.serving.max_failed_share={max_failed_share:g}: {listed}"
+            f"execution.serving.max_failed_share={max_failed_share:g}: {cause_counts}"
         )

@@ -1,4 +1,4 @@
-"""Likeness of a set's panels: mean cosine of their CLIP embeddings over the unordered pairs."""
+"""Similarity of a set's panels: mean cosine of their CLIP embeddings over unordered pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from paco_core.models.open_clip import OpenClip
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.needs import refuse_single_panels
+from paco_core.rewards.needs import validate_panel_counts
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ClipI:
-    """The CLIP-I baseline of the paper as a reward; it rewards copies, so combine it with care."""
+    """The CLIP-I baseline of the paper as a reward; it rewards copies, so combine it with other rewards."""
 
     name = "clip_i"
 
@@ -26,7 +26,7 @@ class ClipI:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        refuse_single_panels("clip_i", batch.records)
+        validate_panel_counts("clip_i", batch.records)
         rows = self.clip.images([panel for panels in batch.panels for panel in panels]).double().cpu().numpy()
         ends = np.cumsum([len(panels) for panels in batch.panels])
         sets = [rows[end - len(panels) : end] for end, panels in zip(ends, batch.panels, strict=True)]

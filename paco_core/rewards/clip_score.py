@@ -1,4 +1,4 @@
-"""CLIPScore of the whole picture and the whole prompt."""
+"""CLIPScore of the complete image and the complete prompt."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ class ClipT:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        asked = [split_panels(record.prompt, record.layout)[1] for record in batch.records]
-        texts = self.clip.texts([text for row in asked for text in row], self.name)
+        panel_texts = [split_panels(record.prompt, record.layout)[1] for record in batch.records]
+        texts = self.clip.texts([text for row in panel_texts for text in row], self.name)
         cosines = (self.clip.images([panel for row in batch.panels for panel in row]) * texts).sum(dim=1)
-        owners = np.repeat(np.arange(len(batch)), [len(row) for row in asked])
+        owners = np.repeat(np.arange(len(batch)), [len(row) for row in panel_texts])
         totals = np.bincount(owners, weights=cosines.double().cpu().numpy(), minlength=len(batch))
         return totals / np.bincount(owners, minlength=len(batch))
 

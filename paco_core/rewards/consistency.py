@@ -1,4 +1,4 @@
-"""Consistency of a set: P(Yes) of the reward model over unordered pairs of its panels, their mean or the least."""
+"""Consistency of a set: mean or minimum of P(Yes) of the reward model over unordered pairs of its panels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paco_core.data.records import prompt_text
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.needs import refuse_single_panels
+from paco_core.rewards.needs import validate_panel_counts
 from paco_core.rewards.panel_pairs import Pairs, panel_pairs
 
 if TYPE_CHECKING:
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 class Consistency:
-    """Asks one question a distinct pair of panels (6 for a 2x2 grid) about the prompt's theme.
+    """One query per unordered pair of panels (6 for a 2x2 grid) about the theme of the prompt.
 
-    A set with any unscorable pair is NaN: a mean over the rest would depend on which pairs failed. A number of pairs is
-    drawn by the prompt and by what the batch draws by, so that they are the same for all pictures of a group.
+    If a pair cannot be scored, the set is NaN, because a mean over the other pairs would depend on the failures. A
+    limited number of pairs is sampled by prompt and ``batch.seed``, so all images of a group have the same pairs.
 
     Args:
-        pairs: of which panels; see :func:`.panel_pairs.panel_pairs`.
-        by: ``mean`` over the pairs, or the ``worst`` of them.
+        scorer: reward model.
+        template: name of the instruction template.
+        theme_from: the theme in the instruction: that of the record, or the opening of the prompt.
+        pairs: the pairs of panels; see :func:`.panel_pairs.panel_pairs`.
+        by: ``mean`` or ``worst`` (minimum) over the pairs.
     """
 
     name = "consistency"
@@ -48,10 +51,10 @@ class Consistency:
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         queries: list[PairQuery] = []
         owners: list[int] = []
-        refuse_single_panels("consistency", batch.records)
+        validate_panel_counts("consistency", batch.records)
         for position, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
-            text = render(self.template, theme=record.theme if self.theme_from == "theme" else opening(record))
-            key = f"{record.idx}|{batch.draw}"
+            text = render(self.template, theme=record.theme if self.theme_from == "theme" else opening_text(record))
+            key = f"{record.idx}|{batch.seed}"
             for first, second in panel_pairs(len(panels), record.grid[1], self.pairs, key):
                 queries.append(PairQuery(panels[first], panels[second], text))
                 owners.append(position)
@@ -80,17 +83,17 @@ class ConsistencyMeasure(Consistency):
         return values
 
 
-def opening(record: PromptRecord) -> str:
-    """The prompt up to its first panel, which the released PaCo-GRPO quotes as the theme.
+def opening_text(record: PromptRecord) -> str:
+    """The prompt up to its first panel, which the released PaCo-GRPO uses as the theme.
 
     Raises:
-        DataError: when the prompt marks other panels than its layout has.
+        DataError: if the panels of the prompt do not match its layout.
     """
     text = prompt_text.parse(record.prompt, record.layout).opening.removesuffix('"').rstrip()
     return text if text.endswith(".") else f"{text}."
 
 
 def build(term: RewardTerm, sources: Sources) -> Consistency:
-    """The reward of a term."""
+    """Build the reward of a term."""
     judge = sources.judge("consistency", term)
     return Consistency(judge, theme_from=term.theme_from, pairs=term.pairs, by=term.aggregate)

@@ -1,4 +1,4 @@
-"""Rewards that are one function, registered or the user's own, and how ``module:function`` is found."""
+"""Function rewards: registered or custom functions, imported by ``module:function``."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def user_code(name: str) -> Iterator[None]:
         raise DataError(f"{name}: {place}{one_line(f'{type(error).__name__}: {error}')}") from error
 
 
-def find(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names; modules of the working folder count.
+def find_function(name: str) -> Callable[..., Any]:
+    """Import the function ``module:function``. The module can be in the working directory.
 
     Raises:
-        DataError: when the module is missing or fails, or has nothing to call of that name.
+        DataError: if the module is missing or fails, or does not contain the function.
     """
     module, _, function = name.partition(":")
     with user_code(name):
@@ -61,23 +61,23 @@ def find(name: str) -> Callable[..., Any]:
 
 
 class FunctionReward:
-    """A function ``f(images, records)`` that returns N numbers, NaN where it has none.
+    """A function ``f(images, records)`` that returns N numbers, NaN if there is no score.
 
-    ``images`` are the N whole pictures, ``records`` their prompts. A function with a single argument without a default
-    is given the :class:`RewardBatch` instead, which also holds panels and reference pictures. All arguments are copies,
+    ``images`` are the N complete images, ``records`` their prompts. A function with a single argument without a default
+    gets the :class:`RewardBatch` instead, which also contains panels and reference images. All arguments are copies,
     so a function may change them, for example by ``image.thumbnail``.
-    With ``function.groupwise = True`` it is given one whole group a call, all pictures of one prompt.
+    With ``function.groupwise = True``, each call gets one complete group: all images of one prompt.
 
     Args:
         name: ``module:function``.
 
     Raises:
-        DataError: when the function is not there, or takes other arguments; in a call, when it fails.
+        DataError: if the function does not exist, has other arguments, or fails in a call.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.function = find(name)
+        self.function = find_function(name)
         self.takes_batch = _required(self.function, name) == 1
         self.groupwise = bool(getattr(self.function, "groupwise", False))
         self.causes: dict[str, int] = {}
@@ -89,7 +89,9 @@ class FunctionReward:
         with user_code(self.name):
             values = np.asarray(self.function(*arguments), dtype=np.float64)
         if values.shape != (len(batch),):
-            raise DataError(f"reward {self.name} returned shape {values.shape} for {len(batch)} pictures, not one each")
+            raise DataError(
+                f"reward {self.name} returned shape {values.shape} for {len(batch)} images; expected ({len(batch)},)"
+            )
         failed = ~np.isfinite(values)
         if failed.any():
             self.causes[NOT_A_NUMBER] = self.causes.get(NOT_A_NUMBER, 0) + int(failed.sum())

@@ -1,4 +1,4 @@
-"""Any scorer behind an address: one JSON request a batch, scores and causes back, known pictures not asked again."""
+"""HTTP scorers: one JSON request per batch returns scores and causes. Scores are cached by content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paco_core.io.pictures import picture_digests
 from paco_core.io.secrets import one_line
 from paco_core.io.validation import StrictModel, first_fault
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.needs import need_key, need_section
+from paco_core.rewards.needs import require_key, require_section
 from paco_core.serving.cache import ANY_NUMBER, ScoreCache, query_key
 
 if TYPE_CHECKING:
@@ -32,27 +32,27 @@ NO_SCORE = "the scorer gave no score and no cause"
 
 
 class _Answer(StrictModel):
-    scores: list[Annotated[float, Field(allow_inf_nan=True)] | None]  # a NaN fails its own sample alone
+    scores: list[Annotated[float, Field(allow_inf_nan=True)] | None]  # a NaN affects its sample only
     causes: list[str | None] | None = None
 
 
 class HttpReward:
-    """Asks a scorer of anybody's about whole pictures; its request and answer are in ``docs/reference/rewards.md``.
+    """A custom scorer of complete images. ``docs/reference/rewards.md`` describes request and response.
 
-    A sample without a score is NaN and counted by the cause that the scorer gave, or by what went wrong on the way.
+    A sample without a score is NaN. Its cause is counted: the cause in the response, or the error of the request.
 
     Args:
-        scorer: where it is and how long to wait for it.
-        cache: scores that were given before, by the scorer's ``model`` and by the content of a sample.
+        scorer: address and timeouts.
+        cache: previous scores, by the ``model`` of the scorer and the content of the sample.
 
     Raises:
-        DataError: when the environment variable that should hold the key is empty.
+        DataError: if the environment variable of the key is empty.
     """
 
     name = "http"
 
     def __init__(self, scorer: HttpScorer, cache: ScoreCache) -> None:
-        key = need_key(scorer.url, scorer.api_key_env)
+        key = require_key(scorer.url, scorer.api_key_env)
         parts = urlsplit(scorer.url)
         patience = Patience(scorer.retries, budget_s=scorer.budget_s)
         self._http = HttpClient(f"{parts.scheme}://{parts.netloc}", scorer.timeout_s, patience, key)
@@ -66,33 +66,33 @@ class HttpReward:
             for record in batch.records
         ]
         references = batch.references or [()] * len(batch)
-        pictures = [[picture, *more] for picture, more in zip(batch.whole, references, strict=True)]
-        flat = iter(picture_digests([picture for shown in pictures for picture in shown]))
-        digests = [[next(flat) for _ in shown] for shown in pictures]
-        keys = [sample_key(self._model, sample, shown) for sample, shown in zip(samples, digests, strict=True)]
-        places = {key: row for row, key in enumerate(keys)}  # equal samples are asked once
-        found: dict[bytes, float | str] = {**self._cache.get(list(places))}
-        unknown = [(key, row) for key, row in places.items() if key not in found]
-        if unknown:
-            asked = [self._with_pictures(samples[row], pictures[row]) for _, row in unknown]
-            given = dict(zip((key for key, _ in unknown), self._ask(asked), strict=True))
-            self._cache.put({key: value for key, value in given.items() if isinstance(value, float)})
-            found |= given
-        for cause in (found[key] for key in keys):
+        pictures = [[picture, *of_row] for picture, of_row in zip(batch.whole, references, strict=True)]
+        flat = iter(picture_digests([picture for row in pictures for picture in row]))
+        digests = [[next(flat) for _ in row] for row in pictures]
+        keys = [sample_key(self._model, sample, row) for sample, row in zip(samples, digests, strict=True)]
+        places = {key: row for row, key in enumerate(keys)}  # equal samples are requested once
+        results: dict[bytes, float | str] = {**self._cache.get(list(places))}
+        missing = [(key, row) for key, row in places.items() if key not in results]
+        if missing:
+            requests = [self._with_pictures(samples[row], pictures[row]) for _, row in missing]
+            responses = dict(zip((key for key, _ in missing), self._request_scores(requests), strict=True))
+            self._cache.put({key: value for key, value in responses.items() if isinstance(value, float)})
+            results |= responses
+        for cause in (results[key] for key in keys):
             if isinstance(cause, str):
                 self.causes[cause] = self.causes.get(cause, 0) + 1
-        return np.array([math.nan if isinstance(found[key], str) else found[key] for key in keys], dtype=np.float64)
+        return np.array([math.nan if isinstance(results[key], str) else results[key] for key in keys], dtype=np.float64)
 
     @staticmethod
     def _with_pictures(sample: dict[str, str], pictures: Sequence[Image]) -> dict[str, Any]:
-        """The picture, the one that it is an edit of, and further references, where there are any."""
+        """Add the image, the edited image, and further references, if there are any."""
         picture, *references = map(data_url, pictures)
         first = {"reference": references[0]} if references else {}
         further = {"further_references": references[1:]} if len(references) > 1 else {}
         return {**sample, "picture": picture, **first, **further}
 
-    def _ask(self, samples: Sequence[dict[str, Any]]) -> list[float | str]:
-        """A score for each sample, or why there is none."""
+    def _request_scores(self, samples: Sequence[dict[str, Any]]) -> list[float | str]:
+        """A score for each sample, or the cause of its failure."""
         body = json.dumps({"model": self._model, "samples": samples}).encode()
         try:
             answer = _Answer.model_validate(self._http.call("POST", self._path, body))
@@ -108,11 +108,10 @@ class HttpReward:
 
 
 def sample_key(model: str, sample: Mapping[str, str], pictures: Sequence[str]) -> bytes:
-    """Under which the score of a sample is kept.
+    """Cache key of the score of a sample.
 
-    Depends on: the scorer's name with its version (``model``), all texts of the sample that are sent, and the digests
-    of its ``pictures``, in order. The address is left out: one name is taken to mean the same scorer everywhere, which
-    no address proves.
+    Depends on: the name and version of the scorer (``model``), all texts of the sample that are sent, and the digests
+    of its ``pictures``, in order. The address is excluded, because the name identifies a scorer everywhere.
     """
     return query_key(model, "http", json.dumps(sample, sort_keys=True), *pictures)
 
@@ -124,6 +123,6 @@ def _score_or_cause(score: float | None, cause: str | None) -> float | str:
 
 
 def build(term: RewardTerm, sources: Sources) -> HttpReward:
-    """The reward of a term."""
-    scorer: HttpScorer = need_section("http", term)
+    """Build the reward of a term."""
+    scorer: HttpScorer = require_section("http", term)
     return HttpReward(scorer, ScoreCache(sources.root / SCORES, ANY_NUMBER))

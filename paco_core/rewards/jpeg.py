@@ -1,4 +1,4 @@
-"""Compressibility: the share of a picture's bytes that JPEG saves; needs no model, for trying things out."""
+"""Compressibility: the share of an image's bytes that JPEG saves. It needs no model, for experiments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUALITY = 95  # as in DDPO (arXiv 2305.13301), which rewards the negative file s
 
 
 def compressibility(images: Sequence[Image], records: Sequence[PromptRecord]) -> list[float]:  # noqa: ARG001
-    """1 - bytes of the JPEG / bytes of the pixels: at most 1 whatever the size, higher for smoother pictures."""
+    """1 - bytes of the JPEG / bytes of the pixels: at most 1 for any size, higher for smoother images."""
     return [1.0 - _bytes_of_jpeg(image) / (3 * image.width * image.height) for image in images]
 
 

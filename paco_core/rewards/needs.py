@@ -1,4 +1,4 @@
-"""What rewards cannot do without, looked up before anything is loaded and again where it is used."""
+"""Requirements of rewards: models, sections, keys and libraries. They are validated before anything is loaded."""
 
 from __future__ import annotations
 
@@ -13,40 +13,42 @@ if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
     from paco_core.data.records.records import PromptRecord
 
-#: What a reward loads, for those that load a model.
+#: The kind of model of each reward that loads one.
 MODELS = {
     **dict.fromkeys(("clip_t", "clip_i", "clip_score"), "a folder or hf-hub name of an open_clip model"),
     "pickscore": "a folder or hub id, such as yuvalkirstain/PickScore_v1",
 }
 
-#: What a reward that asks another model reads from a section of its own name.
+#: The required keys of each reward that queries an external model.
 SECTIONS = {"http": "url and model", "rubric": "endpoint and criteria"}
 
 
-def refuse_single_panels(reward: str, records: Iterable[PromptRecord]) -> None:
-    """Raise DataError for a record of one panel, where a reward compares panels with each other."""
+def validate_panel_counts(reward: str, records: Iterable[PromptRecord]) -> None:
+    """Raise DataError for a record with a single panel, because the reward compares panels."""
     for record in records:
         rows, columns = record.grid
         if rows * columns < 2:
-            raise DataError(f"prompt {record.idx}: layout {record.layout} has one panel, {reward} needs two")
+            raise DataError(
+                f"prompt {record.idx}: layout {record.layout} has one panel, but {reward} needs at least two"
+            )
 
 
-def need_model(reward: str, term: RewardTerm) -> str:
-    """The model that a reward's term names.
+def require_model(reward: str, term: RewardTerm) -> str:
+    """The model of a reward's term.
 
     Raises:
-        DataError: when it names none, and the reward loads one.
+        DataError: if the reward loads a model and the term contains none.
     """
     if reward in MODELS and term.model is None:
         raise DataError(f"reward {reward} needs model: {MODELS[reward]}")
     return str(term.model)
 
 
-def need_section(reward: str, term: RewardTerm) -> Any:
-    """The section of a term that has the reward's name.
+def require_section(reward: str, term: RewardTerm) -> Any:
+    """The section of a term with the name of the reward.
 
     Raises:
-        DataError: when it is missing.
+        DataError: if it is missing.
     """
     section = getattr(term, reward)
     if section is None:
@@ -54,21 +56,19 @@ def need_section(reward: str, term: RewardTerm) -> Any:
     return section
 
 
-def need_key(address: str, variable: str | None) -> str | None:
-    """The key for an address, from an environment variable; None where no variable is named.
+def require_key(address: str, variable: str | None) -> str | None:
+    """Read the key of an address from an environment variable; None without a variable.
 
     Raises:
-        DataError: when the variable is empty.
+        DataError: if the variable is empty.
     """
     key = os.environ.get(variable) if variable else None
     if variable and not key:
-        raise DataError(f"{address}: the environment variable {variable} holds no key")
+        raise DataError(f"{address}: the environment variable {variable} is empty; set it to the key")
     return key
 
 
-def need_rapidocr() -> None:
-    """Raise DataError where the library that reads letters is not installed."""
+def require_rapidocr() -> None:
+    """Raise DataError if the OCR library is not installed."""
     if find_spec("rapidocr") is None:
-        raise DataError(
-            "reward ocr reads with rapidocr, which is not installed here; `uv pip install rapidocr onnxruntime`"
-        )
+        raise DataError("reward ocr needs rapidocr, which is not installed; `uv pip install rapidocr onnxruntime`")

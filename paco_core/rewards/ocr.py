@@ -1,4 +1,4 @@
-"""Written text: how much of what a prompt puts in quotes can be read in the picture."""
+"""OCR reward: the share of the quoted text of a prompt that is legible in the image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.needs import need_rapidocr
+from paco_core.rewards.needs import require_rapidocr
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,8 +32,8 @@ def quoted(prompt: str) -> str | None:
 
     None if another mark may belong to a quotation: inches (a 5" screen), nested, single or unbalanced quotes.
     """
-    rest = QUOTED.sub(" ", prompt)
-    if any(mark in rest for mark in _MARKS) or _SINGLE.search(rest):
+    unquoted = QUOTED.sub(" ", prompt)
+    if any(mark in unquoted for mark in _MARKS) or _SINGLE.search(unquoted):
         return None
     return " ".join(next(filter(None, texts)) for texts in QUOTED.findall(prompt))
 
@@ -65,15 +65,15 @@ class Ocr:
     name = "ocr"
 
     def __init__(self) -> None:
-        need_rapidocr()
+        require_rapidocr()
         from rapidocr import RapidOCR
 
         self.engine = RapidOCR(params={"Global.log_level": "error"})
         self.causes: dict[str, int] = {}
 
     def _read(self, picture: Image) -> str:
-        found = self.engine(np.asarray(picture)[:, :, ::-1])
-        return _plain("".join(found.txts or ()))
+        output = self.engine(np.asarray(picture)[:, :, ::-1])
+        return _plain("".join(output.txts or ()))
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         values = np.full(len(batch), np.nan)

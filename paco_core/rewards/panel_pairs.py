@@ -1,4 +1,4 @@
-"""Which panels of a set a judge is asked to compare."""
+"""Panel pairs: the panels of a set that a reward model compares."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Pairs = Literal["all", "neighbours"] | int
 
 
 def panel_pairs(panels: int, columns: int, pairs: Pairs, key: str = "") -> list[tuple[int, int]]:
-    """Pairs of panels by their places in reading order, the earlier one first.
+    """Pairs of panels by their indices in reading order, the earlier one first.
 
-    Of n panels there are n (n - 1) / 2 pairs: 6 of four, 28 of eight.
+    n panels have n (n - 1) / 2 pairs. For example, four panels have 6 pairs and eight panels have 28.
 
     Args:
-        panels, columns: how many there are, and how many of them stand side by side.
-        pairs: ``all``; ``neighbours`` = those that share an edge; a number = so many, drawn by ``key``, or all where
-            there are no more.
+        panels: number of panels.
+        columns: number of panels in a row.
+        pairs: ``all``; ``neighbours`` = pairs that share an edge; a number = at most so many pairs, sampled by ``key``.
     """
     every = list(combinations(range(panels), 2))
     if pairs == "all":

@@ -1,4 +1,4 @@
-"""PickScore: what people would pick, by a CLIP that was trained on their choices."""
+"""PickScore: a CLIP model that was trained on human preferences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paco_core.io.files import DataError
 from paco_core.models.tokens import note_texts, token_counts, validate_tokens
 from paco_core.models.weights import load_model, reading
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.needs import need_model
+from paco_core.rewards.needs import require_model
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 SCALE = 26.0  # of Flow-GRPO (arXiv 2505.05470): brings PickScore_v1 to about 1
 BATCH = 64
-PROCESSOR = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"  # of PickScore_v1, which comes without one
+PROCESSOR = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"  # of PickScore_v1, which has no processor
 
 
 class PickScore:
-    """Scaled cosine of picture and prompt, divided by 26, with a transformers CLIP such as yuvalkirstain/PickScore_v1.
+    """Scaled cosine of image and prompt, divided by 26, with a transformers CLIP such as yuvalkirstain/PickScore_v1.
 
     Raises:
-        DataError: when no CLIP can be loaded from there.
+        DataError: if it is not a CLIP model.
     """
 
     name = "pickscore"
@@ -63,11 +63,12 @@ class PickScore:
                 return_tensors="pt",
             ).to(self.model.device)
             with torch.inference_mode():
-                found = self.model(**inputs)
-                scores.append(self.model.logit_scale.exp() * (found.image_embeds * found.text_embeds).sum(dim=1))
+                outputs = self.model(**inputs)
+                cosines = (outputs.image_embeds * outputs.text_embeds).sum(dim=1)
+                scores.append(self.model.logit_scale.exp() * cosines)
         return np.concatenate([score.double().cpu().numpy() for score in scores]) / SCALE
 
 
 def build(term: RewardTerm, sources: Sources) -> PickScore:
     """The reward of a term."""
-    return PickScore(sources.path(need_model("pickscore", term)), term.device)
+    return PickScore(sources.path(require_model("pickscore", term)), term.device)

@@ -1,4 +1,4 @@
-"""Rewards by name: one file and one line in :data:`REWARDS`; any other is named ``module:function``."""
+"""Registry of rewards. Each reward is one file and one line in :data:`REWARDS`, or a custom ``module:function``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING
 from paco_core.config.params import RewardSet, RewardTerm
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardFunction
-from paco_core.rewards.function import FunctionReward, find
-from paco_core.rewards.needs import SECTIONS, need_key, need_model, need_rapidocr, need_section, refuse_single_panels
+from paco_core.rewards.function import FunctionReward, find_function
+from paco_core.rewards.needs import (
+    SECTIONS,
+    require_key,
+    require_model,
+    require_rapidocr,
+    require_section,
+    validate_panel_counts,
+)
 from paco_core.rewards.sources import Sources
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
 
-#: Name -> "module:function" of a reward, a function of (images, records). One that needs models has "module:build"
-#: instead, which makes the reward of a term. The module is imported when the reward is asked for.
+#: Name -> "module:function" of a reward, a function of (images, records). If the reward needs models, the value is
+#: "module:build", which builds the reward of a term. The module is imported when the reward is built.
 REWARDS = {
     "consistency": "paco_core.rewards.consistency:build",
     "editing": "paco_core.rewards.editing:build",
@@ -30,9 +37,9 @@ REWARDS = {
     "http": "paco_core.rewards.http_scorer:build",
     "rubric": "paco_core.rewards.rubric:build",
 }
-#: Rewards that ask a served reward model about pairs.
+#: Rewards that query a served reward model about pairs.
 JUDGED = frozenset({"consistency", "editing"})
-#: What a reward compares a picture's content with, for those that need more than the picture and its prompt.
+#: The additional input of rewards that need more than the image and its prompt.
 NEEDS = {"consistency": "panels", "clip_i": "panels", "editing": "reference"}
 LACKS = {
     "panels": "edits a single picture and has no panels",
@@ -40,90 +47,95 @@ LACKS = {
 }
 
 
-def kind(name: str, term: RewardTerm) -> str:
-    """The registered name or ``module:function`` behind a term."""
+def reward_kind(name: str, term: RewardTerm) -> str:
+    """The registered name or ``module:function`` of a term."""
     return term.reward or name
 
 
 def judges_of(*sets: RewardSet | None) -> list[str | None]:
-    """Models of the judges that these rewards ask, each once; None is the project's own reward model."""
-    asked = [
-        term.model for rewards in sets if rewards for name, term in rewards.terms.items() if kind(name, term) in JUDGED
+    """Distinct reward models that these rewards query. None = the reward model of the project."""
+    models = [
+        term.model
+        for rewards in sets
+        if rewards
+        for name, term in rewards.terms.items()
+        if reward_kind(name, term) in JUDGED
     ]
-    return list(dict.fromkeys(asked))
+    return list(dict.fromkeys(models))
 
 
-def refuse_missing_judges(root: Path, *sets: RewardSet | None) -> None:
-    """Raise DataError for a judge that is no folder: a judge is served from one."""
+def validate_judge_folders(root: Path, *sets: RewardSet | None) -> None:
+    """Raise DataError if a reward model is not a folder, because it is served from a folder."""
     for judge in judges_of(*sets):
         if judge is not None and not (root / judge).is_dir():
-            raise DataError(f"judge {judge}: no such folder; a judge is served from a folder")
+            raise DataError(f"reward model {judge}: there is no such folder; a reward model is served from a folder")
 
 
-def check(rewards: RewardSet, given: str = "panels", records: Sequence[PromptRecord] = ()) -> list[str]:
-    """Look every name up before any model is loaded; the names of those that look at whole groups.
+def validate_rewards(rewards: RewardSet, available: str = "panels", records: Sequence[PromptRecord] = ()) -> list[str]:
+    """Validate rewards before any model is loaded. Returns the names of the groupwise rewards.
 
     Args:
-        records: that will be rewarded.
-        given: what the pictures have beside their prompts: the "panels" of a set, or a "reference" that was edited.
+        available: the additional input of the images: the "panels" of a set, or the "reference" of an edit.
+        records: the records whose images will be scored.
 
     Raises:
-        DataError: for an unknown reward, a function that is not there, a reward of another kind of picture, or one that
-            lacks its model, its section or its library, is to choose pairs and is not consistency, or compares panels
-            of which a record has one.
+        DataError: if a reward or function is unknown, does not fit the images, lacks its model, section or library, has
+            options of the reward consistency, or compares panels and a record has a single panel.
     """
     groupwise = []
     for name, term in rewards.terms.items():
-        asked = kind(name, term)
-        if not _is_built(asked):
-            if _function(asked).groupwise:
+        kind = reward_kind(name, term)
+        if not _is_built(kind):
+            if _function_reward(kind).groupwise:
                 groupwise.append(name)
-        elif (needed := NEEDS.get(asked, given)) != given:
-            raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
-        need_model(asked, term)
-        if asked != "consistency" and (term.pairs != "all" or term.aggregate != "mean"):
-            raise DataError(f"reward {name}: pairs and aggregate are of consistency, {asked} compares no pairs by them")
-        if asked in SECTIONS:
-            section = need_section(asked, term)
-            need_key(section.address, section.key_variable)
-        if NEEDS.get(asked) == "panels":
-            refuse_single_panels(asked, records)
-        if asked == "ocr":
-            need_rapidocr()
+        elif (needed := NEEDS.get(kind, available)) != available:
+            raise DataError(f"reward {kind} does not fit this policy, which {LACKS[needed]}")
+        require_model(kind, term)
+        if kind != "consistency" and (term.pairs != "all" or term.aggregate != "mean"):
+            raise DataError(
+                f"reward {name}: pairs and aggregate are options of consistency only; remove them from {kind}"
+            )
+        if kind in SECTIONS:
+            section = require_section(kind, term)
+            require_key(section.address, section.key_variable)
+        if NEEDS.get(kind) == "panels":
+            validate_panel_counts(kind, records)
+        if kind == "ocr":
+            require_rapidocr()
     if ":" in rewards.aggregator:
-        find(rewards.aggregator)
+        find_function(rewards.aggregator)
     return groupwise
 
 
-def build(name: str, term: RewardTerm, sources: Sources | None = None) -> RewardFunction:
+def build_reward(name: str, term: RewardTerm, sources: Sources | None = None) -> RewardFunction:
     """Build one reward of a recipe.
 
     Args:
         name: key of the recipe's ``rewards.terms``.
-        term: its weight, model and device, and its ``reward`` where that is not the key.
-        sources: where judges and models come from.
+        term: its weight, model and device, and ``reward`` if it differs from the key.
+        sources: reward models and shared models.
 
     Raises:
-        DataError: for an unknown name, or when the reward lacks its model or its judge.
+        DataError: if the name is unknown, or the reward lacks its model.
     """
-    asked = kind(name, term)
-    if not _is_built(asked):
-        return _function(asked)
-    reward: RewardFunction = find(REWARDS[asked])(term, sources or Sources())
+    kind = reward_kind(name, term)
+    if not _is_built(kind):
+        return _function_reward(kind)
+    reward: RewardFunction = find_function(REWARDS[kind])(term, sources or Sources())
     return reward
 
 
-def _is_built(asked: str) -> bool:
-    return REWARDS.get(asked, "").endswith(":build")
+def _is_built(kind: str) -> bool:
+    return REWARDS.get(kind, "").endswith(":build")
 
 
-def _function(asked: str) -> FunctionReward:
-    """The registered or named function as a reward."""
-    if asked not in REWARDS and ":" not in asked:
-        raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(REWARDS)}, or name module:function")
-    return FunctionReward(REWARDS.get(asked, asked))
+def _function_reward(kind: str) -> FunctionReward:
+    """The reward of a registered or custom function."""
+    if kind not in REWARDS and ":" not in kind:
+        raise DataError(f"reward {kind!r} is unknown; choose one of {', '.join(REWARDS)}, or module:function")
+    return FunctionReward(REWARDS.get(kind, kind))
 
 
 def build_set(rewards: RewardSet, sources: Sources) -> dict[str, RewardFunction]:
     """Build all rewards of a set, by the names of their terms."""
-    return {name: build(name, term, sources) for name, term in rewards.terms.items()}
+    return {name: build_reward(name, term, sources) for name, term in rewards.terms.items()}

@@ -1,4 +1,4 @@
-"""Any vision language model behind an OpenAI-compatible endpoint marks pictures by criteria in your own words."""
+"""Rubric reward: a vision-language model behind an OpenAI-compatible endpoint scores images by custom criteria."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paco_core.data.llm.journal import SharedJournal
 from paco_core.data.llm.openai_chat import Chat
 from paco_core.io.validation import StrictModel
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.needs import need_section
+from paco_core.rewards.needs import require_section
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,7 +33,7 @@ see that bears on the criterion, then give a whole number from 0 (not met at all
 
 
 class Mark(StrictModel):
-    """What is seen, and the mark for one criterion."""
+    """The observation and the mark for one criterion."""
 
     model_config = ConfigDict(extra="forbid")
     criterion: str
@@ -42,20 +42,20 @@ class Mark(StrictModel):
 
 
 class Marks(StrictModel):
-    """One mark a criterion."""
+    """One mark per criterion."""
 
     model_config = ConfigDict(extra="forbid")
     marks: list[Mark]
 
 
 class RubricReward:
-    """Mean mark of a picture over the criteria, 0 to 1; NaN, with its cause, where no usable answer came.
+    """Mean mark of an image over the criteria, 0 to 1. NaN, with its cause, if there is no valid answer.
 
-    Answers with their reasons are kept in ``journal``, and a question that was answered is not asked again.
+    Answers with their reasons are saved in ``journal`` and reused.
 
     Raises:
-        ChatError: when the key's environment variable is empty; while asking, when the endpoint refuses the key or the
-            model, or serves nothing any more.
+        ChatError: if the environment variable of the key is empty, or in a call, if the endpoint rejects the key or the
+            model, or does not respond.
     """
 
     name = "rubric"
@@ -76,11 +76,11 @@ class RubricReward:
 
     def _question(self, sample: tuple[PromptRecord, Image, Sequence[Image]]) -> Question[Marks]:
         record, picture, references = sample
-        listed = "\n".join(f"- {name}: {text}" for name, text in self._criteria.items())
-        shown = _order_of_pictures(len(references))
+        criteria = "\n".join(f"- {name}: {text}" for name, text in self._criteria.items())
+        image_order = _image_order(len(references))
         text = (
-            f"{shown}Prompt: {record.prompt}\nLayout (rows x columns): {record.layout}\nTheme: {record.theme}\n\n"
-            f"Criteria:\n{listed}\n\nGive one mark for each criterion, by its name."
+            f"{image_order}Prompt: {record.prompt}\nLayout (rows x columns): {record.layout}\nTheme: {record.theme}\n\n"
+            f"Criteria:\n{criteria}\n\nGive one mark for each criterion, by its name."
         )
         images = [*references, picture]
         return Question(record.idx, text, Marks, system=SYSTEM, images=images, fault=self._fault)
@@ -92,8 +92,8 @@ class RubricReward:
         return Rejection("mark_out_of_range", f"{outside[0]} is not 0 to {BEST}") if outside else None
 
 
-def _order_of_pictures(references: int) -> str:
-    """What the pictures of a question are; nothing of one that is no edit."""
+def _image_order(references: int) -> str:
+    """The order of the images in a query. Empty if it is not an edit."""
     if references < 2:
         return "The first picture was edited; the second is the result.\n" if references else ""
     return (
@@ -104,5 +104,5 @@ def _order_of_pictures(references: int) -> str:
 
 def build(term: RewardTerm, sources: Sources) -> RubricReward:
     """The reward of a term."""
-    rubric: Rubric = need_section("rubric", term)
+    rubric: Rubric = require_section("rubric", term)
     return RubricReward(rubric, SharedJournal(sources.root / JOURNAL))

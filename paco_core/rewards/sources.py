@@ -1,4 +1,4 @@
-"""What rewards are built from: served judges, and models that several rewards share."""
+"""Sources of rewards: served reward models, and models that several rewards share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paco_core.config.params import RewardTerm
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError
-from paco_core.rewards.needs import need_model
+from paco_core.rewards.needs import require_model
 
 if TYPE_CHECKING:
     from paco_core.models.open_clip import OpenClip
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Sources:
-    """What rewards are built from: scorers of pairs, and the models that several of them look through.
+    """Models that rewards use.
 
-    ``judges``: by the ``model`` of the term that asks; None is the project's own reward model.
+    Attributes:
+        judges: scorers of pairs by the ``model`` of a term. None = the reward model of the project.
+        clips: CLIP models by path and device.
     """
 
     judges: Mapping[str | None, PairScorer] = field(default_factory=dict)
@@ -29,24 +31,24 @@ class Sources:
     clips: dict[tuple[str, str], OpenClip] = field(default_factory=dict)
 
     def path(self, model: str) -> str:
-        """A folder of the project as a path, a hub's model by its name.
+        """The path of a folder of the project, or the name of a hub model.
 
         Raises:
-            DataError: for a path where nothing is.
+            DataError: if the path does not exist.
         """
         return str(model_at(self.root, model, "model of a reward"))
 
     def judge(self, name: str, term: RewardTerm) -> PairScorer:
-        """The reward model that the term asks."""
+        """The reward model of a term."""
         if term.model not in self.judges:
             raise DataError(f"reward {name} needs a reward model; {term.model or 'none'} is not served here")
         return self.judges[term.model]
 
     def clip(self, name: str, term: RewardTerm) -> OpenClip:
-        """The term's CLIP, loaded once for all rewards that name it on the same device."""
+        """The CLIP model of a term. Rewards with the same model and device share it."""
         from paco_core.models.open_clip import OpenClip
 
-        key = self.path(need_model(name, term)), term.device
+        key = self.path(require_model(name, term)), term.device
         if key not in self.clips:
             self.clips[key] = OpenClip(*key, half_on_gpu=True)
         return self.clips[key]

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from paco_core.data.pairs.editing import PaintedEdit
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
-    from paco_core.painting.painted import Painted
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
+    from paco_core.sampling.generated_image import GeneratedImage
 
 SHEET, COLUMNS = 12, 6
 SHOWN = 8
@@ -34,7 +34,7 @@ def _cost(params: Params, root: Path) -> Cost:
 
     asked, count = params.edits, params.edit_prompts.count or 0
     painted = max(0, count - params.edit_prompts.unseen) * len(asked.seeds)
-    passes = sum(family_of(p.family).passes_a_step(p.guidance) for p in asked.painters) * painted * asked.steps
+    passes = sum(family_of(p.family).passes_per_step(p.guidance) for p in asked.painters) * painted * asked.steps
     work = passes * amounts.CPU_SECONDS["rollout_step"]
     return Cost(
         f"{len(asked.painters) * painted} pictures of {asked.size} x {asked.size}, {asked.steps} steps",
@@ -78,27 +78,27 @@ STAGE = Stage(
 )
 
 
-def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -> list[Painted]:
+def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -> list[GeneratedImage]:
     """Every training prompt by every painter, from every seed."""
-    from paco_core.painting import paint as painting
-    from paco_core.painting.painted import BEFORE
     from paco_core.policies import base
     from paco_core.policies.encodings import cache_folder
-    from paco_core.policies.families import refuse_text_window
+    from paco_core.policies.families import validate_text_window
+    from paco_core.sampling import generation
+    from paco_core.sampling.generated_image import BEFORE
     from paco_core.tasks.edits import refuse_too_many
 
     params = ctx.params.edits
-    painted: list[Painted] = []
+    painted: list[GeneratedImage] = []
     for number, painter in enumerate(params.painters):
-        refuse_text_window(f"edits.painters.{number}", painter, ctx.root)
+        validate_text_window(f"edits.painters.{number}", painter, ctx.root)
         refuse_too_many(painter.family, trained)
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))
-            policy = base.load(
+            policy = base.load_policy(
                 painter.family, model, params.device, params.dtype, task="edits", cache=cache_folder(ctx.root)
             )
-            painted += painting.paint(
+            painted += generation.generate_images(
                 policy,
                 trained,
                 params.seeds,
@@ -114,7 +114,7 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     return painted
 
 
-def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
+def _read(ctx: StageContext, painted: list[GeneratedImage]) -> list[PaintedEdit]:
     from paco_core.data.pairs.editing import PaintedEdit
     from paco_core.storybook.recogniser import Recogniser
     from paco_core.storybook.world import VOCABULARY
@@ -127,12 +127,12 @@ def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
     ]
 
 
-def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> None:
+def _show(ctx: StageContext, painted: list[GeneratedImage], reference: Reference) -> None:
     """Some prompts, each reference beside what every painter made of it."""
     from paco_core.io.contact_sheet import contact_sheet
     from paco_core.io.pictures import in_a_row
 
-    by_prompt: dict[str, list[Painted]] = {}
+    by_prompt: dict[str, list[GeneratedImage]] = {}
     for p in painted:
         by_prompt.setdefault(p.record.idx, []).append(p)
     groups = list(by_prompt.values())[:SHOWN]
@@ -146,8 +146,8 @@ def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> No
 def run(ctx: StageContext) -> None:
     from paco_core.data.pairs.editing import write_painted
     from paco_core.data.records.edit_records import of_part, read_edit_prompts
-    from paco_core.painting.painted import cuts_of
-    from paco_core.policies.cuts import report
+    from paco_core.policies.truncation import log_truncations
+    from paco_core.sampling.generated_image import truncations_by_policy
 
     records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     painted = _paint(ctx, of_part(records, "train"), reference) if ctx.params.edits.painters else []
@@ -159,5 +159,5 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(paths.EDITS) as out:
         out.mkdir()
         write_painted(out, edits, {edit.id: p.image for edit, p in zip(edits, painted, strict=True)})
-    cut = report(cuts_of(painted), ctx.log)
+    cut = log_truncations(truncations_by_policy(painted), ctx.log)
     ctx.report({"pictures": len(edits), "painters": len(ctx.params.edits.painters), **cut})

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from paco_core.benchmarks.generated import Cases
     from paco_core.config.params import Params
     from paco_core.config.params_benchmarks import VieScoreParams
-    from paco_core.painting.painted import Painted
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
+    from paco_core.sampling.generated_image import GeneratedImage
 
 SHOWN_PROMPTS = 6
 SAMPLES, SHEET = 8, 12
@@ -85,7 +85,7 @@ STAGE = Stage(
 )
 
 
-def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
+def _measure(ctx: StageContext) -> tuple[Cases, list[GeneratedImage], pd.DataFrame]:
     """Every editing recipe, before and after training, on editing prompts that were held back."""
     from paco_core.benchmarks.generated import measure, unseen_edits
     from paco_core.tasks.edits import EDITS
@@ -99,7 +99,9 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
     return cases, painted, measure(painted, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
 
 
-def _rate(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[Painted]) -> viescore.EditRatings:
+def _rate(
+    ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[GeneratedImage]
+) -> viescore.EditRatings:
     """VIEScore of each edit by a model behind an endpoint."""
     import numpy as np
 
@@ -129,14 +131,14 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.viescore_prompts import wording
     from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json, write_jsonl
-    from paco_core.painting import paint as painting
-    from paco_core.painting.painted import cuts_of
-    from paco_core.policies.cuts import report
+    from paco_core.policies.truncation import log_truncations
+    from paco_core.sampling import generation
+    from paco_core.sampling.generated_image import truncations_by_policy
     from paco_core.tasks.edits import EDITS
     from paco_core.tasks.table import recipes_of
 
     params = ctx.params.gedit
-    painted: list[Painted] = []
+    painted: list[GeneratedImage] = []
     table, reference, ratings = pd.DataFrame(), None, None
     if recipes_of(EDITS, ctx.params.policies):
         cases, painted, table = _measure(ctx)
@@ -161,12 +163,12 @@ def run(ctx: StageContext) -> None:
         table.to_parquet(out / "per_prompt.parquet", index=False)
         write_tables(out, "GEdit-Bench", result.tables(GEDIT, rated))
         if painted:
-            painting.save_samples(out / "samples", painted, table, SAMPLES, reference)
+            generation.save_samples(out / "samples", painted, table, SAMPLES, reference)
     for name, size in dict.fromkeys((p.policy, p.size) for p in painted):
         shown = [p for p in painted if (p.policy, p.size) == (name, size)]
-        ctx.image(painting.side_by_side(shown, SHEET, reference), f"{name}_reference_before_after_{size}px")
+        ctx.image(generation.side_by_side(shown, SHEET, reference), f"{name}_reference_before_after_{size}px")
     ctx.tracker.artifact(ctx.root / paths.GEDIT, "tables")
     counts = {} if ratings is None else {f"viescore.{name}": float(count) for name, count in ratings.counts.items()}
     recipes = recipes_of(EDITS, ctx.params.policies)
-    cut = report(cuts_of(painted), ctx.log)
+    cut = log_truncations(truncations_by_policy(painted), ctx.log)
     ctx.report({**result.metrics(), **counts, **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})

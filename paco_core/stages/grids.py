@@ -84,9 +84,9 @@ def run(ctx: StageContext) -> None:
     from paco_core.data.records.records import read_prompts
     from paco_core.io.pictures import decode_image
     from paco_core.io.shards import ShardReader
-    from paco_core.policies.cuts import report
-    from paco_core.policies.pipeline_cuts import cut_prompts
-    from paco_core.policies.windows import refuse_window
+    from paco_core.policies.pipeline_truncation import find_truncated_prompts
+    from paco_core.policies.truncation import log_truncations
+    from paco_core.policies.windows import validate_window
     from paco_core.runtime import launchers
 
     params = ctx.params.grids
@@ -102,7 +102,7 @@ def run(ctx: StageContext) -> None:
         ctx.log(f"grids: nothing is painted: {'grids.seeds is empty' if records else 'there are no prompts'}")
     model = model_at(ctx.root, params.model, "grids.model")
     if jobs:
-        refuse_window("grids", params, ctx.root)
+        validate_window("grids", params, ctx.root)
     out_path = paths.GRIDS / f"shard-{ctx.item}" if ctx.round is None else paths.GRIDS
     with ctx.writing(out_path) as out, ctx.progress(len(jobs), "pictures") as progress:
         images = grids.GridFiles(out / "images")  # until they are in the shard
@@ -124,5 +124,5 @@ def run(ctx: StageContext) -> None:
                 shutil.copytree(shard, out / shard.name)
             grids.write_grids(out / f"round-{ctx.round}", jobs, images)
         shutil.rmtree(images.folder)
-    cut = report(cut_prompts(model, records, params.max_sequence_length) if jobs else {}, ctx.log)
+    cut = log_truncations(find_truncated_prompts(model, records, params.max_sequence_length) if jobs else {}, ctx.log)
     ctx.report({"pictures": len(jobs), "prompts": len(records), "batch_size": batch_size, **cut})

@@ -38,14 +38,16 @@ def _check_each(
 ) -> list[CheckReport]:
     """In the run of one recipe that recipe: the others may not be trained yet. By itself all of them."""
     from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.grpo.checks import read_log
+    from paco_core.grpo.checks import read_training_log
     from paco_core.io.check_report import CheckReport
 
     recipes = load(root / PARAMS_FILE).policies.recipes
     names = list(recipes) if item is None else [item]
     if untrained := [name for name in names if name not in recipes]:
         return [CheckReport.skipped(untrained[0], "ERROR", f"policies.recipes.{untrained[0]} is null")]
-    return [check(read_log(root / paths.POLICIES / name / "training_log.csv"), recipes[name]) for name in names]
+    return [
+        check(read_training_log(root / paths.POLICIES / name / "training_log.csv"), recipes[name]) for name in names
+    ]
 
 
 def _no_collapse(root: Path, item: str | None) -> list[CheckReport]:
@@ -172,7 +174,7 @@ def run(ctx: StageContext) -> None:
 
     from paco_core.grpo.trainer import Reports, RunContext
     from paco_core.io.files import folder_digest
-    from paco_core.policies.adapted import adapted
+    from paco_core.policies.adapter_base import adapter_base
     from paco_core.runtime import checkpoints
     from paco_core.runtime.provenance.chain import ENDPOINT_TAG
     from paco_core.runtime.provenance.text import write_provenance
@@ -187,7 +189,7 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(final) as out, ctx.progress(recipe.epochs, "epochs") as progress:
         out.mkdir()
         reports = Reports(
-            say=ctx.log,
+            log=ctx.log,
             metrics=lambda values, epoch: ctx.tracker.metrics(
                 {**summary.of(values), **values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
             ),
@@ -213,7 +215,7 @@ def run(ctx: StageContext) -> None:
             ctx.log(problem)
     adapter = ctx.root / final / "adapter"
     ctx.tracker.adapter(
-        registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}
+        registered_name(name), final, adapter, adapter_base(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}
     )
     ctx.tracker.text(json.dumps(outcome.scores), "evaluation.json")
     ctx.tracker.metrics({**summary.last, **outcome.change_row()}, recipe.epochs * updates, measures="")

@@ -72,14 +72,14 @@ STAGE = Stage(
 def assist(rank: Rank) -> None:
     """Run training on ranks other than the first, without reporting."""
     from paco_core.config.references import model_at
-    from paco_core.reward_model.training import train
+    from paco_core.reward_model.training import train_reward_model
     from paco_core.runtime import checkpoints
 
     params = rank.params.reward
     if params.source != "train":
         return
     examples, validation = _examples(rank.read, params, "train", "validation")
-    train(
+    train_reward_model(
         model_at(rank.root, params.base, "reward.base"),
         examples,
         validation,
@@ -115,7 +115,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
     from paco_core.io.files import write_text
     from paco_core.models.licence import licence_front
     from paco_core.reward_model.model_card import adapter_card
-    from paco_core.reward_model.training import train
+    from paco_core.reward_model.training import train_reward_model
     from paco_core.runtime import checkpoints
     from paco_core.training.log import LOG
 
@@ -123,7 +123,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
     total = len(examples) * params.epochs
     with ctx.writing(paths.REWARD_LORA) as out, ctx.progress(total, "pairs") as progress:
         out.mkdir()
-        report = train(
+        report = train_reward_model(
             model_at(ctx.root, params.base, "reward.base"),
             examples,
             validation,
@@ -133,7 +133,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
             ctx.code.digest,
             on_metrics=lambda values, step: ctx.tracker.metrics({**values, "samples_seen": progress.done}, step),
             progress=progress,
-            say=ctx.log,
+            log=ctx.log,
         )
         card = adapter_card(
             params,
@@ -153,14 +153,14 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
     Where there are no such pairs, nothing is loaded and no figure of theirs is reported.
     """
     from paco_core.reward_model.evaluation import accuracy_gain, most_wrong
-    from paco_core.reward_model.published import evaluate_published, keep_adapter
+    from paco_core.reward_model.published import copy_adapter, evaluate_published
 
     params = ctx.params.reward
     ctx.log(f"{params.source} {params.weights}, nothing is trained")
     with ctx.writing(paths.REWARD_LORA) as part:
-        adapter = keep_adapter(ctx.root, params, part)
+        adapter = copy_adapter(ctx.root, params, part)
         if validation:
-            before, after = evaluate_published(ctx.root, params, adapter, validation, say=ctx.log)
+            before, after = evaluate_published(ctx.root, params, adapter, validation, log=ctx.log)
     if not validation:
         ctx.log("reward_lora: there are no validation pairs: the published weights are not validated here")
         return ctx.report({"steps": 0.0}, validated="no: there are no validation pairs")
@@ -172,10 +172,10 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 def _show(ctx: StageContext, seen: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
     from paco_core.io.contact_sheet import tiled
-    from paco_core.reward_model.evaluation import mistake
+    from paco_core.reward_model.evaluation import draw_mistake
 
     ctx.tracker.text(seen.confusion(), "validation/confusion.md")
-    pictures = [mistake(example, score) for example, score in mistakes]
+    pictures = [draw_mistake(example, score) for example, score in mistakes]
     for place, picture in enumerate(pictures):
         ctx.tracker.image(picture, "most_wrong", place)
     if pictures:

@@ -76,8 +76,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.reward_model.examples import read_examples
     from paco_core.reward_model.golden import choose_golden, write_golden
     from paco_core.reward_model.instructions import question, render
-    from paco_core.reward_model.merging import merge
-    from paco_core.reward_model.model_card import model_card
+    from paco_core.reward_model.merging import merge_adapter
+    from paco_core.reward_model.model_card import reward_model_card
     from paco_core.reward_model.yes_probability import PairQuery
     from paco_core.runtime.provenance.chain import RECIPE_TAG
     from paco_core.runtime.tracking.models import registered_name
@@ -105,7 +105,7 @@ def run(ctx: StageContext) -> None:
     if params.source == "merged":
         adapter, base = None, model_at(ctx.root, str(params.weights), "reward.weights")
     with ctx.writing(paths.REWARD_MERGED) as out:
-        report = merge(
+        report = merge_adapter(
             base,
             adapter,
             out,
@@ -118,11 +118,11 @@ def run(ctx: StageContext) -> None:
         chosen = choose_golden(plain, scores, labels, GOLDEN)
         golden = [plain[number] for number in chosen], [scores[number] for number in chosen]
         write_golden(out, *golden, params.dtype)
-        mlflow_model.write(out)
+        mlflow_model.write_mlmodel(out)
         log = ctx.root / ctx.place(paths.REWARD_LORA) / LOG if params.source == "train" else None
         licence, pairs = licence_front(params.base, ctx.root), list(zip(*golden, strict=True))
         write_text(
-            out / "README.md", model_card(params, ctx.place(paths.REWARD_MERGED).as_posix(), licence, log, pairs)
+            out / "README.md", reward_model_card(params, ctx.place(paths.REWARD_MERGED).as_posix(), licence, log, pairs)
         )
     recipe = {RECIPE_TAG: ctx.inputs.digest} if ctx.inputs else {}
     ctx.tracker.external_model(registered_name("reward"), ctx.place(paths.REWARD_MERGED), recipe)

@@ -92,9 +92,9 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.t2is_bench.sets import write_painted
     from paco_core.grpo.prompt_split import trained_prompts
     from paco_core.io.files import write_json
-    from paco_core.painting import paint as painting
-    from paco_core.painting.painted import SEPARATELY, cuts_of
-    from paco_core.policies.cuts import report
+    from paco_core.policies.truncation import log_truncations
+    from paco_core.sampling import generation
+    from paco_core.sampling.generated_image import SEPARATELY, truncations_by_policy
 
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     cases = unseen_sets(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
@@ -115,11 +115,11 @@ def run(ctx: StageContext) -> None:
         out.mkdir()
         write_json(out / "results.json", result.as_dict())
         table.to_parquet(out / "per_prompt.parquet", index=False)
-        painting.save_samples(out / "samples", paired, rows, SAMPLES)
+        generation.save_samples(out / "samples", paired, rows, SAMPLES)
         write_painted(out, painted)
     ctx.tracker.artifact(ctx.root / paths.T2IS / "per_prompt.parquet", f"tables/{paths.T2IS.name}")
     for name, size in dict.fromkeys((p.policy, p.size) for p in paired):
         shown = [p for p in paired if (p.policy, p.size) == (name, size)]
-        ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
-    cut = report(cuts_of(painted), ctx.log)
+        ctx.image(generation.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
+    cut = log_truncations(truncations_by_policy(painted), ctx.log)
     ctx.report({**result.metrics(), **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})

@@ -21,7 +21,7 @@ from torch import nn
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import read_json
 from paco_core.io.imports import uncollected
-from paco_core.models.size import refuse_larger
+from paco_core.models.size import validate_model_size
 from paco_core.models.weights import numbers_below, read_tensors, reading
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
@@ -165,9 +165,9 @@ class Recogniser:
                 f"{file}: trained on another vocabulary than this storybook's; "
                 "train again with `paco zoo build recogniser`"
             )
-        held = numbers_below(folder)
+        stored_numbers = numbers_below(folder)
         with reading(file):
-            refuse_larger(lambda: build_network(width), held, file)
+            validate_model_size(lambda: build_network(width), stored_numbers, file)
         network = build_network(width)
         tensors, _ = read_tensors(folder / "model.safetensors")
         with reading(folder):

@@ -9,7 +9,7 @@ from paco_core.data.records.edit_records import asked_of, of_part, read_edit_pro
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.policies.families import refuse_references, refuse_stories
+from paco_core.policies.families import validate_reference_count, validate_story_panels
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Edits(Task):
 
 
 def _refuse_prompts(recipe: PolicyRecipe) -> None:
-    refuse_stories(recipe)  # an edit is one picture
+    validate_story_panels(recipe)  # an edit is one picture
     if recipe.prompts is not None:
         raise DataError("prompts: its files hold sets of pictures; editing prompts come from edit_prompts.file")
 
@@ -70,7 +70,7 @@ def _refuse_prompts(recipe: PolicyRecipe) -> None:
 def refuse_too_many(family: str, records: Iterable[EditRecord]) -> None:
     """Raise DataError, naming the record, where one has more reference pictures than a family takes."""
     for record in records:
-        refuse_references(family, f"editing prompt {record.idx}", len(record.references))
+        validate_reference_count(family, f"editing prompt {record.idx}", len(record.references))
 
 
 class EditGold:

@@ -9,10 +9,10 @@ from paco_core.config.measures import GOLD_OF_SETS
 from paco_core.data.records import prompt_text
 from paco_core.data.records.prompt_content import first_of_each_content
 from paco_core.data.records.records import read_prompts
-from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
+from paco_core.grpo.prompt_split import PromptSplit, hold_out, predefined_split
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.policies.families import refuse_stories
+from paco_core.policies.families import validate_story_panels
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ class Sets(Task):
     group, cases, drawn = "prompt_id", "prompts", "prompts"
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
-        refuse_stories(recipe)
+        validate_story_panels(recipe)
         files = recipe.prompts
         if files is None:
             return hold_out(read_sets(read(self.prompts) / "prompts.jsonl"), recipe.eval_prompts, recipe.seed)
         trained, test = (read_sets(read(Path(file))) for file in (files.train, files.test))
-        return given_split(trained, test, recipe.eval_prompts, recipe.seed)
+        return predefined_split(trained, test, recipe.eval_prompts, recipe.seed)
 
     def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:
-        refuse_stories(recipe)
+        validate_story_panels(recipe)
         if recipe.prompts is not None:
             there = all(read(Path(file)).is_file() for file in (recipe.prompts.train, recipe.prompts.test))
             return self.split(recipe, read) if there else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.policies.families import edits
+from paco_core.policies.families import is_editing
 from paco_core.tasks.base import Task
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -21,7 +21,7 @@ def task_of(recipe: PolicyRecipe) -> Task:
     Raises:
         DataError: when its family is unknown, or does not do the recipe's task.
     """
-    return EDITS if edits(recipe) else SETS
+    return EDITS if is_editing(recipe) else SETS
 
 
 def measured_by(benchmark: str) -> Task:

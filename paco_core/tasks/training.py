@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from paco_core.grpo.hacking import AGREEMENT
-from paco_core.grpo.prompt_split import preferred
-from paco_core.grpo.recipe import train
+from paco_core.grpo.prompt_split import with_preferences
+from paco_core.grpo.recipe import train_policy
 from paco_core.tasks.base import Success
 from paco_core.tasks.preferences import preferences_of
 from paco_core.tasks.table import task_of
@@ -32,10 +32,10 @@ def train_recipe(params: Params, name: str, context: RunContext) -> tuple[Outcom
         task.validate_truth([*split.trained, *split.unseen])
     if recipe.offline:
         ids = {record.idx for record in (*split.trained, *split.unseen)}
-        split = preferred(split, preferences_of(recipe, ids, context.read, context.reports.say))
-        context.reports.say(f"{len(split.trained)} training prompts have a best and a worst picture")
+        split = with_preferences(split, preferences_of(recipe, ids, context.read, context.reports.log))
+        context.reports.log(f"{len(split.trained)} training prompts have a best and a worst picture")
     context = replace(context, benchmark=context.benchmark or task.benchmark)
-    return train(params, name, split, partial(task.unseen_truth, params, context.read), context)
+    return train_policy(params, name, split, partial(task.unseen_truth, params, context.read), context)
 
 
 # With a capital, for MLflow's charts of a run stand in the order of the code points of their groups.

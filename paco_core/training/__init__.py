@@ -1,1 +1,1 @@
-"""What both trainers, of the reward and of policies, need once."""
+"""Code that the trainers of reward models and policies share."""

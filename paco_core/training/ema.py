@@ -1,4 +1,4 @@
-"""Exponential moving average of the adapter, stepped once an optimiser step."""
+"""Exponential moving average of the adapter, updated once per optimizer step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Ema:
-    """Moves every ``every`` optimiser steps with decay min((1 + s) / (10 + s), ``decay``), s = optimiser steps."""
+    """Updates every ``every`` optimizer steps with decay min((1 + s) / (10 + s), ``decay``), s = optimizer steps."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], decay: float, every: int) -> None:
         self.decay, self.every, self.steps = decay, every, 0
@@ -19,7 +19,7 @@ class Ema:
         return min((1 + steps) / (10 + steps), self.decay)
 
     def update(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Count one optimiser step and, when it is due, move towards ``parameters``, shaped like the averages."""
+        """Count one optimizer step and, if an update is due, average ``parameters``, shaped like the averages."""
         self.steps += 1
         if self.steps % self.every:
             return
@@ -29,7 +29,7 @@ class Ema:
 
     @contextmanager
     def applied(self, parameters: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """The averaged weights in place of the live ones, shaped like them; the live ones return bit for bit."""
+        """Context with the averaged weights in ``parameters``. Afterwards the live weights are restored exactly."""
         live = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():
             for name, value in self.shadow.items():

@@ -1,4 +1,4 @@
-"""The log of a training: one row a step or an epoch, as CSV."""
+"""The log of a training: one row per step or epoch, as CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG = "training_log.csv"
 
 
 def write_log(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Write the rows; a figure that one of them does not have is left empty."""
+    """Write the rows. Cells of missing metrics are empty."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with atomic(path) as part, part.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, columns)

@@ -1,4 +1,4 @@
-"""Optimisers by name."""
+"""Optimizers by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NotFinite(RuntimeError):
-    """A gradient is not finite; no weight has been changed by it."""
+    """A gradient is not finite. The weights have not been changed."""
 
     def __init__(self, norm: float) -> None:
         super().__init__(
@@ -23,32 +23,32 @@ class NotFinite(RuntimeError):
         )
 
 
-def check_optimizer(name: str) -> None:
-    """Say early what an optimiser lacks.
+def validate_optimizer(name: str) -> None:
+    """Check the requirements of an optimizer.
 
     Raises:
-        DataError: when adamw_8bit is asked for and bitsandbytes is not installed.
+        DataError: if it is adamw_8bit and bitsandbytes is not installed.
     """
     if name == "adamw_8bit" and find_spec("bitsandbytes") is None:
         raise DataError(
-            "policies.defaults.optimizer: adamw_8bit needs bitsandbytes, which is not installed here; "
+            "policies.defaults.optimizer: adamw_8bit needs bitsandbytes, which is not installed; "
             "`uv pip install bitsandbytes`, or choose adamw"
         )
 
 
-def build(parameters: Iterable[torch.nn.Parameter], params: PolicyTraining) -> torch.optim.Optimizer:
-    """AdamW, with 8-bit moments where ``params.optimizer`` asks for them.
+def build_optimizer(parameters: Iterable[torch.nn.Parameter], params: PolicyTraining) -> torch.optim.Optimizer:
+    """Build AdamW, with 8-bit moments if ``params.optimizer`` is adamw_8bit.
 
     Raises:
-        DataError: as :func:`check_optimizer`.
+        DataError: as :func:`validate_optimizer`.
     """
     import torch
 
-    check_optimizer(params.optimizer)
-    given: dict[str, Any] = {"lr": params.learning_rate, "weight_decay": params.weight_decay}
+    validate_optimizer(params.optimizer)
+    options: dict[str, Any] = {"lr": params.learning_rate, "weight_decay": params.weight_decay}
     if params.optimizer == "adamw":
-        return torch.optim.AdamW(list(parameters), **given)
+        return torch.optim.AdamW(list(parameters), **options)
     from bitsandbytes.optim import AdamW8bit
 
-    eight_bit: torch.optim.Optimizer = AdamW8bit(list(parameters), **given)
+    eight_bit: torch.optim.Optimizer = AdamW8bit(list(parameters), **options)
     return eight_bit

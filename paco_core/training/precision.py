@@ -1,4 +1,4 @@
-"""Which kernels of a GPU a training multiplies and attends with."""
+"""GPU kernels of a training, for matrix products and attention."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 
 
 def choose_kernels(device: str, dtype: str) -> None:
-    """Set torch's kernels for a training, from here on; nothing changes on a CPU.
+    """Set torch's kernels for a training. On a CPU, nothing changes.
 
-    TF32 for float32 matrices beside a model in bfloat16: an adapter's weights are float32, and so are its products,
-    more than half of a pass. TF32 has three bits more than the bfloat16 beside it and runs on the tensor cores. A
-    model in float32 keeps full precision.
+    If the model is bfloat16, float32 matrices use TF32. The weights of an adapter and its products are float32 and take
+    more than half of a pass. TF32 has three more bits than bfloat16 and runs on tensor cores. A float32 model keeps
+    full precision.
 
-    No attention by cuDNN: its backward in half precision gives NaN, or reads memory that is not its own, on H100 and
-    H200 under torch 2.11 to 2.13 (pytorch/pytorch#196678, huggingface/trl#7181; seen with these models on an H200).
-    Flash and memory-efficient attention take its place.
+    cuDNN attention is disabled: its backward in half precision returns NaN or reads invalid memory on H100 and H200
+    with torch 2.11 to 2.13 (pytorch/pytorch#196678, huggingface/trl#7181; reproduced with these models on an H200).
+    Flash and memory-efficient attention replace it.
     """
     if not device.startswith("cuda"):
         return

@@ -1,7 +1,7 @@
-"""The processes that train one policy, or the reward, together.
+"""The processes that train one policy or reward model together.
 
-Work is cut into batches before it is dealt, and what comes back is summed into its place, so that one, two or
-three processes compute the same numbers. `accelerate launch` or torchrun gives each process its rank.
+Work is divided into batches before it is distributed, and results are summed into their places. Therefore any number of
+processes computes the same numbers. `accelerate launch` or torchrun sets the rank of each process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paco_core.runtime.launchers import rendezvous
 
 
 def launched_processes() -> int:
-    """How many processes were started to work together; this one may be alone."""
+    """Number of processes that were launched together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -30,7 +30,7 @@ def uses_fsdp2() -> bool:
     """Whether the configuration of `accelerate launch` shards the frozen weights by FSDP2.
 
     Raises:
-        DataError: when it requests something that this trainer does not support.
+        DataError: if it contains an option that this trainer does not support.
     """
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         raise DataError("distributed_type: DEEPSPEED was removed in 0.3; use launch/fsdp2.yaml or launch/ddp.yaml")
@@ -49,7 +49,7 @@ def uses_fsdp2() -> bool:
 
 
 class Processes:
-    """This process among ``world`` ones. A world of one needs no process group."""
+    """This process among ``world_size`` processes. A single process needs no process group."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.world_size = launched_processes()
@@ -67,15 +67,15 @@ class Processes:
 
     @property
     def device(self) -> str | None:
-        """The device that accelerate gave this process; None where it is alone."""
+        """The device of this process, from accelerate. None for a single process."""
         return None if self._state is None else str(self._state.device)
 
     def owns(self, number: int) -> bool:
-        """Whether the n-th piece of work is this process's."""
+        """Whether this process computes the work item with this number."""
         return number % self.world_size == self.rank
 
     def dummy_passes(self, numbers: Iterable[int]) -> int:
-        """How many dummy passes this process must add to its share of these: FSDP needs as many on each rank."""
+        """Number of dummy passes of this process: FSDP needs the same number of passes on each rank."""
         if not self.sharded:
             return 0
         counts = [0] * self.world_size
@@ -84,14 +84,14 @@ class Processes:
         return max(counts) - counts[self.rank]
 
     def barrier(self) -> None:
-        """Until every process is here."""
+        """Wait until every process is here."""
         if self._state is not None:
             self._state.wait_for_everyone()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over processes, shaped like ``tensor``, on every one of them.
+        """The sum over processes, shaped like ``tensor``, in every process.
 
-        Zeros elsewhere leave a process's own values exact.
+        If the other processes add zeros, the values of a process stay exact.
         """
         if self._state is None:
             return tensor
@@ -107,13 +107,15 @@ class Processes:
         return summed
 
     def gather(self, rows: Sequence[Any]) -> list[Any]:
-        """The rows of all processes, in their order, in each of them.
+        """The rows of all processes, ordered by rank, in every process.
 
-        They travel as JSON: accelerate's own ``gather_object`` would unpickle what another process sends.
+        They are sent as JSON, because accelerate's ``gather_object`` would unpickle data of another process.
         """
         if self._state is None:
             return list(rows)
-        own = torch.frombuffer(bytearray(json.dumps(rows).encode() + b" "), dtype=torch.uint8).to(self._state.device)
-        padded = pad_across_processes(own, pad_index=ord(" "))
-        everyones = gather(padded).cpu().reshape(self.world_size, -1)
-        return [row for text in everyones for row in json.loads(bytes(text.tolist()))]
+        encoded = torch.frombuffer(bytearray(json.dumps(rows).encode() + b" "), dtype=torch.uint8).to(
+            self._state.device
+        )
+        padded = pad_across_processes(encoded, pad_index=ord(" "))
+        gathered = gather(padded).cpu().reshape(self.world_size, -1)
+        return [row for text in gathered for row in json.loads(bytes(text.tolist()))]

@@ -82,11 +82,11 @@ class Updates:
 
 
 def moments_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What an optimiser keeps of each parameter, by ``parameter|key``; nothing before its first step.
+    """State of an optimizer for each parameter, by ``parameter|key``. Empty before its first step.
 
     Moments are shaped like their parameter, counts of steps are scalars.
     """
-    # bitsandbytes counts steps in an int and shares quantisation maps; a file of tensors holds each by itself.
+    # bitsandbytes counts steps in an int and shares quantization maps, but a safetensors file needs separate tensors.
     return {
         f"{name}|{key}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
         for name, parameter in parameters.items()
@@ -95,15 +95,15 @@ def moments_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.
 
 
 def restore_moments(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor], moments: Mapping[str, torch.Tensor]
 ) -> None:
-    """Put back what :func:`moments_of` gave, shaped like that, after the weights were put back.
+    """Restore the moments of :func:`moments_of`, after the weights were restored.
 
     Raises:
-        KeyError: when it is of a parameter that is not there.
+        KeyError: if a parameter does not exist.
     """
     of_torch = isinstance(optimizer, torch.optim.AdamW)
-    for label, value in kept.items():
+    for label, value in moments.items():
         name, _, key = label.rpartition("|")
         parameter = parameters[name]
         state = optimizer.state[parameter]

@@ -23,7 +23,9 @@ TO_RUN = [
     for page in pages_of(REPOSITORY, "tutorial", "how-to")
     if any(block.language in SHELL and block.mark is None for block in blocks(REPOSITORY, page))
 ]
-TO_RUN.sort(key=lambda page: page.endswith("custom-reward.md"))  # last: it trains, and leaves what reads the policy out of date
+TO_RUN.sort(
+    key=lambda page: page.endswith("custom-reward.md")
+)  # last: it trains, and leaves what reads the policy out of date
 
 
 def of_running_processes(folder: str, names: list[str]) -> set[str]:

@@ -26,7 +26,7 @@ from paco_core.io.rejected import Rejected
 from paco_core.io.shards import ShardReader
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal
 from paco_core.serving.cache import ScoreCache
-from paco_core.training.checkpoint import latest
+from paco_core.training.checkpoint import load_latest_checkpoint
 
 KEYS = [bytes([n] * 16) for n in range(40)]
 SIZES = {f"i{n}": 4 for n in range(6)}
@@ -122,8 +122,8 @@ def _no_number(loaded: Any) -> str | None:
 
 
 def _checkpoint(root: Path) -> Any:
-    last = latest(root / "checkpoint", "recipe", 9, ("rows",))
-    return last and (last.done, {n: tensor.numpy().tobytes() for n, tensor in last.tensors.items()}, last.notes)
+    last = load_latest_checkpoint(root / "checkpoint", "recipe", 9, ("rows",))
+    return last and (last.progress, {n: tensor.numpy().tobytes() for n, tensor in last.tensors.items()}, last.notes)
 
 
 def _other_epoch(last: Any) -> str | None:

@@ -21,7 +21,7 @@ from paco_core.data.llm.journal import Journal
 from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.runtime.tracking.journal import RunJournal
 from paco_core.serving.cache import ScoreCache
-from paco_core.training.checkpoint import Checkpoint, save
+from paco_core.training.checkpoint import Checkpoint, save_checkpoint
 from tests.faults import damage
 from tests.faults.readers import KEYS, KINDS, SIZES, Kind
 from tests.faults.verdicts import Breach, Ledger
@@ -42,7 +42,7 @@ def sound(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(root / "export.json", [_task(number, name) for number, name in enumerate(SIZES)])
     command.export(root, "paco_dataset", root / "paco_dataset", "other")
     tensors = {f"adapter/{name}": torch.arange(12.0).reshape(3, 4) for name in "ab"}
-    save(root / "checkpoint", Checkpoint("recipe", 3, tensors, {"rows": [{"epoch": 1}]}))
+    save_checkpoint(root / "checkpoint", Checkpoint("recipe", 3, tensors, {"rows": [{"epoch": 1}]}))
     ScoreCache(root / "scores.db").put({key: 1 / (n + 2) for n, key in enumerate(KEYS)})
     with AnswerStore(root / "answers.sqlite", create=True) as store:
         store.recruit(1)

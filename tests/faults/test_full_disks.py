@@ -18,7 +18,7 @@ from paco_core.data.llm.journal import Journal
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.runtime.tracking import send_left_over
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal
-from paco_core.training.checkpoint import Checkpoint, latest, save
+from paco_core.training.checkpoint import Checkpoint, load_latest_checkpoint, save_checkpoint
 from tests.faults import micro
 from tests.faults.test_killed_tracking import STEPS, miscounted, sent, write
 from tests.faults.verdicts import Breach, Ledger, unclear
@@ -149,12 +149,12 @@ def _jsons(folder: Path) -> set[int]:
 
 def _put_checkpoint(folder: Path, n: int) -> None:
     tensors = {"a": torch.full((300 * (n + 1),), float(n))}
-    save(folder / "checkpoint", Checkpoint("recipe", n, tensors, {"n": n}), keep=2)
+    save_checkpoint(folder / "checkpoint", Checkpoint("recipe", n, tensors, {"n": n}), keep=2)
 
 
 def _checkpoints(folder: Path) -> set[int]:
-    last = latest(folder / "checkpoint", "recipe", 2000)
-    return set(range(last.done + 1)) if last and float(last.tensors["a"][0]) == last.done else set()
+    last = load_latest_checkpoint(folder / "checkpoint", "recipe", 2000)
+    return set(range(last.progress + 1)) if last and float(last.tensors["a"][0]) == last.progress else set()
 
 
 STORES: dict[str, tuple[Put, Stored]] = {

@@ -31,7 +31,7 @@ def rank(number: int, port: int, out: Path) -> None:
     from paco_core.training.processes import Processes
 
     small = recipe(rollout_batch=6, train_batch=6)
-    outcome = trainer(processes=Processes("cpu"), recipe=small, reports=Reports(say=print)).run(out, out / "checkpoint")
+    outcome = trainer(processes=Processes("cpu"), recipe=small, reports=Reports(log=print)).run(out, out / "checkpoint")
     (out / f"rank{number}.json").write_text(json.dumps(figures(outcome)))
 
 

@@ -42,7 +42,7 @@ def test_the_causes_of_a_scorer_have_no_key_and_steer_no_terminal(
 
     with ScorerServer(answer) as server:
         term = RewardTerm(weight=1.0, reward="http", http=server.scorer(api_key_env="THEIR_SCORER"))
-        reward = registry.build("theirs", term, Sources(root=tmp_path))
+        reward = registry.build_reward("theirs", term, Sources(root=tmp_path))
         reward(batch(1, 2))
     ((cause, count),) = reward.causes.items()
     assert count == 2 and cause.isprintable() and KEY not in cause

@@ -18,10 +18,10 @@ from paco_core.config.references import contents
 from paco_core.data.annotation.people import digest_panels
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
-from paco_core.grpo.recipe import training_key as policy_key
+from paco_core.grpo.recipe import policy_training_key
 from paco_core.io.pictures import picture_digest
-from paco_core.policies.encodings import fingerprint, row_key
-from paco_core.reward_model.checkpoint import training_key as reward_key
+from paco_core.policies.encodings import encoder_fingerprint, row_key
+from paco_core.reward_model.checkpoint import reward_training_key
 from paco_core.reward_model.examples import Example
 from paco_core.rewards.http_scorer import sample_key
 from paco_core.runtime.code.source import reading_key
@@ -69,7 +69,7 @@ def encoders(
     device="cpu",
 ) -> object:  # fmt: skip
     given = {name: text for name, text in locals().items() if name not in ("folder", "dtype", "device")}
-    return fingerprint(files(folder, **given), dtype, device)
+    return encoder_fingerprint(files(folder, **given), dtype, device)
 
 
 def reward_checkpoint(
@@ -77,7 +77,7 @@ def reward_checkpoint(
     loaded="sample", code="code",
 ) -> object:  # fmt: skip
     base = files(folder, config_json=config_json, model_safetensors=model_safetensors)
-    return reward_key(params, examples, validation, base, loaded, code)
+    return reward_training_key(params, examples, validation, base, loaded, code)
 
 
 def reward_pair(
@@ -90,7 +90,7 @@ def reward_pair(
     ordered=False,
 ) -> object:
     pairs = [*PAIRS, Example(id, pictures, instruction, answer, ordered)]
-    return reward_key(REWARD, pairs, PAIRS, files(folder, config_json="a"), "", "")
+    return reward_training_key(REWARD, pairs, PAIRS, files(folder, config_json="a"), "", "")
 
 
 def validation_pair(
@@ -103,7 +103,7 @@ def validation_pair(
     ordered=False,
 ) -> object:
     pairs = [*PAIRS, Example(id, pictures, instruction, answer, ordered)]
-    return reward_key(REWARD, PAIRS, pairs, files(folder, config_json="a"), "", "")
+    return reward_training_key(REWARD, PAIRS, pairs, files(folder, config_json="a"), "", "")
 
 
 def policy_checkpoint(
@@ -111,7 +111,7 @@ def policy_checkpoint(
     pictures=(RED, RED), unseen_pictures=(RED, RED), identity="a",
 ) -> object:  # fmt: skip
     references = [[picture_digest(picture) for picture in part] for part in (pictures, unseen_pictures)]
-    return policy_key(recipe, train, unseen, references, {"code": identity})
+    return policy_training_key(recipe, train, unseen, references, {"code": identity})
 
 
 def named_models(

@@ -17,8 +17,8 @@ from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io import paths
 from paco_core.io.files import write_json
-from paco_core.painting.paint import save_samples
-from paco_core.painting.painted import AFTER, BEFORE, Painted
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
+from paco_core.sampling.generation import save_samples
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.world import Panel
 
@@ -44,7 +44,7 @@ def write_gedit(root: Path, sizes_of: Mapping[str, Sequence[int]]) -> list[EditR
             for when in (BEFORE, AFTER):
                 for record in records:
                     image = picture(record, size=size, edited=when == AFTER)
-                    painted.append(Painted(name, size, when, record, 0, image))
+                    painted.append(GeneratedImage(name, size, when, record, 0, image))
                     about = {"picture": record.references[0], "task_type": record.task_name, "language": "en"}
                     identity = {"policy": name, "size": size, "when": when, "prompt_id": record.idx, "seed": 0}
                     told = {n: float(ends[when == AFTER] + noise.normal(0, 0.02)) for n, ends in ENDS.items()}

@@ -22,9 +22,9 @@ from paco_core.data.records.records import PromptRecord, panel_ref
 from paco_core.io import paths
 from paco_core.io.files import write_json
 from paco_core.io.shards import encode_png, write_shard
-from paco_core.painting.paint import save_samples
-from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.runtime.provenance.chain import Run
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
+from paco_core.sampling.generation import save_samples
 from paco_core.storybook.drawing import draw, tile
 from paco_core.storybook.prompts import StorybookPrompt, answer, storybook_prompts, true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
@@ -195,7 +195,7 @@ def write_t2is(root: Path, prompts: list[StorybookPrompt]) -> None:
         for size in (64, 128):
             for when in (BEFORE, AFTER):
                 panels = strayed(prompt.panels, rng, 0.35 if when == BEFORE else 0.08)
-                painted.append(Painted("flux_t2is", size, when, record, 0, grid(panels, size, rng)))
+                painted.append(GeneratedImage("flux_t2is", size, when, record, 0, grid(panels, size, rng)))
                 identity = {"policy": "flux_t2is", "size": size, "when": when, "prompt_id": record.idx, "seed": 0}
                 means = {name: ends[when == AFTER] for name, ends in MEASURES.items()}
                 rows.append(identity | {n: float(m + noise.normal(0, 0.05)) for n, m in means.items()})

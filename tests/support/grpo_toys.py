@@ -21,9 +21,9 @@ from paco_core.grpo.recipe import assemble, validate_recipe
 from paco_core.grpo.scoring import groupwise
 from paco_core.grpo.trainer import Outcome, RunContext, Trainer
 from paco_core.io.files import DataError
-from paco_core.policies.base import NoiseKey, Size, sized
-from paco_core.policies.cuts import Cut
+from paco_core.policies.base import NoiseKey, Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded
+from paco_core.policies.truncation import Truncation
 from paco_core.rewards.base import RewardBatch
 from paco_core.training.processes import launched_processes
 
@@ -41,7 +41,7 @@ class ToyPolicy:
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(7)
         self.base = torch.randn(5, 4, generator=generator) * 0.3
-        self.cut: dict[str, Cut] = {}
+        self.truncations: dict[str, Truncation] = {}
         self.calls: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.encoders = True
@@ -51,7 +51,7 @@ class ToyPolicy:
     def example(self, size: Size, steps: int, _guidance: float, _max_sequence_length: int) -> str:
         return f"image = pipeline(prompt, {size}, {steps})"
 
-    def check_size(self, size: Size) -> None:
+    def validate_size(self, size: Size) -> None:
         if any(side % TOKEN for side in size):
             raise DataError(f"{size} does not divide into {TOKEN} px tokens")
 
@@ -66,24 +66,24 @@ class ToyPolicy:
     ) -> Encoded:
         assert self.encoders and references is None
         self.calls["encode"] += 1
-        self.cut |= {
-            p: Cut(len(p.split()), max_sequence_length, " ".join(p.split()[max_sequence_length:]))
+        self.truncations |= {
+            p: Truncation(len(p.split()), max_sequence_length, " ".join(p.split()[max_sequence_length:]))
             for p in prompts
             if len(p.split()) > max_sequence_length
         }
-        return Encoded([{"text": torch.tensor([len(p) % 7 / 7.0])} for p in prompts], "cpu")
+        return Encoded([{"prompt_embeds": torch.tensor([len(p) % 7 / 7.0])} for p in prompts], "cpu")
 
     def drop_encoders(self) -> None:
         self.encoders = False
 
-    def painting(self) -> AbstractContextManager[None]:
+    def inference_precision(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def sigmas(self, size: Size, steps: int) -> torch.Tensor:
         return torch.cat([torch.linspace(1.0, 1.0 / steps, steps), torch.zeros(1)])
 
     def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
-        self.check_size(size)
+        self.validate_size(size)
         tokens = size[0] // TOKEN * (size[1] // TOKEN)
         return torch.stack(
             [torch.randn(tokens, 4, generator=torch.Generator().manual_seed(k.generator_seed)) for k in keys]
@@ -95,7 +95,7 @@ class ToyPolicy:
         kind = "trained" if torch.is_grad_enabled() else WITHOUT_GRADIENT[self.active]
         self.calls[kind] += 1
         self.rows[kind] += len(latents)
-        text = condition.tensors["text"][:, None, :].expand(-1, latents.shape[1], -1)
+        text = condition.tensors["prompt_embeds"][:, None, :].expand(-1, latents.shape[1], -1)
         inputs = torch.cat([latents, text], dim=-1)
         weights = self.adapters.get(self.active) if self.active else None
         adapted = inputs @ weights["a"] @ weights["b"] if weights else 0.0
@@ -107,7 +107,7 @@ class ToyPolicy:
         colours = (latents[..., :3].sigmoid() * 255).to(torch.uint8).reshape(-1, rows, columns, 3).numpy()
         return [Image.fromarray(colour).resize((size[1], size[0]), Image.Resampling.NEAREST) for colour in colours]
 
-    def encode_pictures(self, pictures: Sequence[Image.Image], size: Size) -> torch.Tensor:
+    def encode_images(self, pictures: Sequence[Image.Image], size: Size) -> torch.Tensor:
         rows, columns = size[0] // TOKEN, size[1] // TOKEN
         small = [np.asarray(p.resize((columns, rows), Image.Resampling.NEAREST), np.float32) for p in pictures]
         colours = torch.from_numpy(np.stack(small)).reshape(len(small), -1, 3).clamp(1.0, 254.0) / 255.0
@@ -178,13 +178,13 @@ class ToyEditor(ToyPolicy):
         ):
             colours = [np.asarray(one.convert("RGB")).mean((0, 1)) for one in pictures]
             mean = torch.tensor([*np.mean(colours, axis=0).tolist(), 0.0]) / 255.0
-            rows.append({**row, **{sized("reference", size): mean for size in own}})
+            rows.append({**row, **{sized_name("image_latents", size): mean for size in own}})
         return Encoded(rows, "cpu")
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
-        shift = condition.tensors[sized("reference", size)][:, None, :]
+        shift = condition.tensors[sized_name("image_latents", size)][:, None, :]
         return super().velocity(latents, sigma, condition, guidance, size) - 0.5 * shift
 
 

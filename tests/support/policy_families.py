@@ -56,7 +56,7 @@ class Family:
 
     def load(self, folder: Path, cache: Path | None = None, reference_size: int | None = None) -> Any:
         more = {"task": "edits"} if self.edits else {}
-        return base.load(
+        return base.load_policy(
             self.name,
             str(folder),
             "cpu",

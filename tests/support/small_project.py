@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from paco_core.config.params import load
-from paco_core.policies.base import load_recipe
+from paco_core.policies.base import load_recipe_policy
 
 
 def lay_out(repository: Path, root: Path) -> Path:
@@ -22,7 +22,7 @@ def adapter(project: Path, recipe: str = "flux_t2is", by: float = 0.02) -> Path:
     import torch
 
     params = load(project / "params.yaml")
-    policy = load_recipe(params.policies.recipes[recipe], project)
+    policy = load_recipe_policy(params.policies.recipes[recipe], project)
     policy.add_adapter(params.policies.recipes[recipe].lora, seed=0)
     with torch.no_grad():
         for parameter in policy.trainable().values():

@@ -15,7 +15,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import ShardReader, encode_png, write_shard
-from paco_core.painting.painted import AFTER, BEFORE, SEPARATELY, Painted
+from paco_core.sampling.generated_image import AFTER, BEFORE, SEPARATELY, GeneratedImage
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,7 +46,7 @@ class PaintedSet:
     panels: Callable[[], Sequence[Image]]
 
 
-def write_painted(folder: Path, painted: Sequence[Painted]) -> None:
+def write_painted(folder: Path, painted: Sequence[GeneratedImage]) -> None:
     """Keep all pictures and their prompts in ``folder``, so that judging needs no painting."""
     ids = [f"{p.policy}-{p.size}-{p.when}-{p.record.idx}-{p.seed}" for p in painted]
     rows = [

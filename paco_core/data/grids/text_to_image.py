@@ -25,7 +25,7 @@ from paco_core.adapters.reader import AdaptedModel, read
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.models.hub import from_hub
-from paco_core.models.precision import painting, validate_pixels, weights_format
+from paco_core.models.precision import inference_autocast, validate_pixels, weights_format
 from paco_core.models.tokens import validate_prompts
 from paco_core.models.weights import load_pipeline
 
@@ -227,7 +227,7 @@ class TextToImage:
         filled = [*requests, *[requests[-1]] * (batch_size - len(requests))]
         # CPU generators: the noise is the same whatever device paints.
         noise = [torch.Generator().manual_seed(request.noise_seed) for request in filled]
-        with painting(self.params.device, self.params.dtype):
+        with inference_autocast(self.params.device, self.params.dtype):
             pixels = self.pipeline(
                 prompt=[request.prompt for request in filled],
                 height=filled[0].height,

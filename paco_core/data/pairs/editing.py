@@ -6,7 +6,7 @@ next to the pairs, each a grid of one panel.
 
 The stage ``edits`` writes what base editors made of the training edit prompts: ``painted.jsonl``, one
 :class:`PaintedEdit` per line, and the shard ``pictures``. With equal parameters the pictures are equal on one machine.
-Other prompts or seeds in a batch may change pixels by rounding (:func:`paco_core.painting.paint.paint`).
+Other prompts or seeds in a batch may change pixels by rounding (:func:`paco_core.sampling.generation.generate_images`).
 """
 
 from __future__ import annotations

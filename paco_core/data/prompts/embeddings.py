@@ -17,7 +17,7 @@ from paco_core.io.imports import uncollected
 from paco_core.models.hub import from_hub
 from paco_core.models.open_clip import OpenClip
 from paco_core.models.tokens import token_counts, validate_tokens
-from paco_core.models.weights import load_model, reading, refuse_not_finite
+from paco_core.models.weights import load_model, reading, validate_finite
 
 BATCH = 256
 
@@ -111,7 +111,7 @@ class Sentences:
         _need(model, "modules.json", "sentence-transformers")
         with reading(model):
             self._model = SentenceTransformer(model, device=device)
-        refuse_not_finite(self._model.state_dict(), model)
+        validate_finite(self._model.state_dict(), model)
         self.window = int(self._model.max_seq_length or 1 << 30)
 
     def lengths(self, texts: list[str]) -> list[int]:

@@ -18,10 +18,10 @@ from paco_core.io.files import DataError, file_stats
 from paco_core.operations import asked, paint, painters
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
-from paco_core.painting.painted import BEFORE, Painted
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.placement import one_gpu
+from paco_core.sampling.generated_image import BEFORE, GeneratedImage
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -155,7 +155,7 @@ class Studio:
             result["judge"] = judge is not None
             job.step(f"painting by {by.name}", options.seeds * steps)
             with _counted(policy, job):
-                # Seed by seed, so that each is seen when it is there. Painted together they differ by rounding at most.
+                # Seed by seed, so each image appears as soon as it is ready. A batch changes images by rounding only.
                 for seed in range(options.seeds):
                     (painted,) = paint.pictures(
                         self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps,
@@ -166,7 +166,7 @@ class Studio:
                     job.show(result)
         return result
 
-    def _row(self, painted: Painted, judge: Scorer | None, references: Sequence[Image]) -> dict[str, Any]:
+    def _row(self, painted: GeneratedImage, judge: Scorer | None, references: Sequence[Image]) -> dict[str, Any]:
         """A painted picture as the page shows it; without a judge it has no score, and no cause for that."""
         score = {"score": None, "cause": None} if judge is None else _score(judge, painted, references)
         panels = [] if references else [self.gallery.add(panel) for panel in painted.panels]
@@ -191,7 +191,7 @@ class Studio:
         job.step(f"loading {painters.BASE if by.adapter is None else by.name}")
         self._policy = None
         gc.collect()  # what refers to itself in a pipeline would else keep its memory beside the next one's
-        self._policy = paint.load_policy(self.root, by)
+        self._policy = paint.load_painter_policy(self.root, by)
         self._holds = model, adapter
         return self._policy
 
@@ -261,7 +261,7 @@ def _counted(policy: Policy, job: Job) -> Iterator[None]:
         del policy.velocity
 
 
-def _cut(painted: Painted) -> dict[str, Any] | None:
+def _cut(painted: GeneratedImage) -> dict[str, Any] | None:
     """What the policy did not read of a prompt."""
     cut = painted.lost
     return None if cut is None else {"tokens": cut.tokens - cut.window, "of": cut.tokens, "lost": cut.lost}
@@ -280,7 +280,7 @@ class _Causes:
         return scores
 
 
-def _score(judge: Scorer, painted: Painted, references: Sequence[Image]) -> dict[str, Any]:
+def _score(judge: Scorer, painted: GeneratedImage, references: Sequence[Image]) -> dict[str, Any]:
     asked = _Causes(judge)
     (value,) = paint.scored(asked, [painted], references)
     return {"score": None, "cause": asked.first} if math.isnan(value) else _score_row(Score(value))

@@ -17,10 +17,10 @@ from paco_core.grpo.prompt_split import trained_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.operations.promotion.shared_gain import by_both_judges
-from paco_core.painting.painted import AFTER, cuts_of
-from paco_core.policies.base import load_recipe
+from paco_core.policies.base import load_recipe_policy
 from paco_core.policies.encodings import cache_folder
 from paco_core.reward_model.scorer import Scorer
+from paco_core.sampling.generated_image import AFTER, truncations_by_policy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from paco_core.benchmarks.generated import Cases
     from paco_core.config.params import Params
-    from paco_core.policies.cuts import Cut
+    from paco_core.policies.truncation import Truncation
     from paco_core.reward_model.yes_probability import PairScorer
 
 CASE = ["prompt_id", "unit"]  # unit: a seed, or a ranking instance
@@ -46,13 +46,13 @@ class Measured:
 
     table: pd.DataFrame
     pictures: Sequence[Image] = ()
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    cuts: Mapping[str, Truncation] = field(default_factory=dict)
 
 
 def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: Path, cases: Cases) -> Measured:
     """The policy in ``folder`` on the cases, at its largest evaluation size; also by the judges of its hack meter."""
     recipe = params.policies.recipes[name]
-    policy = load_recipe(recipe, root, cache=cache_folder(root))
+    policy = load_recipe_policy(recipe, root, cache=cache_folder(root))
     policy.load_adapter(folder / "adapter")
     largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
     painted = cases.generate(policy, name, largest, when=AFTER)
@@ -63,7 +63,7 @@ def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: P
 
     table = measured_by(judge).assign(**by_both_judges(recipe, root, judge, measured_by))
     table = table.drop(columns=["policy", "size", "when", *EDIT_COLUMNS], errors="ignore")
-    return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in painted], cuts_of(painted))
+    return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in painted], truncations_by_policy(painted))
 
 
 def measure_reward(root: Path, params: Params, folder: Path) -> Measured:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.hacking import gained_alone
+from paco_core.grpo.hacking import is_unshared_gain
 from paco_core.grpo.metrics import deviation
 from paco_core.operations.promotion.paired import Paired, paired
-from paco_core.rewards.registry import JUDGED, kind
+from paco_core.rewards.registry import JUDGED, reward_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,10 +35,10 @@ def by_both_judges(
         return {}
     terms = recipe.rewards.terms
     asked = {TRAINED: recipe.hack_meter.trained, HELD_OUT: recipe.hack_meter.held_out}
-    if not all(kind(name, terms[name]) in JUDGED for name in asked.values()):
+    if not all(reward_kind(name, terms[name]) in JUDGED for name in asked.values()):
         return {}
     return {
-        column: measured_by(root / model if (model := terms[name].model) else reward)[kind(name, terms[name])]
+        column: measured_by(root / model if (model := terms[name].model) else reward)[reward_kind(name, terms[name])]
         for column, name in asked.items()
     }
 
@@ -66,7 +66,7 @@ def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]
 def unshared(found: Mapping[str, Paired]) -> str | None:
     """Why the held-out judge does not share the gain, with the figures; None where it does, or nobody was asked.
 
-    As in the check ``gain_is_shared`` (:func:`paco_core.grpo.hacking.gained_alone`). A drift without an interval is
+    As in the check ``gain_is_shared`` (:func:`paco_core.grpo.hacking.is_unshared_gain`). A drift without an interval is
     not shared either.
     """
     if not found:
@@ -77,6 +77,6 @@ def unshared(found: Mapping[str, Paired]) -> str | None:
     )
     if math.isnan(found[DRIFT].low):
         return f"the held-out judge scored too few prompts to say whether it shares the gain: {figures}"
-    if gained_alone(found[TRAINED].low, found[HELD_OUT].low, found[DRIFT].low):
+    if is_unshared_gain(found[TRAINED].low, found[HELD_OUT].low, found[DRIFT].low):
         return f"the held-out judge does not share the gain: {figures}"
     return None

@@ -82,7 +82,8 @@ class Answerer:
     def __call__(self, requests: Sequence[GenerationRequest]) -> list[ModelAnswer | Exception]:
         """The answer or the error of each request, in order."""
         errors = {
-            number: self.scorer.fault(request.query, request.max_tokens) for number, request in enumerate(requests)
+            number: self.scorer.validation_error(request.query, request.max_tokens)
+            for number, request in enumerate(requests)
         }
         answers: dict[int, ModelAnswer | Exception] = {
             n: RequestError(400, error) for n, error in errors.items() if error

@@ -21,7 +21,7 @@ from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
-from paco_core.reward_model.golden import agreement, read_golden
+from paco_core.reward_model.golden import golden_agreement, read_golden
 from paco_core.reward_model.yes_probability import NO, YES
 from paco_core.runtime.code.closure import environment_digest
 from paco_core.runtime.code.stage_code import code_digest
@@ -184,7 +184,7 @@ class RewardEndpoint:
                 return None
             golden = read_golden(self.folder)
             scores = client.score([pair.query for pair in golden])
-        report, pairs = agreement(golden, scores, self.dtype)
+        report, pairs = golden_agreement(golden, scores, self.dtype)
         if not report.holds:
             raise ServingError(
                 f"server {self.model} at {self.url} does not serve {self.folder}: its golden scores are {pairs}; "

@@ -42,7 +42,7 @@ def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -
         prompts_per_epoch=2, group_size=4, updates_per_epoch=1, rollout_batch=4, train_batch=4, sampling_steps=3,
         eval_steps=2, eval_sizes=[32], eval_seeds=[0], eval_prompts=2, max_sequence_length=TEXT_LENGTH,
     )  # fmt: skip
-    policy = base.load("flux", str(model), processes.device or "cuda", "float32")
+    policy = base.load_policy("flux", str(model), processes.device or "cuda", "float32")
     made = trainer(
         policy=policy, recipe=rule, train=[record(n) for n in range(4)], unseen=[record(n) for n in (20, 21)],
         processes=processes,

@@ -79,7 +79,9 @@ def test_the_reward_trains_goes_on_and_judges(tmp_path: Path, dtype: str) -> Non
             rule = RewardParams.model_validate(
                 {**reward_tiny.PARAMS, "device": "cuda", "dtype": dtype, "epochs": epochs}
             )
-            report = training.train(base, examples, examples, rule, tmp_path, tmp_path / "checkpoints", "code")
+            report = training.train_reward_model(
+                base, examples, examples, rule, tmp_path, tmp_path / "checkpoints", "code"
+            )
         assert report.steps == 4
         scorer = Scorer(base, device="cuda", dtype=dtype)
         assert {p.device for p in scorer.network.model.parameters()} == {torch.device("cuda:0")}

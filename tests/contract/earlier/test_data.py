@@ -15,7 +15,7 @@ from paco_core.benchmarks.tables import read_tables
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.records.records import read_prompts
-from paco_core.grpo.checks import collapse, read_log
+from paco_core.grpo.checks import collapse, read_training_log
 from paco_core.runtime.provenance.chain import of_path
 from paco_core.runtime.provenance.records import load_runs
 from paco_core.runtime.versions import folder_of_version
@@ -75,7 +75,7 @@ def test_an_earlier_table_and_log_are_read(tmp_path: Path) -> None:
     stored = json.loads((WRITTEN / "results/tables.json").read_text())
     shutil.copyfile(WRITTEN / "results/tables.json", tmp_path / "tables.json")
     assert [[list(row) for row in table.rows] for table in read_tables(tmp_path)] == [t["rows"] for t in stored]
-    log = read_log(WRITTEN / "results/training_log.csv")
+    log = read_training_log(WRITTEN / "results/training_log.csv")
     metrics = json.loads((WRITTEN / "results/policies-flux_t2is.json").read_text())
     assert [log[0]["eval/64/consistency"], log[-1]["eval/64/consistency"]] == [
         metrics["64.consistency.before"],

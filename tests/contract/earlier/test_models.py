@@ -49,7 +49,7 @@ def assert_equal(found: dict[str, torch.Tensor], stored: dict[str, torch.Tensor]
 
 
 def test_a_policy_paints_with_an_earlier_adapter(tmp_path: Path) -> None:
-    policy: Any = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
+    policy: Any = base.load_policy("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
     adapter = laid_out("flux_adapter", "pytorch_lora_weights", tmp_path / "adapter")
     policy.load_adapter(adapter)
     stored = load_file(adapter / "pytorch_lora_weights.safetensors")
@@ -75,7 +75,7 @@ def reward_adapter(tmp_path: Path) -> Path:
 
 
 def test_an_earlier_adapter_of_the_reward_fits_its_base(reward_base: Any, reward_adapter: Path) -> None:
-    loaded = lora.load(reward_base, reward_adapter)
+    loaded = lora.load_lora(reward_base, reward_adapter)
     assert_equal(on_model(loaded), load_file(reward_adapter / "adapter_model.safetensors"))
     assert scales(loaded) == {SCALE}
 

@@ -22,7 +22,7 @@ Q = "transformer_blocks.0.attn.to_q"
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return base.load("flux", str(tiny_flux(tmp_path_factory.mktemp("flux") / "flux")), "cpu", "float32")
+    return base.load_policy("flux", str(tiny_flux(tmp_path_factory.mktemp("flux") / "flux")), "cpu", "float32")
 
 
 @pytest.fixture

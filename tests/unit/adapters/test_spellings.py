@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(model: Path) -> Any:
-    return base.load("flux", str(model), "cpu", "float32")
+    return base.load_policy("flux", str(model), "cpu", "float32")
 
 
 def by_hand(tensors: loras.Tensors, alpha: float | None = None) -> dict[str, torch.Tensor]:
@@ -182,7 +182,7 @@ def test_text_encoders_are_changed_too_and_named_in_the_key_of_encodings(
     folder = loras.write(tmp_path / "lora", {**both, **texts})
 
     def pooled(adapter: Path | None, kept: Path | None) -> torch.Tensor:
-        found = base.load("flux", str(model), "cpu", "float32", cache=kept)
+        found = base.load_policy("flux", str(model), "cpu", "float32", cache=kept)
         if adapter is not None:
             found.load_adapter(adapter)
             agree(loras.added(found.pipeline.text_encoder), by_hand(encoder))

@@ -148,7 +148,7 @@ def test_models_that_are_none_are_named(
 ) -> None:
     for model, message in (
         ("./none", "'./none'"),
-        (Path("none"), "none: no model there"),
+        (Path("none"), "none: there is no model"),
         ("rewrd", "OWNER/NAME"),
         ("nobody/reward", "nobody/reward"),
     ):

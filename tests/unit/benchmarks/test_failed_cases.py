@@ -21,7 +21,7 @@ from paco_core.config.params import load
 from paco_core.experiments import reproduction_summary
 from paco_core.io.files import DataError
 from paco_core.operations.promotion import decision
-from paco_core.painting.painted import AFTER, BEFORE, Painted
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
 from paco_core.tasks.sets import SETS
 from tests.support.grpo_toys import record
 
@@ -67,9 +67,9 @@ def test_measuring_sets_counts_failures(monkeypatch: pytest.MonkeyPatch, reposit
 
     fails.name, fails.causes = "consistency", {"no answer": 1}  # type: ignore[attr-defined]
     monkeypatch.setattr(generated, "set_measures", lambda *_args: [fails])
-    monkeypatch.setattr(Painted, "panels", [])
+    monkeypatch.setattr(GeneratedImage, "panels", [])
     params = load(repository / "params.yaml").model_copy(update={"world": "published"})
-    painted = [Painted("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
+    painted = [GeneratedImage("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="consistency: no answer"):
         generated.measure(painted, generated.Cases(SETS, [], [], 1), repository, params, repository)
 

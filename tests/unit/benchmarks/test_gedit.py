@@ -20,11 +20,11 @@ from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io.contact_sheet import GAP, READABLE
 from paco_core.io.files import read_json, write_json
-from paco_core.painting import paint as painting
-from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.editing import Editing
+from paco_core.sampling import generation
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.recogniser import Recogniser
 from paco_core.storybook.world import Panel
@@ -82,9 +82,9 @@ def records() -> list[EditRecord]:
     return drawn(20, SIZE, 0).records
 
 
-def painted(records: Sequence[EditRecord]) -> list[Painted]:
+def painted(records: Sequence[EditRecord]) -> list[GeneratedImage]:
     return [
-        Painted("kontext_edit", size, when, record, 0, edited(record, when))
+        GeneratedImage("kontext_edit", size, when, record, 0, edited(record, when))
         for size in (48, 96)
         for when in (BEFORE, AFTER)
         for record in records
@@ -114,7 +114,7 @@ def test_figures_are_paired_and_counted_over_pictures(
 ) -> None:
     twins = [*records, *(r.model_copy(update={"idx": f"{r.idx}-cn", "language": "cn"}) for r in records)]
     pictures = [
-        Painted(p.policy, p.size, p.when, r, 0, edited(r, p.when))
+        GeneratedImage(p.policy, p.size, p.when, r, 0, edited(r, p.when))
         for p in painted(records[:1])
         for r in twins
     ]  # fmt: skip
@@ -144,11 +144,11 @@ def test_an_answer_that_cannot_be_told_is_counted_and_left_out(records: list[Edi
 def test_samples_and_sheets_show_the_reference_of_each_edit(records: list[EditRecord], tmp_path: Path) -> None:
     pictures = painted(records)
     table = measure_edits(pictures, reference, Editing(Judge()))
-    painting.save_samples(tmp_path, pictures, table, 3, reference)
+    generation.save_samples(tmp_path, pictures, table, 3, reference)
     entries = read_json(tmp_path / "samples.json")
     assert len(entries) == 12 and entries[0]["prompt"] == records[0].prompt
     assert Image.open(tmp_path / entries[0]["reference"]).tobytes() == reference(records[0])[0].tobytes()
-    sheet = painting.side_by_side(pictures[:40], 5, reference)
+    sheet = generation.side_by_side(pictures[:40], 5, reference)
     second = ImageOps.contain(reference(records[1])[0].resize((48, 48)), (READABLE, READABLE))
     step = READABLE + GAP
     assert sheet.crop((step, 0, step + READABLE, READABLE)).tobytes() == second.tobytes()

@@ -17,10 +17,10 @@ from paco_core.benchmarks.paired_changes import compare_changes, with_layouts
 from paco_core.benchmarks.unseen_prompts import unseen_prompts
 from paco_core.config.params import LoraParams, load
 from paco_core.io.files import DataError, write_json
-from paco_core.painting import paint as painting
-from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.policies.flux import FluxPolicy
 from paco_core.rewards.base import RewardBatch
+from paco_core.sampling import generation
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
 from paco_core.storybook.prompts import storybook_prompts
 from tests.support import REPOSITORY
 from tests.support.fixture_project import records_of
@@ -48,7 +48,9 @@ def test_before_and_after_differ_by_the_adapter_alone(tmp_path: Path) -> None:
 
     def paint() -> dict[tuple[str, int, str, int], bytes]:
         fresh = FluxPolicy.load(str(policy_folder), "cpu", "float32")
-        painted = painting.before_and_after(fresh, "p", recipe, tmp_path / "adapter", records, seeds=[0, 1], steps=2)
+        painted = generation.generate_before_and_after(
+            fresh, "p", recipe, tmp_path / "adapter", records, seeds=[0, 1], steps=2
+        )
         return {(p.when, p.size, p.record.idx, p.seed): p.image.tobytes() for p in painted}
 
     with pytest.raises(DataError, match="policies@p"):
@@ -119,7 +121,7 @@ def test_each_layout_is_painted_with_panels_of_one_size(tmp_path: Path) -> None:
     changes = {"eval_sizes": [32], "max_sequence_length": TEXT_LENGTH}
     recipe = load(REPOSITORY / "params.yaml").policies.recipes["flux_t2is"].model_copy(update=changes)
     policy = FluxPolicy.load(str(tiny_flux(tmp_path)), "cpu", "float32")
-    painted = painting.paint_sizes(policy, "p", recipe, mixed, when=BEFORE, seeds=[0], steps=2)
+    painted = generation.generate_sizes(policy, "p", recipe, mixed, when=BEFORE, seeds=[0], steps=2)
     assert {(p.record.layout, p.image.size, len(p.panels)) for p in painted} == {
         ("2x2", (32, 32), 4),
         ("1x3", (48, 16), 3),
@@ -137,7 +139,7 @@ def test_measures_see_the_panels_of_each_picture() -> None:
     record = records_of(storybook_prompts(1, seed=0))[0]
     plain, mixed = Image.new("RGB", (8, 8), "white"), Image.new("RGB", (8, 8), "white")
     mixed.paste((0, 0, 0), (0, 0, 4, 4))
-    painted = [Painted("p", 8, BEFORE, record, seed, image) for seed, image in enumerate((plain, mixed))]
+    painted = [GeneratedImage("p", 8, BEFORE, record, seed, image) for seed, image in enumerate((plain, mixed))]
     table = measure_sets(painted, [PanelDiversity()])
     assert table["panel_diversity"].tolist() == [0.0, 0.5]  # 3 of 6 pairs are black against white
     assert PanelDiversity()(RewardBatch([record], [painted[0].panels])).tolist() == [0.0]

@@ -32,11 +32,11 @@ from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from paco_core.painting.painted import AFTER, BEFORE, SEPARATELY, Painted
-from paco_core.painting.separate_panels import paint_separately, panel_records
 from paco_core.policies.flux import FluxPolicy
 from paco_core.reward_model.yes_probability import PairQuery, PictureQuery, Query, Score
 from paco_core.rewards.base import RewardBatch
+from paco_core.sampling.generated_image import AFTER, BEFORE, SEPARATELY, GeneratedImage
+from paco_core.sampling.separate_panels import generate_separate_panels, panel_records
 from paco_core.storybook.prompts import storybook_prompts
 from tests.support.chat_server import ChatServer, Raw
 from tests.support.fixture_project import records_of
@@ -226,9 +226,9 @@ def test_an_endpoint_without_log_probabilities_gives_no_score() -> None:
         EndpointScorer(server.params(retries=0)).score([PictureQuery(greys(3)[0], str(n)) for n in range(20)])
 
 
-def painted(when: str, side: int = 8) -> list[Painted]:
+def painted(when: str, side: int = 8) -> list[GeneratedImage]:
     return [
-        Painted("flux", side, when, record, seed, Image.new("RGB", (side, side), (40 * number, seed, 0)))
+        GeneratedImage("flux", side, when, record, seed, Image.new("RGB", (side, side), (40 * number, seed, 0)))
         for number, record in enumerate(RECORDS)
         for seed in (0, 1)
     ]
@@ -267,7 +267,9 @@ def test_panels_are_painted_one_at_a_time_and_shown_as_a_grid(tmp_path: Path) ->
     assert len({panel.prompt for panel in panel_records(RECORDS[0])}) == 4
     policy = FluxPolicy.load(str(tiny_flux(tmp_path)), "cpu", "float32")
     recipe: Any = type("Recipe", (), {"eval_sizes": [16], "guidance": 3.5, "max_sequence_length": TEXT_LENGTH})
-    found = paint_separately(policy, "flux", recipe, RECORDS[:2], seeds=[0, 1], steps=1, advance=lambda _count: None)
+    found = generate_separate_panels(
+        policy, "flux", recipe, RECORDS[:2], seeds=[0, 1], steps=1, advance=lambda _count: None
+    )
     assert [(p.record.idx, p.seed) for p in found] == [(r.idx, s) for r in RECORDS[:2] for s in (0, 1)]
     assert {p.image.size for p in found} == {(32, 32)}
     assert found[0].panels[0].tobytes() != found[0].panels[1].tobytes()

@@ -16,13 +16,13 @@ from paco_core.benchmarks import viescore, viescore_prompts
 from paco_core.data.llm.chat_protocol import ChatError
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io.files import DataError
-from paco_core.painting.painted import AFTER, BEFORE, Painted
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
 from tests.support.chat_server import ChatServer, Raw, completion, text_of
 
 REFERENCE = Image.new("RGB", (8, 8), "white")
 
 
-def edits(count: int = 3) -> list[Painted]:
+def edits(count: int = 3) -> list[GeneratedImage]:
     found = []
     for number in range(count):
         record = EditRecord(
@@ -30,7 +30,7 @@ def edits(count: int = 3) -> list[Painted]:
             reference="r", part="unseen",
         )  # fmt: skip
         found += [
-            Painted("p", 64, when, record, 0, Image.new("RGB", (8, 8), (number, shade, 0)))
+            GeneratedImage("p", 64, when, record, 0, Image.new("RGB", (8, 8), (number, shade, 0)))
             for shade, when in enumerate((BEFORE, AFTER))
         ]
     return found

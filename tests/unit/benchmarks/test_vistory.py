@@ -26,12 +26,12 @@ from paco_core.io import paths
 from paco_core.io.files import read_json
 from paco_core.io.pictures import read_image
 from paco_core.models.open_clip import OpenClip
-from paco_core.painting.paint import paint_sizes
-from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.policies import base
 from paco_core.reward_model.yes_probability import Query, Score
 from paco_core.rewards.base import RewardBatch
 from paco_core.runtime.context import StageContext
+from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
+from paco_core.sampling.generation import generate_sizes
 from paco_core.stages import vistory
 from tests.support.grpo_toys import recipe
 from tests.support.vistory_data import write_vistory
@@ -142,10 +142,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPOSITORY / name, root)
     import_vistory(write_vistory(root / "published"), root / "data/external/vistory")
     records = read_prompts(root / "data/external/vistory/prompts_en.jsonl")
-    policy = base.load("flux2_klein", str(ZOO / "flux2_klein"), "cpu", "float32", task="sets")
-    painted: list[Painted] = []
+    policy = base.load_policy("flux2_klein", str(ZOO / "flux2_klein"), "cpu", "float32", task="sets")
+    painted: list[GeneratedImage] = []
     for when, steps in ((BEFORE, 1), (AFTER, 2)):
-        painted += paint_sizes(policy, "klein", story_recipe(), records, when=when, seeds=[0], steps=steps)
+        painted += generate_sizes(policy, "klein", story_recipe(), records, when=when, seeds=[0], steps=steps)
     write_painted(root / paths.T2IS, painted)
     return root
 

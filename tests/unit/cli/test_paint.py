@@ -72,7 +72,7 @@ def test_a_picture_is_edited(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert "editing reward –" in capsys.readouterr().out
     with pytest.raises(SystemExit) as raised:
         main(["edit", "cat.png", "cat.png", "Mix them.", "--policy", "base"])
-    assert raised.value.code != 0 and "flux_kontext changes one reference picture" in capsys.readouterr().err
+    assert raised.value.code != 0 and "flux_kontext needs one reference image" in capsys.readouterr().err
 
 
 def test_painters_by_name(project: Path) -> None:

@@ -20,7 +20,7 @@ from paco_core.data.prompts.prompts import imported, make_prompts
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.prompt_content import contents_of, group_by_content, records_by_text
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out, trained_prompts
+from paco_core.grpo.prompt_split import PromptSplit, hold_out, predefined_split, trained_prompts
 from paco_core.io.files import DataError, write_jsonl
 from tests.support import REPOSITORY
 from tests.support.grpo_toys import record
@@ -48,7 +48,7 @@ def test_one_text_or_theme_in_any_spelling_is_one_content(key: str, spelling: st
 def test_prompts_to_test_on_that_are_trained_on_under_other_ids_are_refused(changes: dict[str, str]) -> None:
     trained = [record(n) for n in range(16)]
     with pytest.raises(DataError) as error:
-        given_split(trained, copies(trained, **changes), 4, 0)
+        predefined_split(trained, copies(trained, **changes), 4, 0)
     assert all(part in str(error.value) for part in ("16", "copy-p0", "p0"))
 
 

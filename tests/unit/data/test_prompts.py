@@ -23,7 +23,7 @@ from paco_core.data.records.prompt_text import layout_of, parse_layout
 from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
 from paco_core.io.files import DataError, write_jsonl
 from paco_core.operations.asked import default_layout, set_record
-from paco_core.painting.painted import Painted
+from paco_core.sampling.generated_image import GeneratedImage
 from tests.support.dataset_world import quick, records
 
 LAYOUTS = ("2x2", "1x2", "1x3", "1x5", "1x7", "2x3", "2x4")
@@ -230,7 +230,7 @@ def test_a_prompt_that_the_project_wrote_is_cut_into_its_panels(layout: str) -> 
     assert written.layout == layout and [p.text for p in prompt_text.parse(written.prompt, layout).panels] == texts
     again = set_record(written.prompt, [], 64)
     assert (again.layout, again.height, again.width, again.idx) == (layout, 64 * rows, 64 * columns, written.idx)
-    painted = Painted("p", 64, "after", again, 0, grid(layout))
+    painted = GeneratedImage("p", 64, "after", again, 0, grid(layout))
     assert [panel.getpixel((4, 4))[0] // 20 for panel in painted.panels] == list(range(rows * columns))
     assert seen(grid(layout), again.layout) == list(range(rows * columns))
     headless = prompt_text.HEAD.sub("Pictures", written.prompt)

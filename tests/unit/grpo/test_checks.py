@@ -37,8 +37,8 @@ def test_a_collapse_is_found_by_the_share_of_the_first_diversity(
     assert (report.passed, report.severity) == (passed, severity)
     one_panel = [{"eval/64/panel_diversity": math.nan}] * 2
     assert checks.collapse(one_panel, [64]).passed
-    both = checks.collapse([row | {"eval/128/panel_diversity": 0.3} for row in rows], [64, 128])
-    assert both.metadata["diversity_kept_128px"] == 1.0 and (both.passed, both.severity) == (passed, severity)
+    report = checks.collapse([row | {"eval/128/panel_diversity": 0.3} for row in rows], [64, 128])
+    assert report.metadata["diversity_kept_128px"] == 1.0 and (report.passed, report.severity) == (passed, severity)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ RULE: dict[str, Any] = {
 def train(model: Path, out: Path, epochs: int, *, compile: bool = True) -> Outcome:
     torch._dynamo.reset()  # as in a process of its own
     rule = recipe(**RULE, epochs=epochs, compile=compile)
-    policy = base.load("flux", str(model), "cpu", "float32")
-    given = trainer(policy=policy, recipe=rule, train=TRAIN, unseen=UNSEEN)
-    return given.run(out, out / "checkpoint")
+    policy = base.load_policy("flux", str(model), "cpu", "float32")
+    policy_trainer = trainer(policy=policy, recipe=rule, train=TRAIN, unseen=UNSEEN)
+    return policy_trainer.run(out, out / "checkpoint")
 
 
 def adapter(out: Path) -> dict[str, torch.Tensor]:
@@ -41,17 +41,17 @@ def test_a_compiled_training_keeps_the_ratio_and_goes_on(tmp_path: Path) -> None
     model = tiny_flux(tmp_path / "flux")
     plain = train(model, tmp_path / "plain", 2, compile=False)
     counters.clear()
-    whole = train(model, tmp_path / "whole", 2)
+    uninterrupted = train(model, tmp_path / "whole", 2)
     assert counters["stats"]["unique_graphs"] == 4, "two kinds of block, with gradient and without, for all shapes"
     assert not counters["graph_break"]
     for epochs in (1, 2):
         parts = train(model, tmp_path / "parts", epochs)
         assert parts.resumed_at == epochs - 1
-    for row, own in zip(whole.rows[1:], plain.rows[1:], strict=True):
+    for row, plain_row in zip(uninterrupted.rows[1:], plain.rows[1:], strict=True):
         assert row["update/ratio_gap"] < max_ratio_gap(recipe()) / 10 and row["update/grad_norm"] > 0
-        assert row["update/grad_norm"] == pytest.approx(own["update/grad_norm"], rel=1e-3)
-    one, other, eager = (adapter(tmp_path / name) for name in ("whole", "parts", "plain"))
-    assert one.keys() == other.keys() == eager.keys()
-    for name, tensor in one.items():
+        assert row["update/grad_norm"] == pytest.approx(plain_row["update/grad_norm"], rel=1e-3)
+    uninterrupted_adapter, other, eager = (adapter(tmp_path / name) for name in ("whole", "parts", "plain"))
+    assert uninterrupted_adapter.keys() == other.keys() == eager.keys()
+    for name, tensor in uninterrupted_adapter.items():
         assert torch.equal(tensor, other[name]), name
         assert torch.allclose(tensor, eager[name], rtol=0, atol=1e-3), name

@@ -33,20 +33,20 @@ class Likeness:
 
     def __init__(self) -> None:
         self.causes: dict[str, int] = {}
-        self.seen: dict[str, set[bytes]] = {}
+        self.references: dict[str, set[bytes]] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         for record, reference in zip(batch.records, batch.originals, strict=True):
-            self.seen.setdefault(record.idx, set()).add(reference.tobytes())
+            self.references.setdefault(record.idx, set()).add(reference.tobytes())
         pairs = zip(batch.whole, batch.originals, strict=True)
         return np.array([1 - reference_distance(picture, reference) for picture, reference in pairs])
 
 
 def prompts(count: int = 8) -> tuple[list[EditRecord], dict[str, Image.Image]]:
-    found = drawn(count, 32, 0)
-    found.hold_out(3, 0)
-    flat = {r.idx: Image.new("RGB", (48, 48), (255, 240 + 2 * n, 250)) for n, r in enumerate(found.records)}
-    return found.records, flat
+    edit_prompts = drawn(count, 32, 0)
+    edit_prompts.hold_out(3, 0)
+    flat = {r.idx: Image.new("RGB", (48, 48), (255, 240 + 2 * n, 250)) for n, r in enumerate(edit_prompts.records)}
+    return edit_prompts.records, flat
 
 
 REWARDS = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
@@ -55,7 +55,7 @@ REWARDS = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum",
 def editor(rule: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Trainer:
     records, pictures = prompts()
     split = held_out_edits(records, lambda record: [pictures[record.idx]], 3, 0)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "policy": ToyEditor(),
         "recipe": recipe(**{"rewards": REWARDS, "epochs": 16, "eval_every": 99, "learning_rate": 0.1, **rule}),
         "rewards": {"likeness": Likeness()},
@@ -63,33 +63,35 @@ def editor(rule: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Tr
         "unseen": split.unseen,
         "reference": split.reference,
     }
-    return grpo_toys.trainer(**(given | changes))
+    return grpo_toys.trainer(**(options | changes))
 
 
 def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None:
-    shown: list[tuple[str, Image.Image]] = []
+    sheets: list[tuple[str, Image.Image]] = []
     reward = Likeness()
-    given = editor(
-        rewards={"likeness": reward}, reports=Reports(picture=lambda image, key, _epoch: shown.append((key, image)))
+    policy_trainer = editor(
+        rewards={"likeness": reward}, reports=Reports(picture=lambda image, key, _epoch: sheets.append((key, image)))
     )
-    outcome = given.run(tmp_path, tmp_path / "checkpoint")
+    outcome = policy_trainer.run(tmp_path, tmp_path / "checkpoint")
     assert outcome.after["32/likeness"] > outcome.before["32/likeness"] + 0.05
     assert outcome.after["32/reference_distance"] == pytest.approx(1 - outcome.after["32/likeness"])
-    policy: Any = given.learner.policy
-    both = [(32, 32), (64, 64)]
-    assert policy.encoded == [(5, [[(32, 32)]] * 5), (3, [both] * 3)], "each part at the sizes it is painted at"
+    policy: Any = policy_trainer.learner.policy
+    image_sizes = [(32, 32), (64, 64)]
+    assert policy.encoded == [(5, [[(32, 32)]] * 5), (3, [image_sizes] * 3)], "each part at the sizes it is painted at"
     with (tmp_path / "training_log.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert "panel_diversity" not in rows[0] and float(rows[-1]["reference_distance"]) > 0
-    sizes = {key: image.size for key, image in shown}
+    sizes = {key: image.size for key, image in sheets}
     assert sizes == {"unseen_32px": (6 * 2 * 32, 32), "unseen_64px": (6 * 2 * 64, 64)}, "reference beside each edit"
-    known = {record.idx: record for record in (*given.split.trained, *given.split.unseen)}
-    assert given.split.reference is not None and reward.seen.keys() == known.keys()
-    for idx, seen in reward.seen.items():
-        assert seen == {given.split.reference(known[idx])[0].tobytes()}, "of its own prompt"
-    assert shown[0][1].getpixel((0, 0)) == given.split.reference(given.split.unseen[0])[0].getpixel((0, 0))
+    records = {record.idx: record for record in (*policy_trainer.split.trained, *policy_trainer.split.unseen)}
+    assert policy_trainer.split.reference is not None and reward.references.keys() == records.keys()
+    for idx, pixels in reward.references.items():
+        assert pixels == {policy_trainer.split.reference(records[idx])[0].tobytes()}, "of its own prompt"
+    assert sheets[0][1].getpixel((0, 0)) == policy_trainer.split.reference(policy_trainer.split.unseen[0])[0].getpixel(
+        (0, 0)
+    )
     names = sorted(path.name for path in (tmp_path / "samples/reference").iterdir())
-    assert names == sorted(f"{record.idx}.png" for record in given.split.unseen)
+    assert names == sorted(f"{record.idx}.png" for record in policy_trainer.split.unseen)
 
 
 @pytest.mark.parametrize("part", ["trained", "unseen"])
@@ -128,8 +130,8 @@ def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
     assert scores.measure == "reference_distance" and scores.diversity.tolist() == pytest.approx(expected)
     assert scores.rewards["likeness"].tolist() == pytest.approx([1 - d for d in expected])
     batch = RewardBatch(records, [[e] for e in edits], edits, [[pictures[r.idx]] for r in records])
-    both = RewardBatch.join([batch.take([2, 0]), batch.take([1])])
-    assert both.originals == [pictures[records[n].idx] for n in (2, 0, 1)]
+    joined = RewardBatch.join([batch.take([2, 0]), batch.take([1])])
+    assert joined.originals == [pictures[records[n].idx] for n in (2, 0, 1)]
     assert RewardBatch.join([batch, RewardBatch(records, batch.panels)]).references is None
 
 

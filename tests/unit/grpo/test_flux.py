@@ -35,10 +35,10 @@ def test_reward_rises_on_unseen_prompts_and_sizes(tmp_path: Path) -> None:
         eval_prompts=8,
         checkpoint_every=20,
     )
-    policy = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
+    policy = base.load_policy("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
     train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 28)]
-    given = trainer(policy=policy, recipe=rule, rewards={"brightness": Redness()}, train=train, unseen=unseen)
-    outcome = given.run(tmp_path / "out", tmp_path / "out" / "checkpoint")
+    policy_trainer = trainer(policy=policy, recipe=rule, rewards={"brightness": Redness()}, train=train, unseen=unseen)
+    outcome = policy_trainer.run(tmp_path / "out", tmp_path / "out" / "checkpoint")
     first, last = outcome.rows[1], outcome.rows[-1]
     spread = first["variation/brightness"] * first["reward/brightness"]  # standard deviation over the first epoch
     assert last["reward/brightness"] > first["reward/brightness"] + spread

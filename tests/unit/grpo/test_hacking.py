@@ -17,13 +17,13 @@ from paco_core.data.image_measures import grid_score
 from paco_core.grpo import checks
 from paco_core.grpo.hacking import (
     _largest_grid_score,
-    agreement,
     alarm,
     collapse_reason,
     disagreement,
     drift,
     first_alarm,
     near_copies,
+    score_agreement,
 )
 from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.rewards.base import RewardBatch
@@ -49,28 +49,28 @@ class Darkness(grpo_toys.Brightness):
 
 def run(tmp: Path, other: Any, **changes: Any) -> list[dict[str, float]]:
     rewards = {"brightness": grpo_toys.Brightness(), "other": other}
-    made = trainer(recipe=recipe(**{**RULE, **changes}), rewards=rewards, unseen=UNSEEN)
-    made.run(tmp / "out", tmp / "checkpoint")
-    return checks.read_log(tmp / "out" / "training_log.csv")
+    policy_trainer = trainer(recipe=recipe(**{**RULE, **changes}), rewards=rewards, unseen=UNSEEN)
+    policy_trainer.run(tmp / "out", tmp / "checkpoint")
+    return checks.read_training_log(tmp / "out" / "training_log.csv")
 
 
 def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_the_prompt_out() -> None:
     before = np.array([[0.5, 0.5], [0.4, 0.4], [0.1, 0.1], [0.2, 0.2], [0.6, 0.6], [0.3, 0.3], [0.7, 0.7]])
     spread = before.std(ddof=1)
     gain = np.array([[0.3], [0.3], [0.3], [0.3], [0.3], [0.3], [0.9]])  # by the training judge, of the last prompt more
-    seen = np.array([[0.1], [0.1], [0.1], [0.1], [0.1], [0.1], [NAN]])
-    found = drift(before + gain, before, before + seen, before)
-    assert [found[f"{judge}_gain"] * spread for judge in ("trained", "held_out")] == pytest.approx([0.3, 0.1])
-    assert [found[f"drift{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.2 / spread] * 3)
-    assert found["drift_prompts"] == 6
+    held_out_gain = np.array([[0.1], [0.1], [0.1], [0.1], [0.1], [0.1], [NAN]])
+    metrics = drift(before + gain, before, before + held_out_gain, before)
+    assert [metrics[f"{judge}_gain"] * spread for judge in ("trained", "held_out")] == pytest.approx([0.3, 0.1])
+    assert [metrics[f"drift{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.2 / spread] * 3)
+    assert metrics["drift_prompts"] == 6
 
 
 def test_drift_is_in_each_judges_deviations_so_a_narrow_scale_hides_nothing() -> None:
     before = np.array([[0.2], [0.4], [0.6], [0.8], [0.3], [0.7]])
     narrow = 0.9 + 0.05 * before
     noise = np.array([[0.03], [-0.03], [0.02], [-0.02], [0.01], [-0.01]])
-    found = drift(narrow + 0.02, narrow, before + noise, before)
-    assert found["trained_gain"] == pytest.approx(0.02 / narrow.std(ddof=1)) and found["drift_low"] > 0
+    metrics = drift(narrow + 0.02, narrow, before + noise, before)
+    assert metrics["trained_gain"] == pytest.approx(0.02 / narrow.std(ddof=1)) and metrics["drift_low"] > 0
     assert math.isnan(drift(np.full((6, 1), 0.6), np.full((6, 1), 0.5), before, before)["drift"])
 
 
@@ -116,19 +116,19 @@ def test_a_training_that_goes_on_compares_with_the_same_start(tmp_path: Path) ->
             return gather(epoch)
 
         rewards, rule = {"brightness": grpo_toys.Brightness(), "other": Darkness()}, recipe(**RULE, checkpoint_every=2)
-        made = trainer(recipe=rule, rewards=rewards, unseen=UNSEEN, reports=Reports(metrics=metrics))
-        gather = made.epochs.gather
-        object.__setattr__(made.epochs, "gather", stopping)
-        return made.run(folder, folder / "checkpoint")
+        policy_trainer = trainer(recipe=rule, rewards=rewards, unseen=UNSEEN, reports=Reports(metrics=metrics))
+        gather = policy_trainer.epochs.gather
+        object.__setattr__(policy_trainer.epochs, "gather", stopping)
+        return policy_trainer.run(folder, folder / "checkpoint")
 
-    whole, resumed = dict[int, float](), dict[int, float]()
-    start(tmp_path / "whole", None, whole)
+    uninterrupted, resumed = dict[int, float](), dict[int, float]()
+    start(tmp_path / "whole", None, uninterrupted)
     with pytest.raises(KeyboardInterrupt):
         start(tmp_path / "cut", 3, {})
     assert start(tmp_path / "cut", None, resumed).resumed_at == 2
     logs = [(tmp_path / name / "training_log.csv").read_bytes() for name in ("whole", "cut")]
     assert logs[0] == logs[1]
-    assert whole[0] == 0 and whole[4] == resumed[4] != 0
+    assert uninterrupted[0] == 0 and uninterrupted[4] == resumed[4] != 0
 
 
 @pytest.mark.parametrize(("other", "shared"), [(Darkness(), False), (grpo_toys.Brightness(), True)])
@@ -145,7 +145,7 @@ def test_a_gain_must_be_shared_by_the_held_out_judge(tmp_path: Path, other: Any,
     assert report.passed is shared and shared == (float(report.metadata["drift_32px"]) <= 0)
     rule = recipe(**{**RULE, "hack_meter": None, "rewards": {**REWARDS, "terms": {"brightness": TERMS["brightness"]}}})
     trainer(recipe=rule, unseen=UNSEEN).run(tmp_path, tmp_path / "checkpoint")
-    without = checks.read_log(tmp_path / "training_log.csv")
+    without = checks.read_training_log(tmp_path / "training_log.csv")
     for name in ("eval/32/brightness", "update/grad_norm"):
         assert [row.get(name) for row in without] == [row.get(name) for row in rows]
     assert not [name for row in without for name in row if "drift" in name or "grid" in name]
@@ -159,7 +159,7 @@ def test_sets_of_one_panel_are_trained_and_have_no_diversity(tmp_path: Path, lay
     outcome = trainer(recipe=rule, rewards=rewards, train=prompts[:8], unseen=prompts[8:]).run(tmp_path, tmp_path / "c")
     for name in ("panel_diversity", "near_copies"):
         assert math.isnan(outcome.after[f"32/{name}"]) == (layouts == ["1x1"])
-    assert checks.collapse(checks.read_log(tmp_path / "training_log.csv"), rule.eval_sizes).passed
+    assert checks.collapse(checks.read_training_log(tmp_path / "training_log.csv"), rule.eval_sizes).passed
 
 
 def test_a_log_without_the_metrics_of_its_meter_is_not_let_through() -> None:
@@ -220,9 +220,9 @@ def rows(rewards: list[float], diversities: list[float]) -> list[dict[str, float
 def test_collapse_is_a_rising_reward_with_panels_that_become_one(
     rewards: list[float], diversities: list[float], stops: bool
 ) -> None:
-    found = collapse_reason(rows(rewards, diversities), {"a": 1.0, "b": 0.5}, COLLAPSE)
-    assert (found is not None) == stops
-    assert found is None or ("2.1 (1.1 at first)" in found and "0.1 (0.4 at first)" in found)
+    reason = collapse_reason(rows(rewards, diversities), {"a": 1.0, "b": 0.5}, COLLAPSE)
+    assert (reason is not None) == stops
+    assert reason is None or ("2.1 (1.1 at first)" in reason and "0.1 (0.4 at first)" in reason)
 
 
 @pytest.mark.parametrize(
@@ -237,18 +237,18 @@ def test_collapse_is_a_rising_reward_with_panels_that_become_one(
     ],
 )
 def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[float], raised: bool) -> None:
-    trained = [{"epoch": n + 1.0, "agreement": one} for n, one in enumerate(agreements)]
+    trained = [{"epoch": n + 1.0, "agreement": value} for n, value in enumerate(agreements)]
     meter = HackMeter(trained="a", held_out="b", agreement=0.5, patience=3)
-    found = alarm([{"epoch": 0.0}, *trained], meter)
-    assert (found is not None) == raised
-    if found is not None:
-        mean = f"{np.nanmean([one for one in agreements if one == one][-3:]):.2f}"
-        assert f"{mean} over the 3 epochs up to {len(agreements)}" in found
+    reason = alarm([{"epoch": 0.0}, *trained], meter)
+    assert (reason is not None) == raised
+    if reason is not None:
+        mean = f"{np.nanmean([value for value in agreements if value == value][-3:]):.2f}"
+        assert f"{mean} over the 3 epochs up to {len(agreements)}" in reason
     later = [{"epoch": len(trained) + n + 1.0, "agreement": 0.9} for n in range(3)]
-    assert first_alarm([*trained, *later], meter) == found and alarm([*trained, *later], meter) is None
-    alone = meter.model_copy(update={"patience": 1})
-    assert first_alarm([{"epoch": 1.0, "agreement": 0.4}, *later], alone) is not None, "the first epoch counts"
-    assert first_alarm([*later, {"epoch": 9.0, "agreement": 0.1}], alone) is not None, "and so does the last"
+    assert first_alarm([*trained, *later], meter) == reason and alarm([*trained, *later], meter) is None
+    impatient = meter.model_copy(update={"patience": 1})
+    assert first_alarm([{"epoch": 1.0, "agreement": 0.4}, *later], impatient) is not None, "the first epoch counts"
+    assert first_alarm([*later, {"epoch": 9.0, "agreement": 0.1}], impatient) is not None, "and so does the last"
 
 
 @pytest.mark.parametrize(
@@ -263,20 +263,22 @@ def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[fl
         ([[float("nan"), 0.5]], [[0.5, float("nan")]], float("nan")),
     ],
 )
-def test_agreement_is_the_correlation_of_scores_within_prompts(trained: Any, held_out: Any, found: float) -> None:
-    assert agreement(np.array(trained), np.array(held_out)) == pytest.approx(found, abs=1e-6, nan_ok=True)
+def test_agreement_is_the_correlation_of_scores_within_prompts(trained: Any, held_out: Any, expected: float) -> None:
+    assert score_agreement(np.array(trained), np.array(held_out)) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
 def test_a_training_ends_where_its_judges_disagree(tmp_path: Path) -> None:
-    class Same(grpo_toys.Brightness):
+    class ConstantReward(grpo_toys.Brightness):
         def __call__(self, batch: RewardBatch) -> np.ndarray:
             return np.full(len(batch), 0.5)
 
     stopping = {"early_stop": {"reward_rise": 9.0, "hack_meter": True}, "hack_meter": {**METER, "patience": 2}}
     rule = recipe(**{**RULE, "eval_every": 99, **stopping})
-    for other, last in ((Same(), 2), (grpo_toys.Brightness(), 4)):
-        made = trainer(recipe=rule, rewards={"brightness": grpo_toys.Brightness(), "other": other}, unseen=UNSEEN)
-        outcome = made.run(tmp_path / str(last), tmp_path / str(last) / "checkpoint")
+    for other, last in ((ConstantReward(), 2), (grpo_toys.Brightness(), 4)):
+        policy_trainer = trainer(
+            recipe=rule, rewards={"brightness": grpo_toys.Brightness(), "other": other}, unseen=UNSEEN
+        )
+        outcome = policy_trainer.run(tmp_path / str(last), tmp_path / str(last) / "checkpoint")
         assert outcome.rows[-1]["epoch"] == last and (outcome.stopped is None) == (last == 4)
 
 
@@ -293,9 +295,9 @@ def test_a_training_that_collapses_ends_early_and_whole(tmp_path: Path) -> None:
     assert 4 <= last < 30 and outcome.stopped is not None and "collapse" in outcome.stopped
     assert outcome.metrics()["stopped_early"] == 1.0 and outcome.metrics()["epochs"] == last
     assert (tmp_path / "adapter" / "adapter.safetensors").is_file()
-    again = collapsing(early_stop=rule)
-    assert int(again.run(tmp_path, tmp_path / "checkpoint").rows[-1]["epoch"]) == last
-    assert again.learner.policy.rows["trained"] == 0  # type: ignore[attr-defined]
+    second_run = collapsing(early_stop=rule)
+    assert int(second_run.run(tmp_path, tmp_path / "checkpoint").rows[-1]["epoch"]) == last
+    assert second_run.learner.policy.rows["trained"] == 0  # type: ignore[attr-defined]
 
 
 class BreaksLater(ToyPolicy):

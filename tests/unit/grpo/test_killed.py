@@ -24,7 +24,7 @@ KILLED_AT = {
     "renaming": At("pathlib", "Path.replace", 3),
     "renamed": At("paco_core.training.checkpoint", "_finished", 3),
     "logging": At("paco_core.grpo.trainer", "write_log", 1),
-    "finishing": At("paco_core.grpo.recipe", "model_card", 1),
+    "finishing": At("paco_core.grpo.recipe", "policy_model_card", 1),
 }
 
 
@@ -41,10 +41,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outco
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", KILLED_AT)
 def test_killed_at_any_moment_and_run_again(tmp_path: Path, moment: str, uninterrupted: tuple[Path, Outcome]) -> None:
-    folder, whole = uninterrupted
+    folder, expected = uninterrupted
     assert forked.run(lambda: train_toy(tmp_path), tmp_path, KILLED_AT[moment]).killed
     resumed = train_toy(tmp_path)
-    assert figures(resumed) == figures(whole)
+    assert figures(resumed) == figures(expected)
     for pattern in ("adapter/*", "checkpoint/*/checkpoint-00004/*.safetensors", "samples/*/*/*.png"):
         first, second = (sorted(place.glob(pattern)) for place in (tmp_path, folder))
         assert len(first) == len(second) > 0

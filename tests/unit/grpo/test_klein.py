@@ -36,15 +36,15 @@ def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
         "epochs": epochs, "eval_every": 9, "learning_rate": 0.03, "lora": {"rank": 2, "alpha": 4, "targets": None},
         "gradient_checkpointing": True, **noise, **one_by_one},
     )  # fmt: skip
-    policy = base.load("flux2_klein", str(model), "cpu", "float32", task=kind)
-    given: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"brightness": Brightness()}}
+    policy = base.load_policy("flux2_klein", str(model), "cpu", "float32", task=kind)
+    options: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"brightness": Brightness()}}
     if kind == "sets":
-        return grpo_toys.trainer(train=[record(n) for n in range(4)], unseen=[record(20)], **given)
-    found = drawn(8, 32, 0)
-    found.hold_out(3, 0)
-    shapes = {r.idx: (64, 64) if n % 2 else (96, 64) for n, r in enumerate(found.records)}
-    split = held_out_edits(found.records, lambda r: [Image.new("RGB", shapes[r.idx], (200, 40, 40))], 3, 0)
-    return grpo_toys.trainer(train=split.trained, unseen=split.unseen, reference=split.reference, **given)
+        return grpo_toys.trainer(train=[record(n) for n in range(4)], unseen=[record(20)], **options)
+    edit_prompts = drawn(8, 32, 0)
+    edit_prompts.hold_out(3, 0)
+    shapes = {r.idx: (64, 64) if n % 2 else (96, 64) for n, r in enumerate(edit_prompts.records)}
+    split = held_out_edits(edit_prompts.records, lambda r: [Image.new("RGB", shapes[r.idx], (200, 40, 40))], 3, 0)
+    return grpo_toys.trainer(train=split.trained, unseen=split.unseen, reference=split.reference, **options)
 
 
 @pytest.mark.thorough
@@ -59,17 +59,17 @@ def test_it_is_trained_and_resumed(model: Path, tmp_path: Path, task: str, loss:
     with pytest.raises(KeyboardInterrupt):
         cut = trainer(model, task, loss, 2)
         step = cut.learner.learn
-        done: list[int] = []
+        finished: list[int] = []
 
-        def once(*args: Any, **more: Any) -> Any:
-            if done:
+        def stop_after_one(*args: Any, **kwargs: Any) -> Any:
+            if finished:
                 raise KeyboardInterrupt
-            done.append(1)
-            return step(*args, **more)
+            finished.append(1)
+            return step(*args, **kwargs)
 
-        cut.learner.learn = once  # type: ignore[method-assign]
+        cut.learner.learn = stop_after_one  # type: ignore[method-assign]
         cut.run(tmp_path / "two", tmp_path / "two/checkpoint")
-    again = trainer(model, task, loss, 2).run(tmp_path / "two", tmp_path / "two/checkpoint")
-    assert again.resumed_at == 1
+    resumed = trainer(model, task, loss, 2).run(tmp_path / "two", tmp_path / "two/checkpoint")
+    assert resumed.resumed_at == 1
     name = "adapter/pytorch_lora_weights.safetensors"
     assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

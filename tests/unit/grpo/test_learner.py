@@ -33,11 +33,11 @@ class Spoilt(ToyPolicy):
         return (v.roll(1, 0) if self.swapped else v) + self.noise_share * v.detach().std() * noise
 
 
-def train(out: Path, policy: ToyPolicy, said: list[str] | None = None, **changes: Any) -> Outcome:
+def train(out: Path, policy: ToyPolicy, lines: list[str] | None = None, **changes: Any) -> Outcome:
     rule = recipe(**{"epochs": 1, "dtype": "bfloat16", "train_batch": 4, "eval_seeds": [0], **LARGE, **changes})
-    reports = Reports(say=[].append if said is None else said.append)
-    given = grpo_toys.trainer(policy=policy, recipe=rule, train=TRAIN, unseen=UNSEEN, reports=reports)
-    return given.run(out, out / "checkpoint")
+    reports = Reports(log=[].append if lines is None else lines.append)
+    policy_trainer = grpo_toys.trainer(policy=policy, recipe=rule, train=TRAIN, unseen=UNSEEN, reports=reports)
+    return policy_trainer.run(out, out / "checkpoint")
 
 
 @pytest.mark.parametrize("spoilt", [{"swapped": True}, {"noise": 0.2}])
@@ -49,14 +49,14 @@ def test_another_velocity_stops_the_training_in_bfloat16(tmp_path: Path, spoilt:
 
 
 def test_samples_outside_the_clip_before_the_first_update_are_logged_and_warned_of(tmp_path: Path) -> None:
-    said: list[str] = []
-    row = train(tmp_path, Spoilt(noise=0.03), said, max_ratio_gap=1.0, clip_range=1e-5).rows[1]
+    lines: list[str] = []
+    row = train(tmp_path, Spoilt(noise=0.03), lines, max_ratio_gap=1.0, clip_range=1e-5).rows[1]
     assert 0.05 < row["update/first_clip_fraction"] <= 1 and row["update/ratio_gap"] > 1e-6
-    assert len([line for line in said if "old_log_prob: recomputed" in line]) == 1
+    assert len([line for line in lines if "old_log_prob: recomputed" in line]) == 1
     assert "update/first_clip_fraction" in (tmp_path / "training_log.csv").read_text()
-    said.clear()
-    row = train(tmp_path / "plain", ToyPolicy(), said, clip_range=1e-6, learning_rate=0.1).rows[1]
-    assert row["update/first_clip_fraction"] == 0 and not any("outside" in line for line in said)
+    lines.clear()
+    row = train(tmp_path / "plain", ToyPolicy(), lines, clip_range=1e-6, learning_rate=0.1).rows[1]
+    assert row["update/first_clip_fraction"] == 0 and not any("outside" in line for line in lines)
     assert row["update/clip_fraction"] > 0.3, "later updates move the ratio on purpose"
 
 
@@ -64,7 +64,7 @@ SAMPLES = 4 * 6
 NFT, KL = {"loss": "nft", "nft": {"mix": 0.5}}, {"kl": {"beta": 1.0}}
 
 
-class Alike(Brightness):
+class ConstantReward(Brightness):
     """The same reward for all, none for every n-th."""
 
     def __init__(self, failing: int = 0) -> None:
@@ -81,25 +81,25 @@ class Alike(Brightness):
 class Moved(ToyPolicy):
     """Its adapter starts away from the bare model, as after some epochs."""
 
-    def add_adapter(self, *given: Any) -> None:
-        super().add_adapter(*given)
+    def add_adapter(self, *args: Any) -> None:
+        super().add_adapter(*args)
         with torch.no_grad():
             self.b.fill_(0.3)
 
 
-def train_moved(out: Path, reward: Alike, **changes: Any) -> tuple[Moved, Outcome]:
+def train_moved(out: Path, reward: ConstantReward, **changes: Any) -> tuple[Moved, Outcome]:
     policy = Moved()
     rule = recipe(**{"epochs": 1, "eval_seeds": [0], "updates_per_epoch": 2, "train_steps": [1], **changes})
-    given = trainer(policy=policy, recipe=rule, rewards={"brightness": reward}, max_failed_share=0.5)
-    return policy, given.run(out, out / "checkpoint")
+    policy_trainer = trainer(policy=policy, recipe=rule, rewards={"brightness": reward}, max_failed_share=0.5)
+    return policy, policy_trainer.run(out, out / "checkpoint")
 
 
 @pytest.mark.parametrize(("changes", "trained"), [({}, 0), ({"loss": "grpo_guard"}, 0), (KL, SAMPLES), (NFT, SAMPLES)])
 def test_a_loss_passes_the_samples_that_it_learns_from(tmp_path: Path, changes: dict[str, Any], trained: int) -> None:
     """All have the same score, and one in four has none in the second training."""
-    policy, outcome = train_moved(tmp_path / "all", Alike(), **changes)
+    policy, outcome = train_moved(tmp_path / "all", ConstantReward(), **changes)
     assert policy.rows["trained"] == outcome.rows[1]["update/trained"] == trained
     assert outcome.rows[1]["groups/zero_std"] == 4
-    policy, outcome = train_moved(tmp_path / "some", Alike(failing=4), **changes)
+    policy, outcome = train_moved(tmp_path / "some", ConstantReward(failing=4), **changes)
     failed = outcome.rows[1]["groups/failed_samples"]
     assert failed > 0 and policy.rows["trained"] == max(trained - failed, 0)

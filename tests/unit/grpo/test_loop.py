@@ -18,14 +18,14 @@ print(*sorted({"dagster", "dvc", "mlflow", "pipelines"} & set(sys.modules)))
 
 @pytest.mark.slow
 def test_the_rewards_of_the_loop_rise_the_same_in_every_run(repository: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    *lines, orchestrators = done.stdout.splitlines()
+    completed = subprocess.run([sys.executable, "-c", RUN], cwd=repository, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    *lines, orchestrators = completed.stdout.splitlines()
     assert orchestrators == ""
-    rows = [{name: float(value) for name, value in re.findall(r"(follows|alike) (\S+)", line)} for line in lines]
+    rows = [{name: float(value) for name, value in re.findall(r"(follows|consistency) (\S+)", line)} for line in lines]
     assert len(rows) == 7
-    for name in ("follows", "alike"):
-        assert rows[-1][name] > rows[0][name] + 0.15, done.stdout
+    for name in ("follows", "consistency"):
+        assert rows[-1][name] > rows[0][name] + 0.15, completed.stdout
     code = "import runpy; runpy.run_path('examples/grpo_loop.py')['train'](epochs=10)"
-    again = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True)
-    assert again.stdout.splitlines() == lines[:2]
+    second_run = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True)
+    assert second_run.stdout.splitlines() == lines[:2]

@@ -57,8 +57,8 @@ def test_guard(name: str, step: Step, seed: int, clip_range: float) -> None:
     x, v, xi = rng.standard_normal((3, 3, 4, 2))
     other, advantages = v + 0.1 * rng.standard_normal(v.shape), rng.standard_normal(3)
     dynamics = DYNAMICS[name]
-    old, new = (dynamics.transition(torch.from_numpy(x), torch.from_numpy(each), step) for each in (v, other))
-    (mu_old, s), (mu, _) = (paper_transition(name, x, each, step) for each in (v, other))
+    old, new = (dynamics.transition(torch.from_numpy(x), torch.from_numpy(velocity), step) for velocity in (v, other))
+    (mu_old, s), (mu, _) = (paper_transition(name, x, velocity, step) for velocity in (v, other))
     x_next = mu_old + s * xi
     log_ratio = gaussian_log_density(x_next, mu, s) - gaussian_log_density(x_next, mu_old, s)
     ratio = np.exp((log_ratio + ((mu - mu_old) ** 2).mean(axis=(1, 2)) / (2 * s**2)) * s)
@@ -90,8 +90,8 @@ def plain_nft(
         residual = noised - sigma * (old + sign * mix * (velocity - old)) - clean
         scale = np.maximum(np.abs(residual).mean(axis=(1, 2)), 1e-5)  # takes no gradient
         loss += limit / mix * part * (residual**2).mean(axis=(1, 2)) / scale
-        each = 2 * residual / residual[0].size * -sigma * sign * mix
-        gradient += limit / mix * (part / scale)[:, None, None] * each
+        gradient_term = 2 * residual / residual[0].size * -sigma * sign * mix
+        gradient += limit / mix * (part / scale)[:, None, None] * gradient_term
     return loss, gradient
 
 
@@ -142,8 +142,8 @@ def test_kl_of_two_gaussians(step: Step, seed: int, std: float) -> None:
     rate = std / np.sqrt(step.sigma - step.sigma_next)
     paper = ((mean - reference) ** 2).mean(axis=(1, 2)) / (2 * rate**2)
     for form, expected in (("exact", exact), ("paper", paper)):
-        found = gaussian_kl(*tensors, Transition(tensors[0], std), step, form)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
+        actual = gaussian_kl(*tensors, Transition(tensors[0], std), step, form)  # type: ignore[arg-type]
+        np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
 
 def test_decay_schedules() -> None:

@@ -41,9 +41,9 @@ def test_a_change_and_its_interval_are_over_the_prompts_with_all_scores() -> Non
     before = np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3], [0.4, 0.4], [0.5, 0.5], [0.6, 0.6], [0.0, 0.0], [0.0, 0.0]])
     after = before.copy()
     after[6:] = NAN
-    found = paired_change(before, after)
-    assert (found.mean, found.low, found.high, found.missing) == (0.0, 0.0, 0.0, 2)
-    assert found.row() == {"": 0.0, "_low": 0.0, "_high": 0.0, "_missing": 2.0}
+    change = paired_change(before, after)
+    assert (change.mean, change.low, change.high, change.missing) == (0.0, 0.0, 0.0, 2)
+    assert change.row() == {"": 0.0, "_low": 0.0, "_high": 0.0, "_missing": 2.0}
     assert paired_change(np.tile(before, 2), np.column_stack([before, after])).missing == 2, "one seed is enough"
     after[:] = NAN
     assert math.isnan(paired_change(before, after).mean) and paired_change(before, after).missing == 8
@@ -64,8 +64,8 @@ def test_scores_that_differ_by_rounding_have_no_deviation() -> None:
 def test_a_gap_and_its_change_are_over_common_prompts() -> None:
     scores = {"32/x": np.array([[0.1], [0.2], [0.9]]), "64/x": np.array([[0.3], [0.5], [NAN]])}
     metrics = {"32/x": 0.4, "64/x": 0.4, "32/grid_score": 1.0, "64/grid_score": 3.0, "64/failed_samples": 1.0}
-    found = gaps(metrics, scores, [32, 64])
-    assert found == pytest.approx({"x": 0.25, "grid_score": 2.0})  # means of the first two prompts: 0.15 and 0.4
+    differences = gaps(metrics, scores, [32, 64])
+    assert differences == pytest.approx({"x": 0.25, "grid_score": 2.0})  # means of the first two prompts: 0.15 and 0.4
     later = {"32/x": np.array([[0.1], [NAN], [0.9]]), "64/x": np.array([[0.6], [0.5], [0.9]])}
     assert gap_changes(scores, later, [32, 64]) == pytest.approx({"gap/x": 0.3})  # of the first prompt: 0.2, then 0.5
     assert gap_changes(scores, later, [32]) == {}

@@ -1,4 +1,4 @@
-"""Which passes a loss runs, what it keeps, and that each loss learns, on a toy policy."""
+"""Objectives: the passes of each loss, the tensors that it keeps, and its training on a toy policy."""
 
 from __future__ import annotations
 
@@ -155,8 +155,10 @@ def test_recomputed_log_probabilities_are_those_of_the_rollout(tmp_path: Path, l
 @pytest.mark.parametrize(("decay", "rate"), [("on_policy", 0.0), ("slow", 0.001)])
 def test_the_second_adapter_moves_by_the_decay_of_each_finished_epoch(tmp_path: Path, decay: str, rate: float) -> None:
     """After epoch n: old <- rate n old + (1 - rate n) trained, computed from the weights that each epoch left."""
-    given = grpo_toys.trainer(recipe=recipe(loss="nft", nft={"decay": decay}, epochs=2), train=TRAIN, unseen=UNSEEN)
-    learner, left = given.learner, list[torch.Tensor]()
+    policy_trainer = grpo_toys.trainer(
+        recipe=recipe(loss="nft", nft={"decay": decay}, epochs=2), train=TRAIN, unseen=UNSEEN
+    )
+    learner, left = policy_trainer.learner, list[torch.Tensor]()
     expected, learn = learner.objective.tensors()["b"].clone(), learner.learn
 
     def learnt(experience: Experience) -> Any:
@@ -165,7 +167,7 @@ def test_the_second_adapter_moves_by_the_decay_of_each_finished_epoch(tmp_path: 
         return health
 
     learner.learn = learnt  # type: ignore[method-assign]
-    given.run(tmp_path, tmp_path / "checkpoint")
+    policy_trainer.run(tmp_path, tmp_path / "checkpoint")
     for number, trained in enumerate(left, start=1):
         expected = torch.lerp(expected, trained, 1.0 - rate * number)
     assert len(left) == 2 and torch.equal(learner.objective.tensors()["b"], expected)
@@ -188,11 +190,11 @@ def test_every_loss_learns(tmp_path: Path, changes: dict[str, Any]) -> None:
 
 
 def test_noise_steps_are_drawn_anew_each_epoch() -> None:
-    drawn = [tuple(noise_steps_of_epoch([0, 1, 2, 3], 2, epoch, seed=5)) for epoch in range(60)]
-    assert len(set(drawn)) == 6 and all(a < b for a, b in drawn)
-    assert np.bincount(np.array(drawn).ravel()).min() > 15
+    sampled_steps = [tuple(noise_steps_of_epoch([0, 1, 2, 3], 2, epoch, seed=5)) for epoch in range(60)]
+    assert len(set(sampled_steps)) == 6 and all(a < b for a, b in sampled_steps)
+    assert np.bincount(np.array(sampled_steps).ravel()).min() > 15
     assert noise_steps_of_epoch([3, 1], None, 7, 5) == [3, 1]
-    assert drawn == [tuple(noise_steps_of_epoch([0, 1, 2, 3], 2, epoch, seed=5)) for epoch in range(60)]
+    assert sampled_steps == [tuple(noise_steps_of_epoch([0, 1, 2, 3], 2, epoch, seed=5)) for epoch in range(60)]
 
 
 @pytest.mark.parametrize(
@@ -232,9 +234,9 @@ def test_a_group_that_starts_from_one_noise_shares_the_trained_pass(
     together, _ = train(tmp_path / "together", policy, shared_noise=True, **changes)
     train(tmp_path / "plain", plain, shared_noise=True, noise_steps=changes.get("noise_steps", [1]))
     policy.rows["more"] = policy.rows["sampled"] + policy.rows["old"] - plain.rows["sampled"]  # than the rollout's
-    for kind, (each, group) in passes.items():
-        assert policy.rows[kind] == each * SAMPLES + group * groups, kind
+    for kind, (calls, group) in passes.items():
+        assert policy.rows[kind] == calls * SAMPLES + group * groups, kind
     monkeypatch.setattr(TransitionObjective, "as_sampled", False)
     apart, _ = train(tmp_path / "apart", shared_noise=True, **changes)
-    for ours, theirs in zip(*(made.learner.policy.trainable().values() for made in (together, apart)), strict=True):
+    for ours, theirs in zip(*(run.learner.policy.trainable().values() for run in (together, apart)), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5) and ours.abs().max() > 1e-3

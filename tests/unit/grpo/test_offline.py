@@ -19,7 +19,7 @@ from paco_core.data.preferences import Preference, Preferences
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.objectives import MicroBatch
-from paco_core.grpo.prompt_split import PromptSplit, preferred
+from paco_core.grpo.prompt_split import PromptSplit, with_preferences
 from paco_core.grpo.trainer import Outcome, Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey
@@ -41,11 +41,11 @@ PAIRS = Preferences({r.idx: Preference(f"best-{r.idx}", f"worst-{r.idx}") for r 
 
 
 def offline(policy: ToyPolicy | None = None, preferences: Preferences = PAIRS, **changes: Any) -> Trainer:
-    own = recipe(**{"loss": "dpo", "dpo": {"beta": 20.0}, "epochs": 2, "eval_every": 99, **STEPS, **changes})
+    rule = recipe(**{"loss": "dpo", "dpo": {"beta": 20.0}, "epochs": 2, "eval_every": 99, **STEPS, **changes})
     parts: dict[str, Any] = {}
     if isinstance(policy, ToyEditor):
         parts["reference"] = lambda record: [picture(f"worst-{record.idx}")]
-    return grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=own, preferences=preferences, **parts)
+    return grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=rule, preferences=preferences, **parts)
 
 
 def run(out: Path, **changes: Any) -> tuple[Trainer, Outcome]:
@@ -69,7 +69,7 @@ def test_the_objective_is_the_formula(loss: str) -> None:
         noise = policy.noise(SIZE, [NoiseKey(idx, 0, 1, 1_000_000 + 2)])
         errors = []
         for name in (f"best-{idx}", f"worst-{idx}"):
-            clean = policy.encode_pictures([picture(name)], SIZE)
+            clean = policy.encode_images([picture(name)], SIZE)
             noised = (1 - sigma) * clean + sigma * noise
             for adapter in ("default", "reference") if loss == "dpo" else ("default",):
                 with policy.using(adapter), torch.no_grad():
@@ -97,8 +97,8 @@ def test_only_the_needed_passes_are_run_and_nothing_is_rolled_out(
     tmp_path: Path, changes: dict[str, Any], passes: dict[str, int]
 ) -> None:
     policy, reward = ToyPolicy(), grpo_toys.Brightness()
-    own = recipe(**{"epochs": 2, "eval_every": 99, **STEPS, **changes})
-    trainer = grpo_toys.trainer(policy=policy, recipe=own, preferences=PAIRS, rewards={"brightness": reward})
+    rule = recipe(**{"epochs": 2, "eval_every": 99, **STEPS, **changes})
+    trainer = grpo_toys.trainer(policy=policy, recipe=rule, preferences=PAIRS, rewards={"brightness": reward})
     trainer.run(tmp_path, tmp_path / "checkpoint")
     evaluated = 2 * 2 * 3 * 2  # before and after x sizes x prompts x seeds
     expected = Counter({kind: 2 * 4 * count for kind, count in passes.items()})  # epochs x pairs
@@ -123,12 +123,12 @@ def test_it_learns_what_is_preferred(tmp_path: Path, loss: str, gain: float, edi
 
 @pytest.mark.parametrize("loss", ["dpo", "sft"])
 def test_it_goes_on_where_it_left_off(tmp_path: Path, loss: str) -> None:
-    whole, first = run(tmp_path / "whole", loss=loss, epochs=4)
+    uninterrupted, first = run(tmp_path / "whole", loss=loss, epochs=4)
     run(tmp_path / "cut", loss=loss, epochs=2)
     resumed, outcome = run(tmp_path / "cut", loss=loss, epochs=4)
     assert outcome.resumed_at == 2
     assert grpo_toys.figures(outcome)[1:] == grpo_toys.figures(first)[1:]
-    for name, tensor in whole.learner.tensors().items():
+    for name, tensor in uninterrupted.learner.tensors().items():
         assert torch.equal(tensor, resumed.learner.tensors()[name]), name
 
 
@@ -193,9 +193,9 @@ def test_ranked_images_of_other_proportions_are_refused(
 def test_prompts_without_a_pair_are_not_trained_on() -> None:
     two = Preferences(dict(list(PAIRS.pairs.items())[:2]), picture)
     split = PromptSplit(TRAIN, grpo_toys.UNSEEN)
-    assert [record.idx for record in preferred(split, two).trained] == ["p0", "p1"]
+    assert [record.idx for record in with_preferences(split, two).trained] == ["p0", "p1"]
     with pytest.raises(DataError, match="none of 8"):
-        preferred(split, Preferences({}, picture))
+        with_preferences(split, Preferences({}, picture))
 
 
 @pytest.mark.parametrize(

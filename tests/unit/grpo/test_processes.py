@@ -29,7 +29,7 @@ class Watching(Learner):
     """Keeps each epoch's advantages."""
 
     def learn(self, experience: Any) -> Any:
-        self.given = [*getattr(self, "given", []), experience.advantages.tolist()]
+        self.epoch_advantages = [*getattr(self, "epoch_advantages", []), experience.advantages.tolist()]
         return super().learn(experience)
 
 
@@ -37,9 +37,9 @@ class Watching(Learner):
 ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
 
 
-def of(given: PromptRecord, layout: str) -> PromptRecord:
+def with_layout(base_record: PromptRecord, layout: str) -> PromptRecord:
     rows, columns = (int(n) for n in layout.split("x"))
-    return given.model_copy(update={"layout": layout, "height": 16 * rows, "width": 16 * columns})
+    return base_record.model_copy(update={"layout": layout, "height": 16 * rows, "width": 16 * columns})
 
 
 def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -> None:
@@ -48,23 +48,23 @@ def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -
     import paco_core.grpo.recipe as module
 
     module.Learner = Watching  # type: ignore[misc]
-    given = {
+    options = {
         "lora": {"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]}, "learning_rate": 0.01, "epochs": 2,
         "eval_every": 1, "prompts_per_epoch": 6, "group_size": 4, "updates_per_epoch": 2, "rollout_batch": 4,
         "train_batch": 3,
     }  # fmt: skip
     steps = [1] if "train_batch" in changes else [1, 2]
-    rule = recipe(**{**given, **changes, "max_sequence_length": TEXT_LENGTH, "noise_steps": steps})
-    policy = base.load("flux", str(model), "cpu", "float32")
+    rule = recipe(**{**options, **changes, "max_sequence_length": TEXT_LENGTH, "noise_steps": steps})
+    policy = base.load_policy("flux", str(model), "cpu", "float32")
     train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
     layouts = ("2x2", "1x2", "1x3")  # pictures of 32 x 32, 16 x 32 and 16 x 48
-    train = [of(one, layouts[number % 3]) for number, one in enumerate(train)]
-    made = trainer(policy=policy, recipe=rule, train=train, unseen=unseen)
-    outcome = made.run(out, out / "checkpoint")
-    whole: Any = policy
-    held = {name: type(p).__name__ for name, p in whole.transformer.named_parameters()}
-    seen = {"rows": outcome.rows, "advantages": made.learner.given, "held": held}  # type: ignore[attr-defined]
-    (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    train = [with_layout(base_record, layouts[number % 3]) for number, base_record in enumerate(train)]
+    policy_trainer = trainer(policy=policy, recipe=rule, train=train, unseen=unseen)
+    outcome = policy_trainer.run(out, out / "checkpoint")
+    unwrapped: Any = policy
+    parameter_types = {name: type(p).__name__ for name, p in unwrapped.transformer.named_parameters()}
+    result = {"rows": outcome.rows, "advantages": policy_trainer.learner.epoch_advantages, "held": parameter_types}  # type: ignore[attr-defined]
+    (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(result))
 
 
 def train(
@@ -85,32 +85,32 @@ def figures(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in rows]
 
 
-def assert_same_training(seen: dict[str, Any], alone: dict[str, Any]) -> None:
+def assert_same_training(actual: dict[str, Any], expected: dict[str, Any]) -> None:
     """Equal until the first update, and up to rounding after it: other noise or prompts would differ by 1 and more."""
-    assert seen["advantages"][0] == alone["advantages"][0]
-    np.testing.assert_allclose(seen["advantages"], alone["advantages"], rtol=0, atol=5e-3)
-    assert [set(row) for row in seen["rows"]] == [set(row) for row in alone["rows"]]
-    for row, expected in zip(figures(seen["rows"]), figures(alone["rows"]), strict=True):
-        assert row == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True)
+    assert actual["advantages"][0] == expected["advantages"][0]
+    np.testing.assert_allclose(actual["advantages"], expected["advantages"], rtol=0, atol=5e-3)
+    assert [set(row) for row in actual["rows"]] == [set(row) for row in expected["rows"]]
+    for row, other in zip(figures(actual["rows"]), figures(expected["rows"]), strict=True):
+        assert row == pytest.approx(other, rel=1e-4, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.slow
 def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
     """Six groups of four in batches of eight: at least four of them, of three sizes, shared out unevenly."""
     model, changes = tiny_flux(tmp_path / "flux"), {"rollout_batch": 8}
-    (alone,) = train(1, model, tmp_path / "1", changes=changes)
+    (single,) = train(1, model, tmp_path / "1", changes=changes)
     weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
-    assert np.ptp(alone["advantages"][0]) > 1 and alone["rows"][1]["update/ratio_gap"] < 1e-6
+    assert np.ptp(single["advantages"][0]) > 1 and single["rows"][1]["update/ratio_gap"] < 1e-6
     for world in (2, 3):
-        for seen in train(world, model, tmp_path / str(world), changes=changes):
-            assert_same_training(seen, alone)
+        for result in train(world, model, tmp_path / str(world), changes=changes):
+            assert_same_training(result, single)
         other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
         assert set(weights) <= set(other), "a random state for each rank besides"
         for name, tensor in weights.items():
             assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
         pictures = [sorted((tmp_path / str(n) / "samples" / "after").rglob("*.png")) for n in (1, world)]
-        for one, several in zip(*pictures, strict=True):
-            assert abs(pixels(one) - pixels(several)).max() <= 1
+        for image, several in zip(*pictures, strict=True):
+            assert abs(pixels(image) - pixels(several)).max() <= 1
 
 
 @pytest.mark.slow
@@ -119,20 +119,20 @@ def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
 )
 def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = tiny_flux(tmp_path / "flux")
-    (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
-    assert set(alone["held"].values()) == {"Parameter"}
+    (single,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
+    assert set(single["held"].values()) == {"Parameter"}
     weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
-    for seen in train(2, model, tmp_path / "2", FSDP2, {**ODD, **changes}):
-        adapter = {kind for name, kind in seen["held"].items() if "lora_" in name}
-        frozen = {kind for name, kind in seen["held"].items() if "lora_" not in name}
+    for result in train(2, model, tmp_path / "2", FSDP2, {**ODD, **changes}):
+        adapter = {kind for name, kind in result["held"].items() if "lora_" in name}
+        frozen = {kind for name, kind in result["held"].items() if "lora_" not in name}
         assert adapter == {"Parameter"} and frozen == {"DTensor"}
-        assert_same_training(seen, alone)
+        assert_same_training(result, single)
     other = load_file(next((tmp_path / "2" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
     for name, tensor in weights.items():
         assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
     adapters = [load_file(next((tmp_path / n / "adapter").glob("*.safetensors"))) for n in ("1", "2")]
     assert adapters[0].keys() == adapters[1].keys()
-    assert len(adapters[1]) == sum("lora_" in name and ".default." in name for name in alone["held"]), (
+    assert len(adapters[1]) == sum("lora_" in name and ".default." in name for name in single["held"]), (
         "as many as are trained"
     )
 
@@ -143,10 +143,12 @@ def test_two_processes_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, env: 
     model = tiny_flux(tmp_path / "flux")
     train(2, model, tmp_path / "whole", env, ODD)
     for epochs in (1, 2):
-        seen = train(2, model, tmp_path / "parts", env, {**ODD, "epochs": epochs})
-        assert [len(rank["advantages"]) for rank in seen] == [1, 1], "the first epoch is not trained again"
-    whole, parts = (
+        results = train(2, model, tmp_path / "parts", env, {**ODD, "epochs": epochs})
+        assert [len(rank["advantages"]) for rank in results] == [1, 1], "the first epoch is not trained again"
+    uninterrupted, parts = (
         load_file(next((tmp_path / name / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
         for name in ("whole", "parts")
     )
-    assert whole.keys() == parts.keys() and all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
+    assert uninterrupted.keys() == parts.keys() and all(
+        torch.equal(tensor, parts[name]) for name, tensor in uninterrupted.items()
+    )

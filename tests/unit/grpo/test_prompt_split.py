@@ -1,4 +1,4 @@
-"""Which prompts a policy trains on and is tested on."""
+"""Prompt splits: the prompts of training and evaluation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support import REPOSITORY
 from tests.support.grpo_toys import recipe, record
 
 
-def given(**files: Any) -> Params:
+def parameters(**files: Any) -> Params:
     params = yaml.safe_load((REPOSITORY / "params.yaml").read_text())
     for name in params["policies"]["recipes"]:
         if name.startswith("flux"):
@@ -43,21 +43,21 @@ def write(folder: Path, name: str, records: list[PromptRecord]) -> str:
 
 def test_a_released_split_is_trained_and_tested_on_as_it_is(tmp_path: Path) -> None:
     train, test = [record(n) for n in range(6)], [record(n) for n in range(10, 15)]
-    params = given(train=write(tmp_path, "train.jsonl", train), test=write(tmp_path, "test.jsonl", test))
+    params = parameters(train=write(tmp_path, "train.jsonl", train), test=write(tmp_path, "test.jsonl", test))
     recipe = params.policies.recipes["flux_t2is"]
     split = SETS.split(recipe, lambda path: tmp_path / path)
     assert split.trained == train
-    assert len(split.unseen) == 2 and all(one in test for one in split.unseen)
+    assert len(split.unseen) == 2 and all(record in test for record in split.unseen)
     assert SETS.foresee(recipe, Foreseen([], 0, []), lambda path: tmp_path / path) == split
-    cases = unseen_sets(lambda path: tmp_path / path, params, {one.idx for one in train})
-    assert {one.idx for one in cases.records} <= {one.idx for one in test}
+    cases = unseen_sets(lambda path: tmp_path / path, params, {record.idx for record in train})
+    assert {record.idx for record in cases.records} <= {record.idx for record in test}
 
 
 def test_without_files_the_graphs_prompts_are_split(tmp_path: Path) -> None:
     records = [record(n) for n in (*range(6), 20)]
     for place in (paths.DIVERSE_PROMPTS, paths.PROMPTS):
         write_prompts(tmp_path / place / "prompts.jsonl", records)
-    split = SETS.split(given().policies.recipes["flux_t2is"], lambda path: tmp_path / path)
+    split = SETS.split(parameters().policies.recipes["flux_t2is"], lambda path: tmp_path / path)
     assert len(split.unseen) == 2 and len(split.trained) == 5
 
 

@@ -29,11 +29,11 @@ GROUPS = [(row, image) for row in range(2) for image in range(3)]
 
 def test_only_noise_steps_are_kept_and_each_step_is_one_pass() -> None:
     policy = ToyPolicy()
-    done = run(policy, GROUPS, noise_steps=[1, 2])
-    assert [kept.step for kept in done.noisy_steps] == [1, 2]
+    trajectory = run(policy, GROUPS, noise_steps=[1, 2])
+    assert [noisy.step for noisy in trajectory.noisy_steps] == [1, 2]
     assert policy.rows["sampled"] == 5 * len(GROUPS)
-    assert torch.equal(done.noisy_steps[0].after, done.noisy_steps[1].before)
-    assert done.noisy_steps[0].mean is None and not done.latents.is_inference()
+    assert torch.equal(trajectory.noisy_steps[0].after, trajectory.noisy_steps[1].before)
+    assert trajectory.noisy_steps[0].mean is None and not trajectory.latents.is_inference()
 
 
 @pytest.mark.parametrize("dynamics", sorted(DYNAMICS))
@@ -42,13 +42,13 @@ def test_trained_pass_finds_the_log_probability_of_the_rollout(dynamics: str) ->
     sampling = Sampling.for_policy(policy, SIZE, 5, 3.5, noise_steps=[2], noise_level=0.5, dynamics=dynamics)
     encoded = policy.encode(["one", "three"], 80)
     rows = [row for row, _ in GROUPS]
-    kept = rollout(policy, encoded, rows, [NoiseKey("p", i, 0) for i in range(6)], sampling).noisy_steps[0]
+    noisy_step = rollout(policy, encoded, rows, [NoiseKey("p", i, 0) for i in range(6)], sampling).noisy_steps[0]
     for start in (0, 2, 4):  # other batches than the rollout's
-        part = kept.take(range(start, start + 2))
+        part = noisy_step.take(range(start, start + 2))
         step = sampling.steps[2]
         v = policy.velocity(part.before, step.sigma, encoded.take(rows[start : start + 2]), 3.5, SIZE)
-        found = DYNAMICS[dynamics].log_prob(part.after, DYNAMICS[dynamics].transition(part.before, v, step))
-        assert (found - part.log_prob).abs().max() < 1e-6
+        log_prob = DYNAMICS[dynamics].log_prob(part.after, DYNAMICS[dynamics].transition(part.before, v, step))
+        assert (log_prob - part.log_prob).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -62,35 +62,35 @@ def test_trained_pass_finds_the_log_probability_of_the_rollout(dynamics: str) ->
 def test_only_trained_steps_are_computed_as_a_trained_pass_is(settings: dict[str, object], trained: set[int]) -> None:
     class Watched(ToyPolicy):
         @contextmanager
-        def painting(self) -> Iterator[None]:
-            painted.append(self.rows["sampled"] // len(GROUPS))
+        def inference_precision(self) -> Iterator[None]:
+            inference_steps.append(self.rows["sampled"] // len(GROUPS))
             yield
 
-    painted: list[int] = []
+    inference_steps: list[int] = []
     run(Watched(), GROUPS, **settings)
-    assert set(range(5)) - set(painted) == trained and len(painted) == len(set(painted))
+    assert set(range(5)) - set(inference_steps) == trained and len(inference_steps) == len(set(inference_steps))
 
 
 def test_noise_depends_on_its_key_only() -> None:
     policy = ToyPolicy()
     together = run(policy, GROUPS).latents
-    alone = torch.cat([run(policy, [sample]).latents for sample in GROUPS])
-    assert torch.allclose(together, alone, atol=1e-6)
+    separate = torch.cat([run(policy, [sample]).latents for sample in GROUPS])
+    assert torch.allclose(together, separate, atol=1e-6)
     assert not torch.allclose(together[0], together[1])
 
 
 def test_shared_noise_runs_the_common_steps_once_a_prompt() -> None:
     shared, single = ToyPolicy(), ToyPolicy()
-    done = run(shared, GROUPS, noise_steps=[2], shared_noise=True)
+    trajectory = run(shared, GROUPS, noise_steps=[2], shared_noise=True)
     assert shared.rows["sampled"] == 3 * 2 + 2 * len(GROUPS)  # the noisy step's pass is shared, its noise is not
-    before = done.noisy_steps[0].before
+    before = trajectory.noisy_steps[0].before
     assert torch.equal(before[0], before[2]) and not torch.equal(before[0], before[3])
-    assert not torch.allclose(done.latents[0], done.latents[1])
-    each = torch.cat([run(single, [sample], noise_steps=[2], shared_noise=True).latents for sample in GROUPS])
-    assert torch.allclose(done.latents, each, atol=1e-6)
+    assert not torch.allclose(trajectory.latents[0], trajectory.latents[1])
+    separate = torch.cat([run(single, [sample], noise_steps=[2], shared_noise=True).latents for sample in GROUPS])
+    assert torch.allclose(trajectory.latents, separate, atol=1e-6)
 
 
 def test_keys_differ_in_every_part() -> None:
     key = NoiseKey("p", 0, 0)
-    others = [replace(key, prompt_id="q"), replace(key, image=1), replace(key, seed=1), replace(key, step=0)]
-    assert len({k.generator_seed for k in (key, *others)}) == 5
+    other_keys = [replace(key, prompt_id="q"), replace(key, image=1), replace(key, seed=1), replace(key, step=0)]
+    assert len({k.generator_seed for k in (key, *other_keys)}) == 5

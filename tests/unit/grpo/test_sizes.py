@@ -44,8 +44,8 @@ def test_layouts_are_trained_together_in_batches_of_their_own(tmp_path: Path) ->
         panels: ClassVar[set[tuple[str, int, tuple[int, int]]]] = set()
 
         def __call__(self, batch: RewardBatch) -> np.ndarray:
-            for one, panels in zip(batch.records, batch.panels, strict=True):
-                self.panels.add((one.layout, len(panels), panels[0].size))
+            for panel_record, panels in zip(batch.records, batch.panels, strict=True):
+                self.panels.add((panel_record.layout, len(panels), panels[0].size))
             return super().__call__(batch)
 
     def of(number: int, layout: str) -> Any:
@@ -54,23 +54,23 @@ def test_layouts_are_trained_together_in_batches_of_their_own(tmp_path: Path) ->
 
     train = [of(0, "2x2"), of(1, "1x3"), of(2, "2x3"), of(3, "1x3")]
     unseen = [of(20, "1x3"), of(21, "2x2"), of(22, "1x3")]
-    made = trainer(
+    policy_trainer = trainer(
         train=train, unseen=unseen, recipe=recipe(epochs=1, eval_sizes=[32]), rewards={"brightness": Counting()}
     )
-    outcome = made.run(tmp_path, tmp_path / "checkpoint")
+    outcome = policy_trainer.run(tmp_path, tmp_path / "checkpoint")
     assert Counting.panels == {("2x2", 4, (16, 16)), ("1x3", 3, (16, 16)), ("2x3", 6, (16, 16))}
     assert outcome.rows[1]["update/trained"] == 24 and outcome.rows[1]["update/ratio_gap"] < 1e-6
-    each = {layout: outcome.after[f"32/brightness/{layout}"] for layout in ("1x3", "2x2")}
-    assert outcome.after["32/brightness"] == pytest.approx((2 * each["1x3"] + each["2x2"]) / 3)
-    assert outcome.metrics()["eval.32.brightness.1x3.after"] == each["1x3"] and "32/brightness/1x3" in outcome.changes
+    means = {layout: outcome.after[f"32/brightness/{layout}"] for layout in ("1x3", "2x2")}
+    assert outcome.after["32/brightness"] == pytest.approx((2 * means["1x3"] + means["2x2"]) / 3)
+    assert outcome.metrics()["eval.32.brightness.1x3.after"] == means["1x3"] and "32/brightness/1x3" in outcome.changes
 
 
 def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
     train = [shaped(n, 64, 32) for n in range(4)]
-    made = trainer(train=train, recipe=recipe(record_size="exact", epochs=1))
-    experience, _ = made.epochs.gather(0)
+    policy_trainer = trainer(train=train, recipe=recipe(record_size="exact", epochs=1))
+    experience, _ = policy_trainer.epochs.gather(0)
     assert [bucket.sampling.size for bucket in experience.buckets] == [(64, 32)]
-    made.run(tmp_path, tmp_path / "checkpoint")
+    policy_trainer.run(tmp_path, tmp_path / "checkpoint")
     pictures = [Image.open(p).size for p in (tmp_path / "samples" / "after" / "64").iterdir()]
     assert set(pictures) == {(32, 32)}, "the unseen records name 32 x 32, whatever the evaluation's size"
 
@@ -91,9 +91,9 @@ def test_an_evaluations_batches_are_shared_out(
     pictures: int, most: int, shares: int, together: int, sizes: list[int]
 ) -> None:
     places = list(range(5, 5 + pictures))
-    found = split_batches(places, most, shares, together)
-    assert [len(part) for part in found] == sizes and [place for part in found for place in part] == places
-    assert all(part[0] % together == places[0] % together for part in found)
+    batches = split_batches(places, most, shares, together)
+    assert [len(part) for part in batches] == sizes and [place for part in batches for place in part] == places
+    assert all(part[0] % together == places[0] % together for part in batches)
 
 
 @pytest.mark.parametrize(

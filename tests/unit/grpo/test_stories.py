@@ -15,16 +15,16 @@ from paco_core.config.params import PolicyLora
 from paco_core.data.records.panels import cut
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.model_card import model_card
+from paco_core.grpo.model_card import policy_model_card
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sampling import EncodedPrompts, compose, panel_texts, sample_images
+from paco_core.grpo.sampling import EncodedPrompts, compose_grid, panel_texts, sample_images
 from paco_core.grpo.sizes import ImageGrid, validate_sizes
 from paco_core.grpo.trainer import RunContext
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
-from paco_core.policies.families import predecessors_of, refuse_stories
+from paco_core.policies.families import max_predecessors, validate_story_panels
 from tests.support.grpo_toys import recipe
 from tests.support.tiny_pipelines import flux2_klein
 
@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(model: Path, task: Any = "sets") -> Any:
-    return base.load("flux2_klein", str(model), "cpu", "float32", task=task)
+    return base.load_policy("flux2_klein", str(model), "cpu", "float32", task=task)
 
 
 def story(number: int, layout: str = "1x3") -> PromptRecord:
@@ -64,7 +64,7 @@ def arrays(pictures: list[Image.Image]) -> np.ndarray:
     return np.stack([np.asarray(picture, dtype=int) for picture in pictures])
 
 
-def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[Image.Image], list[Any]]:
+def generate(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[Image.Image], list[Any]]:
     page = ImageGrid.from_record(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
     prompts = EncodedPrompts.from_records(policy, [record], predecessors, WINDOW, 4.0)
     return sample_images(policy, prompts, [0, 0], KEYS, Sampling.for_policy(policy, page.part_size, 3, 4.0), page)
@@ -73,7 +73,7 @@ def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[
 @pytest.mark.slow
 def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it(model: Path) -> None:
     record = story(1, "2x2")
-    images, parts = painted(load(model), record, 2)
+    images, parts = generate(load(model), record, 2)
     panels = [cut(image, "2x2") for image in images]
     assert len(parts) == 4 and images[0].size == (2 * SIDE, 2 * SIDE)
     pipeline, policy = load(model).pipeline, load(model)
@@ -88,7 +88,7 @@ def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it
                 latents=latents, max_sequence_length=WINDOW,
             ).images[0]  # fmt: skip
             assert np.abs(arrays([plain]) - arrays([panels[place][number]])).max() <= 1
-    assert (arrays(images)[0] == arrays([compose(panels[0], (2, 2))])[0]).all()
+    assert (arrays(images)[0] == arrays([compose_grid(panels[0], (2, 2))])[0]).all()
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
     policy.save_adapter(tmp_path / "place/adapter")
     recipe = rule(model=str(model), predecessors=2, eval_steps=3)
     split = PromptSplit([record], [record])
-    card = model_card(recipe, policy, split, RunContext(final=Path("place"), benchmark="t2is"), {}, 0)
+    card = policy_model_card(recipe, policy, split, RunContext(final=Path("place"), benchmark="t2is"), {}, 0)
     assert '`NoiseKey("prompt id-panel", 0, seed)' in card
     monkeypatch.chdir(tmp_path)
     exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
@@ -123,15 +123,19 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
 
 def test_what_cannot_be_a_story_is_refused_by_name() -> None:
     for changes, message in (
-        ({"family": "flux"}, "flux takes no"), ({"family": "qwen_image"}, "qwen_image takes no"),
+        ({"family": "flux"}, "flux accepts no"), ({"family": "qwen_image"}, "qwen_image accepts no"),
         ({"family": "flux_kontext"}, "flux_kontext only edits"), ({"task": "edits"}, "flux2_klein is to edit"),
         ({"predecessors": 5}, "predecessors=5"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=message):
-            refuse_stories(rule(**changes))
+            validate_story_panels(rule(**changes))
     for changes in ({}, {"predecessors": 4}, {"panels": "together", "family": "flux"}):
-        refuse_stories(rule(**changes))
-    assert [predecessors_of(rule(**each)) for each in ({}, {"predecessors": 2}, {"panels": "together"})] == [4, 2, 0]
+        validate_story_panels(rule(**changes))
+    assert [max_predecessors(rule(**changes)) for changes in ({}, {"predecessors": 2}, {"panels": "together"})] == [
+        4,
+        2,
+        0,
+    ]
     for changes in (
         {"loss": "dpo", "noise_steps": [], "dynamics": "ode", "kl": {"beta": 0.0}},
         {"panels": "together", "predecessors": 2},

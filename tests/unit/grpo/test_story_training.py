@@ -18,7 +18,7 @@ from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sampling import Experience
 from paco_core.grpo.trainer import Trainer
-from paco_core.policies.base import Size, sized
+from paco_core.policies.base import Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded
 from tests.support.grpo_toys import ToyPolicy, record, trainer
 from tests.support.grpo_toys import recipe as toy_recipe
@@ -35,60 +35,60 @@ class ToyStories(ToyPolicy):
     def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image.Image]], size: Size) -> Encoded:
         rows = []
         for row, pictures in zip(encoded.rows, references, strict=True):
-            colours = [np.asarray(one).mean((0, 1)) * (n + 1) for n, one in enumerate(pictures)]
+            colours = [np.asarray(image).mean((0, 1)) * (n + 1) for n, image in enumerate(pictures)]
             mean = torch.tensor([*np.mean(colours, axis=0).tolist(), 0.0]) / 255.0
-            rows.append({**row, sized("reference", size): mean})
+            rows.append({**row, sized_name("image_latents", size): mean})
         return Encoded(rows, "cpu")
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
-        shown = condition.tensors.get(sized("reference", size))
-        found = super().velocity(latents, sigma, condition, guidance, size)
-        return found if shown is None else found - 0.5 * shown[:, None, :]
+        mean_colours = condition.tensors.get(sized_name("image_latents", size))
+        velocity = super().velocity(latents, sigma, condition, guidance, size)
+        return velocity if mean_colours is None else velocity - 0.5 * mean_colours[:, None, :]
 
 
-def of(given: PromptRecord, layout: str) -> PromptRecord:
+def with_layout(base_record: PromptRecord, layout: str) -> PromptRecord:
     rows, columns = (int(count) for count in layout.split("x"))
-    text = str(from_theme(given.theme, [f"panel {n}" for n in range(rows * columns)], layout))
+    text = str(from_theme(base_record.theme, [f"panel {n}" for n in range(rows * columns)], layout))
     size = {"height": rows * PANEL, "width": columns * PANEL}
-    return given.model_copy(update={"prompt": text, "layout": layout, **size})
+    return base_record.model_copy(update={"prompt": text, "layout": layout, **size})
 
 
 def stories(layouts: Sequence[str] = ("1x3",), **changes: Any) -> Trainer:
-    own = {"family": "flux2_klein", "panels": "one_by_one", "train_size": 2 * PANEL, "eval_sizes": [2 * PANEL]}
-    rule = toy_recipe(**{**own, "predecessors": 2, "eval_every": 9, "epochs": 2, **changes})
+    settings = {"family": "flux2_klein", "panels": "one_by_one", "train_size": 2 * PANEL, "eval_sizes": [2 * PANEL]}
+    rule = toy_recipe(**{**settings, "predecessors": 2, "eval_every": 9, "epochs": 2, **changes})
     train, unseen = (
-        [of(record(n), layouts[n % len(layouts)]) for n in numbers] for numbers in (range(8), range(20, 23))
+        [with_layout(record(n), layouts[n % len(layouts)]) for n in numbers] for numbers in (range(8), range(20, 23))
     )
     return trainer(policy=ToyStories(), recipe=rule, train=train, unseen=unseen)
 
 
-def gather(made: Trainer) -> tuple[Experience, dict[str, float]]:
+def gather(policy_trainer: Trainer) -> tuple[Experience, dict[str, float]]:
     """The first epoch's samples with their advantages, and the metrics of the rewards."""
-    with made.scoring:
-        experience, wait_for_scores = made.epochs.gather(0)
+    with policy_trainer.scoring:
+        experience, wait_for_scores = policy_trainer.epochs.gather(0)
         assert wait_for_scores is not None
-        return made._with_advantages(experience, wait_for_scores(), 0)
+        return policy_trainer._with_advantages(experience, wait_for_scores(), 0)
 
 
 @pytest.mark.parametrize("layouts", [("1x3",), ("2x2", "1x3")])
 def test_all_panels_of_a_story_have_its_advantage(layouts: Sequence[str]) -> None:
-    made = stories(layouts)
-    found, metrics = gather(made)
-    assert found.first is not None and len(found.first) == 4 * 6 + 1
-    panels = np.diff(found.first)
+    policy_trainer = stories(layouts)
+    experience, metrics = gather(policy_trainer)
+    assert experience.first is not None and len(experience.first) == 4 * 6 + 1
+    panels = np.diff(experience.first)
     assert set(panels.tolist()) == ({3} if len(layouts) == 1 else {3, 4})
-    assert len(found.rows) == len(found.keys) == len(found.advantages) == panels.sum()
-    for begin, end in zip(found.first, found.first[1:], strict=False):
-        assert len(set(found.advantages[begin:end])) == 1
-        ids = [key.prompt_id for key in found.keys[begin:end]]
+    assert len(experience.rows) == len(experience.keys) == len(experience.advantages) == panels.sum()
+    for begin, end in zip(experience.first, experience.first[1:], strict=False):
+        assert len(set(experience.advantages[begin:end])) == 1
+        ids = [key.prompt_id for key in experience.keys[begin:end]]
         assert ids == [f"{ids[0].rpartition('-')[0]}-{n}" for n in range(end - begin)]
-    assert len(set(found.advantages.tolist())) > 12 and "reward/brightness" in metrics
-    assert sorted(s for bucket in found.buckets for s in bucket.samples.tolist()) == list(range(panels.sum()))
-    spans = found.spans(2)
-    assert [span.start for span in spans] == [0, found.first[12]] and spans[-1].stop == panels.sum()
-    later = [row for row, key in zip(found.rows, found.keys, strict=True) if not key.prompt_id.endswith("-0")]
+    assert len(set(experience.advantages.tolist())) > 12 and "reward/brightness" in metrics
+    assert sorted(s for bucket in experience.buckets for s in bucket.samples.tolist()) == list(range(panels.sum()))
+    spans = experience.spans(2)
+    assert [span.start for span in spans] == [0, experience.first[12]] and spans[-1].stop == panels.sum()
+    later = [row for row, key in zip(experience.rows, experience.keys, strict=True) if not key.prompt_id.endswith("-0")]
     assert len(set(later)) == len(later), "each panel behind the first has pictures of its own"
 
 
@@ -96,15 +96,15 @@ def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path) -> None:
     """The ratio is one before the update; it is not, once a panel is given other panels than it was painted beside."""
     outcome = stories(("2x2", "1x3")).run(tmp_path / "out", tmp_path / "checkpoints")
     assert max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-6
-    made = stories()
-    found, _ = gather(made)
-    rows = [dict(row) for row in found.encoded.rows]
-    name = sized("reference", (PANEL, PANEL))
+    policy_trainer = stories()
+    experience, _ = gather(policy_trainer)
+    rows = [dict(row) for row in experience.encoded.rows]
+    name = sized_name("image_latents", (PANEL, PANEL))
     for row in rows:
         row |= {name: row[name] + 1.0} if name in row else {}
-    object.__setattr__(found, "encoded", Encoded(rows, "cpu"))
+    object.__setattr__(experience, "encoded", Encoded(rows, "cpu"))
     with pytest.raises(RuntimeError, match="the training pass does not match the sampling"):
-        made.learner.learn(found)
+        policy_trainer.learner.learn(experience)
 
 
 def work(out: Path) -> None:
@@ -116,15 +116,15 @@ def work(out: Path) -> None:
 @pytest.mark.slow
 def test_one_and_two_processes_compute_the_same(tmp_path: Path) -> None:
     """A panel is trained by a process that did not paint it."""
-    found = {}
+    outcomes = {}
     for world in (1, 2):
         out = tmp_path / str(world)
         out.mkdir()
         together(work, out, world=world, how="fork")
         rows = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
         assert all(row == rows[0] for row in rows)
-        found[world] = rows[0], load_file(out / "adapter/adapter.safetensors")
-    (alone, weights), (shared, others) = found.values()
-    assert [list(row) for row in shared] == [list(row) for row in alone]
-    assert shared[1]["reward/brightness"] == alone[1]["reward/brightness"]
-    assert all(torch.allclose(weights[name], others[name], rtol=0, atol=1e-6) for name in weights)
+        outcomes[world] = rows[0], load_file(out / "adapter/adapter.safetensors")
+    (separate, weights), (shared, shared_weights) = outcomes.values()
+    assert [list(row) for row in shared] == [list(row) for row in separate]
+    assert shared[1]["reward/brightness"] == separate[1]["reward/brightness"]
+    assert all(torch.allclose(weights[name], shared_weights[name], rtol=0, atol=1e-6) for name in weights)

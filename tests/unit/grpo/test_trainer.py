@@ -32,9 +32,9 @@ def test_outs_and_log(tmp_path: Path) -> None:
     assert outcome.rows[-1]["gap/brightness"] == gap and outcome.metrics()["gap.brightness.after"] == gap
     assert outcome.metrics()["eval.64.brightness.after"] == outcome.after["64/brightness"]
     assert pictures == [(f"unseen_{side}px", epoch) for epoch in (0, 2, 4) for side in (32, 64)]
-    for when in ("before", "after"):
+    for state in ("before", "after"):
         for side in (32, 64):
-            files = sorted((tmp_path / "samples" / when / str(side)).iterdir())
+            files = sorted((tmp_path / "samples" / state / str(side)).iterdir())
             assert [f.name for f in files] == [f"{r.idx}-{s}.png" for r in UNSEEN for s in (0, 1)]
             assert Image.open(files[0]).size == (side, side)
 
@@ -42,8 +42,8 @@ def test_outs_and_log(tmp_path: Path) -> None:
 def test_the_adapter_holds_an_average_that_moves_by_updates_whatever_the_size_of_a_pass(tmp_path: Path) -> None:
     """If it moved at every micro-batch, its reach would depend on memory."""
     few, many = (trainer(recipe=recipe(epochs=2, train_batch=size, ema_decay=0.9)) for size in (24, 4))
-    for given, name in ((few, "few"), (many, "many")):
-        given.run(tmp_path / name, tmp_path / name / "checkpoint")
+    for changes, name in ((few, "few"), (many, "many")):
+        changes.run(tmp_path / name, tmp_path / name / "checkpoint")
     assert few.learner.ema.steps == many.learner.ema.steps == 2 * few.recipe.updates_per_epoch
     saved = load_file(tmp_path / "few" / "adapter" / "adapter.safetensors")
     for name, shadow in few.learner.ema.shadow.items():
@@ -58,13 +58,13 @@ def test_a_finished_training_is_not_repeated_may_be_extended_and_does_not_answer
     """Weights, metrics and log of the extended one equal those of a long one."""
     short, long = tmp_path / "short", tmp_path / "long"
     first = trainer(recipe=recipe(epochs=2)).run(short, short / "checkpoint")
-    again = trainer(recipe=recipe(epochs=2))
-    outcome = again.run(short, short / "checkpoint")
-    assert outcome.resumed_at == 2 and again.learner.policy.rows["trained"] == 0  # type: ignore[attr-defined]
+    second_trainer = trainer(recipe=recipe(epochs=2))
+    outcome = second_trainer.run(short, short / "checkpoint")
+    assert outcome.resumed_at == 2 and second_trainer.learner.policy.rows["trained"] == 0  # type: ignore[attr-defined]
     assert outcome.seconds == first.seconds and first.seconds["seconds/sample"] > 0
     extended = trainer(recipe=recipe(epochs=4)).run(short, short / "checkpoint")
-    whole = trainer(recipe=recipe(epochs=4)).run(long, long / "checkpoint")
-    assert extended.resumed_at == 2 and figures(extended) == figures(whole)
+    uninterrupted = trainer(recipe=recipe(epochs=4)).run(long, long / "checkpoint")
+    assert extended.resumed_at == 2 and figures(extended) == figures(uninterrupted)
     assert extended.seconds["seconds/sample"] > first.seconds["seconds/sample"]
     for file in ("training_log.csv", "adapter/adapter.safetensors"):
         assert (short / file).read_bytes() == (long / file).read_bytes()
@@ -123,12 +123,12 @@ def test_evaluation_asks_the_test_rewards(tmp_path: Path) -> None:
 
     test = {"terms": {"a": {"weight": 3.0}, "b": {"weight": 1.0}}, "aggregator": "harmonic_mean"}
     trained, a, b = Brightness(), Darkness("a"), Constant("b")
-    given = trainer(
+    policy_trainer = trainer(
         recipe=recipe(test_rewards={**test, "advantage_std": "group"}, epochs=1),
         rewards={"brightness": trained},
         test_rewards={"a": a, "b": b},
     )
-    outcome = given.run(tmp_path, tmp_path / "checkpoint")
+    outcome = policy_trainer.run(tmp_path, tmp_path / "checkpoint")
     assert (trained.seen, a.seen) == (24, 24)  # 4 prompts x 6; 2 evaluations x 2 sizes x 3 prompts x 2 seeds
     names = {name.removeprefix("32/") for name in outcome.after if name.startswith("32/")}
     assert names == {"a", "b", "score", "panel_diversity"}
@@ -141,37 +141,39 @@ def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path
     start = str(tmp_path / "first" / "adapter")
     outcome = trainer(recipe=recipe(start=start, epochs=0)).run(tmp_path / "evaluated", tmp_path / "checkpoint")
     first = load_file(tmp_path / "first" / "adapter" / "adapter.safetensors")
-    same = load_file(tmp_path / "evaluated" / "adapter" / "adapter.safetensors")
-    assert all(torch.equal(first[name], same[name]) for name in first)
+    evaluated = load_file(tmp_path / "evaluated" / "adapter" / "adapter.safetensors")
+    assert all(torch.equal(first[name], evaluated[name]) for name in first)
     assert outcome.before == outcome.after and outcome.rows[-1]["epoch"] == 0
     further = trainer(recipe=recipe(start=start, epochs=1)).run(tmp_path / "further", tmp_path / "checkpoint")
     assert further.before["32/brightness"] == outcome.after["32/brightness"]
 
 
 def test_a_training_that_goes_on_draws_what_the_one_before_would_have_drawn_next(tmp_path: Path) -> None:
-    def drawn(place: Path, **changes: Any) -> list[list[Any]]:
-        made, epochs = trainer(recipe=recipe(**changes)), []
-        gather = made.epochs.gather
+    def sampled_prompts(place: Path, **changes: Any) -> list[list[Any]]:
+        policy_trainer, epochs = trainer(recipe=recipe(**changes)), []
+        gather = policy_trainer.epochs.gather
 
         def noted(epoch: int) -> Any:
             experience, scores = gather(epoch)
             epochs.append(experience.keys)
             return experience, scores
 
-        object.__setattr__(made.epochs, "gather", noted)
-        made.run(place, place / "checkpoint")
+        object.__setattr__(policy_trainer.epochs, "gather", noted)
+        policy_trainer.run(place, place / "checkpoint")
         return epochs
 
-    long = drawn(tmp_path / "long", epochs=3)
+    long = sampled_prompts(tmp_path / "long", epochs=3)
     start = str(tmp_path / "long" / "adapter")
-    assert drawn(tmp_path / "further", epochs=1, epochs_before=2, start=start) == long[2:]
-    assert drawn(tmp_path / "again", epochs=1, start=start) == long[:1], "without the number it meets them once more"
+    assert sampled_prompts(tmp_path / "further", epochs=1, epochs_before=2, start=start) == long[2:]
+    assert sampled_prompts(tmp_path / "again", epochs=1, start=start) == long[:1], (
+        "without the number it meets them once more"
+    )
 
 
 def test_rewards_draw_anew_each_epoch_and_alike_in_evaluations(tmp_path: Path) -> None:
     class Drawing(Brightness):
         def __call__(self, batch: RewardBatch) -> np.ndarray:
-            draws.append(batch.draw)
+            draws.append(batch.seed)
             return super().__call__(batch)
 
     draws: list[int] = []

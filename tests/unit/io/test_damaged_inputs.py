@@ -39,8 +39,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("damaged") / "adapter"
     model = Network.load(base).model
-    wrapped = lora.attach(model, LoraParams(rank=2, alpha=4, targets=["q_proj"]), str(base), 0)
-    lora.save(wrapped, folder, lora.base_digest(model))
+    wrapped = lora.attach_lora(model, LoraParams(rank=2, alpha=4, targets=["q_proj"]), str(base), 0)
+    lora.save_lora(wrapped, folder, lora.base_digest(model))
     return folder
 
 
@@ -60,7 +60,7 @@ def test_a_model_that_is_cut_off(base: Path, tmp_path: Path, name: str, size: in
 @pytest.mark.parametrize(("name", "size"), [(WEIGHTS, 200), (CONFIG, 50)])
 def test_an_adapter_that_is_cut_off(base: Path, adapter: Path, tmp_path: Path, name: str, size: int) -> None:
     with pytest.raises(DataError, match=name):
-        lora.load(Network.load(base).model, cut(adapter, tmp_path / "data/reward_lora/adapter", name, size))
+        lora.load_lora(Network.load(base).model, cut(adapter, tmp_path / "data/reward_lora/adapter", name, size))
 
 
 def kept(folder: Path) -> tuple[dict[str, torch.nn.Parameter], Updates]:
@@ -70,8 +70,8 @@ def kept(folder: Path) -> tuple[dict[str, torch.nn.Parameter], Updates]:
     optimizer.step()
     folder.mkdir()
     updates = Updates({"a": weight}, optimizer, 1.0, Processes())
-    done = checkpoint.Progressed(1, 0, 3, [{"step": 3.0}])
-    checkpoint.save(folder, "key", done, {"a": weight}, updates.moments())
+    done = checkpoint.TrainingProgress(1, 0, 3, [{"step": 3.0}])
+    checkpoint.save_reward_checkpoint(folder, "key", done, {"a": weight}, updates.moments())
     return {"a": weight}, updates
 
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_the_reward_that_is_none(tmp_path: Path, name: str, valu
         (state if name == "done" else state["notes"])[name] = value
         (place / policies.STATE).write_text(json.dumps(state))
     with pytest.raises(DataError, match="checkpoint-00003"):
-        checkpoint.restore(tmp_path / "kept", "key", parameters, updates)
+        checkpoint.restore_reward_checkpoint(tmp_path / "kept", "key", parameters, updates)
 
 
 @pytest.mark.parametrize("content", [{}, {"dtype": "float32", "pairs": [{"first": 1}]}, []])

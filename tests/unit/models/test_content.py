@@ -1,4 +1,4 @@
-"""What a model is: its bytes, or the commit of a hub."""
+"""Identity of a model: its bytes, or the commit of a hub."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_the_digest_of_a_folder_stays_the_same_in_each_version(tmp_path: Path) -
 
 def test_weights_are_read_once_until_they_are_touched(reads: list[object], tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    known = content_of(folder)
-    assert content_of(folder) == known == folder_digest(folder) and len(reads) == 1
+    digest_before = content_of(folder)
+    assert content_of(folder) == digest_before == folder_digest(folder) and len(reads) == 1
     md5s._of_file.cache_clear()  # as in another process
-    assert content_of(folder) == known and len(reads) == 1
+    assert content_of(folder) == digest_before and len(reads) == 1
     state = (folder / "weights").stat()
     (folder / "weights").write_bytes(b"two")
     os.utime(folder / "weights", ns=(state.st_atime_ns, state.st_mtime_ns))
-    assert content_of(folder) == folder_digest(folder) != known and len(reads) == 2
+    assert content_of(folder) == folder_digest(folder) != digest_before and len(reads) == 2
     (folder / "more").touch()
     assert content_of(folder) == folder_digest(folder) and len(reads) == 3
 
@@ -58,15 +58,15 @@ def test_weights_are_read_once_until_they_are_touched(reads: list[object], tmp_p
 def test_a_file_counts_by_content_and_a_hubs_model_by_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = tmp_path / "adapter.safetensors"
     adapter.write_bytes(b"one")
-    known = model_content(tmp_path, adapter.name)
+    content_before = model_content(tmp_path, adapter.name)
     adapter.write_bytes(b"two")
-    assert model_content(tmp_path, adapter.name) != known
+    assert model_content(tmp_path, adapter.name) != content_before
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     repository = tmp_path / "hub/models--org--name"
-    found = [model_content(tmp_path, "org/name")]
+    contents = [model_content(tmp_path, "org/name")]
     for commit in ("a" * 40, "b" * 40):
         (repository / "snapshots" / commit).mkdir(parents=True)
         (repository / "refs").mkdir(exist_ok=True)
         (repository / "refs/main").write_text(commit)
-        found.append(model_content(tmp_path, "org/name"))
-    assert found == ["org/name", f"org/name@{'a' * 40}", f"org/name@{'b' * 40}"]
+        contents.append(model_content(tmp_path, "org/name"))
+    assert contents == ["org/name", f"org/name@{'a' * 40}", f"org/name@{'b' * 40}"]

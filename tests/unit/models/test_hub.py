@@ -40,10 +40,10 @@ FETCH = """
 import json, sys
 from pathlib import Path
 from paco_core.config import profiles
-from paco_core.reward_model.published import keep_adapter
+from paco_core.reward_model.published import copy_adapter
 params = profiles.read(Path(sys.argv[1]), "published").reward
 params = params.model_copy(update={"source": "adapter", "weights": sys.argv[2]})
-print(json.dumps(sorted(path.name for path in keep_adapter(Path(sys.argv[1]), params, Path("kept")).iterdir())))
+print(json.dumps(sorted(path.name for path in copy_adapter(Path(sys.argv[1]), params, Path("kept")).iterdir())))
 """
 
 
@@ -58,21 +58,21 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeHub]:
     shutil.copytree(root / "org/reward", root / "org/gated")
     (root / "org/empty").mkdir()
     (root / "org/empty/README.md").write_text("nothing")
-    with fake_hub(root) as found:
-        found.gated.add("org/gated")
-        yield found
+    with fake_hub(root) as fake:
+        fake.gated.add("org/gated")
+        yield fake
 
 
-def ask(code: str, hub: FakeHub, home: Path, *args: str, **environment: str) -> dict[str, str]:
+def run_with_hub(code: str, hub: FakeHub, home: Path, *args: str, **environment: str) -> dict[str, str]:
     """What a process of its own says of each name."""
-    kept = {name: value for name, value in os.environ.items() if "OFFLINE" not in name and name != "HF_TOKEN"}
-    env = {**kept, "HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **environment}
-    done = subprocess.run(
+    inherited = {name: value for name, value in os.environ.items() if "OFFLINE" not in name and name != "HF_TOKEN"}
+    env = {**inherited, "HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **environment}
+    completed = subprocess.run(
         [sys.executable, "-c", code, *args], env=env, cwd=home.parent, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    messages: dict[str, str] = json.loads(completed.stdout.splitlines()[-1])
+    return messages
 
 
 @pytest.mark.thorough
@@ -84,30 +84,30 @@ def test_a_published_reward_in_shards_is_loaded_and_what_cannot_be_is_told_with_
     for file in pickled.glob("model*.safetensors*"):
         file.unlink()
     (pickled / "pytorch_model.bin").write_bytes(b"code that would run")
-    told = ask(LOAD, hub, home, "org/reward", "org/gated", "org/none", "org/empty", "org/pickled")
-    assert told["org/reward"].startswith("loaded ")
-    assert f"{hub.address}/org/gated" in told["org/gated"] and "HF_TOKEN" in told["org/gated"]
+    messages = run_with_hub(LOAD, hub, home, "org/reward", "org/gated", "org/none", "org/empty", "org/pickled")
+    assert messages["org/reward"].startswith("loaded ")
+    assert f"{hub.address}/org/gated" in messages["org/gated"] and "HF_TOKEN" in messages["org/gated"]
     for name in ("org/none", "org/empty", "org/pickled"):
-        assert told[name].startswith(f"{name}: ")
+        assert messages[name].startswith(f"{name}: ")
 
     cached = home / "hub" / "models--org--reward"
     shard = next(path for path in cached.rglob("model-00001*.safetensors"))
     content = shard.read_bytes()
     shard.resolve().write_bytes(content[: len(content) // 2])
-    told = ask(LOAD, hub, home, "org/reward", "org/other", HF_HUB_OFFLINE="1")
-    assert f"remove {cached} and run again" in told["org/reward"]
-    assert "hf download org/other" in told["org/other"]
+    messages = run_with_hub(LOAD, hub, home, "org/reward", "org/other", HF_HUB_OFFLINE="1")
+    assert f"remove {cached} and run again" in messages["org/reward"]
+    assert "hf download org/other" in messages["org/other"]
 
     shutil.rmtree(cached)
-    assert ask(LOAD, hub, home, "org/reward")["org/reward"].startswith("loaded "), "the cure cures"
+    assert run_with_hub(LOAD, hub, home, "org/reward")["org/reward"].startswith("loaded "), "the cure cures"
 
 
 def test_a_published_adapter_is_fetched(hub: FakeHub, repository: Path, tmp_path: Path) -> None:
     folder = hub.folder / "org/adapter"
     network = Network.load(hub.folder / "base")
-    given = profiles.read(repository, "storybook").reward.lora
-    wrapped = lora.attach(network.model, given, "base", 0)
-    lora.save(wrapped, folder, "base")
-    assert "adapter_model.safetensors" in ask(FETCH, hub, tmp_path / "home", str(repository), "org/adapter")
+    lora_params = profiles.read(repository, "storybook").reward.lora
+    wrapped = lora.attach_lora(network.model, lora_params, "base", 0)
+    lora.save_lora(wrapped, folder, "base")
+    assert "adapter_model.safetensors" in run_with_hub(FETCH, hub, tmp_path / "home", str(repository), "org/adapter")
     weights = load_file(tmp_path / "kept/adapter/adapter_model.safetensors")
     assert weights.keys() == load_file(folder / "adapter_model.safetensors").keys()

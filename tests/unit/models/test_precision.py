@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paco_core.models.precision import computes_bfloat16, painting, weights_format
+from paco_core.models.precision import computes_bfloat16, inference_autocast, weights_format
 
 
 def product() -> torch.dtype:
@@ -24,7 +24,7 @@ def test_mixed_alone_paints_in_bfloat16_where_it_is_not_emulated(monkeypatch: py
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "avx512_bf16": native})
     assert computes_bfloat16("cpu") is native and not computes_bfloat16("mps")
     for dtype, computed in (("mixed", torch.bfloat16 if native else torch.float32), ("float32", torch.float32)):
-        with painting("cpu", dtype):
+        with inference_autocast("cpu", dtype):
             assert product() == computed
         assert product() == torch.float32
     computes_bfloat16.cache_clear()

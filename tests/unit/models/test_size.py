@@ -36,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[s
 
 LOAD: dict[str, Callable[[Path], Any]] = {
     "reward": Scorer,
-    "flux": lambda folder: base.load("flux", str(folder), "cpu", "float32"),
+    "flux": lambda folder: base.load_policy("flux", str(folder), "cpu", "float32"),
     "clip": lambda folder: load_open_clip(str(folder), "cpu"),
     "recogniser": Recogniser.from_pretrained,
 }

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paco_core.io.files import DataError
-from paco_core.models.weights import load_model, load_open_clip, refuse_not_finite
+from paco_core.models.weights import load_model, load_open_clip, validate_finite
 from paco_core.policies import base
 from paco_core.reward_model.network import Network
 from paco_core.storybook.recogniser import Recogniser
@@ -72,7 +72,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[
 
 
 def painter(folder: Path) -> Any:
-    return base.load("flux", str(folder), "cpu", "float32")
+    return base.load_policy("flux", str(folder), "cpu", "float32")
 
 
 DOORS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
@@ -92,16 +92,16 @@ def test_weights_that_are_not_whole(
 ) -> None:
     model, file, load = DOORS[door]
     folder, name = harmed(folders[model], tmp_path / "model", file, change)
-    with pytest.raises(DataError, match=HARM[change].format(name=name.replace(".", r"\."))) as found:
+    with pytest.raises(DataError, match=HARM[change].format(name=name.replace(".", r"\."))) as raised:
         load(folder)
-    assert str((folder / file).parent) in str(found.value), "the part is named"
+    assert str((folder / file).parent) in str(raised.value), "the part is named"
 
 
 def test_numbers_that_a_format_cannot_sum_are_finite(tmp_path: Path) -> None:
     large = {"half": torch.full((100,), 60000.0, dtype=torch.float16), "eight": torch.ones(4).to(torch.float8_e4m3fn)}
-    refuse_not_finite({**large, "whole": torch.ones(3, dtype=torch.int64)}, tmp_path)
+    validate_finite({**large, "whole": torch.ones(3, dtype=torch.int64)}, tmp_path)
     with pytest.raises(DataError, match="eight"):
-        refuse_not_finite({"eight": torch.tensor([torch.nan]).to(torch.float8_e4m3fn)}, tmp_path)
+        validate_finite({"eight": torch.tensor([torch.nan]).to(torch.float8_e4m3fn)}, tmp_path)
 
 
 def test_a_shape_of_another_model(folders: dict[str, Path], tmp_path: Path) -> None:

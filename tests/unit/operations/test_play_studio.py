@@ -80,7 +80,7 @@ def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, re
     assert made.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"] == bare["pictures"]
     by = painters.named(project, made.params, "flux_t2is", SETS)
     record = asked.set_record("a red cat", PANELS, 64)
-    alone = paint.pictures(made.params, paint.load_policy(project, by), by, record, seeds=[0], side=64, steps=2)
+    alone = paint.pictures(made.params, paint.load_painter_policy(project, by), by, record, seeds=[0], side=64, steps=2)
     assert alone[0].image.tobytes() == pixels(made, trained), "as `paco paint` does"
     adapter(project, by=0.05)
     base_again, anew = made.paint("a red cat", PANELS, OPTIONS, job())["pictures"]

@@ -13,8 +13,8 @@ from paco_core.config.params import Params, parse
 from paco_core.models.tokens import note_texts, report_texts, token_counts
 from paco_core.planning.cut_texts import cut_texts
 from paco_core.planning.foreseen import usable
-from paco_core.policies.cuts import cut_in_dialogue
-from paco_core.policies.windows import frame_of
+from paco_core.policies.truncation import find_truncation_in_chat
+from paco_core.policies.windows import prompt_frame
 
 RECIPE = "policies.recipes.flux_t2is"
 
@@ -50,9 +50,9 @@ def test_prompts_behind_the_window_of_an_image_generator_are_counted(repository:
 def test_the_frame_of_klein_takes_as_many_tokens_as_its_dialogue(repository: Path) -> None:
     folder = repository / "data/zoo/flux2_klein/tokenizer"
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    before, behind = frame_of("Flux2KleinPipeline", folder)
+    before, behind = prompt_frame("Flux2KleinPipeline", folder)
     tokens = tokenizer(f"{before}a red cat{behind}", add_special_tokens=False).input_ids
-    cut = cut_in_dialogue(tokenizer, "a red cat", 3)
+    cut = find_truncation_in_chat(tokenizer, "a red cat", 3)
     assert cut is not None and len(tokens) == cut.tokens
 
 

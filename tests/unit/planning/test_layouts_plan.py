@@ -129,12 +129,16 @@ def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("flux_t2is", {"task": "edits"}, "task: FluxPipeline paints from text alone"),
-        ("flux_t2is", {"panels": "one_by_one"}, "flux_t2is: panels: one_by_one.*the family flux takes no reference"),
+        ("flux_t2is", {"task": "edits"}, "task: FluxPipeline generates from text only"),
+        ("flux_t2is", {"panels": "one_by_one"}, "flux_t2is: panels: one_by_one.*the family flux accepts no reference"),
         ("kontext_edit", {"panels": "one_by_one"}, "kontext_edit: panels: one_by_one.*flux_kontext only edits"),
-        ("klein", {"panels": "one_by_one", "predecessors": 9}, "klein: predecessors=9: .* takes 4 reference pictures"),
+        (
+            "klein",
+            {"panels": "one_by_one", "predecessors": 9},
+            "klein: predecessors=9: .* accepts at most 4 reference images",
+        ),
         ("klein", {"panels": "one_by_one", "train_size": 64}, "klein: record .*panels of 32 x 32 px.*of 64 px"),
-        ("kontext_edit", {"train_size": 392}, "392 x 392 does not divide into 16 px tokens; .* is 384 x 384"),
+        ("kontext_edit", {"train_size": 392}, "392 x 392 px cannot be divided into tokens of 16 px; .* is 384 x 384"),
     ],
 )
 def test_what_a_family_cannot_do_is_found_before_a_run(
@@ -172,5 +176,7 @@ def test_a_layout_of_the_prompts_to_test_on_is_refused_before_a_run(repository: 
     recipe = params.policies.recipes[POLICY]
     watched = SETS.split(recipe, lambda path: repository / path).unseen
     assert [record.layout for record in watched] == ["2x2"]
-    with pytest.raises(DataError, match=r"record test-\w+: a picture of 120 x 120 does not divide into .* 3x3 panels"):
+    with pytest.raises(
+        DataError, match=r"record test-\w+: an image of 120 x 120 px cannot be divided into .* 3x3 panels"
+    ):
         plan(params, POLICY, repository)

@@ -56,7 +56,7 @@ def test_a_tensor_counts_while_it_is_alive() -> None:
 
 def test_weights_and_adapter_are_those_of_the_model(root: Path, recipe: PolicyRecipe) -> None:
     measured = look_up(root, recipe, SMALL)
-    policy: Any = base.load("flux", str(root / "flux"), "cpu", "float32")
+    policy: Any = base.load_policy("flux", str(root / "flux"), "cpu", "float32")
     for part, gb in ((policy.transformer, measured.transformer_gb), (policy.vae, measured.vae_gb)):
         assert sum(t.nbytes for t in (*part.parameters(), *part.buffers())) == pytest.approx(1e9 * gb)
     policy.add_adapter(recipe.lora, 0)

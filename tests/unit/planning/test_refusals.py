@@ -24,9 +24,9 @@ from paco_core.data.prompts.diversify import refuse_target
 from paco_core.data.prompts.edit_prompts import edit_prompts
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.grpo.prompt_split import (
-    given_split,
     held_out_edits,
     hold_out,
+    predefined_split,
     prompts_of_epoch,
     validate_even_batches,
     validate_whole_groups,
@@ -36,8 +36,8 @@ from paco_core.io.rejected import Rejected
 from paco_core.io.shipped import LIBRARY
 from paco_core.planning import preflight
 from paco_core.planning.refusals import refusals
-from paco_core.policies.base import refuse_tokens
-from paco_core.policies.families import refuse_class, refuse_text_window
+from paco_core.policies.base import validate_token_grid
+from paco_core.policies.families import validate_pipeline_class, validate_text_window
 from paco_core.rewards import needs, registry
 from paco_core.stages import declared
 from paco_core.storybook.world import VOCABULARY
@@ -125,7 +125,7 @@ def case_epochs_of_more_prompts(root: Path) -> tuple[dict[str, Any], str]:
 
 def case_files_that_share_ids(root: Path) -> tuple[dict[str, Any], str]:
     files = {"train": sets(root, 20, "train.jsonl"), "test": sets(root, 20, "test.jsonl")}
-    return {f"{FLUX}.prompts": files}, said(lambda: given_split(records(20), records(20), 16, 0))
+    return {f"{FLUX}.prompts": files}, said(lambda: predefined_split(records(20), records(20), 16, 0))
 
 
 def case_recipes_of_different_files(root: Path) -> tuple[dict[str, Any], str]:
@@ -183,32 +183,32 @@ def case_strangers_excluded(root: Path) -> tuple[dict[str, Any], str]:
 def case_window_of_a_recipe(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.max_sequence_length": 41}
     recipe = given(root, changes).policies.recipes["flux_t2is"]
-    return changes, said(lambda: refuse_text_window(FLUX, recipe, root))
+    return changes, said(lambda: validate_text_window(FLUX, recipe, root))
 
 
 def case_window_of_a_painter(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"edits.painters.0.max_sequence_length": 9}
     painter = given(root, changes).edits.painters[0]
-    return changes, said(lambda: refuse_text_window("edits.painters.0", painter, root))
+    return changes, said(lambda: validate_text_window("edits.painters.0", painter, root))
 
 
 def case_pixels_of_a_painter(_root: Path) -> tuple[dict[str, Any], str]:
-    return {"edits.size": 72}, said(lambda: refuse_tokens((72, 72), 16))
+    return {"edits.size": 72}, said(lambda: validate_token_grid((72, 72), 16))
 
 
 def case_model_of_another_family(_root: Path) -> tuple[dict[str, Any], str]:
-    sentence = said(lambda: refuse_class("data/zoo/flux", "FluxPipeline", "flux_kontext"))
+    sentence = said(lambda: validate_pipeline_class("data/zoo/flux", "FluxPipeline", "flux_kontext"))
     return {f"{KONTEXT}.model": "data/zoo/flux"}, sentence
 
 
 def case_layout_of_panels_that_are_no_whole_tokens(_root: Path) -> tuple[dict[str, Any], str]:
     changes = {"prompts.layout": ["2x2", "1x3"], f"{FLUX}.train_size": 48}
-    return changes, "24 x 72 does not divide into 16 px tokens and 1x3 panels; the nearest that does is 32 x 96"
+    return changes, "24 x 72 px cannot be divided into 16 px tokens and 1x3 panels; the nearest valid size is 32 x 96"
 
 
 def case_pairs_of_a_reward_that_compares_none(_root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.rewards.terms.clip_t": {"weight": 1.0, "model": "data/zoo/clip", "pairs": 3}}
-    return changes, "rewards: reward clip_t: pairs and aggregate are of consistency"
+    return changes, "rewards: reward clip_t: pairs and aggregate are options of consistency"
 
 
 def case_reward_of_panels_without_panels(root: Path) -> tuple[dict[str, Any], str]:
@@ -217,7 +217,7 @@ def case_reward_of_panels_without_panels(root: Path) -> tuple[dict[str, Any], st
     write_jsonl(root / PROMPTS, [r.model_dump() for r in single])
     changes = imports(root, PROMPTS, **{"prompts.layout": "1x1"})
     split = hold_out(make_prompts(given(root, changes).prompts, (64, 64), root).records, 16, 0)
-    return changes, said(lambda: needs.refuse_single_panels("consistency", split.trained))
+    return changes, said(lambda: needs.validate_panel_counts("consistency", split.trained))
 
 
 def case_prompts_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
@@ -236,13 +236,13 @@ def case_edits_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any]
 def case_reward_without_its_model(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.rewards.terms": {"pickscore": {"weight": 1.0}}}
     term = given(root, changes).policies.recipes["flux_t2is"].rewards.terms["pickscore"]
-    return changes, said(lambda: needs.need_model("pickscore", term))
+    return changes, said(lambda: needs.require_model("pickscore", term))
 
 
 def case_judge_that_is_no_folder(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.rewards.terms": {"consistency": {"weight": 1.0, "model": "OWNER/JUDGE"}}}
     rewards = given(root, changes).policies.recipes["flux_t2is"].rewards
-    return changes, said(lambda: registry.refuse_missing_judges(root, rewards))
+    return changes, said(lambda: registry.validate_judge_folders(root, rewards))
 
 
 def case_processes_that_share_unevenly(root: Path) -> tuple[dict[str, Any], str]:

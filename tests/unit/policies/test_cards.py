@@ -19,7 +19,7 @@ from PIL import Image
 
 from paco_core.config.params import Params, PolicyLora, parse
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.model_card import model_card
+from paco_core.grpo.model_card import policy_model_card
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.trainer import RunContext
@@ -49,23 +49,23 @@ RECIPES = {
 def settings(repository: Path, family: str, dtype: str, **changes: Any) -> Params:
     tree = yaml.safe_load((repository / "params.yaml").read_text())
     tree["policies"]["defaults"].update(dtype=dtype, eval_steps=3)
-    own = {"family": family, "model": "model", "eval_sizes": [32, 64], "start": None}
-    own |= {"max_sequence_length": 48, "guidance": 2.5}
-    tree["policies"]["recipes"] = {"mine": tree["policies"]["recipes"][RECIPES[family]] | own | changes}
+    settings = {"family": family, "model": "model", "eval_sizes": [32, 64], "start": None}
+    settings |= {"max_sequence_length": 48, "guidance": 2.5}
+    tree["policies"]["recipes"] = {"mine": tree["policies"]["recipes"][RECIPES[family]] | settings | changes}
     return parse(tree)
 
 
-def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Params) -> np.ndarray:
+def generate(policy: Any, record: PromptRecord, picture: Image.Image, params: Params) -> np.ndarray:
     """What the policy paints from the generator's seed 0."""
     recipe = params.policies.recipes["mine"]
-    given = ([picture], [[SIZE]]) if policy.edits else (None, ())
-    encoded = policy.encode([record.prompt], recipe.max_sequence_length, *given)
+    references = ([picture], [[SIZE]]) if policy.edits else (None, ())
+    encoded = policy.encode([record.prompt], recipe.max_sequence_length, *references)
 
     class Seed:
         generator_seed = 0
 
-    done = rollout(policy, encoded, [0], [Seed()], Sampling.for_policy(policy, SIZE, 3, recipe.guidance))  # type: ignore[list-item]
-    return np.asarray(policy.decode(done.latents, SIZE)[0], dtype=int)
+    trajectory = rollout(policy, encoded, [0], [Seed()], Sampling.for_policy(policy, SIZE, 3, recipe.guidance))  # type: ignore[list-item]
+    return np.asarray(policy.decode(trajectory.latents, SIZE)[0], dtype=int)
 
 
 @pytest.mark.thorough
@@ -91,8 +91,8 @@ def test_the_example_on_a_card_paints_as_the_policy(
         MODELS[family](tmp_path / "model")
     params = settings(repository, family, dtype, **changes)
     recipe = params.policies.recipes["mine"]
-    own = {"task": recipe.task, "reference_size": recipe.reference_size}
-    policy: Any = base.load(family, str(tmp_path / "model"), "cpu", dtype, **own)
+    options = {"task": recipe.task, "reference_size": recipe.reference_size}
+    policy: Any = base.load_policy(family, str(tmp_path / "model"), "cpu", dtype, **options)
     policy.add_adapter(PolicyLora(rank=4, alpha=8), 0)
     generator = torch.Generator().manual_seed(5)
     for parameter in policy.trainable().values():
@@ -108,13 +108,13 @@ def test_the_example_on_a_card_paints_as_the_policy(
     (tmp_path / PLACE / "samples/reference").mkdir(parents=True)
     picture.save(tmp_path / PLACE / "samples/reference/p1.png")
     split, context = PromptSplit([record], [record]), RunContext(final=Path(PLACE), benchmark="t2is")
-    card = model_card(recipe, policy, split, context, {"license": "apache-2.0"}, 1)
+    card = policy_model_card(recipe, policy, split, context, {"license": "apache-2.0"}, 1)
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
-    found = np.asarray(Image.open(tmp_path / "image.png").convert("RGB"), dtype=int)
-    assert found.std() > 1
-    difference = np.abs(found - painted(policy, record, picture, params))
+    assert completed.returncode == 0, f"{code}\n{completed.stderr[-3000:]}"
+    from_example = np.asarray(Image.open(tmp_path / "image.png").convert("RGB"), dtype=int)
+    assert from_example.std() > 1
+    difference = np.abs(from_example - generate(policy, record, picture, params))
     assert difference.max() <= (1 if dtype == "float32" else 40), "rounding of half precision alone"

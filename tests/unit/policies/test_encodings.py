@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from paco_core.policies import base
-from paco_core.policies.encodings import adapters_on, fingerprint
+from paco_core.policies.encodings import encoder_fingerprint, hash_active_adapters
 from tests.support.tiny import TEXT_LENGTH, tiny_flux
 
 
@@ -36,7 +36,7 @@ def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(model: Path, cache: Path | None = None, adapter: Path | None = None) -> Any:
-    policy: Any = base.load("flux", str(model), "cpu", "float32", cache=cache)
+    policy: Any = base.load_policy("flux", str(model), "cpu", "float32", cache=cache)
     if adapter is not None:  # not by load_adapter: whether text encoders are taken there is another question
         state, alphas, *_ = policy.pipeline.lora_state_dict(str(adapter), return_alphas=True)
         policy.pipeline.load_lora_into_text_encoder(
@@ -46,22 +46,22 @@ def load(model: Path, cache: Path | None = None, adapter: Path | None = None) ->
 
 
 def pooled(policy: Any) -> torch.Tensor:
-    return policy.encode(["a blue bear"], TEXT_LENGTH).rows[0]["pooled"]
+    return policy.encode(["a blue bear"], TEXT_LENGTH).rows[0]["pooled_prompt_embeds"]
 
 
 def test_scale_and_weights_of_an_adapter_count(model: Path, adapter: Path) -> None:
-    assert adapters_on([load(model).pipeline.text_encoder, None]) == ""
+    assert hash_active_adapters([load(model).pipeline.text_encoder, None]) == ""
     encoder = load(model, adapter=adapter).pipeline.text_encoder
-    known = {adapters_on([encoder])}
-    assert known != {""} and adapters_on([encoder]) in known
+    digests = {hash_active_adapters([encoder])}
+    assert digests != {""} and hash_active_adapters([encoder]) in digests
     layer = next(module for module in encoder.modules() if hasattr(module, "lora_A"))
     (name,) = layer.scaling
     layer.scaling[name] *= 0.5
-    known.add(adapters_on([encoder]))
+    digests.add(hash_active_adapters([encoder]))
     with torch.no_grad():
         layer.lora_A[name].weight[0, 0] += 1
-    known.add(adapters_on([encoder]))
-    assert len(known) == 3
+    digests.add(hash_active_adapters([encoder]))
+    assert len(digests) == 3
 
 
 def test_the_precision_of_products_counts(model: Path, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_weights_in_the_place_of_others_of_their_size_and_time_are_others(tmp_pa
     weights.parent.mkdir(parents=True)
     weights.write_bytes(b"one")
     os.utime(weights, (1, 1))
-    known = fingerprint(tmp_path / "model", "float32", "cpu")
+    fingerprint_before = encoder_fingerprint(tmp_path / "model", "float32", "cpu")
     weights.write_bytes(b"two")
     os.utime(weights, (1, 1))
-    assert fingerprint(tmp_path / "model", "float32", "cpu") != known
+    assert encoder_fingerprint(tmp_path / "model", "float32", "cpu") != fingerprint_before

@@ -46,8 +46,8 @@ def policy(family: Family, folder: Path) -> Any:
 def test_pictures_equal_those_of_the_pipeline(
     family: Family, policy: Any, monkeypatch: pytest.MonkeyPatch, size: Size, guidance: float
 ) -> None:
-    more = family.references_as_large(policy.pipeline, size, monkeypatch)
-    expected = family.by_pipeline(policy.pipeline, policy.noise(size, KEYS), size, guidance, **more)
+    options = family.references_as_large(policy.pipeline, size, monkeypatch)
+    expected = family.by_pipeline(policy.pipeline, policy.noise(size, KEYS), size, guidance, **options)
     assert expected.std() > 1
     assert np.abs(family.sample(policy, size, guidance) - expected).max() <= 1
 
@@ -59,13 +59,13 @@ def test_log_probability_before_an_update_is_the_rollouts(family: Family, policy
     family.train_a_little(policy)
     encoded = family.encode(policy, SIZE, guidance)
     sampling = Sampling.for_policy(policy, SIZE, 4, guidance, noise_steps=[1], noise_level=0.7)
-    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
+    noisy_step = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
     for rows in ([1, 0], [2], [1]):
-        part, step = kept.take(rows), sampling.steps[1]
+        part, step = noisy_step.take(rows), sampling.steps[1]
         v = policy.velocity(part.before, step.sigma, encoded.take(rows), guidance, SIZE)
         assert v.requires_grad and v.dtype == torch.float32
-        found = DYNAMICS["flow_sde"].log_prob(part.after, DYNAMICS["flow_sde"].transition(part.before, v, step))
-        assert (found - part.log_prob).abs().max() < 1e-5
+        log_prob = DYNAMICS["flow_sde"].log_prob(part.after, DYNAMICS["flow_sde"].transition(part.before, v, step))
+        assert (log_prob - part.log_prob).abs().max() < 1e-5
 
 
 @pytest.mark.slow
@@ -78,18 +78,18 @@ def test_adapter_loads_into_a_plain_pipeline(
     policy.add_adapter(LORA, 0)
     assert np.array_equal(family.sample(policy, SIZE), before)
     layers = {name.rsplit(".lora_", 1)[0] for name in policy.trainable()}
-    assert all(any(name.endswith(target) for name in layers) for target in policy.known.lora_targets)
+    assert all(any(name.endswith(target) for name in layers) for target in policy.family_spec.lora_targets)
     family.train_a_little(policy)
     trained = family.sample(policy, SIZE)
     assert np.abs(trained - before).max() > 3
     policy.save_adapter(tmp_path / "adapter")
     assert [path.suffix for path in (tmp_path / "adapter").iterdir()] == [".safetensors"]
-    plain = getattr(diffusers, policy.known.pipeline).from_pretrained(folder)
+    plain = getattr(diffusers, policy.family_spec.pipeline).from_pretrained(folder)
     plain.set_progress_bar_config(disable=True)
     plain.load_lora_weights(tmp_path / "adapter")
-    more = family.references_as_large(plain, SIZE, monkeypatch)
-    found = family.by_pipeline(plain, policy.noise(SIZE, KEYS), SIZE, GUIDANCE, **more)
-    assert np.abs(found - trained).max() <= 1
+    options = family.references_as_large(plain, SIZE, monkeypatch)
+    expected = family.by_pipeline(plain, policy.noise(SIZE, KEYS), SIZE, GUIDANCE, **options)
+    assert np.abs(expected - trained).max() <= 1
     other = family.load(folder, reference_size=policy.reference_size)
     other.start_from(str(tmp_path / "adapter"), LORA.alpha / LORA.rank)
     assert np.abs(family.sample(other, SIZE) - trained).max() <= 1
@@ -114,10 +114,10 @@ def test_gradient_checkpointing_changes_no_gradient(family: Family, policy: Any)
 
     def gradients() -> list[torch.Tensor]:
         policy.velocity(noise, 0.8, encoded.take(range(3)), GUIDANCE, SIZE).square().sum().backward()
-        found = [p.grad for p in policy.trainable().values() if p.grad is not None]  # the last texts lead nowhere
+        tensors = [p.grad for p in policy.trainable().values() if p.grad is not None]  # the last texts lead nowhere
         policy.transformer.zero_grad()
-        assert len(found) > 10
-        return found
+        assert len(tensors) > 10
+        return tensors
 
     plain = gradients()
     policy.transformer.train()  # diffusers checkpoints in training only
@@ -131,21 +131,23 @@ def test_what_was_encoded_once_is_not_encoded_again(
     family: Family, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = family.encode(family.load(folder, cache=tmp_path), SIZE)
-    again = family.load(folder, cache=tmp_path)
+    reloaded = family.load(folder, cache=tmp_path)
 
-    def refuse(*_args: object, **_more: object) -> None:
+    def fail(*_args: object, **_options: object) -> None:
         raise AssertionError("an encoder ran")
 
     for name in family.encoders:
-        monkeypatch.setattr(again.pipeline, name, refuse)
-    again.drop_encoders()
-    for row, before in zip(family.encode(again, SIZE).rows, first.rows, strict=True):
+        monkeypatch.setattr(reloaded.pipeline, name, fail)
+    reloaded.drop_encoders()
+    for row, before in zip(family.encode(reloaded, SIZE).rows, first.rows, strict=True):
         assert row.keys() == before.keys() and all(torch.equal(row[name], before[name]) for name in row)
-    rows = [first.rows[0], *(family.encode(again, SIZE, guidance).rows[0] for guidance in (GUIDANCE, 1.0))]
+    rows = [first.rows[0], *(family.encode(reloaded, SIZE, guidance).rows[0] for guidance in (GUIDANCE, 1.0))]
     by_default, guided, unguided = ({name.partition(" ")[0] for name in row} for row in rows)
-    assert guided == by_default and guided - unguided == ({"negative"} if again.known.true_guidance else set())
+    assert guided == by_default and guided - unguided == (
+        {"negative_prompt_embeds"} if reloaded.family_spec.true_guidance else set()
+    )
     with pytest.raises(RuntimeError, match="dropped"):
-        again.encode(["another one"], family.length, *family.reference_arguments(SIZE, 1))
+        reloaded.encode(["another one"], family.length, *family.reference_arguments(SIZE, 1))
 
 
 def test_another_pipeline_class_is_refused(family: Family, folder: Path, tmp_path: Path) -> None:
@@ -163,11 +165,11 @@ def test_every_family_is_here() -> None:
 def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(family: Family, policy: Any) -> None:
     """The losses dpo and sft learn from it; references keep their proportions, which are a square's here."""
     size = (64, 64)
-    latents = policy.encode_pictures(references(), size)
+    latents = policy.encode_images(references(), size)
     assert latents.shape == policy.noise(size, KEYS).shape and latents.dtype == torch.float32
     if family.edits:
         rows = family.encode(policy, size).rows
-        assert torch.equal(latents, torch.stack([row["reference 64x64"].float() for row in rows]))
+        assert torch.equal(latents, torch.stack([row["image_latents 64x64"].float() for row in rows]))
 
 
 @pytest.mark.slow
@@ -182,17 +184,17 @@ def test_a_rollout_leaves_nothing_that_a_trained_pass_cannot_use(family: Family,
     policy.device = "meta"
     encoded = Encoded(encoded.rows, policy.device)
     sampling = Sampling.for_policy(policy, SIZE, 3, GUIDANCE, noise_steps=[1], noise_level=0.7)
-    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
-    velocity = policy.velocity(kept.before, sampling.steps[1].sigma, encoded.take([0, 1, 2]), GUIDANCE, SIZE)
-    transition = DYNAMICS["flow_sde"].transition(kept.before, velocity, sampling.steps[1])
-    DYNAMICS["flow_sde"].log_prob(kept.after, transition).sum().backward()
+    noisy_step = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).noisy_steps[0]
+    velocity = policy.velocity(noisy_step.before, sampling.steps[1].sigma, encoded.take([0, 1, 2]), GUIDANCE, SIZE)
+    transition = DYNAMICS["flow_sde"].transition(noisy_step.before, velocity, sampling.steps[1])
+    DYNAMICS["flow_sde"].log_prob(noisy_step.after, transition).sum().backward()
     assert any(parameter.grad is not None for parameter in policy.trainable().values())
 
 
 @pytest.mark.slow
 def test_memory_of_the_text_encoders_goes_back_to_the_gpu(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch would keep it for tensors to come: 10 GB of FLUX, 17 GB of Qwen-Image-Edit."""
-    encoders = [weakref.ref(getattr(policy.pipeline, part)) for part in policy.known.text_encoders]
+    encoders = [weakref.ref(getattr(policy.pipeline, part)) for part in policy.family_spec.text_encoders]
     left = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: left.append([encoder() for encoder in encoders]))
     policy.device = "cuda"

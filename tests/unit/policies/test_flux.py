@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def policy(folder: Path) -> FluxPolicy:
-    loaded = base.load("flux", str(folder), "cpu", "float32")
+    loaded = base.load_policy("flux", str(folder), "cpu", "float32")
     assert isinstance(loaded, FluxPolicy)
     return loaded
 
@@ -45,19 +45,19 @@ def train_a_little(policy: FluxPolicy) -> None:
 
 def sample(policy: FluxPolicy, size: tuple[int, int]) -> np.ndarray:
     encoded = policy.encode(PROMPTS, TEXT_LENGTH)
-    done = rollout(policy, encoded, range(3), KEYS, Sampling.for_policy(policy, size, 4, 3.5))
-    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
+    trajectory = rollout(policy, encoded, range(3), KEYS, Sampling.for_policy(policy, size, 4, 3.5))
+    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(trajectory.latents, size)])
 
 
 def test_a_picture_is_encoded_by_the_inverse_of_decoding(repository: Path) -> None:
-    policy = base.load("flux", str(repository / "data/zoo/flux"), "cpu", "float32")
+    policy = base.load_policy("flux", str(repository / "data/zoo/flux"), "cpu", "float32")
     squares = np.kron([[40, 200], [220, 90]], np.ones((32, 32))).astype(np.uint8)
     picture = Image.fromarray(np.stack([squares, squares.T, squares], axis=-1))
-    latents = policy.encode_pictures([picture, picture.rotate(90)], (64, 64))
+    latents = policy.encode_images([picture, picture.rotate(90)], (64, 64))
     assert latents.shape == policy.noise((64, 64), KEYS[:2]).shape and latents.dtype == torch.float32
-    again = np.asarray(policy.decode(latents, (64, 64))[0], dtype=int)
-    assert np.abs(again - np.asarray(picture, dtype=int)).mean() < 20
-    assert torch.equal(latents[1:], policy.encode_pictures([picture.rotate(90)], (64, 64)))
+    decoded = np.asarray(policy.decode(latents, (64, 64))[0], dtype=int)
+    assert np.abs(decoded - np.asarray(picture, dtype=int)).mean() < 20
+    assert torch.equal(latents[1:], policy.encode_images([picture.rotate(90)], (64, 64)))
 
 
 def test_mixed_trains_as_float32_does_and_paints_nearly_the_same(
@@ -66,13 +66,17 @@ def test_mixed_trains_as_float32_does_and_paints_nearly_the_same(
     monkeypatch.setattr(precision, "computes_bfloat16", lambda _device: True)
     mixed = FluxPolicy.load(str(folder), "cpu", "mixed")
     assert {p.dtype for p in mixed.transformer.parameters()} == {torch.float32}
-    painted, exact = sample(mixed, (32, 32)), sample(policy, (32, 32))
-    assert 0 < np.abs(painted - exact).mean() < 2, "levels of 255; random weights amplify what trained ones do not"
-    kept = []
-    for each in (policy, mixed):
-        sampling = Sampling.for_policy(each, (32, 32), 4, 3.5, noise_steps=[0], noise_level=0.7)
-        kept.append(rollout(each, each.encode(PROMPTS, TEXT_LENGTH), range(3), KEYS, sampling).noisy_steps[0])
-    assert torch.equal(kept[0].log_prob, kept[1].log_prob) and torch.equal(kept[0].after, kept[1].after)
+    mixed_sample, exact = sample(mixed, (32, 32)), sample(policy, (32, 32))
+    assert 0 < np.abs(mixed_sample - exact).mean() < 2, "levels of 255; random weights amplify what trained ones do not"
+    noisy_steps = []
+    for evaluated in (policy, mixed):
+        sampling = Sampling.for_policy(evaluated, (32, 32), 4, 3.5, noise_steps=[0], noise_level=0.7)
+        noisy_steps.append(
+            rollout(evaluated, evaluated.encode(PROMPTS, TEXT_LENGTH), range(3), KEYS, sampling).noisy_steps[0]
+        )
+    assert torch.equal(noisy_steps[0].log_prob, noisy_steps[1].log_prob) and torch.equal(
+        noisy_steps[0].after, noisy_steps[1].after
+    )
 
 
 def test_images_of_nan_are_an_error(policy: FluxPolicy) -> None:
@@ -87,9 +91,9 @@ def test_schedule_shifts_with_resolution(policy: FluxPolicy) -> None:
     for side, mu in ((64, 0.5), (192, 1.15), (128, 0.5 + 0.65 * (64 - 16) / 128)):
         plain = np.linspace(1.0, 0.25, 4)
         expected = np.exp(mu) / (np.exp(mu) + 1 / plain - 1)
-        found = policy.sigmas((side, side), 4)
-        assert found.dtype == torch.float32 and found[-1] == 0
-        assert found[:-1].numpy() == pytest.approx(expected, rel=1e-5)
+        sigmas = policy.sigmas((side, side), 4)
+        assert sigmas.dtype == torch.float32 and sigmas[-1] == 0
+        assert sigmas[:-1].numpy() == pytest.approx(expected, rel=1e-5)
 
 
 def test_other_adapters_predict_for_the_length_of_a_block(policy: FluxPolicy) -> None:
@@ -110,8 +114,8 @@ def test_other_adapters_predict_for_the_length_of_a_block(policy: FluxPolicy) ->
     with policy.using(None):
         assert np.array_equal(sample(policy, size), bare)
     assert np.array_equal(sample(policy, size), now)
-    found = policy.trainable()
-    assert list(found) == list(trainable) and all(found[name] is trainable[name] for name in found)
+    parameters = policy.trainable()
+    assert list(parameters) == list(trainable) and all(parameters[name] is trainable[name] for name in parameters)
 
 
 def test_the_seed_of_an_adapter_decides(folder: Path) -> None:
@@ -125,11 +129,11 @@ def test_the_seed_of_an_adapter_decides(folder: Path) -> None:
 
 def test_what_cannot_be_loaded_or_painted_is_refused(policy: FluxPolicy, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nothing"):
-        base.load("flux", str(tmp_path / "nothing"), "cpu", "float32")
+        base.load_policy("flux", str(tmp_path / "nothing"), "cpu", "float32")
     with pytest.raises(DataError, match="'fluxx'"):
-        base.load("fluxx", str(folder), "cpu", "float32")
+        base.load_policy("fluxx", str(folder), "cpu", "float32")
     with pytest.raises(DataError, match="64 x 96"):
-        policy.check_size((70, 100))
+        policy.validate_size((70, 100))
     with pytest.raises(DataError, match=r"'to_qq'.*attn\.to_q"):
         policy.add_adapter(LoraParams(rank=2, alpha=2, targets=["to_q", "to_qq"]), 0)
 
@@ -137,13 +141,13 @@ def test_what_cannot_be_loaded_or_painted_is_refused(policy: FluxPolicy, folder:
 def test_prompts_that_were_cut_are_named_with_what_is_lost(policy: FluxPolicy) -> None:
     long = " ".join(["a red cat"] * 40)
     policy.encode([long, "a frog"], TEXT_LENGTH)
-    assert list(policy.cut) == [long]
-    cut, tokenizer = policy.cut[long], policy.pipeline.tokenizer_2
-    kept = long.removesuffix(cut.lost)
-    assert kept != long and len(tokenizer(kept.strip()).input_ids) == TEXT_LENGTH, "the closing token stays"
+    assert list(policy.truncations) == [long]
+    cut, tokenizer = policy.truncations[long], policy.pipeline.tokenizer_2
+    read_text = long.removesuffix(cut.lost)
+    assert read_text != long and len(tokenizer(read_text.strip()).input_ids) == TEXT_LENGTH, "the closing token stays"
     assert cut.tokens == len(tokenizer(long).input_ids) and cut.window == TEXT_LENGTH
     policy.encode([long], 512)
-    assert not policy.cut, "a longer window reads it all"
+    assert not policy.truncations, "a longer window reads it all"
 
 
 def test_half_precision_keeps_adapter_and_schedule_in_fp32(folder: Path) -> None:
@@ -169,8 +173,8 @@ def test_an_adapter_is_measured_as_it_was_trained(folder: Path, tmp_path: Path) 
         getattr(other, enter)(str(tmp_path / "adapter"))
         assert {tensor.dtype for tensor in other.adapter("default").values()} == {torch.float32}
         with torch.no_grad():
-            expected, found = (p.velocity(noise, 0.9, encoded, 3.5, (32, 32)) for p in (trained, other))
-        assert torch.equal(expected, found), enter
+            expected, actual = (p.velocity(noise, 0.9, encoded, 3.5, (32, 32)) for p in (trained, other))
+        assert torch.equal(expected, actual), enter
 
 
 def test_untrained_steps_multiply_by_the_adapter_in_bfloat16_on_a_gpu(folder: Path) -> None:
@@ -179,10 +183,10 @@ def test_untrained_steps_multiply_by_the_adapter_in_bfloat16_on_a_gpu(folder: Pa
     train_a_little(policy)
     weights = list(policy.trainable().values())
     exact = [weight.detach().clone() for weight in weights]
-    with policy.painting():
+    with policy.inference_precision():
         assert {weight.dtype for weight in weights} == {torch.float32}, "a processor computes as before"
     policy.device = "cuda"
-    with pytest.raises(RuntimeError, match="ended"), policy.painting():
+    with pytest.raises(RuntimeError, match="ended"), policy.inference_precision():
         assert {weight.dtype for weight in weights} == {torch.bfloat16}
         raise RuntimeError("ended")
     assert all(torch.equal(before, weight) for before, weight in zip(exact, weights, strict=True))

@@ -16,9 +16,9 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Size
-from paco_core.policies.cuts import of_records
-from paco_core.policies.families import family_of, refuse_other_pipeline
-from paco_core.policies.pipeline_cuts import cut_prompts
+from paco_core.policies.families import family_of, validate_pipeline_folder
+from paco_core.policies.pipeline_truncation import find_truncated_prompts
+from paco_core.policies.truncation import truncations_by_id
 from tests.support.dataset_world import records
 from tests.support.tiny_pipelines import flux2_klein
 
@@ -32,7 +32,7 @@ def pictures(count: int = 3) -> list[Image.Image]:
     rng = np.random.default_rng(4)
     small = [Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8)) for _ in range(count)]
     shapes = [(70, 64), (96, 70), (80, 120)][:count]
-    return [one.resize(shape, Image.Resampling.NEAREST) for one, shape in zip(small, shapes, strict=True)]
+    return [image.resize(shape, Image.Resampling.NEAREST) for image, shape in zip(small, shapes, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +49,20 @@ def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return flux2_klein(tmp_path_factory.mktemp("distilled") / "model", distilled=True)
 
 
-def load(folder: Path, references: int = 1, reference_size: int | None = 1024, **more: Any) -> Any:
+def load(folder: Path, references: int = 1, reference_size: int | None = 1024, **options: Any) -> Any:
     task = "edits" if references else None
-    return base.load("flux2_klein", str(folder), "cpu", "float32", task=task, reference_size=reference_size, **more)
+    return base.load_policy(
+        "flux2_klein", str(folder), "cpu", "float32", task=task, reference_size=reference_size, **options
+    )
 
 
 def sample(
-    policy: Any, given: list[list[Image.Image]] | None, size: Size = SIZE, steps: int = 3, guidance: float = 4.0
+    policy: Any, references: list[list[Image.Image]] | None, size: Size = SIZE, steps: int = 3, guidance: float = 4.0
 ) -> np.ndarray:
-    rows = range(len(given or PROMPTS))
-    encoded = policy.encode(PROMPTS[: len(rows)], LENGTH, given, [[size]] * len(rows), guidance=guidance)
-    done = rollout(policy, encoded, rows, KEYS[: len(rows)], Sampling.for_policy(policy, size, steps, guidance))
-    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
+    rows = range(len(references or PROMPTS))
+    encoded = policy.encode(PROMPTS[: len(rows)], LENGTH, references, [[size]] * len(rows), guidance=guidance)
+    trajectory = rollout(policy, encoded, rows, KEYS[: len(rows)], Sampling.for_policy(policy, size, steps, guidance))
+    return np.stack([np.asarray(image, dtype=int) for image in policy.decode(trajectory.latents, size)])
 
 
 def by_pipeline(
@@ -68,11 +70,11 @@ def by_pipeline(
     steps: int = 3, guidance: float = 4.0,
 ) -> np.ndarray:  # fmt: skip
     maps = noise[row : row + 1].transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
-    found = pipeline(
+    output = pipeline(
         prompt=PROMPTS[row], image=image, height=size[0], width=size[1], num_inference_steps=steps,
         guidance_scale=guidance, max_sequence_length=LENGTH, latents=maps,
     )  # fmt: skip
-    return np.asarray(found.images[0], dtype=int)
+    return np.asarray(output.images[0], dtype=int)
 
 
 @pytest.mark.slow
@@ -80,17 +82,17 @@ def by_pipeline(
 @pytest.mark.parametrize("references", [0, 1, 2, 3])
 def test_pictures_equal_those_of_the_pipeline(folder: Path, distilled: Path, references: int, variant: str) -> None:
     policy = load(folder if variant == "base" else distilled, references)
-    given = pictures()[:references] or None
-    found = {}
+    images = pictures()[:references] or None
+    samples = {}
     for size in ((32, 32), (64, 48)):
         for steps in (3, 5):
             for guidance in (1.0, 4.0):
-                mine = sample(policy, given and [given], size, steps, guidance)[0]
+                mine = sample(policy, images and [images], size, steps, guidance)[0]
                 noise = policy.noise(size, KEYS)
-                expected = by_pipeline(policy.pipeline, noise, given, 0, size, steps, guidance)
+                expected = by_pipeline(policy.pipeline, noise, images, 0, size, steps, guidance)
                 assert np.abs(mine - expected).max() <= 1 and expected.std() > 10
-                found[size, steps, guidance] = mine
-    moved = np.abs(found[SIZE, 3, 1.0] - found[SIZE, 3, 4.0]).max()
+                samples[size, steps, guidance] = mine
+    moved = np.abs(samples[SIZE, 3, 1.0] - samples[SIZE, 3, 4.0]).max()
     assert moved > 3 if variant == "base" else moved == 0, "distilled weights ignore guidance"
 
 
@@ -99,19 +101,21 @@ def test_a_batch_of_prompts_with_other_references_is_each_prompt_alone(folder: P
     """One, two and one pictures of two shapes: two of the rows have equally many tokens in other shapes."""
     policy, (first, second, _) = load(folder), pictures()
     wide, high = first.resize((96, 64)), first.resize((64, 96))
-    for given in ([[first], [first, second], [second]], [[wide], [high], [wide]], [[high]] * 3):
-        together, noise = sample(policy, given), policy.noise(SIZE, KEYS)
-        for row, own in enumerate(given):
-            assert np.abs(together[row] - by_pipeline(policy.pipeline, noise, own, row)).max() <= 1
+    for references in ([[first], [first, second], [second]], [[wide], [high], [wide]], [[high]] * 3):
+        together, noise = sample(policy, references), policy.noise(SIZE, KEYS)
+        for row, of_row in enumerate(references):
+            assert np.abs(together[row] - by_pipeline(policy.pipeline, noise, of_row, row)).max() <= 1
 
 
 def test_a_reference_keeps_its_own_proportions(folder: Path) -> None:
     """At most as many pixels as the picture has, or as ``reference_size`` says; never more than the pipeline takes."""
     large = pictures()[2].resize((160, 240))
     rows = load(folder, reference_size=None).encode(PROMPTS[:1], LENGTH, [large], [[(96, 96), (128, 96)]]).rows[0]
-    assert rows["reference 96x96 shapes"].tolist() == [[7, 4]], "117 x 78 pixels, cropped to tokens"
+    assert rows["image_latents 96x96 shapes"].tolist() == [[7, 4]], "117 x 78 pixels, cropped to tokens"
     rows = load(folder, reference_size=None).encode(PROMPTS[:1], LENGTH, [large], [[(32, 32)]]).rows[0]
-    assert rows["reference 32x32 shapes"].tolist() == [[6, 4]], "sides of 64 pixels at least, which the pipeline takes"
+    assert rows["image_latents 32x32 shapes"].tolist() == [[6, 4]], (
+        "sides of 64 pixels at least, which the pipeline takes"
+    )
 
 
 @pytest.mark.slow
@@ -142,23 +146,23 @@ def test_a_long_prompt_is_noted_as_the_pipeline_cuts_it(folder: Path) -> None:
     """The template's tokens count: by the tokenizer's own count nothing is cut."""
     policy, (first, second) = load(folder, 0), records(2)
     window = len(policy.pipeline.tokenizer(PROMPTS[0]).input_ids) + 2
-    given = [first.model_copy(update={"prompt": PROMPTS[0]}), second.model_copy(update={"prompt": "a"})]
-    policy.encode([record.prompt for record in given], window)
-    found = cut_prompts(folder, given, window)
-    assert list(found) == [first.idx] and found == of_records(policy.cut, given)
-    (cut,) = policy.cut.values()
+    test_records = [first.model_copy(update={"prompt": PROMPTS[0]}), second.model_copy(update={"prompt": "a"})]
+    policy.encode([record.prompt for record in test_records], window)
+    truncations = find_truncated_prompts(folder, test_records, window)
+    assert list(truncations) == [first.idx] and truncations == truncations_by_id(policy.truncations, test_records)
+    (cut,) = policy.truncations.values()
     assert cut.lost and PROMPTS[0].endswith(cut.lost) and cut.window == window
 
 
 def test_references_that_the_family_does_not_take(folder: Path) -> None:
     editor, first = load(folder), pictures(1)[0]
     for references, message in (
-        *(([first] * count, f"1 to 4 .*with {count}") for count in (0, 5)),
+        *(([first] * count, f"1 to 4 .*has {count}") for count in (0, 5)),
         ([first.resize((63, 64))], "too small"), ([first.resize((900, 64))], "ratio"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=message):
             editor.encode(PROMPTS[:1], LENGTH, [references], [[SIZE]])
-    with pytest.raises(DataError, match="3 prompts came with 1"):
+    with pytest.raises(DataError, match="3 prompts and 1"):
         editor.encode(PROMPTS, LENGTH, [first], [[SIZE]] * 3)
     with pytest.raises(DataError, match="flux2_klein"):
         load(folder, 0).encode(PROMPTS[:1], LENGTH, [first], [[SIZE]])
@@ -198,6 +202,6 @@ def test_a_folder_of_another_size_or_variant_is_refused(
         file.unlink()
         file.write_text(text)
     with pytest.raises(DataError, match=message):
-        refuse_other_pipeline(tmp_path, "model", "flux2_klein")
+        validate_pipeline_folder(tmp_path, "model", "flux2_klein")
     with pytest.raises(DataError, match=message):
         load(tmp_path / "model")

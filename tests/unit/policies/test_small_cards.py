@@ -20,7 +20,7 @@ from tests.support.tiny import tiny_flux
 
 def test_a_transformer_comes_to_a_gpu_when_the_text_encoders_are_gone(tmp_path: Path) -> None:
     """``meta`` stands for the GPU."""
-    policy: Any = base.load("flux", str(tiny_flux(tmp_path / "flux")), "meta", "bfloat16")
+    policy: Any = base.load_policy("flux", str(tiny_flux(tmp_path / "flux")), "meta", "bfloat16")
     assert policy.pipeline.text_encoder_2.device.type == "meta" and policy.pipeline.transformer is None
     policy.drop_encoders()
     assert policy.pipeline.transformer is None
@@ -40,17 +40,20 @@ def test_fewer_bits_are_for_a_gpu_and_of_qlora(repository: Path, monkeypatch: py
     monkeypatch.setattr(quantised, "find_spec", lambda _name: None)
     for name, library in (("nf4", "bitsandbytes"), ("fp8", "torchao")):
         with pytest.raises(DataError, match=library):
-            quantised.quantization(name, "cuda")
+            quantised.transformer_quantization(name, "cuda")
     monkeypatch.setattr(quantised, "find_spec", lambda _name: object())
     monkeypatch.setattr("diffusers.BitsAndBytesConfig", dict)
     options = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
     expected = {"quantization_config": options, "device_map": {"": "cuda:3"}}
-    assert quantised.quantization("nf4", "cuda:3") == expected and quantised.quantization(None, "cuda:3") == {}
+    assert (
+        quantised.transformer_quantization("nf4", "cuda:3") == expected
+        and quantised.transformer_quantization(None, "cuda:3") == {}
+    )
 
 
 def test_an_adapter_fits_layers_whose_weights_are_packed(tmp_path: Path) -> None:
     """Four bits lie two in a byte, in one column."""
-    trained, other = (base.load("flux", str(tiny_flux(tmp_path / name)), "cpu", "float32") for name in "ab")
+    trained, other = (base.load_policy("flux", str(tiny_flux(tmp_path / name)), "cpu", "float32") for name in "ab")
     trained.add_adapter(PolicyLora(rank=2, alpha=4), 0)
     trained.save_adapter(tmp_path / "adapter")
     layer = other.transformer.transformer_blocks[0].attn.to_q  # type: ignore[attr-defined]
@@ -60,11 +63,11 @@ def test_an_adapter_fits_layers_whose_weights_are_packed(tmp_path: Path) -> None
 
 
 def test_fewer_bits_of_the_judge_are_needed_for_klein_on_24_gb(repository: Path) -> None:
-    four, eight, whole = (
+    four, eight, full = (
         changed(profiles.read(repository, "klein"), {"serving.quantization": bits})
         for bits in ("bitsandbytes", "fp8", None)
     )
-    servers = [server_gb(params, repository) for params in (four, eight, whole)]
+    servers = [server_gb(params, repository) for params in (four, eight, full)]
     assert servers == pytest.approx([9.2, 12.1, 18.6], abs=0.1)
-    fits = [str(plan(params, "flux_t2is", repository)) for params in (four, whole)]
+    fits = [str(plan(params, "flux_t2is", repository)) for params in (four, full)]
     assert "24 GB yes" in fits[0] and "24 GB with the server on another one, 48 GB yes" in fits[1]

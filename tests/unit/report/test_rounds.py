@@ -13,8 +13,8 @@ import pytest
 from paco_core.benchmarks.statistics import estimate
 from paco_core.benchmarks.tables import read_tables, write_tables
 from paco_core.io.files import DataError
-from paco_core.painting.painted import AFTER, BEFORE
 from paco_core.report import rounds
+from paco_core.sampling.generated_image import AFTER, BEFORE
 
 T2IS = SimpleNamespace(seeds=(0,), steps=4, bootstrap=200, seed=0)
 TRAINING = {

@@ -13,7 +13,7 @@ from paco_core.adapters.reader import CONFIG, WEIGHTS
 from paco_core.config.params import LoraParams
 from paco_core.io.files import DataError
 from paco_core.reward_model import lora
-from paco_core.reward_model.merging import merge
+from paco_core.reward_model.merging import merge_adapter
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.yes_probability import PairQuery
 from tests.support import loras, reward_tiny, tiny_vlm
@@ -40,15 +40,15 @@ def published(base: Path, folder: Path, ranks: dict[str, int] | None = None, **s
     written = {f"base_model.model.{older(key)}": tensor for key, tensor in tensors.items()}
     loras.write(folder, loras.peft(written, ""), WEIGHTS)
     targets = r"model\.layers\.\d+\.(self_attn|mlp)\.(q_proj|up_proj)"
-    given = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets, "bias": "none", **settings}
-    (folder / CONFIG).write_text(json.dumps(given))
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets, "bias": "none", **settings}
+    (folder / CONFIG).write_text(json.dumps(config))
     return tensors
 
 
 def added(base: Path, folder: Path) -> dict[str, torch.Tensor]:
     model = Network.load(base).model
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    merged = lora.load(model, folder).merge_and_unload().state_dict()
+    merged = lora.load_lora(model, folder).merge_and_unload().state_dict()
     assert merged.keys() == before.keys()
     return {name: merged[name] - before[name] for name in before if not torch.equal(merged[name], before[name])}
 
@@ -58,10 +58,10 @@ def by_hand(tensors: loras.Tensors, scale: Any) -> dict[str, torch.Tensor]:
     return {f"{name}.weight": tensors[f"{name}.B"] @ tensors[f"{name}.A"] * scale(name) for name in layers}
 
 
-def agree(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def agree(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
     for name, delta in expected.items():
-        assert torch.allclose(found[name], delta, atol=1e-5), name
+        assert torch.allclose(actual[name], delta, atol=1e-5), name
 
 
 def test_patterns_in_layers_that_were_renamed_and_stabilised_scales_are_applied(base: Path, tmp_path: Path) -> None:
@@ -90,15 +90,15 @@ def test_what_is_not_taken_into_account_is_named_before_anything_is_merged(
     published(base, tmp_path / "adapter", **settings)
     queries = [PairQuery(*reward_tiny.pairs(1)[0].images, "Are they consistent?")]
     with pytest.raises(DataError, match=says):
-        merge(base, tmp_path / "adapter", tmp_path / "merged", queries)
+        merge_adapter(base, tmp_path / "adapter", tmp_path / "merged", queries)
     assert not (tmp_path / "merged").exists()
 
 
 def test_every_trained_tensor_is_saved_or_it_is_an_error(base: Path, tmp_path: Path) -> None:
     model = Network.load(base).model
-    wrapped = lora.attach(model, LoraParams(rank=2, alpha=4, targets=["q_proj"]), "base", 0)
-    lora.save(wrapped, tmp_path / "adapter", lora.base_digest(model))
+    wrapped = lora.attach_lora(model, LoraParams(rank=2, alpha=4, targets=["q_proj"]), "base", 0)
+    lora.save_lora(wrapped, tmp_path / "adapter", lora.base_digest(model))
     agree(added(base, tmp_path / "adapter"), {})  # B is zero
     model.lm_head.weight.requires_grad_(True)
     with pytest.raises(RuntimeError, match="tensors were saved of"):
-        lora.save(wrapped, tmp_path / "other", lora.base_digest(model))
+        lora.save_lora(wrapped, tmp_path / "other", lora.base_digest(model))

@@ -13,7 +13,7 @@ from PIL import Image
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.instructions import render
-from paco_core.reward_model.items import tokenise
+from paco_core.reward_model.items import tokenize_examples
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 from tests.support import tiny_vlm
@@ -45,24 +45,27 @@ def questions(count: int, longest: int) -> list[PairQuery]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_score_does_not_depend_on_its_neighbours(repository: Path, folder: Path, dtype: str, threads: int) -> None:
     """The model of random weights with questions of up to 300 tokens, and the embedded world's own base."""
-    known = torch.get_num_threads()
+    threads_before = torch.get_num_threads()
     try:
         for model, longest in ((folder, 200), (repository / "data/zoo/qwen2_5_vl", 14)):
             scorer = Scorer(model, dtype=dtype, threads=threads, min_pixels=784, max_pixels=20_000)
-            asked, order = questions(24, longest), Random(1)
-            alone = []
-            for query in asked:
+            queries, order = questions(24, longest), Random(1)
+            single_logits = []
+            for query in queries:
                 scorer.network.features.clear()
-                alone.append(scorer.first_logits([query])[0])
+                single_logits.append(scorer.first_logits([query])[0])
             for size in (2, 3, 7, 24):
-                numbers = order.sample(range(len(asked)), len(asked))
+                numbers = order.sample(range(len(queries)), len(queries))
                 scorer.network.features.clear()
                 for start in range(0, len(numbers), size):
                     part = numbers[start : start + size]
-                    found = scorer.first_logits([asked[number] for number in part])
-                    assert all(torch.equal(one, alone[number]) for one, number in zip(found, part, strict=True))
+                    batch_logits = scorer.first_logits([queries[number] for number in part])
+                    assert all(
+                        torch.equal(row_logits, single_logits[number])
+                        for row_logits, number in zip(batch_logits, part, strict=True)
+                    )
     finally:
-        torch.set_num_threads(known)
+        torch.set_num_threads(threads_before)
 
 
 def test_where_batches_leave_a_trace_each_question_is_computed_alone(
@@ -74,45 +77,45 @@ def test_where_batches_leave_a_trace_each_question_is_computed_alone(
     rows: list[int] = []
     pictures: list[int] = []
 
-    def noting(given: list) -> torch.Tensor:  # type: ignore[type-arg]
-        rows.append(len(given))
-        return whole_logits(given) + 1e-6 * (len(given) > 1)
+    def noting(images: list) -> torch.Tensor:  # type: ignore[type-arg]
+        rows.append(len(images))
+        return whole_logits(images) + 1e-6 * (len(images) > 1)
 
     monkeypatch.setattr(network, "first_logits", noting)
-    monkeypatch.setattr(network, "_encode", lambda given: (pictures.append(len(given)), whole_encode(given))[1])
+    monkeypatch.setattr(network, "_encode", lambda images: (pictures.append(len(images)), whole_encode(images))[1])
     with caplog.at_level(logging.WARNING, "paco.reward"):
         assert not scorer._together
     rows.clear()
     pictures.clear()
-    asked = questions(6, 3)
-    assert [score.value for score in scorer.score(asked)] == [scorer.score([query])[0].value for query in asked]
+    queries = questions(6, 3)
+    assert [score.value for score in scorer.score(queries)] == [scorer.score([query])[0].value for query in queries]
     assert set(rows) == set(pictures) == {1}
     assert caplog.text.count("computed on its own") == 1
 
 
 def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:
     scorer = Scorer(folder)
-    good, *_ = asked = questions(3, 5)
+    good, *_ = queries = questions(3, 5)
     long = PairQuery(good.first, good.second, render("theme", theme="red " * 2100))
     narrow = PairQuery(Image.new("RGB", (1, 300)), good.second, good.instruction)
     mark = PairQuery(good.first, good.second, "Same <|image_pad|>?")
-    done: list[int] = []
-    scores = scorer.score([asked[0], long, asked[1], narrow, mark, asked[2]], on_batch=done.append)
-    assert [score.failed for score in scores] == [False, True, False, True, True, False] and sum(done) == 6
+    batch_sizes: list[int] = []
+    scores = scorer.score([queries[0], long, queries[1], narrow, mark, queries[2]], on_batch=batch_sizes.append)
+    assert [score.failed for score in scores] == [False, True, False, True, True, False] and sum(batch_sizes) == 6
     assert "2048" in str(scores[1].cause) and "200" in str(scores[3].cause) and "<|image_pad|>" in str(scores[4].cause)
-    assert [scores[n].value for n in (0, 2, 5)] == [score.value for score in scorer.score(asked)]
+    assert [scores[n].value for n in (0, 2, 5)] == [score.value for score in scorer.score(queries)]
     with pytest.raises(DataError, match="2048"):
         scorer.first_logits([good, long])
     network, answer = scorer.network, "Yes. " + "The style is the same. " * 400
     with pytest.raises(DataError, match="pair p7.*2048"):
-        tokenise(network, [Example("p7", (good.first, good.second), good.instruction, answer)])
+        tokenize_examples(network, [Example("p7", (good.first, good.second), good.instruction, answer)])
 
 
 @pytest.mark.slow
 def test_the_window_ends_where_question_and_answer_fill_it(folder: Path) -> None:
     query = questions(1, 30)[0]
     length = len(Scorer(folder).network.question(query).ids)
-    assert Scorer(folder, window=length + 1).fault(query) is None
-    assert Scorer(folder, window=length).fault(query) is not None
-    assert Scorer(folder, window=length + 1).fault(query, answer=2) is not None
+    assert Scorer(folder, window=length + 1).validation_error(query) is None
+    assert Scorer(folder, window=length).validation_error(query) is not None
+    assert Scorer(folder, window=length + 1).validation_error(query, answer=2) is not None
     assert Scorer(folder, window=10**6).network.window == 2048

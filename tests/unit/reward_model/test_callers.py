@@ -1,4 +1,4 @@
-"""Who asks the reward model asks the same tokens: training, RL, serving, benchmarks, the command line."""
+"""Callers of the reward model build equal tokens: training, RL, serving, benchmarks, the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paco_core.benchmarks import edit_rankings, rankings
 from paco_core.data.records.records import PromptRecord
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.instructions import question, render
-from paco_core.reward_model.items import tokenise
+from paco_core.reward_model.items import tokenize_examples
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.rewards.base import RewardBatch
@@ -68,14 +68,14 @@ def by_serving(scorer: Scorer) -> None:
         client.score([PairQuery(FIRST, SECOND, render("theme", theme=THEME))])
 
 
-class Both:
+class TwoPanels:
     def panel(self, ref: str) -> Image.Image:
         return FIRST if ref == "first" else SECOND
 
 
 def by_ranking(template: str) -> Caller:
     instance = rankings.HeldOutRanking("i", "p", THEME, "first", ("second",) * 2, (0, 1), (math.nan,) * 2)
-    return lambda scorer: rankings.score_rankings("x", scorer, [instance], Both(), template=template)
+    return lambda scorer: rankings.score_rankings("x", scorer, [instance], TwoPanels(), template=template)
 
 
 def by_edits(dimension: str) -> Caller:
@@ -98,26 +98,26 @@ CALLERS: list[tuple[str, Caller, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("ask", "instruction"), [c[1:] for c in CALLERS], ids=[c[0] for c in CALLERS])
+@pytest.mark.parametrize(("caller", "instruction"), [c[1:] for c in CALLERS], ids=[c[0] for c in CALLERS])
 def test_every_caller_asks_the_librarys_tokens(
-    scorer: Scorer, monkeypatch: pytest.MonkeyPatch, ask: Caller, instruction: str
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch, caller: Caller, instruction: str
 ) -> None:
-    asked: list[list[int]] = []
+    token_ids: list[list[int]] = []
     logits = scorer.network.first_logits
 
     def noting(rows: Sequence[object]) -> torch.Tensor:
-        asked.extend(row.prompt.ids.tolist() for row in rows)  # type: ignore[attr-defined]
+        token_ids.extend(row.prompt.ids.tolist() for row in rows)  # type: ignore[attr-defined]
         return logits(rows)  # type: ignore[arg-type]
 
     monkeypatch.setattr(scorer.network, "first_logits", noting)
-    ask(scorer)
-    assert len(asked) == 1
-    assert asked[0] == library_ids(scorer, instruction)
+    caller(scorer)
+    assert len(token_ids) == 1
+    assert token_ids[0] == library_ids(scorer, instruction)
 
 
 def test_training_asks_the_same_tokens(scorer: Scorer) -> None:
     instruction = render("theme", theme=THEME)
-    item = tokenise(scorer.network, [Example("p", (FIRST, SECOND), instruction, "Yes. Both show a cat.")])[0]
+    item = tokenize_examples(scorer.network, [Example("p", (FIRST, SECOND), instruction, "Yes. Both show a cat.")])[0]
     assert item.prompt.ids.tolist() == library_ids(scorer, instruction)
     usage = counter(scorer.network)(
         GenerationRequest(PairQuery(FIRST, SECOND, instruction)), ModelAnswer("", "stop", num_tokens=3)
@@ -127,11 +127,11 @@ def test_training_asks_the_same_tokens(scorer: Scorer) -> None:
 
 def test_the_server_gives_the_score_of_the_process(scorer: Scorer) -> None:
     """Top log-probabilities over HTTP and logits in the process: one score, to the last digits of float32."""
-    asked = [PairQuery(reward_tiny.picture(n), SECOND, render("theme", theme=THEME)) for n in range(4)]
-    expected = [score.value for score in scorer.score(asked)]
+    queries = [PairQuery(reward_tiny.picture(n), SECOND, render("theme", theme=THEME)) for n in range(4)]
+    expected = [score.value for score in scorer.score(queries)]
     with through_http(scorer) as client:
-        assert [score.value for score in client.score(asked)] == pytest.approx(expected, abs=1e-6)
+        assert [score.value for score in client.score(queries)] == pytest.approx(expected, abs=1e-6)
         long, narrow = PairQuery(FIRST, SECOND, "é" * 16_000), PairQuery(Image.new("RGB", (2, 401)), SECOND, "?")
-        scores = client.score([asked[0], long, asked[1], narrow])
+        scores = client.score([queries[0], long, queries[1], narrow])
         assert [score.failed for score in scores] == [False, True, False, True] and client.retries == 0
         assert "HTTP 400" in str(scores[1].cause) and "2 x 401" in str(scores[3].cause)

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from paco_core.config.params import RewardParams
 from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.instructions import TEMPLATES
-from paco_core.reward_model.model_card import adapter_card, model_card
+from paco_core.reward_model.model_card import adapter_card, reward_model_card
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
@@ -29,9 +29,9 @@ def printed(card: str, folder: Path) -> float:
     """What the example of a card prints."""
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
-    return float(done.stdout)
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert completed.returncode == 0, f"{code}\n{completed.stderr[-3000:]}"
+    return float(completed.stdout)
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_the_example_gives_the_golden_score(tmp_path: Path) -> None:
     write_golden(folder, queries, scores, "float32")
     write_log(tmp_path / "log.csv", [{"step": 1, "epoch": 1}, {"step": 2, "epoch": 1, "validation_accuracy": 0.75}])
     golden = list(zip(queries, scores, strict=True))
-    card = model_card(PARAMS, place, {"license": "apache-2.0"}, tmp_path / "log.csv", golden)
+    card = reward_model_card(PARAMS, place, {"license": "apache-2.0"}, tmp_path / "log.csv", golden)
     front = yaml.safe_load(card.split("---")[1])
     assert front["base_model"] == PARAMS.base and front["license"] == "apache-2.0"
     assert "| 1 | 0.7500 |" in card and f"| 1 | {queries[1].instruction} | {scores[1].value:.4f} |" in card

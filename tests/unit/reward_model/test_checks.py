@@ -43,8 +43,8 @@ def test_the_error_of_a_gain_counts_the_pairs_whose_decision_changed() -> None:
     labels: list[Any] = [SimpleNamespace(consistent=True)] * 10
     before: Any = SimpleNamespace(scores=(0.1, 0.1, 0.1, 0.9, math.nan, *[0.8] * 5))
     after: Any = SimpleNamespace(scores=(0.9, 0.9, 0.9, 0.1, 0.9, *[0.8] * 5))
-    found = accuracy_gain(before, after, labels)
-    assert found == pytest.approx(
+    gain = accuracy_gain(before, after, labels)
+    assert gain == pytest.approx(
         {"accuracy_gain": 2 / 9, "accuracy_gain_error": math.sqrt(4) / 9, "accuracy_gain_missing": 1.0}
     )
     assert accuracy_gain(before, before, labels) == {

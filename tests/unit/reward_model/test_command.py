@@ -49,15 +49,15 @@ def pairs(folder: Path, **changes: Any) -> Path:
 @pytest.mark.slow
 def test_a_table_is_scored_in_batches_with_progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "PAIRS", 4)
-    told: list[str] = []
+    lines: list[str] = []
     scorer = Scorer(folder / paths.REWARD_MERGED)
-    line = command.score_table(folder, pairs(folder), ScoreOptions(), say=told.append)
+    line = command.score_table(folder, pairs(folder), ScoreOptions(), say=lines.append)
     assert line.startswith(f"{folder / 'pairs.scored.parquet'}: 6 pairs, 0 without")
     for row in pd.read_parquet(folder / "pairs.scored.parquet").itertuples():
         images = [reward_tiny.picture(int(Path(name).stem)) for name in (row.first, row.second)]
         query = PairQuery(*images, question("the same style" if row.Index % 2 == 0 else None))
         assert row.score == pytest.approx(scorer.score([query])[0].value, abs=1e-5)
-    assert any("6/6 pairs" in line for line in told)
+    assert any("6/6 pairs" in line for line in lines)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_panels_of_the_project_are_found_by_reference(project: Path) -> None:
 def test_a_missing_picture_names_its_row_before_anything_is_scored(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "Judge", lambda *_args, **_named: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(command, "Judge", lambda *_args, **_options: pytest.fail("the model was loaded"))
     for changes, message in (({"second": "pictures/9.png"}, "row 4: pictures/9.png"), ({"first": None}, "row 4: ")):
         with pytest.raises(DataError, match=message):
             command.score_table(folder, pairs(folder, **changes), ScoreOptions())
@@ -101,8 +101,8 @@ def test_tables_that_are_none_are_named(folder: Path) -> None:
 def test_the_golden_pairs_of_the_folder_are_asked_first(folder: Path) -> None:
     """Weights that are whole, and yet not those that the folder was written with."""
     model = folder / paths.REWARD_MERGED
-    asked = [example.query for example in reward_tiny.pairs(3)]
-    write_golden(model, asked, Scorer(model).score(asked), "float32")
+    queries = [example.query for example in reward_tiny.pairs(3)]
+    write_golden(model, queries, Scorer(model).score(queries), "float32")
     first, second = (folder / "pictures" / f"{n}.png" for n in range(2))
     assert score_pictures(folder, [first, second], ScoreOptions()).startswith("0.")
     tensors = load_file(model / "model.safetensors")
@@ -118,10 +118,10 @@ class Recorder:
     """Stands in for the model: keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.instructions: list[str] = []
 
     def score(self, queries: Sequence[PairQuery], advance: object = None) -> list[Score]:
-        self.asked += [query.instruction for query in queries]
+        self.instructions += [query.instruction for query in queries]
         return [Score(0.25) if n else Score(math.nan, "no answer") for n, _ in enumerate(queries)]
 
     def generate_reasons(self, queries: Sequence[PairQuery]) -> list[str]:
@@ -132,11 +132,11 @@ class Recorder:
 def scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     for number in range(2):
         reward_tiny.picture(number).save(tmp_path / f"{number}.png")
-    found = Recorder()
-    model = SimpleNamespace(identity="a recorder", load=lambda: found, place=nullcontext)
+    recorder = Recorder()
+    model = SimpleNamespace(identity="a recorder", load=lambda: recorder, place=nullcontext)
     for module in (judge, command):  # who asks, and who keeps what was asked
         monkeypatch.setattr(module, "judge_model", lambda *_, **__: model)
-    return found
+    return recorder
 
 
 THEMES = ["None", "NA", "null", "1984", "0017", "nan", ""]
@@ -147,9 +147,9 @@ def test_a_theme_is_asked_as_it_is_spelled(tmp_path: Path, scorer: Recorder) -> 
     (tmp_path / "a.csv").write_text("first,second,theme,id\n" + "".join(",".join(row.values()) + "\n" for row in rows))
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for suffix in ("csv", "jsonl"):
-        scorer.asked.clear()
+        scorer.instructions.clear()
         command.score_table(tmp_path, tmp_path / f"a.{suffix}", ScoreOptions())
-        assert scorer.asked == [question(theme or None) for theme in THEMES], suffix
+        assert scorer.instructions == [question(theme or None) for theme in THEMES], suffix
     before, after = ((tmp_path / name).read_text().splitlines() for name in ("a.csv", "a.scored.csv"))
     assert after == [before[0] + ",score,cause", before[1] + ",,no answer", *(f"{line},0.25," for line in before[2:])]
     back = [json.loads(line) for line in (tmp_path / "a.scored.jsonl").read_text().splitlines()]
@@ -161,12 +161,12 @@ def test_an_excel_table_comes_back_as_it_was_and_no_reason_is_a_formula(tmp_path
     lines = ["\ufefffirst;second;theme;id", '0.png;1.png;"a bear; ""brown""";0017', "1.png;0.png;=A1;+5"]
     (tmp_path / "a.csv").write_bytes("\r\n".join([*lines, ""]).encode())
     command.score_table(tmp_path, tmp_path / "a.csv", ScoreOptions(reasons=True))
-    told = (tmp_path / "a.scored.csv").read_bytes().decode().split("\r\n")
-    assert told[:2] == [lines[0] + ";score;cause;reasons", lines[1] + ";;no answer;'=1+1"]
-    assert told[2:] == ["1.png;0.png;'=A1;+5;0.25;;'- style", ""]
-    asked = list(scorer.asked)
+    lines = (tmp_path / "a.scored.csv").read_bytes().decode().split("\r\n")
+    assert lines[:2] == [lines[0] + ";score;cause;reasons", lines[1] + ";;no answer;'=1+1"]
+    assert lines[2:] == ["1.png;0.png;'=A1;+5;0.25;;'- style", ""]
+    instructions = list(scorer.instructions)
     command.score_table(tmp_path, tmp_path / "a.scored.csv", ScoreOptions(), tmp_path / "b.csv")
-    assert scorer.asked[2:] == asked == [question('a bear; "brown"'), question("=A1")]
+    assert scorer.instructions[2:] == instructions == [question('a bear; "brown"'), question("=A1")]
 
 
 def test_a_number_that_is_no_integer_is_no_theme(tmp_path: Path, scorer: Recorder) -> None:
@@ -176,4 +176,4 @@ def test_a_number_that_is_no_integer_is_no_theme(tmp_path: Path, scorer: Recorde
             command.score_table(tmp_path, tmp_path / "a.jsonl", ScoreOptions())
     (tmp_path / "a.jsonl").write_text('{"first": "0.png", "second": "1.png", "theme": 1984}')
     command.score_table(tmp_path, tmp_path / "a.jsonl", ScoreOptions())
-    assert scorer.asked == [question("1984")]
+    assert scorer.instructions == [question("1984")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paco_core.reward_model.loss import BatchAnswers, answer_loss, shares, token_weights
+from paco_core.reward_model.loss import BatchAnswers, answer_loss, example_weights, token_weights
 
 KINDS = ("weighted", "legacy", "plain")
 VOCABULARY = 11
@@ -41,10 +41,10 @@ def batch(lengths: list[int]) -> torch.Tensor:
 
 def locate(labels: torch.Tensor) -> BatchAnswers:
     """The answer tokens of labels (batch, length) with -100 outside the answer."""
-    wanted = labels != -100
-    row, own = wanted.nonzero(as_tuple=True)
+    is_answer = labels != -100
+    row, position = is_answer.nonzero(as_tuple=True)
     first = torch.cat([torch.ones(1, dtype=torch.bool), row[1:] != row[:-1]])
-    return BatchAnswers(row, own - 1, labels[row, own], first, wanted.sum(1)[row])
+    return BatchAnswers(row, position - 1, labels[row, position], first, is_answer.sum(1)[row])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,9 +81,9 @@ def as_released(nll: list[list[float]], alpha: float) -> float:
     total = 0.0
     for row in nll:
         n = torch.tensor(float(len(row)))
-        rest = n * (1 - alpha) / torch.clamp(n - 1, min=1e-8)
-        weights = rest.repeat(len(row))
-        weights[0] += alpha - rest
+        reason_sum = n * (1 - alpha) / torch.clamp(n - 1, min=1e-8)
+        weights = reason_sum.repeat(len(row))
+        weights[0] += alpha - reason_sum
         total += float(weights @ torch.tensor(row))
     return total / sum(map(len, nll))
 
@@ -94,16 +94,16 @@ def test_legacy_averaged_by_token_is_the_released_loss(lengths: list[int]) -> No
     logits = torch.randn(*labels.shape, VOCABULARY, generator=torch.Generator().manual_seed(2))
     answers = locate(labels)
     losses = answer_loss(logits[answers.row, answers.position], answers, "legacy", 0.1)
-    weights, whole = shares([lengths], "token")
+    weights, total = example_weights([lengths], "token")
     nll = [
         [float(-torch.log_softmax(logits[row, t - 1], -1)[labels[row, t]]) for t in range(2, 2 + n)]
         for row, n in enumerate(lengths)
     ]
-    assert float((losses * torch.tensor(weights[0])).sum() / whole) == pytest.approx(as_released(nll, 0.1), rel=1e-5)
+    assert float((losses * torch.tensor(weights[0])).sum() / total) == pytest.approx(as_released(nll, 0.1), rel=1e-5)
 
 
 def test_what_examples_count_by() -> None:
-    weights, whole = shares([[1, 3], [2]], "token")
-    assert weights == [[0.25, 0.75], [1.0]] and whole == 2
-    weights, whole = shares([[1, 3], [2]], "example")
-    assert weights == [[1.0, 1.0], [1.0]] and whole == 3
+    weights, total = example_weights([[1, 3], [2]], "token")
+    assert weights == [[0.25, 0.75], [1.0]] and total == 2
+    weights, total = example_weights([[1, 3], [2]], "example")
+    assert weights == [[1.0, 1.0], [1.0]] and total == 3

@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paco_core.reward_model.golden import MERGED, SERVED, Bounds, compare, margin, served
+from paco_core.reward_model.golden import MERGED, SERVED, Bounds, compare_margins, margin, served_bounds
 
 YES, NO = 3, 5
 
@@ -22,17 +22,21 @@ def test_margins_are_log_odds_between_certain_answers() -> None:
 def test_both_bounds_hold_or_neither_run_is_believed() -> None:
     bounds = Bounds(worst=1.0, mean=0.3)
     half = [0.5] * 4
-    assert compare(half, half, bounds).holds
-    one = compare(half, [0.7, 0.5, 0.5, 0.5], bounds)
-    assert one.holds and one.worst == pytest.approx(margin(0.7)) and one.mean == pytest.approx(margin(0.7) / 4)
-    assert not compare(half, [0.8, 0.5, 0.5, 0.5], bounds).holds  # 1.39 apart
-    assert not compare(half, [0.6] * 4, bounds).holds  # 0.41 on average
-    assert not compare(half, [math.nan, 0.5, 0.5, 0.5], bounds).holds
+    assert compare_margins(half, half, bounds).holds
+    agreement = compare_margins(half, [0.7, 0.5, 0.5, 0.5], bounds)
+    assert (
+        agreement.holds
+        and agreement.worst == pytest.approx(margin(0.7))
+        and agreement.mean == pytest.approx(margin(0.7) / 4)
+    )
+    assert not compare_margins(half, [0.8, 0.5, 0.5, 0.5], bounds).holds  # 1.39 apart
+    assert not compare_margins(half, [0.6] * 4, bounds).holds  # 0.41 on average
+    assert not compare_margins(half, [math.nan, 0.5, 0.5, 0.5], bounds).holds
 
 
 def test_a_format_that_is_half_precision_anywhere_has_its_bounds() -> None:
-    assert served("float32") == served("float32", "float32") == SERVED["float32"]
-    assert served("float32", "bfloat16") == served("auto", "float32") == SERVED["bfloat16"]
+    assert served_bounds("float32") == served_bounds("float32", "float32") == SERVED["float32"]
+    assert served_bounds("float32", "bfloat16") == served_bounds("auto", "float32") == SERVED["bfloat16"]
 
 
 @pytest.mark.slow
@@ -63,5 +67,5 @@ def test_the_bounds_of_a_merge_tell_rounding_from_a_lost_adapter(dtype: str) -> 
     with wrapped.disable_adapter():
         without = scores()
     wrapped = wrapped.merge_and_unload()
-    assert compare(together, scores(), MERGED[dtype]).holds
-    assert not compare(together, without, MERGED[dtype]).holds
+    assert compare_margins(together, scores(), MERGED[dtype]).holds
+    assert not compare_margins(together, without, MERGED[dtype]).holds

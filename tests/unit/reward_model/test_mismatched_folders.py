@@ -64,9 +64,9 @@ def test_a_reward_names_the_file_or_key_that_does_not_fit(reward: Path, tmp_path
     change, expected = REWARDS[name]
     folder = shutil.copytree(reward, tmp_path / "folder")
     change(folder)
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError) as raised:
         Network.load(folder)
-    assert all(text in str(refused.value) for text in [str(folder), *expected]), refused.value
+    assert all(text in str(raised.value) for text in [str(folder), *expected]), raised.value
 
 
 def test_a_template_of_the_tokenizer_is_taken(reward: Path, tmp_path: Path) -> None:
@@ -82,6 +82,6 @@ def test_a_pipeline_names_the_file_that_is_missing(tmp_path: Path) -> None:
     for name in ("scheduler/scheduler_config.json", "text_encoder/model.safetensors", "tokenizer_2/tokenizer.json"):
         folder = shutil.copytree(flux, tmp_path / Path(name).stem)
         (folder / name).unlink()
-        with pytest.raises(DataError) as refused:
-            base.load("flux", str(folder), "cpu", "float32")
-        assert f"{(folder / name).parent}: {Path(name).name} is missing" in str(refused.value)
+        with pytest.raises(DataError) as raised:
+            base.load_policy("flux", str(folder), "cpu", "float32")
+        assert f"{(folder / name).parent}: {Path(name).name} is missing" in str(raised.value)

@@ -36,9 +36,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(base: Path, out: Path, **changes: Any) -> training.TrainingReport:
     examples = reward_tiny.pairs(PAIRS)
-    given = {key: changes.pop(key) for key in ("on_metrics", "progress", "say") if key in changes}
+    callbacks = {key: changes.pop(key) for key in ("on_metrics", "progress", "log") if key in changes}
     params = RewardParams.model_validate({**reward_tiny.PARAMS, "batch_size": 2, "checkpoint_every": 3, **changes})
-    return training.train(base, examples, examples[:4], params, out, out / "checkpoint", "code", **given)
+    return training.train_reward_model(
+        base, examples, examples[:4], params, out, out / "checkpoint", "code", **callbacks
+    )
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -78,14 +80,14 @@ def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_
         child.wait()
     assert not (out / training.ADAPTER).exists()
 
-    said: list[str] = []
-    resumed = train(base, out, say=said.append).metrics()
-    assert "resuming after step 6 of 10 (1 of 2 epochs done)" in said  # 5 steps an epoch: one step into the second
+    lines: list[str] = []
+    resumed = train(base, out, log=lines.append).metrics()
+    assert "resuming after step 6 of 10 (1 of 2 epochs done)" in lines  # 5 steps an epoch: one step into the second
     unbroken = train(base, tmp_path / "whole").metrics()
     assert resumed == pytest.approx(unbroken, rel=0, abs=0, nan_ok=True)
-    whole, killed = weights(tmp_path / "whole"), weights(out)
-    assert whole.keys() == killed.keys()
-    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    uninterrupted, killed = weights(tmp_path / "whole"), weights(out)
+    assert uninterrupted.keys() == killed.keys()
+    assert all(torch.equal(uninterrupted[name], killed[name]) for name in uninterrupted)
     assert (tmp_path / "whole" / training.LOG).read_text() == (out / training.LOG).read_text()
 
 
@@ -93,7 +95,7 @@ def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_
 TOGETHER = {"epochs": 2, "batch_size": 5, "accumulation": 2, "checkpoint_every": 1, "gradient_checkpointing": False}
 
 
-class Ended(Exception):
+class ProcessesEnd(Exception):
     """The processes end here, all of them."""
 
 
@@ -108,12 +110,12 @@ def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int |
         kinds.update(type(p).__name__ for p in run.network.model.model.language_model.layers.parameters())
         run.processes.barrier()
         if state[-1].step == ends_after:
-            raise Ended
+            raise ProcessesEnd
 
     training._Run._save = end  # type: ignore[method-assign]
     try:
         scores = train(base, out, **TOGETHER).after.scores
-    except Ended:
+    except ProcessesEnd:
         return
     (out / f"seen-{os.environ['RANK']}.json").write_text(json.dumps({"scores": scores, "kinds": sorted(kinds)}))
 
@@ -129,27 +131,27 @@ def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int |
 def test_two_processes_train_as_one_also_from_a_checkpoint(
     base: Path, tmp_path: Path, env: dict[str, str], kinds: list[str], within: float
 ) -> None:
-    one = train(base, tmp_path / "one", **TOGETHER)
+    single = train(base, tmp_path / "one", **TOGETHER)
     (tmp_path / "two").mkdir()
     for ends_after in (1, None):
         together(train_together, base, tmp_path / "two", env, ends_after)
-    alone, shared = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert any(value.abs().max() > 0 for name, value in alone.items() if "lora_B" in name)
-    for name, value in alone.items():
+    single_weights, shared = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert any(value.abs().max() > 0 for name, value in single_weights.items() if "lora_B" in name)
+    for name, value in single_weights.items():
         torch.testing.assert_close(value, shared[name], rtol=0, atol=within)
     for rank in (0, 1):
-        seen = json.loads((tmp_path / f"two/seen-{rank}.json").read_text())
-        assert seen["scores"] == pytest.approx(one.after.scores, abs=10 * within) and seen["kinds"] == kinds
+        passes = json.loads((tmp_path / f"two/seen-{rank}.json").read_text())
+        assert passes["scores"] == pytest.approx(single.after.scores, abs=10 * within) and passes["kinds"] == kinds
 
 
-def seen(**figures: float) -> RewardEvaluation:
-    given = {"accuracy": 0.5, "roc_auc": 0.5, "calibration_error": 0.1, "position_bias": 0.0, "position_spread": 0.1}
+def evaluation(**figures: float) -> RewardEvaluation:
+    metrics = {"accuracy": 0.5, "roc_auc": 0.5, "calibration_error": 0.1, "position_bias": 0.0, "position_spread": 0.1}
     counts = {"true_yes": 1, "false_yes": 1, "true_no": 1, "false_no": 1, "pairs": 4, "failed": 0}
-    return RewardEvaluation(**{**given, "identical_score": 0.5, **counts, "scores": (0.5,) * 4, **figures})  # type: ignore[arg-type]
+    return RewardEvaluation(**{**metrics, "identical_score": 0.5, **counts, "scores": (0.5,) * 4, **figures})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("metric", "figures", "kept"),
+    ("metric", "figures", "best_epoch"),
     [
         ("accuracy", [0.6, 0.9, 0.7], 2),
         ("calibration_error", [0.3, 0.2, 0.4], 2),
@@ -158,23 +160,25 @@ def seen(**figures: float) -> RewardEvaluation:
     ],
 )
 def test_the_best_epoch_by_the_named_metric_is_kept(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, figures: list[float], kept: int
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, figures: list[float], best_epoch: int
 ) -> None:
     after_epochs: list[dict[str, torch.Tensor]] = []
-    found = iter([seen(), *(seen(**{metric if metric != "last" else "accuracy": value}) for value in figures)])
-    monkeypatch.setattr(training, "evaluate", lambda _scorer, _examples: next(found))
-    save = checkpoint.save
+    evaluations = iter(
+        [evaluation(), *(evaluation(**{metric if metric != "last" else "accuracy": value}) for value in figures)]
+    )
+    monkeypatch.setattr(training, "evaluate", lambda _scorer, _examples: next(evaluations))
+    save = checkpoint.save_reward_checkpoint
 
-    def remember(folder: Path, key: str, done: Any, tensors: Any, moments: Any) -> None:
-        save(folder, key, done, tensors, moments)
+    def record(folder: Path, key: str, progress: Any, tensors: Any, moments: Any) -> None:
+        save(folder, key, progress, tensors, moments)
         after_epochs.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
 
-    monkeypatch.setattr(checkpoint, "save", remember)
+    monkeypatch.setattr(checkpoint, "save_reward_checkpoint", record)
     report = train(base, tmp_path, epochs=3, checkpoint_every=100, best=metric)
-    assert report.best_epoch == kept
+    assert report.best_epoch == best_epoch
     for name, value in weights(tmp_path).items():
         inside = name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
-        assert torch.equal(value, after_epochs[kept - 1][inside])
+        assert torch.equal(value, after_epochs[best_epoch - 1][inside])
     assert not torch.equal(*(list(epoch.values())[1] for epoch in (after_epochs[0], after_epochs[2])))
 
 
@@ -188,8 +192,8 @@ def test_a_vision_tower_in_training_changes_and_its_features_are_not_kept(base: 
     frozen = train(base, tmp_path / "frozen", epochs=1)
     assert frozen.after.scores != report.after.scores
     train(base, tmp_path / "uncached", epochs=1, vision_cache_gb=0.0)
-    kept, computed = weights(tmp_path / "frozen"), weights(tmp_path / "uncached")
-    for name, value in kept.items():
+    frozen_weights, computed = weights(tmp_path / "frozen"), weights(tmp_path / "uncached")
+    for name, value in frozen_weights.items():
         torch.testing.assert_close(value, computed[name], rtol=0, atol=1e-6)
 
 
@@ -203,8 +207,8 @@ def test_a_checkpoint_is_of_its_parameters_pairs_pictures_and_base_only(base: Pa
     copy = Path(shutil.copytree(base, tmp_path / "copy"))
 
     def key(**changes: Any) -> str:
-        given = {"params": params, "examples": examples, "validation": check, "base": base, "loaded": "w", "code": "c"}
-        return checkpoint.training_key(**{**given, **changes})
+        inputs = {"params": params, "examples": examples, "validation": check, "base": base, "loaded": "w", "code": "c"}
+        return checkpoint.reward_training_key(**{**inputs, **changes})
 
     assert key(base=copy) == key() == key(params=params.model_copy(update={"threads": 7}))
     corrected = replace(check[0], answer="No." if check[0].consistent else "Yes.")

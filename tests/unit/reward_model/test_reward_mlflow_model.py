@@ -18,10 +18,10 @@ from paco_core.reward_model.yes_probability import PairQuery
 
 @pytest.fixture(scope="module")
 def folder(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("reward") / "merged"
-    shutil.copytree(repository / "data/zoo/qwen2_5_vl", made)
-    mlflow_model.write(made)
-    return made
+    folder = tmp_path_factory.mktemp("reward") / "merged"
+    shutil.copytree(repository / "data/zoo/qwen2_5_vl", folder)
+    mlflow_model.write_mlmodel(folder)
+    return folder
 
 
 @pytest.mark.slow
@@ -30,12 +30,14 @@ def test_it_scores_as_the_scorer_does(folder: Path, tmp_path: Path) -> None:
     for name, picture in pictures.items():
         picture.save(tmp_path / f"{name}.png")
     red, blue = (str(tmp_path / f"{name}.png") for name in pictures)
-    asked = pd.DataFrame({"first": [red, red], "second": [blue, red], "theme": ["a bear", None]}, index=[5, 7])
-    found = mlflow.pyfunc.load_model(str(folder)).predict(asked)
+    inputs = pd.DataFrame({"first": [red, red], "second": [blue, red], "theme": ["a bear", None]}, index=[5, 7])
+    predictions = mlflow.pyfunc.load_model(str(folder)).predict(inputs)
     queries = [
         PairQuery(pictures["red"], pictures["blue"], render("theme", theme="a bear")),
         PairQuery(pictures["red"], pictures["red"], render("plain")),
     ]
-    assert list(found.index) == [5, 7]
-    assert list(found["score"]) == pytest.approx([score.value for score in Scorer(folder).score(queries)], abs=1e-6)
-    assert len(set(found["score"])) == 2
+    assert list(predictions.index) == [5, 7]
+    assert list(predictions["score"]) == pytest.approx(
+        [score.value for score in Scorer(folder).score(queries)], abs=1e-6
+    )
+    assert len(set(predictions["score"])) == 2

@@ -49,9 +49,9 @@ def queries() -> list[PairQuery]:
 
 
 def test_scores_equal_the_librarys_own_forward(scorer: Scorer) -> None:
-    asked = queries()
-    scores = scorer.score(asked)
-    for query, score in zip(asked, scores, strict=True):
+    pairs = queries()
+    scores = scorer.score(pairs)
+    for query, score in zip(pairs, scores, strict=True):
         expected = from_logits(library_logits(scorer, query), scorer.yes_id, scorer.no_id)
         assert score.value == pytest.approx(float(expected), abs=1e-6)
         assert score.cause is None
@@ -79,9 +79,9 @@ def test_logits_and_top_logprobs_give_the_same_score(scorer: Scorer) -> None:
 
 
 def test_greedy_answers_equal_the_librarys_generate(scorer: Scorer) -> None:
-    asked = queries()[:4]
+    pairs = queries()[:4]
     network = scorer.network
-    for query, answer in zip(asked, scorer.generate_reasons(asked, max_new_tokens=6), strict=True):
+    for query, answer in zip(pairs, scorer.generate_reasons(pairs, max_new_tokens=6), strict=True):
         text = chat(network.processor, query.instruction)
         inputs = network.processor(text=[text], images=[query.first, query.second], return_tensors="pt")
         ids = network.model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
@@ -89,12 +89,12 @@ def test_greedy_answers_equal_the_librarys_generate(scorer: Scorer) -> None:
 
 
 def test_an_answer_that_is_cut_says_so(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = GenerationRequest(queries()[0], max_tokens=3)
-    (cut,) = Answerer(scorer)([ask])
+    request = GenerationRequest(queries()[0], max_tokens=3)
+    (cut,) = Answerer(scorer)([request])
     assert isinstance(cut, ModelAnswer) and (cut.finish_reason, cut.num_tokens) == ("length", 3)
-    first = int(library_logits(scorer, ask.query).argmax())
+    first = int(library_logits(scorer, request.query).argmax())
     monkeypatch.setattr(scorer.network.model.config.text_config, "eos_token_id", first)
-    (closed,) = Answerer(scorer)([ask])
+    (closed,) = Answerer(scorer)([request])
     assert isinstance(closed, ModelAnswer) and (closed.finish_reason, closed.num_tokens) == ("stop", 1)
 
 
@@ -111,12 +111,12 @@ def test_logits_that_are_not_finite_are_no_answer_and_spare_their_neighbours(
 
 
 def test_golden_pairs_come_back_as_they_were_written(scorer: Scorer, tmp_path: Path) -> None:
-    asked = queries()[:2]
-    write_golden(tmp_path, asked, scorer.score(asked), "float32")
-    for golden, query in zip(read_golden(tmp_path), asked, strict=True):
-        again: Any = scorer.score([golden.query])[0]
+    pairs = queries()[:2]
+    write_golden(tmp_path, pairs, scorer.score(pairs), "float32")
+    for golden, query in zip(read_golden(tmp_path), pairs, strict=True):
+        rescored: Any = scorer.score([golden.query])[0]
         assert golden.query.first.tobytes() == query.first.tobytes()
-        assert abs(again.value - golden.score) < 1e-6 and golden.dtype == "float32"
+        assert abs(rescored.value - golden.score) < 1e-6 and golden.dtype == "float32"
     (tmp_path / "golden" / "0-second.png").unlink()
     with pytest.raises(DataError, match=r"golden/0-second\.png"):
         read_golden(tmp_path)
@@ -124,11 +124,13 @@ def test_golden_pairs_come_back_as_they_were_written(scorer: Scorer, tmp_path: P
 
 def test_passes_side_by_side_give_what_one_after_the_other_gives(scorer: Scorer) -> None:
     threads = torch.get_num_threads()
-    both = Scorer.from_network(type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 3)
-    both.passes = Passes(2)
-    asked = queries()
-    assert torch.allclose(both.first_logits(asked), scorer.first_logits(asked), atol=1e-6)
-    assert both.network.encoded == 3
+    scorer_of_three = Scorer.from_network(
+        type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 3
+    )
+    scorer_of_three.passes = Passes(2)
+    pairs = queries()
+    assert torch.allclose(scorer_of_three.first_logits(pairs), scorer.first_logits(pairs), atol=1e-6)
+    assert scorer_of_three.network.encoded == 3
     assert torch.get_num_threads() == threads
 
 
@@ -155,10 +157,10 @@ def test_weights_that_could_run_code_are_refused_unread(tmp_path: Path) -> None:
 def test_golden_pairs_are_a_clear_match_a_clear_mismatch_and_so_on() -> None:
     scores = [Score(value) for value in (0.5, 0.99999, 0.93, 0.4, 0.06, 0.0)] + [Score(math.nan, "not finite")]
     labels: list[bool | None] = [True, True, True, False, False, True, True]
-    asked = [query for _ in range(7) for query in queries()[:1]]
-    assert choose_golden(asked, scores, labels, 4) == [2, 4, 1, 3]
-    assert choose_golden(asked, scores, [None] * 7, 3) == [2, 4, 1], "without labels a score says on which side it is"
-    assert choose_golden(asked[:2], scores[:2], [True, True], 4) == [1, 0]
+    pairs = [query for _ in range(7) for query in queries()[:1]]
+    assert choose_golden(pairs, scores, labels, 4) == [2, 4, 1, 3]
+    assert choose_golden(pairs, scores, [None] * 7, 3) == [2, 4, 1], "without labels a score says on which side it is"
+    assert choose_golden(pairs[:2], scores[:2], [True, True], 4) == [1, 0]
 
 
 PICTURES = [Image.effect_noise((width, height), 90).convert("RGB") for width, height in ((140, 84), (56, 56))]
@@ -169,18 +171,18 @@ def test_the_features_are_those_of_the_library(tmp_path: Path, monkeypatch: pyte
     calls = []
     real = functional.scaled_dot_product_attention
 
-    def counting(*args: torch.Tensor, **given: object) -> torch.Tensor:
+    def counting(*args: torch.Tensor, **kwargs: object) -> torch.Tensor:
         calls.append(args[0].shape)
-        return real(*args, **given)  # type: ignore[arg-type]
+        return real(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counting)
     with torch.no_grad():
         expected = [visual.tokens for visual in network._encode(PICTURES)]
         before = len(calls)
         attend_in_one_call(network.model.model.visual)
-        found = [visual.tokens for visual in network._encode(PICTURES)]
+        actual = [visual.tokens for visual in network._encode(PICTURES)]
     layers = len(network.model.model.visual.blocks)
     assert len(calls) - before == layers < before, "one call a layer"
     assert {len(shape) for shape in calls[before:]} == {4} and max(shape[0] for shape in calls[before:]) > 2
-    for one, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for expected_row, other in zip(expected, actual, strict=True):
+        torch.testing.assert_close(expected_row, other, rtol=1e-4, atol=1e-5)

@@ -75,9 +75,9 @@ def test_published_weights_enter_in_the_place_of_training(project: Path) -> None
 
     for source in ("adapter", "merged"):
         set_reward(project, source=source, weights=source)
-        found = run("reward_lora", project)
-        assert found["steps"] == 0 and found["accuracy"] == trained["accuracy"]
-        assert abs(found["calibration_error"] - trained["calibration_error"]) < 1e-5
+        context = run("reward_lora", project)
+        assert context["steps"] == 0 and context["accuracy"] == trained["accuracy"]
+        assert abs(context["calibration_error"] - trained["calibration_error"]) < 1e-5
         assert (project / paths.REWARD_LORA / "adapter").is_dir() == (source == "adapter")
         merged = run("reward_merged", project)
         assert merged["margin.worst"] <= merged["margin.worst_allowed"] < 1e-3
@@ -141,8 +141,8 @@ def test_published_weights_need_no_pair(project: Path) -> None:
 
 
 def test_drawn_pairs_are_the_same_every_time_and_differ_among_themselves() -> None:
-    once, again = drawn_pairs(4, 32), drawn_pairs(4, 32)
-    assert [(a.tobytes(), b.tobytes(), theme) for a, b, theme in once] == [
-        (a.tobytes(), b.tobytes(), theme) for a, b, theme in again
+    first, second = drawn_pairs(4, 32), drawn_pairs(4, 32)
+    assert [(a.tobytes(), b.tobytes(), theme) for a, b, theme in first] == [
+        (a.tobytes(), b.tobytes(), theme) for a, b, theme in second
     ]
-    assert len({a.tobytes() for a, _, _ in once}) == 4 and all(a.size == b.size == (32, 32) for a, b, _ in once)
+    assert len({a.tobytes() for a, _, _ in first}) == 4 and all(a.size == b.size == (32, 32) for a, b, _ in first)

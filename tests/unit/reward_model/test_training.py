@@ -20,10 +20,10 @@ from paco_core.adapters.reader import WEIGHTS
 from paco_core.config.params import LoraParams, RewardParams
 from paco_core.io.files import DataError, read_json
 from paco_core.reward_model import lora, training
-from paco_core.reward_model.evaluation import calibration_error, evaluate, mistake, most_wrong, roc_auc
+from paco_core.reward_model.evaluation import calibration_error, draw_mistake, evaluate, most_wrong, roc_auc
 from paco_core.reward_model.examples import Example, read_examples
-from paco_core.reward_model.items import answer_module, tokenise
-from paco_core.reward_model.merging import merge, write_model, write_weights
+from paco_core.reward_model.items import answer_module, tokenize_examples
+from paco_core.reward_model.merging import merge_adapter, write_model, write_weights
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.training import epoch_batches, learning_rate_at
@@ -45,37 +45,37 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 
 def train(
-    base: Path, out: Path, examples: list[Example], check: int | None = None, told: Any = None, **changes: Any
+    base: Path, out: Path, examples: list[Example], check: int | None = None, on_metrics: Any = None, **changes: Any
 ) -> training.TrainingReport:
     """Train on examples and validate on the first ``check`` of them."""
-    given = examples, examples[:check], params(**changes), out, out / "checkpoint", "code"
-    return training.train(base, *given, on_metrics=told)
+    inputs = examples, examples[:check], params(**changes), out, out / "checkpoint", "code"
+    return training.train_reward_model(base, *inputs, on_metrics=on_metrics)
 
 
 @pytest.mark.slow
 def test_training_lowers_the_loss_and_logs_every_step(base: Path, tmp_path: Path) -> None:
-    examples, told = reward_tiny.pairs(12), []
-    report = train(base, tmp_path, examples, told=lambda values, step: told.append((step, values)), epochs=4)
+    examples, logged = reward_tiny.pairs(12), []
+    report = train(base, tmp_path, examples, on_metrics=lambda values, step: logged.append((step, values)), epochs=4)
     log = pd.read_csv(tmp_path / training.LOG)
     assert list(log["step"]) == list(range(1, 13)) and report.steps == 12
-    assert told[0][0] == 0 and "validation/calibration_error" in told[0][1]  # the base, before training
+    assert logged[0][0] == 0 and "validation/calibration_error" in logged[0][1]  # the base, before training
     assert log["loss"].iloc[-3:].mean() < log["loss"].iloc[:3].mean()
     assert log["validation_accuracy"].notna().sum() == 4
-    assert told[-1][0] == 12 and "validation/accuracy" in told[-1][1]
+    assert logged[-1][0] == 12 and "validation/accuracy" in logged[-1][1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "checkpoint", training.LOG]
 
 
 def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradient(base: Path) -> None:
-    def passed(whole: bool) -> tuple[torch.Tensor, dict[str, Any]]:
+    def passed(is_full: bool) -> tuple[torch.Tensor, dict[str, Any]]:
         network = Network.load(base)
-        wrapped = lora.attach(network.model, params().lora, "tiny", 0)
-        for tensor in lora.tensors(wrapped).values():
+        wrapped = lora.attach_lora(network.model, params().lora, "tiny", 0)
+        for tensor in lora.lora_tensors(wrapped).values():
             torch.nn.init.normal_(tensor, std=0.1, generator=torch.Generator().manual_seed(tensor.numel()))
-        if whole:
+        if is_full:
             network.states = lambda rows, row, place: network.prefill(rows)[0][row, place]  # type: ignore[method-assign]
-        losses = answer_module(network, wrapped, "weighted", 0.1)(tokenise(network, examples))
+        losses = answer_module(network, wrapped, "weighted", 0.1)(tokenize_examples(network, examples))
         losses.sum().backward()
-        return losses.detach(), {name: tensor.grad for name, tensor in lora.tensors(wrapped).items()}
+        return losses.detach(), {name: tensor.grad for name, tensor in lora.lora_tensors(wrapped).items()}
 
     examples = reward_tiny.pairs(4)
     losses, gradients = passed(whole=False)
@@ -92,16 +92,16 @@ def test_micro_batches_and_gradient_checkpointing_change_no_number(base: Path, t
         "checkpointed": {"gradient_checkpointing": True},
         "four": {"batch_size": 2, "accumulation": 4},
     }
-    logs, found = [], []
+    logs, reports = [], []
     for name, changes in settings.items():
         train(base, tmp_path / name, reward_tiny.pairs(8), 2, **{"epochs": 1, "batch_size": 8, **changes})
         logs.append(pd.read_csv(tmp_path / name / training.LOG))
-        found.append(weights(tmp_path / name))
+        reports.append(weights(tmp_path / name))
     for log in logs:
         assert len(log) == 1 and log["loss"][0] == pytest.approx(logs[0]["loss"][0], rel=1e-5)
         assert log["gradient_norm"][0] == pytest.approx(logs[0]["gradient_norm"][0], rel=1e-4)
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(tensor, found[1][name], rtol=1e-4, atol=1e-6)
+    for name, tensor in reports[0].items():
+        torch.testing.assert_close(tensor, reports[1][name], rtol=1e-4, atol=1e-6)
 
 
 def test_a_loss_that_is_not_finite_names_step_and_pairs(
@@ -122,9 +122,9 @@ def test_a_loss_that_is_not_finite_names_step_and_pairs(
 def test_lora_touches_the_language_model_only(base: Path) -> None:
     model = Network.load(base).model
     with pytest.raises(DataError, match="'qkv'"):
-        lora.attach(model, LoraParams(rank=2, alpha=4, targets=["q_proj", "qkv"]), "tiny", 0)
-    wrapped = lora.attach(model, LoraParams(rank=2, alpha=4, targets=["gate_proj", "down_proj"]), "tiny", 0)
-    names = list(lora.tensors(wrapped))
+        lora.attach_lora(model, LoraParams(rank=2, alpha=4, targets=["q_proj", "qkv"]), "tiny", 0)
+    wrapped = lora.attach_lora(model, LoraParams(rank=2, alpha=4, targets=["gate_proj", "down_proj"]), "tiny", 0)
+    names = list(lora.lora_tensors(wrapped))
     assert len(names) == 2 * 2 * 2  # layers, targets, A and B
     assert all(".language_model." in name and "visual" not in name for name in names)
 
@@ -139,7 +139,7 @@ def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_merged_folder_answers_as_base_and_adapter(base: Path, adapter: Path, tmp_path: Path) -> None:
     queries = [example.query for example in reward_tiny.pairs(5)]
-    report = merge(base, adapter, tmp_path / "merged", queries)
+    report = merge_adapter(base, adapter, tmp_path / "merged", queries)
     assert report.margins.worst <= 1e-4 and report.rank_agreement > 0.99
     merged, before = Scorer(tmp_path / "merged").first_logits(queries), Scorer(base).first_logits(queries)
     assert float((merged - before).abs().max()) > 1e-2  # the adapter did change the model
@@ -153,7 +153,7 @@ def test_shards_hold_the_bits_that_peft_merges(
     base: Path, adapter: Path, tmp_path: Path, dtype: str, shard_size: str
 ) -> None:
     network = Network.load(base, dtype=dtype)
-    wrapped = lora.load(network.model, adapter)
+    wrapped = lora.load_lora(network.model, adapter)
     for folder in ("sharded", "expected"):
         (tmp_path / folder).mkdir()
     write_weights(network.model, tmp_path / "sharded", shard_size)
@@ -177,10 +177,10 @@ def test_an_adapter_of_another_base_is_refused(base: Path, adapter: Path, tmp_pa
     first = next(name for name in tensors if ".lora_A." in name)
     save_file({**tensors, first: torch.zeros(tensors[first].shape[0], 65)}, foreign / WEIGHTS)
     with pytest.raises(DataError, match=r"lora_A.weight has the shape \[\d+, 65\].*data/zoo/tiny"):
-        merge(base, foreign, tmp_path / "merged", [query])
+        merge_adapter(base, foreign, tmp_path / "merged", [query])
     other = tiny_vlm.build(tmp_path / "other", seed=1)
     with pytest.raises(DataError, match="of the same shape: .*data/zoo/tiny"):
-        merge(other, adapter, tmp_path / "merged", [query])
+        merge_adapter(other, adapter, tmp_path / "merged", [query])
     rounded = lora.base_digest(Network.load(base, dtype="bfloat16").model)
     assert rounded == lora.base_digest(Network.load(base).model)  # the same base in another number format
 
@@ -194,13 +194,13 @@ def test_bad_rows_and_tables_are_named(base: Path, tmp_path: Path) -> None:
             raise DataError(f"picture {ref} is missing")
         return reward_tiny.picture(0)
 
-    for changes, named in (
+    for changes, message in (
         ({"label": "Maybe"}, "Maybe"),
         ({"answer": "No. It differs."}, "Yes"),
         ({"first": "lost#0"}, "lost#0"),
     ):
         pd.DataFrame([{"pair_id": "p1", "label": "Yes", **row, **changes}]).to_parquet(file)
-        with pytest.raises(DataError, match=f"pair p1.*{named}"):
+        with pytest.raises(DataError, match=f"pair p1.*{message}"):
             read_examples(file, panel, "theme")
     pd.DataFrame([{"pair_id": "p1", "label": "Yes", **row}])[:0].to_parquet(file)
     with pytest.raises(DataError, match=r"train.parquet"):
@@ -237,19 +237,26 @@ def test_evaluation_tells_position_bias_failures_and_the_most_wrong_pairs() -> N
     rows = [(wide, narrow, "Yes."), (wide, narrow, "No."), (narrow, wide, "No."), (lost, wide, "Yes.")]
     examples = [Example(f"p{n}", (a, b), "?", answer) for n, (a, b, answer) in enumerate(rows)]
     edit = Example("edit", (narrow, wide), "?", "Yes.", ordered=True)  # turned round it is another question
-    seen = evaluate(LeaningScorer(), [edit, *examples])
-    assert (seen.true_yes, seen.false_yes, seen.true_no, seen.false_no, seen.failed, seen.pairs) == (2, 2, 0, 0, 1, 5)
-    assert seen.accuracy == pytest.approx(2 / 4)
-    assert seen.position_bias == pytest.approx((0.3 + 0.3 - 0.3) / 3)
-    assert seen.position_spread == pytest.approx(0.3)
-    assert seen.identical_score == pytest.approx((0.9 + 0.9 + 0.6) / 3)
-    assert "| label No | 2 | 0 |" in seen.confusion() and "no score: 1" in seen.confusion()
-    worst = most_wrong([edit, *examples], seen.scores)
+    evaluation = evaluate(LeaningScorer(), [edit, *examples])
+    assert (
+        evaluation.true_yes,
+        evaluation.false_yes,
+        evaluation.true_no,
+        evaluation.false_no,
+        evaluation.failed,
+        evaluation.pairs,
+    ) == (2, 2, 0, 0, 1, 5)
+    assert evaluation.accuracy == pytest.approx(2 / 4)
+    assert evaluation.position_bias == pytest.approx((0.3 + 0.3 - 0.3) / 3)
+    assert evaluation.position_spread == pytest.approx(0.3)
+    assert evaluation.identical_score == pytest.approx((0.9 + 0.9 + 0.6) / 3)
+    assert "| label No | 2 | 0 |" in evaluation.confusion() and "no score: 1" in evaluation.confusion()
+    worst = most_wrong([edit, *examples], evaluation.scores)
     assert [(example.id, score) for example, score in worst] == [("p1", 0.9), ("p2", 0.6)]
     red = Example("p", (Image.new("RGB", (8, 4), "red"),) * 2, "?", "No.")
-    shown = mistake(red, 0.9)
-    assert shown.getpixel((20, 20)) == (255, 0, 0) == shown.getpixel((shown.width - 20, 20))
-    assert shown.getpixel((20, 200)) == (255, 255, 255)  # a wide picture keeps its proportions
+    image = draw_mistake(red, 0.9)
+    assert image.getpixel((20, 20)) == (255, 0, 0) == image.getpixel((image.width - 20, 20))
+    assert image.getpixel((20, 200)) == (255, 255, 255)  # a wide picture keeps its proportions
 
 
 def test_roc_auc_and_calibration_by_hand() -> None:
@@ -272,11 +279,13 @@ def test_bfloat16_trains_with_adapter_weights_in_float32(base: Path, tmp_path: P
 def test_pairs_are_shown_in_both_orders_in_turns_but_edits_are_not(base: Path) -> None:
     network = Network.load(base)
     first, second, edit = reward_tiny.pairs(3)
-    items = tokenise(network, [first, second, replace(edit, ordered=True)], swap=True)
+    items = tokenize_examples(network, [first, second, replace(edit, ordered=True)], swap=True)
     assert [item.images == item.swapped().images[::-1] for item in items] == [True, True, False]
-    again = items[0].swapped().swapped()
-    assert again.images == items[0].images and again.prompt is items[0].prompt and again.answer is items[0].answer
-    assert all(item.swapped() is item for item in tokenise(network, [first, second]))
+    restored = items[0].swapped().swapped()
+    assert (
+        restored.images == items[0].images and restored.prompt is items[0].prompt and restored.answer is items[0].answer
+    )
+    assert all(item.swapped() is item for item in tokenize_examples(network, [first, second]))
 
 
 def test_the_settings_are_named_as_transformers_4_57_reads_them(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def reference(entries: Any, variants: bool) -> float | str:
         return ""
     if not all(isinstance(entry.get("token"), str) for entry in entries):
         return ""
-    listed = [(entry["token"], entry.get("logprob")) for entry in entries]
-    numbers = [(token, value) for token, value in listed if type(value) in (int, float)]
+    logprobs = [(entry["token"], entry.get("logprob")) for entry in entries]
+    numbers = [(token, value) for token, value in logprobs if type(value) in (int, float)]
     for words in (yes_words, no_words):
-        for token, value in listed:
+        for token, value in logprobs:
             is_logprob = type(value) in (int, float) and value <= 0 and value not in (HUGE, -math.inf)
             if token in words and not is_logprob:
                 return token
@@ -102,5 +102,5 @@ def test_any_case_sums_the_words_among_the_top_20() -> None:
     last = float(p[20] / (p[20] + p[39]))  # the last of the top 20 counts, and the next one does not
     assert float(from_top_logits(logits, [20, 19], [39])) == pytest.approx(last)
     assert float(from_top_logits(logits, [19], [39])) == 0.0
-    both = from_top_logits(torch.stack([logits, logits.flip(0)]), yes, no)
-    assert both.shape == (2,) and float(both[0]) == pytest.approx(float(expected))
+    scores = from_top_logits(torch.stack([logits, logits.flip(0)]), yes, no)
+    assert scores.shape == (2,) and float(scores[0]) == pytest.approx(float(expected))

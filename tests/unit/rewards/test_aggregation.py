@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from paco_core.grpo.advantages import advantages
-from paco_core.rewards.aggregation import AGGREGATORS, _named, aggregate, normalise, variation
+from paco_core.rewards.aggregation import AGGREGATORS, _custom_aggregator, aggregate, normalize_groups, variation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 CONSISTENCY = np.array([[0.2, 0.4, 0.9, 0.5], [0.6, 0.6, 0.1, 0.7]])
@@ -33,9 +33,9 @@ def plain_advantages(name: str, std: str, rewards: dict[str, Array], weights: di
 
     def in_groups(function: Callable[[Array], Array], values: Array) -> Array:
         result = np.full(values.shape, NAN)
-        for row, known in enumerate(groups):
-            if len(known):
-                result[row, known] = function(values[row, known])
+        for row, valid in enumerate(groups):
+            if len(valid):
+                result[row, valid] = function(values[row, valid])
         return result
 
     def centred(r: Array) -> Array:
@@ -65,8 +65,8 @@ def plain_advantages(name: str, std: str, rewards: dict[str, Array], weights: di
     if name == "gdpo":
         result = over(result, result[scored].std())
     elif not name.startswith("weighted_advantage"):
-        whole = combined[scored].std()
-        result = in_groups(lambda g: over(centred(g), g.std() if std == "group" else whole), combined)
+        batch_std = combined[scored].std()
+        result = in_groups(lambda g: over(centred(g), g.std() if std == "group" else batch_std), combined)
     return np.where(scored, result, 0.0)
 
 
@@ -100,7 +100,7 @@ def test_groups_without_a_score_have_advantage_zero() -> None:
     for values, failed in (([[NAN, NAN], [0.2, 0.4]], 2), ([[NAN, NAN], [NAN, NAN]], 4)):
         result = advantages(aggregate({"a": np.array(values)}, {"a": 1.0}, "weighted_sum"), "global")
         assert result.values[0].tolist() == [0.0, 0.0] and result.failed == failed
-    assert not normalise(np.full((1, 3), 0.1)).any(), "exactly, though the mean is rounded"
+    assert not normalize_groups(np.full((1, 3), 0.1)).any(), "exactly, though the mean is rounded"
 
 
 def test_log_tame_tells_the_mean_from_the_median() -> None:
@@ -161,5 +161,5 @@ def test_an_aggregator_of_the_user() -> None:
         with pytest.raises(ValueError, match=name):
             aggregate(REWARDS, WEIGHTS, f"{__name__}:{name}")
     rewards = {name: values.copy() for name, values in REWARDS.items()}
-    assert np.array_equal(_named(f"{__name__}:in_place").combine(rewards, WEIGHTS, {}), CLIP + 1)
+    assert np.array_equal(_custom_aggregator(f"{__name__}:in_place").combine(rewards, WEIGHTS, {}), CLIP + 1)
     assert all(np.array_equal(rewards[name], REWARDS[name]) for name in rewards)

@@ -45,15 +45,15 @@ def test_clip_t_is_the_mean_cosine_of_each_panel_with_its_own_text(clip_folder: 
     import open_clip
     import torch
 
-    reward = registry.build("clip_t", RewardTerm(weight=1.0, model=str(clip_folder)))
+    reward = registry.build_reward("clip_t", RewardTerm(weight=1.0, model=str(clip_folder)))
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{clip_folder}")
     tokenizer = open_clip.get_tokenizer(f"local-dir:{clip_folder}")
     texts = split_panels(make_record().prompt, make_record().layout)[1]
     assert texts == ["a cat", "a dog", "a cow", "a hen"]
     with torch.no_grad():
         text = torch.nn.functional.normalize(model.eval().encode_text(tokenizer(texts)), dim=-1)
-        shown = torch.stack([preprocess(panel) for panel in panels()])
-        image = torch.nn.functional.normalize(model.encode_image(shown), dim=-1)
+        pixels = torch.stack([preprocess(panel) for panel in panels()])
+        image = torch.nn.functional.normalize(model.encode_image(pixels), dim=-1)
     expected = (text * image).sum(dim=1)
     batch = RewardBatch([make_record(), make_record()], [panels(), panels()[::-1]])
     values = reward(batch)
@@ -66,13 +66,13 @@ def test_clip_t_is_the_mean_cosine_of_each_panel_with_its_own_text(clip_folder: 
 def test_clip_i_is_the_mean_cosine_of_the_pairs_and_clips_are_shared(clip_folder: Path) -> None:
     sources = Sources()
     term = RewardTerm(weight=1.0, model=str(clip_folder))
-    clip_i, clip_t = registry.build("clip_i", term, sources), registry.build("clip_t", term, sources)
+    clip_i, clip_t = registry.build_reward("clip_i", term, sources), registry.build_reward("clip_t", term, sources)
     assert len(sources.clips) == 1 and clip_i.clip is clip_t.clip  # type: ignore[attr-defined]
     clip = sources.clips[(str(clip_folder), "cpu")]
     rows = clip.images(panels()).double().numpy()
     expected = np.mean([rows[i] @ rows[j] for i in range(4) for j in range(i + 1, 4)])
-    same = [panels()[0]] * 4
-    values = clip_i(RewardBatch([make_record(), make_record()], [panels(), same]))
+    copies = [panels()[0]] * 4
+    values = clip_i(RewardBatch([make_record(), make_record()], [panels(), copies]))
     assert values.tolist() == pytest.approx([expected, 1.0], abs=1e-6) and expected < 0.999
 
 
@@ -86,18 +86,18 @@ def test_pictures_and_texts_follow_the_model(clip_folder: Path) -> None:
 def test_clip_is_float16_on_a_gpu_and_embeds_as_on_a_processor(clip_folder: Path) -> None:
     import torch
 
-    given, texts = panels(), ["a cat", "a dog"]
+    images, texts = panels(), ["a cat", "a dog"]
     exact = OpenClip(str(clip_folder), "cpu")
     with pretended():
         clip = OpenClip(clip_folder, "cuda", half_on_gpu=True)
         assert {weight.dtype for weight in clip.model.parameters()} == {torch.float16}
-        for found, expected in ((clip.images(given), exact.images(given)), (clip.texts(texts), exact.texts(texts))):
-            assert found.is_cuda and found.dtype == torch.float32
-            torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=5e-3)
+        for actual, expected in ((clip.images(images), exact.images(images)), (clip.texts(texts), exact.texts(texts))):
+            assert actual.is_cuda and actual.dtype == torch.float32
+            torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=5e-3)
 
 
 def test_clip_score_is_that_of_the_whole_picture(clip_folder: Path) -> None:
-    reward = registry.build("clip_score", RewardTerm(weight=1.0, model=str(clip_folder)))
+    reward = registry.build_reward("clip_score", RewardTerm(weight=1.0, model=str(clip_folder)))
     clip = reward.clip  # type: ignore[attr-defined]
     batch = whole(picture(), picture(1))
     cosines = (clip.images(batch.whole) @ clip.texts([make_record().prompt]).T)[:, 0].numpy()
@@ -121,7 +121,7 @@ def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
         CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)).save_pretrained(tmp_path)
     size = {"height": 16, "width": 16}
     CLIPProcessor(CLIPImageProcessor(size=size, crop_size=size), tokenizer).save_pretrained(tmp_path)
-    reward = registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path)))
+    reward = registry.build_reward("pickscore", RewardTerm(weight=1.0, model=str(tmp_path)))
     batch = whole(picture(), picture(1), prompt="a red cat")
     model, processor = reward.model, reward.processor  # type: ignore[attr-defined]
     inputs = processor(images=list(batch.whole), text=["a red cat"] * 2, padding=True, return_tensors="pt")
@@ -132,6 +132,6 @@ def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
     assert abs(values[0] - values[1]) > 1e-6
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match="nothing"):
-        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nothing")))
+        registry.build_reward("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nothing")))
     with pytest.raises(DataError, match="nowhere"):
-        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nowhere")))
+        registry.build_reward("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nowhere")))

@@ -49,7 +49,7 @@ def test_editing_is_the_root_of_both_answers_and_nan_without_one_of_them() -> No
     answers = {"green": (0.81, 0.25), "blue": (NAN, 0.9), "white": (NAN, NAN)}
     judge = Judge(lambda _first, second, following: answers[second][following])
     rows = batch(*((f"Paint it {name}.", ["red"], name) for name in answers))
-    reward = registry.build("editing", RewardTerm(weight=1.0), Sources({None: judge}))
+    reward = registry.build_reward("editing", RewardTerm(weight=1.0), Sources({None: judge}))
     values = reward(rows)
     assert values[0] == pytest.approx(0.45) and np.isnan(values[1:]).all() and reward.causes == {"unclear": 3}
     assert len(judge.queries) == 6 and all(q.first.getpixel((0, 0)) == (255, 0, 0) for q in judge.queries)

@@ -22,7 +22,7 @@ from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.consistency import Consistency, ConsistencyMeasure, opening
+from paco_core.rewards.consistency import Consistency, ConsistencyMeasure, opening_text
 from paco_core.rewards.ocr import edit_distance, quoted
 from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
@@ -33,11 +33,11 @@ class Judge:
     """Answers by a rule; remembers what it was asked."""
 
     def __init__(self, rule: dict[tuple[str, str], Score] | None = None) -> None:
-        self.asked: list[PairQuery] = []
+        self.queries: list[PairQuery] = []
         self.rule = rule or {}
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        self.asked += queries
+        self.queries += queries
         names = {Image.new("RGB", (1, 1), colour).getpixel((0, 0)): colour for colour in COLOURS}
         pairs = [(names[q.first.getpixel((0, 0))], names[q.second.getpixel((0, 0))]) for q in queries]
         return [self.rule.get(pair, Score(0.5)) for pair in pairs]
@@ -50,7 +50,7 @@ def test_consistency_is_of_unordered_pairs_and_a_failed_pair_fails_its_set_alone
     judge = Judge(rule)
     values = Consistency(judge)(batch)
     assert values.dtype == np.float64 and values.tolist() == pytest.approx([(1.0 + 0.2 + 4 * 0.5) / 6, 0.5])
-    assert len(judge.asked) == 12 and all('theme: "animals"' in query.instruction for query in judge.asked)
+    assert len(judge.queries) == 12 and all('theme: "animals"' in query.instruction for query in judge.queries)
     assert Consistency(Judge(rule), by="worst")(batch).tolist() == [0.2, 0.5]
     for by in ("mean", "worst"):
         reward = Consistency(Judge({("red", "green"): Score(math.nan, "timeout")}), by=by)  # type: ignore[arg-type]
@@ -63,21 +63,21 @@ def test_pairs_of_panels() -> None:
     assert panel_pairs(4, 4, "neighbours") == [(0, 1), (1, 2), (2, 3)]
     assert panel_pairs(6, 3, "neighbours") == [(0, 1), (0, 3), (1, 2), (1, 4), (2, 5), (3, 4), (4, 5)]
     assert [len(panel_pairs(n, n, "all")) for n in (2, 4, 8)] == [1, 6, 28]
-    drawn = [panel_pairs(8, 4, 5, str(key)) for key in range(200)]
-    assert all(len(set(pairs)) == 5 for pairs in drawn) and len({tuple(pairs) for pairs in drawn[:8]}) == 8
-    assert {pair for pairs in drawn for pair in pairs} == set(panel_pairs(8, 4, "all"))
-    assert panel_pairs(8, 4, 5, "0") == drawn[0] and panel_pairs(3, 3, 5, "a") == panel_pairs(3, 3, "all")
+    samples = [panel_pairs(8, 4, 5, str(key)) for key in range(200)]
+    assert all(len(set(pairs)) == 5 for pairs in samples) and len({tuple(pairs) for pairs in samples[:8]}) == 8
+    assert {pair for pairs in samples for pair in pairs} == set(panel_pairs(8, 4, "all"))
+    assert panel_pairs(8, 4, 5, "0") == samples[0] and panel_pairs(3, 3, 5, "a") == panel_pairs(3, 3, "all")
 
 
 def test_pictures_of_a_group_are_asked_about_the_same_pairs_and_epochs_about_others() -> None:
-    def asked(draw: int) -> list[list[tuple[int, ...]]]:
+    def panels_of_queries(seed: int) -> list[list[tuple[int, ...]]]:
         judge = Judge()
-        Consistency(judge, pairs=2)(RewardBatch([make_record()] * 3, [panels()] * 3, draw=draw))
-        found = [tuple(query.first.getpixel((0, 0)) + query.second.getpixel((0, 0))) for query in judge.asked]
-        return [found[start : start + 2] for start in range(0, 6, 2)]
+        Consistency(judge, pairs=2)(RewardBatch([make_record()] * 3, [panels()] * 3, seed=seed))
+        pixels = [tuple(query.first.getpixel((0, 0)) + query.second.getpixel((0, 0))) for query in judge.queries]
+        return [pixels[start : start + 2] for start in range(0, 6, 2)]
 
-    assert all(one == asked(1)[0] for one in asked(1))
-    assert len({str(asked(draw)[0]) for draw in range(12)}) > 3
+    assert all(queries == panels_of_queries(1)[0] for queries in panels_of_queries(1))
+    assert len({str(panels_of_queries(seed)[0]) for seed in range(12)}) > 3
 
 
 def test_consistency_quotes_the_opening_of_the_prompt_on_request() -> None:
@@ -87,9 +87,9 @@ def test_consistency_quotes_the_opening_of_the_prompt_on_request() -> None:
     panel_texts = record.prompt[record.prompt.index("[") :]
     record = record.model_copy(update={"prompt": f"{quoted} {panel_texts}"})
     Consistency(judge, theme_from="opening")(RewardBatch([record], [panels()]))
-    assert all(f'theme: "{quoted}", do' in query.instruction for query in judge.asked)
+    assert all(f'theme: "{quoted}", do' in query.instruction for query in judge.queries)
     signed = record.model_copy(update={"prompt": f'A sign "stop" {panel_texts}'})
-    assert opening(signed) == 'A sign "stop.'
+    assert opening_text(signed) == 'A sign "stop.'
 
 
 def as_released(prompt: str) -> str:
@@ -100,7 +100,7 @@ def as_released(prompt: str) -> str:
 def test_the_opening_of_public_prompts_is_the_released_one(public_prompts: Path) -> None:
     records = read_prompts(public_prompts)
     assert len(records) == 298
-    assert [record.idx for record in records if opening(record) != as_released(record.prompt)] == []
+    assert [record.idx for record in records if opening_text(record) != as_released(record.prompt)] == []
 
 
 def test_one_panel_has_no_consistency() -> None:
@@ -114,7 +114,7 @@ def test_one_panel_has_no_consistency() -> None:
 
 def test_jpeg_rewards_what_compresses() -> None:
     flat = Image.new("RGB", (64, 32), "teal")
-    values = registry.build("jpeg", RewardTerm(weight=1.0))(whole(flat, picture()))
+    values = registry.build_reward("jpeg", RewardTerm(weight=1.0))(whole(flat, picture()))
     assert 1.0 > values[0] > 0.6 > 0.5 > values[1] > -1.0
 
 
@@ -135,7 +135,7 @@ def test_ocr_reads_what_the_prompt_quotes() -> None:
 
     sign = Image.new("RGB", (256, 96), "white")
     ImageDraw.Draw(sign).text((16, 24), "Open House", fill="black", font=ImageFont.load_default(36))
-    reward = registry.build("ocr", RewardTerm(weight=1.0))
+    reward = registry.build_reward("ocr", RewardTerm(weight=1.0))
     batch = whole(sign, Image.new("RGB", (64, 64), "white"), prompt='A sign that says "OPEN HOUSE" on a door.')
     assert reward(batch).tolist() == pytest.approx([1.0, 0.0])
     assert np.isnan(reward(whole(sign, prompt="A sign."))[0])
@@ -180,12 +180,12 @@ def shrinks(images: list[Image.Image], records: list[PromptRecord]) -> list[floa
 
 def test_a_function_of_the_user_is_a_reward() -> None:
     term = RewardTerm(weight=1.0, reward=f"{__name__}:own_reward")
-    registry.check(RewardSet(terms={"length": term}, aggregator="weighted_sum", advantage_std="group"))
-    reward = registry.build("length", term)
+    registry.validate_rewards(RewardSet(terms={"length": term}, aggregator="weighted_sum", advantage_std="group"))
+    reward = registry.build_reward("length", term)
     values = reward(RewardBatch([make_record(), make_record()], [panels(), panels()]))
     assert values[0] == len(make_record().prompt) and np.isnan(values[1])
     assert reward.causes == {"function returned NaN": 1} and not reward.groupwise  # type: ignore[attr-defined]
-    width = registry.build("width", RewardTerm(weight=1.0, reward=f"{__name__}:own_width"))
+    width = registry.build_reward("width", RewardTerm(weight=1.0, reward=f"{__name__}:own_width"))
     assert width(whole(picture(), Image.new("RGB", (5, 9)))).tolist() == [65.0, 11.0]
     with pytest.raises(ValueError, match="panels only"):
         width(RewardBatch([make_record()], [panels()]))
@@ -196,7 +196,7 @@ def test_a_function_that_changes_its_arguments_changes_nothing_else(name: str) -
     record = make_record().model_copy(update={"criteria": {"Style": {"1": "red"}}})
     batch = RewardBatch([record], [panels()], [picture()], [[picture(1)]])
     before = deepcopy(batch)
-    assert registry.build("x", RewardTerm(weight=1.0, reward=f"{__name__}:{name}"))(batch).tolist() == [0.5]
+    assert registry.build_reward("x", RewardTerm(weight=1.0, reward=f"{__name__}:{name}"))(batch).tolist() == [0.5]
     assert batch == before
 
 
@@ -221,11 +221,11 @@ def test_a_module_that_fails_is_a_sentence_with_its_line(
     line, kind = {**FAILING, **FAILING_CALLS}[code]
     terms = {"mine": RewardTerm(weight=1.0, reward="my_reward:f")}
     with pytest.raises(DataError) as raised:
-        registry.check(RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group"))
+        registry.validate_rewards(RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group"))
         assert code in FAILING_CALLS
         with pytest.raises(DataError, match=f"my_reward.py, line {line}: {kind}"):
             aggregate({"a": np.zeros((1, 2))}, {"a": 1.0}, "my_reward:f")
-        registry.build("mine", terms["mine"])(whole(picture()))
+        registry.build_reward("mine", terms["mine"])(whole(picture()))
     text = str(raised.value)
     assert text.startswith(f"my_reward:f: my_reward.py, line {line}: {kind}") and text.isprintable()
 
@@ -252,27 +252,27 @@ def test_what_does_not_fit_is_found_before_any_model_is_loaded(
     name: str, term: dict[str, Any], pictures: str, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        registry.check(reward_set(name, **term), pictures)
+        registry.validate_rewards(reward_set(name, **term), pictures)
 
 
 def test_what_fits_is_let_through_and_a_reward_needs_its_judge_and_its_model() -> None:
     for keys in ({"pairs": "neighbours"}, {"pairs": 3}, {"aggregate": "worst"}):
-        registry.check(reward_set("consistency", **keys))
-    registry.check(reward_set("editing"), "reference")
+        registry.validate_rewards(reward_set("consistency", **keys))
+    registry.validate_rewards(reward_set("editing"), "reference")
     for name, term in (("consistency", {}), ("editing", {}), ("clip_t", {"model": "nowhere"})):
         with pytest.raises(DataError, match=f"{name}|nowhere"):
-            registry.build(name, RewardTerm(weight=1.0, **term))
+            registry.build_reward(name, RewardTerm(weight=1.0, **term))
 
 
 def test_a_groupwise_reward_sees_whole_groups_over_batches() -> None:
     records = [make_record(idx=name) for name in "aaabbbbc"]
-    rewards = {"place": registry.build("place", RewardTerm(weight=1.0, reward=f"{__name__}:own_group"))}
-    with Scoring({**rewards, "jpeg": registry.build("jpeg", RewardTerm(weight=1.0))}) as scoring:
+    rewards = {"place": registry.build_reward("place", RewardTerm(weight=1.0, reward=f"{__name__}:own_group"))}
+    with Scoring({**rewards, "jpeg": registry.build_reward("jpeg", RewardTerm(weight=1.0))}) as scoring:
         assert scoring.groupwise == ["place"]
-        done = scoring.round()
+        score_batch = scoring.round()
         for part in (slice(0, 2), slice(2, 5), slice(5, 8)):
-            done.add(records[part], [picture()] * len(records[part]))
-        scores = done.result()
+            score_batch.add(records[part], [picture()] * len(records[part]))
+        scores = score_batch.result()
     assert scores.rewards["place"].tolist() == [0, 1, 2, 0, 1, 2, 3, 0]
     assert len(scores.rewards["jpeg"]) == len(scores.diversity) == 8
 
@@ -281,13 +281,13 @@ def test_judges_are_named_by_their_models() -> None:
     def rewards(**terms: RewardTerm) -> RewardSet:
         return RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group")
 
-    own, other = RewardTerm(weight=1.0), RewardTerm(weight=1.0, reward="consistency", model="data/judge")
+    default, other = RewardTerm(weight=1.0), RewardTerm(weight=1.0, reward="consistency", model="data/judge")
     clip = RewardTerm(weight=1.0, model="data/zoo/clip")
-    assert registry.judges_of(rewards(consistency=own, clip_t=clip), rewards(second=other)) == [None, "data/judge"]
+    assert registry.judges_of(rewards(consistency=default, clip_t=clip), rewards(second=other)) == [None, "data/judge"]
     assert registry.judges_of(rewards(clip_t=clip), None) == []
     judges = {None: Judge(), "data/judge": Judge()}
-    built = registry.build_set(rewards(consistency=own, second=other), Sources(judges))
+    built = registry.build_set(rewards(consistency=default, second=other), Sources(judges))
     built["second"](RewardBatch([make_record()], [panels()]))
-    assert (len(judges[None].asked), len(judges["data/judge"].asked)) == (0, 6)
+    assert (len(judges[None].queries), len(judges["data/judge"].queries)) == (0, 6)
     with pytest.raises(DataError, match="data/judge is not served"):
-        registry.build("second", other, Sources({None: Judge()}))
+        registry.build_reward("second", other, Sources({None: Judge()}))

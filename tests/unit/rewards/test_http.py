@@ -38,17 +38,17 @@ def batch(*levels: int, references: list[list[Image.Image]] | None = None) -> Re
     return RewardBatch([record(f"p{n}") for n in levels], [[]] * len(levels), [picture(n) for n in levels], references)
 
 
-def seen(url: str) -> Image.Image:
+def decode_url(url: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/png;base64,"))))
 
 
 def redness(samples: list[dict[str, Any]], _number: int = 0) -> tuple[int, Any]:
     """A score of any size: ten times the red of the first pixel, below 0 as well."""
-    return 200, {"scores": [10.0 * seen(s["picture"]).getpixel((0, 0))[0] - 25 for s in samples]}  # type: ignore[index]
+    return 200, {"scores": [10.0 * decode_url(s["picture"]).getpixel((0, 0))[0] - 25 for s in samples]}  # type: ignore[index]
 
 
 def reward(server: ScorerServer, root: Path, **changes: Any) -> Any:
-    return registry.build(
+    return registry.build_reward(
         "theirs", RewardTerm(weight=1.0, reward="http", http=server.scorer(**changes)), Sources(root=root)
     )
 
@@ -68,13 +68,15 @@ def test_one_request_a_batch_with_pictures_and_words(tmp_path: Path, monkeypatch
     assert request["model"] == "aesthetics 1"
     words = {"id": "p7", "prompt": "Animals. [LEFT]: p7 [RIGHT]: a dog", "layout": "1x2", "theme": "animals"}
     assert {k: v for k, v in request["samples"][1].items() if k != "picture"} == words
-    assert np.array_equal(np.asarray(seen(request["samples"][1]["picture"])), np.asarray(picture(7)))
+    assert np.array_equal(np.asarray(decode_url(request["samples"][1]["picture"])), np.asarray(picture(7)))
 
 
 def test_an_edit_is_sent_with_its_reference(tmp_path: Path) -> None:
     def difference(samples: list[dict[str, Any]], _number: int) -> tuple[int, Any]:
-        both = [(seen(s["picture"]).getpixel((0, 0)), seen(s["reference"]).getpixel((0, 0))) for s in samples]
-        return 200, {"scores": [a[0] - b[0] for a, b in both]}  # type: ignore[index]
+        colours = [
+            (decode_url(s["picture"]).getpixel((0, 0)), decode_url(s["reference"]).getpixel((0, 0))) for s in samples
+        ]
+        return 200, {"scores": [a[0] - b[0] for a, b in colours]}  # type: ignore[index]
 
     with ScorerServer(difference) as server:
         theirs = reward(server, tmp_path)
@@ -82,9 +84,9 @@ def test_an_edit_is_sent_with_its_reference(tmp_path: Path) -> None:
         assert theirs(batch(9, references=[[picture(3)]])).tolist() == [6.0], "another reference is another sample"
         assert theirs(batch(9, references=[[picture(3), picture(4), picture(5)]])).tolist() == [6.0]
         assert theirs(batch(9, references=[[picture(3), picture(5), picture(4)]])).tolist() == [6.0]
-    one, _, several, _ = (request["samples"][0] for request in server.requests)
-    assert "further_references" not in one
-    assert [seen(url).getpixel((0, 0))[0] for url in several["further_references"]] == [4, 5]  # type: ignore[index]
+    single, _, several, _ = (request["samples"][0] for request in server.requests)
+    assert "further_references" not in single
+    assert [decode_url(url).getpixel((0, 0))[0] for url in several["further_references"]] == [4, 5]  # type: ignore[index]
 
 
 def test_what_was_scored_is_not_asked_again(tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_the_scorer_of_the_page_answers(tmp_path: Path, repository: Path) -> Non
     names: dict[str, Any] = {"__name__": "scorer"}
     exec(page.partition("```python\n")[2].partition("```")[0], names)
     with Loopback(names["Scorer"]) as server:
-        theirs = registry.build(
+        theirs = registry.build_reward(
             "brightness",
             RewardTerm(weight=1.0, reward="http", http={"url": f"{server.url}/", "model": "brightness 1"}),
             Sources(root=tmp_path),

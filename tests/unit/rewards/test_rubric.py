@@ -20,13 +20,13 @@ CRITERIA = {"identity": "one cat in all panels", "order": "the story is told in 
 
 
 def marks(identity: int, order: int) -> Raw:
-    given = {"identity": identity, "order": order}
-    return completion({"marks": [{"criterion": n, "reason": "seen", "mark": mark} for n, mark in given.items()]})
+    settings = {"identity": identity, "order": order}
+    return completion({"marks": [{"criterion": n, "reason": "seen", "mark": mark} for n, mark in settings.items()]})
 
 
 def reward(server: ChatServer, root: Path, **criteria: str) -> Any:
     rubric = {"endpoint": server.params().model_dump(), "criteria": {**CRITERIA, **criteria}}
-    return registry.build("rubric", RewardTerm(weight=1.0, rubric=rubric), Sources(root=root))
+    return registry.build_reward("rubric", RewardTerm(weight=1.0, rubric=rubric), Sources(root=root))
 
 
 def test_the_value_is_the_mean_mark_and_answers_are_kept(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_half_written_answer_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL
     SharedJournal(path).append({"a": 1})
     path.write_bytes(path.read_bytes() + b'{"a": 2')
-    again = SharedJournal(path)
-    assert again.rows == [{"a": 1}]
-    again.append({"a": 3})
+    reopened = SharedJournal(path)
+    assert reopened.rows == [{"a": 1}]
+    reopened.append({"a": 3})
     assert path.read_text() == '{"a": 1}\n{"a": 3}\n'

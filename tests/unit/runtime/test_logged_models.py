@@ -16,7 +16,7 @@ from PIL import Image
 
 from paco_core.config.params import load
 from paco_core.policies import base
-from paco_core.policies.adapted import adapted
+from paco_core.policies.adapter_base import adapter_base
 from paco_core.runtime.tracking import count_journals, models, open_run
 from paco_core.runtime.tracking.models import Adapted
 from tests.support.waiting import until
@@ -61,14 +61,14 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
 ) -> None:
     params = load(project / "params.yaml")
     shutil.copytree(repository / "data/zoo/flux", project / "data/zoo/flux")
-    policy = base.load_recipe(params.policies.recipes[NAME], project)
+    policy = base.load_recipe_policy(params.policies.recipes[NAME], project)
     policy.add_adapter(params.policies.recipes[NAME].lora, 0)
     torch.manual_seed(0)
     with torch.no_grad():
         for weights in policy.trainable().values():  # else it starts as its base
             weights.add_(0.05 * torch.randn_like(weights))
     policy.save_adapter(tmp_path / "trained")
-    train(project, tmp_path / "trained", adapted(project, params.policies.recipes[NAME]))
+    train(project, tmp_path / "trained", adapter_base(project, params.policies.recipes[NAME]))
     shutil.rmtree(tmp_path / "trained")
     (model,) = logged(mlflow.MlflowClient())
 

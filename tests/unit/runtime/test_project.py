@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paco_core.io.project import owner_root
-from paco_core.policies.encodings import cache_folder, fingerprint
+from paco_core.policies.encodings import cache_folder, encoder_fingerprint
 from paco_core.runtime.tracking import tracking_uri
 from paco_core.runtime.tracking.journal import FOLDER, RunJournal, journals
 from paco_core.runtime.tracking.store import artifact_location
@@ -68,7 +68,7 @@ def test_encodings_are_known_again_by_a_model_that_was_checked_out_anew(tmp_path
         (tmp_path / name / "encoder").mkdir(parents=True)
         (tmp_path / name / "encoder/weights").write_bytes(b"weights")
     os.utime(tmp_path / "second/encoder/weights", (1, 1))
-    expected = fingerprint(tmp_path / "first", "float32", "cpu")
-    assert fingerprint(tmp_path / "second", "float32", "cpu") == expected
+    expected = encoder_fingerprint(tmp_path / "first", "float32", "cpu")
+    assert encoder_fingerprint(tmp_path / "second", "float32", "cpu") == expected
     (tmp_path / "second/encoder/weights").write_bytes(b"WEIGHTS")
-    assert fingerprint(tmp_path / "second", "float32", "cpu") != expected
+    assert encoder_fingerprint(tmp_path / "second", "float32", "cpu") != expected

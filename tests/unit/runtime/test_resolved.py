@@ -15,7 +15,7 @@ from paco_core.config.execution import how_fields
 from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, RewardParams, load, read_text, tree_of
 from paco_core.config.params_base import Section
 from paco_core.config.resolved import MISSING, lookup, properties, resolved_section, resolved_values, unspelled
-from paco_core.grpo.recipe import training_key
+from paco_core.grpo.recipe import policy_training_key
 from paco_core.io.files import digest
 from paco_core.runtime import rounds
 from paco_core.runtime.code.stage_code import StageCodes
@@ -145,7 +145,7 @@ def test_a_checkpoint_belongs_to_resolved_numbers(project: Path, monkeypatch: py
     def keys() -> list[str]:
         params = load(project / PARAMS_FILE)
         recipe = params.policies.recipe("flux_t2is")
-        return [training_key(recipe, [], [], [], {}), digest(resolved_section(params.reward))]
+        return [policy_training_key(recipe, [], [], [], {}), digest(resolved_section(params.reward))]
 
     before = keys()
     monkeypatch.setattr(PolicyTraining, "pictures_an_epoch", property(lambda self: 2 * self.group_size))

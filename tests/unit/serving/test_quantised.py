@@ -50,7 +50,7 @@ def test_a_processor_float32_and_batch_invariance_are_refused(params: Params) ->
 def test_tower_and_head_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantised, "find_spec", lambda _name: object())
     monkeypatch.setattr("transformers.BitsAndBytesConfig", dict)
-    options: dict[str, Any] = quantised.quantization("bitsandbytes", "cuda:1")
+    options: dict[str, Any] = quantised.reward_quantization("bitsandbytes", "cuda:1")
     assert options["device_map"] == {"": "cuda:1"}
     assert options["quantization_config"]["llm_int8_skip_modules"] == ["model.visual", "lm_head"]
 

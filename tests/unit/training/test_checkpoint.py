@@ -21,45 +21,45 @@ def make(epoch: int) -> Checkpoint:
 
 def test_checkpoint_round_trip_and_retention(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
-        checkpoint.save(tmp_path, make(epoch), keep=2)
+        checkpoint.save_checkpoint(tmp_path, make(epoch), keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-00002", "checkpoint-00003"]
-    found = checkpoint.latest(tmp_path, "r")
-    assert found is not None and found.done == 3
-    assert torch.equal(found.tensors["weights/a"], torch.full((2,), 3.0))
-    assert checkpoint.latest(tmp_path, "another") is None
+    newest = checkpoint.load_latest_checkpoint(tmp_path, "r")
+    assert newest is not None and newest.progress == 3
+    assert torch.equal(newest.tensors["weights/a"], torch.full((2,), 3.0))
+    assert checkpoint.load_latest_checkpoint(tmp_path, "another") is None
 
 
 def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint.save(tmp_path, make(1))
+    checkpoint.save_checkpoint(tmp_path, make(1))
 
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("paco_core.training.checkpoint.save_file", full)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.save(tmp_path, make(2))
+        checkpoint.save_checkpoint(tmp_path, make(2))
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-00001"]
 
 
 def test_what_a_kill_leaves_is_no_checkpoint(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, make(1))
+    checkpoint.save_checkpoint(tmp_path, make(1))
     left = tmp_path / ".paco-killed.part" / "checkpoint-00002"
     left.mkdir(parents=True)
     (left.parent / MARK).touch()
     (left / "state.json").write_text(json.dumps({"key": "r"}))
-    before = checkpoint.latest(tmp_path, "r")
-    assert before is not None and before.done == 1
-    checkpoint.save(tmp_path, make(2))
+    before = checkpoint.load_latest_checkpoint(tmp_path, "r")
+    assert before is not None and before.progress == 1
+    checkpoint.save_checkpoint(tmp_path, make(2))
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-00002"]
 
 
 def test_the_newest_is_the_furthest_that_came_no_further_than_the_limit(tmp_path: Path) -> None:
     for step in (99_998, 99_999, 100_000):
-        checkpoint.save(tmp_path, make(step), keep=2)
+        checkpoint.save_checkpoint(tmp_path, make(step), keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-100000", "checkpoint-99999"]
-    limited = checkpoint.latest(tmp_path, "r", limit=99_999)
-    assert limited is not None and limited.done == 99_999
-    assert checkpoint.latest(tmp_path, "r", limit=99_998) is None
+    limited = checkpoint.load_latest_checkpoint(tmp_path, "r", limit=99_999)
+    assert limited is not None and limited.progress == 99_999
+    assert checkpoint.load_latest_checkpoint(tmp_path, "r", limit=99_998) is None
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_the_newest_is_the_furthest_that_came_no_further_than_the_limit(tmp_path
     ],
 )  # fmt: skip
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, content: bytes | dict[str, Any]) -> None:
-    checkpoint.save(tmp_path, make(3))
+    checkpoint.save_checkpoint(tmp_path, make(3))
     file = tmp_path / "checkpoint-00003" / name
     if isinstance(content, dict):
         content = json.dumps(json.loads(file.read_bytes()) | content).encode()
     file.write_bytes(content)
     with pytest.raises(DataError, match="checkpoint-00003"):
-        checkpoint.latest(tmp_path, "r")
+        checkpoint.load_latest_checkpoint(tmp_path, "r")
 
 
 def test_groups_of_tensors_travel_by_name() -> None:

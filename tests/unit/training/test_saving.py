@@ -1,4 +1,4 @@
-"""What is trained is saved whole, behind wrappers too, and that it can be is known before the first epoch."""
+"""Saving: adapters are complete behind wrappers, and saving is validated before the first epoch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from paco_core.adapters.attach import to_save
 from paco_core.config.params import LoraParams
 from paco_core.policies import base
-from paco_core.training.checkpoint import try_to_save
+from paco_core.training.checkpoint import validate_saving
 from tests.support import loras
 from tests.support.tiny import tiny_flux
 
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Any:
-    found = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
-    found.add_adapter(LoraParams(rank=2, alpha=4, targets=["to_q", "net.2"]), 0)
-    return found
+    policy = base.load_policy("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
+    policy.add_adapter(LoraParams(rank=2, alpha=4, targets=["to_q", "net.2"]), 0)
+    return policy
 
 
 def test_the_names_are_those_of_a_plain_model_behind_wrappers(policy: Any, tmp_path: Path) -> None:
@@ -43,14 +43,14 @@ def test_a_trained_tensor_that_would_be_left_out_is_an_error(policy: Any) -> Non
 def test_what_cannot_be_saved_is_found_at_once_and_nothing_stays(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    seen: list[Path] = []
+    folders: list[Path] = []
 
     def save(folder: Path) -> None:
-        seen.append(folder)
+        folders.append(folder)
         folder.mkdir()
         (folder / "part").write_bytes(b"x")
         raise TypeError("no number")
 
     with pytest.raises(TypeError, match="no number"):
-        try_to_save(save)
-    assert seen[0].is_relative_to(tmp_path) and not list(tmp_path.iterdir())
+        validate_saving(save)
+    assert folders[0].is_relative_to(tmp_path) and not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paco_core.training import optimizers
-from paco_core.training.checkpoint import Checkpoint, latest, save
+from paco_core.training.checkpoint import Checkpoint, load_latest_checkpoint, save_checkpoint
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.processes import Processes
 from paco_core.training.updates import Updates
@@ -17,9 +17,9 @@ from tests.support.grpo_toys import recipe
 
 def updates(optimizer: str, weights: dict[str, torch.Tensor]) -> Updates:
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in weights.items()}
-    given = recipe(optimizer=optimizer)
-    built = optimizers.build(parameters.values(), given)
-    return Updates(parameters, built, given.max_grad_norm, Processes())
+    params = recipe(optimizer=optimizer)
+    built = optimizers.build_optimizer(parameters.values(), params)
+    return Updates(parameters, built, params.max_grad_norm, Processes())
 
 
 def step(of: Updates, seed: int) -> float:
@@ -39,14 +39,14 @@ def test_an_optimiser_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, opti
     begun = {"large": torch.ones(64, 128), "other": torch.ones(64, 64), "small": torch.ones(8)}  # 8 bit from 4096 on
     first = updates(optimizer, begun)
     assert all(step(first, seed) > 0 for seed in (1, 2))
-    save(tmp_path, Checkpoint("a recipe", 1, first.moments(), {}))
-    kept = latest(tmp_path, "a recipe", 9)
-    assert kept is not None and {key.split("|")[0] for key in kept.tensors} == set(begun)
+    save_checkpoint(tmp_path, Checkpoint("a recipe", 1, first.moments(), {}))
+    saved = load_latest_checkpoint(tmp_path, "a recipe", 9)
+    assert saved is not None and {key.split("|")[0] for key in saved.tensors} == set(begun)
     second = updates(optimizer, {name: p.detach() for name, p in first.parameters.items()})
-    second.restore(kept.tensors)
+    second.restore(saved.tensors)
     afresh = updates(optimizer, {name: p.detach() for name, p in first.parameters.items()})
-    for one in (first, second, afresh):
-        step(one, 3)
+    for run in (first, second, afresh):
+        step(run, 3)
     for name, parameter in first.parameters.items():
         assert torch.equal(parameter, second.parameters[name]), name
         assert not torch.equal(parameter, afresh.parameters[name]), f"{name}: moments matter"

@@ -1,13 +1,13 @@
-"""Sets painted one picture at a time: what a model does without seeing its other panels."""
+"""Sets whose panels are generated as separate images: a baseline without access to the other panels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.sampling import compose, panel_texts
-from paco_core.painting.paint import paint
-from paco_core.painting.painted import SEPARATELY, Painted
+from paco_core.grpo.sampling import compose_grid, panel_texts
+from paco_core.sampling.generated_image import SEPARATELY, GeneratedImage
+from paco_core.sampling.generation import generate_images
 
 if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def panel_records(record: PromptRecord) -> list[PromptRecord]:
-    """One record a panel: what all panels share, then the panel's own text."""
+    """One record per panel. Its prompt is the shared text of the set, followed by the text of the panel."""
     return [
         record.model_copy(update={"idx": f"{record.idx}-{number}", "prompt": text, "layout": "1x1"})
         for number, text in enumerate(panel_texts(record))
     ]
 
 
-def paint_separately(
+def generate_separate_panels(
     policy: Policy,
     name: str,
     recipe: PolicyRecipe,
@@ -32,14 +32,18 @@ def paint_separately(
     seeds: Sequence[int],
     steps: int,
     advance: Callable[[int], object] = lambda _count: None,
-) -> list[Painted]:
-    """Every size of a recipe; each panel is a picture of that size, and a set is shown as a grid of them."""
+) -> list[GeneratedImage]:
+    """Generate every size of a recipe. Each panel is an image of that size, and a set is a grid of them.
+
+    Args:
+        advance: is called with the number of images of each batch.
+    """
     panels = {record.idx: panel_records(record) for record in records}
-    found: list[Painted] = []
+    sets: list[GeneratedImage] = []
     for size in recipe.eval_sizes:
-        pictures = {
-            (painted.record.idx, painted.seed): painted
-            for painted in paint(
+        panel_images = {
+            (image.record.idx, image.seed): image
+            for image in generate_images(
                 policy,
                 [panel for row in panels.values() for panel in row],
                 seeds,
@@ -54,8 +58,8 @@ def paint_separately(
         }
         for record in records:
             for seed in seeds:
-                alone = [pictures[panel.idx, seed] for panel in panels[record.idx]]
-                lost = next((panel.lost for panel in alone if panel.lost is not None), None)
-                page = compose([panel.image for panel in alone], record.grid)
-                found.append(Painted(name, size, SEPARATELY, record, seed, page, lost))
-    return found
+                images = [panel_images[panel.idx, seed] for panel in panels[record.idx]]
+                lost = next((image.lost for image in images if image.lost is not None), None)
+                grid = compose_grid([image.image for image in images], record.grid)
+                sets.append(GeneratedImage(name, size, SEPARATELY, record, seed, grid, lost))
+    return sets

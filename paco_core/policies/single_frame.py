@@ -1,7 +1,7 @@
-"""Qwen-Image's video autoencoder on pictures: its causal convolutions over time need only their last slice.
+"""Single-frame mode of Qwen-Image's video autoencoder: causal convolutions over time need only their last slice.
 
-A picture is a video of one frame, and the frames before it are zeros: two thirds of the products are with zeros,
-and a convolution over time is slow on processors. The result is the same up to rounding.
+An image is a video of one frame. The frames before it are zeros, so two thirds of the products are zero, and 3D
+convolutions are slow on CPUs. The result is equal up to rounding.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 
-def one_frame(vae: Any) -> None:
-    """Let an ``AutoencoderKLQwenImage`` encode and decode single frames by convolutions over the plane alone."""
+def use_single_frame_convolutions(vae: Any) -> None:
+    """Make an ``AutoencoderKLQwenImage`` encode and decode single frames by 2D convolutions."""
     for module in vae.modules():
         if isinstance(module, QwenImageCausalConv3d):
             module.forward = MethodType(_forward, module)
@@ -25,8 +25,8 @@ def one_frame(vae: Any) -> None:
 
 def _forward(self: Any, x: torch.Tensor, cache_x: torch.Tensor | None = None) -> torch.Tensor:
     if cache_x is not None or x.shape[2] != 1:
-        whole: torch.Tensor = type(self).forward(self, x, cache_x)
-        return whole
+        convolved: torch.Tensor = type(self).forward(self, x, cache_x)
+        return convolved
     left, _, top, _, _, _ = self._padding
     weight = self.weight[:, :, -1]
     return functional.conv2d(x[:, :, 0], weight, self.bias, self.stride[1:], (top, left)).unsqueeze(2)
