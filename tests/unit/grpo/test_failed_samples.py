@@ -48,7 +48,7 @@ def run(tmp: Path, fails: Callable[[str, int, int], bool], share: float = 0.3, *
     return run_trainer.run(tmp / "out", tmp / "checkpoint")
 
 
-@pytest.mark.parametrize(("last", "where"), [(0, "32 px"), (1, "32 px"), (2, "32 px"), (-1, "epoch 1")])
+@pytest.mark.parametrize(("last", "phase"), [(0, "32 px"), (1, "32 px"), (2, "32 px"), (-1, "epoch 1")])
 def test_too_many_failures_end_the_training(tmp_path: Path, last: int, phase: str) -> None:
     """Before training, between epochs and after them, and in an epoch; the message has counts, place and cause."""
     with pytest.raises(DataError) as error:

@@ -252,7 +252,7 @@ def test_the_alarm_is_raised_where_judges_rank_samples_apart(agreements: list[fl
 
 
 @pytest.mark.parametrize(
-    ("trained", "held_out", "found"),
+    ("trained", "held_out", "expected"),
     [
         ([[0.1, 0.2, 0.3]], [[0.5, 0.6, 0.7]], 1.0),  # whatever the scale
         ([[0.1, 0.2, 0.3], [0.1, 0.2, 0.3]], [[1, 2, 3], [3, 2, 1]], 0.0),

@@ -12,7 +12,7 @@ from PIL import Image
 
 from paco_core.grpo.card_sample import HEIGHT, PROMPTS, SAMPLE, card_sample
 from paco_core.grpo.evaluation import Evaluation, save_pictures
-from paco_core.grpo.model_card import model_card
+from paco_core.grpo.model_card import policy_model_card
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.trainer import RunContext
 from tests.support.grpo_toys import recipe, record
@@ -38,7 +38,7 @@ def card(*, edits: bool = False, world: str = "storybook", licence: dict[str, st
     split = PromptSplit([record(n) for n in range(6)], [record(n) for n in range(6, 10)])
     context = RunContext(final=Path("data/policies/mine"), benchmark="t2is", world=world)
     policy: Any = Policy(edits=edits)
-    return model_card(recipe(family="flux_kontext" if edits else "flux"), policy, split, context, licence or {}, 3)
+    return policy_model_card(recipe(family="flux_kontext" if edits else "flux"), policy, split, context, licence or {}, 3)
 
 
 @pytest.mark.parametrize("edits", [False, True])
