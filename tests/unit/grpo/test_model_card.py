@@ -38,7 +38,9 @@ def card(*, edits: bool = False, world: str = "storybook", licence: dict[str, st
     split = PromptSplit([record(n) for n in range(6)], [record(n) for n in range(6, 10)])
     context = RunContext(final=Path("data/policies/mine"), benchmark="t2is", world=world)
     policy: Any = Policy(edits=edits)
-    return policy_model_card(recipe(family="flux_kontext" if edits else "flux"), policy, split, context, licence or {}, 3)
+    return policy_model_card(
+        recipe(family="flux_kontext" if edits else "flux"), policy, split, context, licence or {}, 3
+    )
 
 
 @pytest.mark.parametrize("edits", [False, True])
