@@ -48,11 +48,11 @@ class Best:
 
     @classmethod
     def from_evaluation(cls, epoch: int, evaluation: RewardEvaluation, weights: Mapping[str, torch.Tensor]) -> Best:
-        """Copies the weights to host memory."""
+        """Copy the weights to host memory, shaped like ``weights``."""
         return cls(epoch, evaluation, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
 
     def restore(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Copy the best weights into ``weights``, which have the shapes of :meth:`from_evaluation`."""
+        """Copy the best weights into ``weights``, shaped like those of :meth:`from_evaluation`."""
         with torch.no_grad():
             for name, tensor in weights.items():
                 tensor.copy_(self.weights[name])
@@ -80,8 +80,8 @@ def save_reward_checkpoint(
 
     Args:
         key: :func:`reward_training_key` of the training.
-        weights: trained weights by name.
-        moments: state of the optimizer, :meth:`Updates.moments`.
+        weights: trained weights by name, of any shape.
+        moments: state of the optimizer, :meth:`Updates.moments`, shaped like the weights.
 
     Raises:
         OSError: for example, if the disk is full. The previous checkpoint is still valid.
@@ -97,7 +97,7 @@ def save_reward_checkpoint(
 def restore_reward_checkpoint(
     folder: Path, key: str, weights: Mapping[str, torch.Tensor], updates: Updates
 ) -> TrainingProgress | None:
-    """Load the newest checkpoint into ``weights`` and their optimizer. None if there is none with this ``key``.
+    """Load the newest checkpoint into ``weights``, of any shape, and their optimizer. None if there is none.
 
     Raises:
         DataError: if it is damaged, with the command to start again.

@@ -29,7 +29,7 @@ class Ema:
 
     @contextmanager
     def applied(self, parameters: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Context with the averaged weights in ``parameters``. Afterwards the live weights are restored exactly."""
+        """Context with the averages in ``parameters``, shaped like them. Afterwards, the live weights return."""
         live = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():
             for name, value in self.shadow.items():

@@ -97,7 +97,7 @@ def moments_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.
 def restore_moments(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor], moments: Mapping[str, torch.Tensor]
 ) -> None:
-    """Restore the moments of :func:`moments_of`, after the weights were restored.
+    """Restore the moments of :func:`moments_of`, shaped like them, after the weights were restored.
 
     Raises:
         KeyError: if a parameter does not exist.
