@@ -122,5 +122,5 @@ def replace_section(card: str, section: str) -> str:
     head, heading, tail = card.partition(f"\n{HEADING}\n")
     if not heading:
         return card
-    _, following, rest = tail.partition("\n## ")
-    return f"{head}\n{section}{following}{rest}"
+    _, following, remainder = tail.partition("\n## ")
+    return f"{head}\n{section}{following}{remainder}"

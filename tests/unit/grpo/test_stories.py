@@ -124,7 +124,7 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
 def test_what_cannot_be_a_story_is_refused_by_name() -> None:
     for changes, message in (
         ({"family": "flux"}, "flux accepts no"), ({"family": "qwen_image"}, "qwen_image accepts no"),
-        ({"family": "flux_kontext"}, "flux_kontext only edits"), ({"task": "edits"}, "flux2_klein is to edit"),
+        ({"family": "flux_kontext"}, "flux_kontext only edits"), ({"task": "edits"}, "flux2_klein has task: edits"),
         ({"predecessors": 5}, "predecessors=5"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=message):

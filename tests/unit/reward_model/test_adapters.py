@@ -100,5 +100,5 @@ def test_every_trained_tensor_is_saved_or_it_is_an_error(base: Path, tmp_path: P
     lora.save_lora(wrapped, tmp_path / "adapter", lora.base_digest(model))
     agree(added(base, tmp_path / "adapter"), {})  # B is zero
     model.lm_head.weight.requires_grad_(True)
-    with pytest.raises(RuntimeError, match="tensors were saved of"):
+    with pytest.raises(RuntimeError, match="trained tensors were saved"):
         lora.save_lora(wrapped, tmp_path / "other", lora.base_digest(model))

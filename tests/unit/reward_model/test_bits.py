@@ -84,13 +84,13 @@ def test_where_batches_leave_a_trace_each_question_is_computed_alone(
     monkeypatch.setattr(network, "first_logits", noting)
     monkeypatch.setattr(network, "_encode", lambda images: (pictures.append(len(images)), whole_encode(images))[1])
     with caplog.at_level(logging.WARNING, "paco.reward"):
-        assert not scorer._together
+        assert not scorer._can_batch
     rows.clear()
     pictures.clear()
     queries = questions(6, 3)
     assert [score.value for score in scorer.score(queries)] == [scorer.score([query])[0].value for query in queries]
     assert set(rows) == set(pictures) == {1}
-    assert caplog.text.count("computed on its own") == 1
+    assert caplog.text.count("computed one by one") == 1
 
 
 def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:

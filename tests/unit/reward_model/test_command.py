@@ -161,9 +161,9 @@ def test_an_excel_table_comes_back_as_it_was_and_no_reason_is_a_formula(tmp_path
     lines = ["\ufefffirst;second;theme;id", '0.png;1.png;"a bear; ""brown""";0017', "1.png;0.png;=A1;+5"]
     (tmp_path / "a.csv").write_bytes("\r\n".join([*lines, ""]).encode())
     command.score_table(tmp_path, tmp_path / "a.csv", ScoreOptions(reasons=True))
-    lines = (tmp_path / "a.scored.csv").read_bytes().decode().split("\r\n")
-    assert lines[:2] == [lines[0] + ";score;cause;reasons", lines[1] + ";;no answer;'=1+1"]
-    assert lines[2:] == ["1.png;0.png;'=A1;+5;0.25;;'- style", ""]
+    scored = (tmp_path / "a.scored.csv").read_bytes().decode().split("\r\n")
+    assert scored[:2] == [lines[0] + ";score;cause;reasons", lines[1] + ";;no answer;'=1+1"]
+    assert scored[2:] == ["1.png;0.png;'=A1;+5;0.25;;'- style", ""]
     instructions = list(scorer.instructions)
     command.score_table(tmp_path, tmp_path / "a.scored.csv", ScoreOptions(), tmp_path / "b.csv")
     assert scorer.instructions[2:] == instructions == [question('a bear; "brown"'), question("=A1")]

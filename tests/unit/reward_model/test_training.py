@@ -78,8 +78,8 @@ def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradie
         return losses.detach(), {name: tensor.grad for name, tensor in lora.lora_tensors(wrapped).items()}
 
     examples = reward_tiny.pairs(4)
-    losses, gradients = passed(whole=False)
-    expected, expected_gradients = passed(whole=True)
+    losses, gradients = passed(is_full=False)
+    expected, expected_gradients = passed(is_full=True)
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6)
