@@ -126,26 +126,26 @@ def validate_keys(project: DvcProject, groups: Collection[Group], translator: Da
         names.setdefault(translator.get_asset_key(project.groups[name]), name)
     for group in groups:
         key = translator.get_asset_key(group)
-        where = f"{project.path}: stage {group.name}"
+        location = f"{project.path}: stage {group.name}"
         remedy = "name another under `meta: {dagster: {key: ...}}` of the stage"
         if names.get(key, group.name) != group.name:
-            raise DvcProjectError(f"{where}: its asset key {key.to_user_string()} is that of {names[key]}; {remedy}")
+            raise DvcProjectError(f"{location}: its asset key {key.to_user_string()} is that of {names[key]}; {remedy}")
         if not all(_KEY_PART.fullmatch(part) for part in key.path):
             raise DvcProjectError(
-                f"{where}: {key.to_user_string()!r} cannot be an asset key: letters of a to z, digits and '_' can; "
+                f"{location}: {key.to_user_string()!r} cannot be an asset key: letters of a to z, digits and '_' can; "
                 f"{remedy}"
             )
         try:
             dg.GraphDefinition(key.to_python_identifier())  # validates a name as that of an op
         except dg.DagsterInvalidDefinitionError:
             raise DvcProjectError(
-                f"{where}: {key.to_user_string()!r} is a word that Dagster or Python reserves; {remedy}"
+                f"{location}: {key.to_user_string()!r} is a word that Dagster or Python reserves; {remedy}"
             ) from None
         try:
             translator.get_partitions_def(group)
         except dg.DagsterInvalidDefinitionError as error:
             raise DvcProjectError(
-                f"{where}: an item cannot be a partition ({error}); give the item another name under `foreach` or "
+                f"{location}: an item cannot be a partition ({error}); give the item another name under `foreach` or "
                 "`matrix`, or leave the stage out (`exclude`)"
             ) from None
 
@@ -157,9 +157,9 @@ def _fits_any(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 def _pool(project: DvcProject, groups: Sequence[Group], translator: DagsterDvcTranslator) -> str | None:
     pools = {group.name: translator.get_pool(group) for group in groups}
     if len(set(pools.values())) > 1:
-        listed = ", ".join(f"{name}: {pool}" for name, pool in pools.items())
+        pairs = ", ".join(f"{name}: {pool}" for name, pool in pools.items())
         raise DvcProjectError(
-            f"{project.path}: stages of different pools cannot share an op ({listed}); use `build_dvc_assets`, or name "
+            f"{project.path}: stages of different pools cannot share an op ({pairs}); use `build_dvc_assets`, or name "
             "a `pool` for all"
         )
     return next(iter(pools.values()), None)

@@ -72,8 +72,8 @@ def describe_outs(
             "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns)),
         }
         if len(tables) > 1:
-            named = {file: f"rows/{file.relative_to(_common(paths)).as_posix()}" for file in tables}
-            metadata |= {named[file]: tables[file].rows for file in list(tables)[:_TABLES_SHOWN]}
+            keys = {file: f"rows/{file.relative_to(_common(paths)).as_posix()}" for file in tables}
+            metadata |= {keys[file]: tables[file].rows for file in list(tables)[:_TABLES_SHOWN]}
     return metadata
 
 

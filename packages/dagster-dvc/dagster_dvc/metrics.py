@@ -51,15 +51,15 @@ def arrange_metrics(metrics: Mapping[str, Number], headline: Sequence[Sequence[s
         name: the row of metrics without a dot, in a table that compares them with others.
     """
     first = [key for patterns in headline for key in _matching(metrics, patterns)]
-    rest = dict(metrics)
+    remaining = dict(metrics)
     tables = {
-        "before_and_after": _before_and_after(rest),
-        "with_intervals": _with_intervals(rest),
-        "side_by_side": _side_by_side(rest, name),
+        "before_and_after": _before_and_after(remaining),
+        "with_intervals": _with_intervals(remaining),
+        "side_by_side": _side_by_side(remaining, name),
     }
-    shown = {key: metrics[key] for key in [*first, *rest]}
+    ordered = {key: metrics[key] for key in [*first, *remaining]}
     return {
-        **{_label(key): rounded(value) for key, value in shown.items()},
+        **{_label(key): rounded(value) for key, value in ordered.items()},
         **{key: _table(rows) for key, rows in tables.items() if rows},
         **({ALL_METRICS: dg.MetadataValue.json(dict(metrics))} if metrics else {}),
     }
@@ -87,31 +87,31 @@ def _matching(metrics: Mapping[str, Number], patterns: Sequence[str]) -> list[st
     return []
 
 
-def _before_and_after(rest: dict[str, Number]) -> list[dict[str, Any]]:
+def _before_and_after(remaining: dict[str, Number]) -> list[dict[str, Any]]:
     """A row a figure that was measured before and after; takes from ``rest`` what it shows."""
     rows = []
-    for start in [key.removesuffix(".before") for key in rest if key.endswith(".before")]:
-        if f"{start}.after" in rest:
-            row = {end: rest.pop(f"{start}.{end}") for end in _PAIRED if f"{start}.{end}" in rest}
-            rows.append({"figure": start, **row, **_interval(rest, f"{start}.change")})
+    for start in [key.removesuffix(".before") for key in remaining if key.endswith(".before")]:
+        if f"{start}.after" in remaining:
+            row = {end: remaining.pop(f"{start}.{end}") for end in _PAIRED if f"{start}.{end}" in remaining}
+            rows.append({"figure": start, **row, **_interval(remaining, f"{start}.change")})
     return rows
 
 
-def _with_intervals(rest: dict[str, Number]) -> list[dict[str, Any]]:
+def _with_intervals(remaining: dict[str, Number]) -> list[dict[str, Any]]:
     rows = []
-    for key in [key for key in rest if f"{key}_low" in rest and f"{key}_high" in rest]:
-        rows.append({"figure": key, "value": rest.pop(key), **_interval(rest, key)})
+    for key in [key for key in remaining if f"{key}_low" in remaining and f"{key}_high" in remaining]:
+        rows.append({"figure": key, "value": remaining.pop(key), **_interval(remaining, key)})
     return rows
 
 
-def _interval(rest: dict[str, Number], key: str) -> dict[str, Number]:
-    return {end: rest.pop(f"{key}_{end}") for end in _INTERVAL if f"{key}_{end}" in rest}
+def _interval(remaining: dict[str, Number], key: str) -> dict[str, Number]:
+    return {end: remaining.pop(f"{key}_{end}") for end in _INTERVAL if f"{key}_{end}" in remaining}
 
 
-def _side_by_side(rest: dict[str, Number], name: str) -> list[dict[str, Any]]:
+def _side_by_side(remaining: dict[str, Number], name: str) -> list[dict[str, Any]]:
     """A row for each of those that were measured alike, a column a measure."""
     measured: dict[str, list[str]] = {}
-    for key in rest:
+    for key in remaining:
         owner, _, measure = key.rpartition(".")
         measured.setdefault(owner, []).append(measure)
     rows = []
@@ -119,7 +119,7 @@ def _side_by_side(rest: dict[str, Number], name: str) -> list[dict[str, Any]]:
         shared = [m for m in measured[owner] if any(m in them for other, them in measured.items() if other != owner)]
         if shared:
             starts = f"{owner}." if owner else ""
-            rows.append({"of": owner or name, **{measure: rest.pop(f"{starts}{measure}") for measure in shared}})
+            rows.append({"of": owner or name, **{measure: remaining.pop(f"{starts}{measure}") for measure in shared}})
     return rows
 
 

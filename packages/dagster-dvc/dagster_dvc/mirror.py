@@ -60,12 +60,12 @@ class Events:
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
-        self._known: dict[tuple[dg.AssetKey, str | None], Event | None] = {}
+        self._by_asset: dict[tuple[dg.AssetKey, str | None], Event | None] = {}
 
     def last(self, key: dg.AssetKey, partition: str | None = None) -> Event | None:
-        if (key, partition) not in self._known:
-            self._known[key, partition] = next(iter(self._fetch(key, partition, limit=1)), None)
-        return self._known[key, partition]
+        if (key, partition) not in self._by_asset:
+            self._by_asset[key, partition] = next(iter(self._fetch(key, partition, limit=1)), None)
+        return self._by_asset[key, partition]
 
     def last_of(self, root: Path, key: dg.AssetKey, partition: str | None = None) -> Event | None:
         """The last event that a project reported, or one of an earlier version, which named none."""
@@ -77,7 +77,7 @@ class Events:
         return next((event for event in events if event.tags.get(PROJECT, tag) == tag), None)
 
     def forget(self, key: dg.AssetKey, partition: str | None) -> None:
-        self._known.pop((key, partition), None)
+        self._by_asset.pop((key, partition), None)
 
     def _fetch(self, key: dg.AssetKey, partition: str | None, limit: int) -> list[Event]:
         events = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition] if partition else None)
@@ -103,7 +103,7 @@ class Mirror:
         self._parents = {key: frozenset(graph.get(key).parent_keys) for key in keys}
         self._events, self._lock = Events(instance), project.lock()
         self._groups = {translator.get_asset_key(group): group for group in project.groups.values()}
-        self._known = frozenset(graph.get_all_asset_keys())
+        self._keys = frozenset(graph.get_all_asset_keys())
 
     def tick(self) -> list[str]:
         """Report what Dagster does not know yet, producers first; a line with the reason for each event."""
@@ -122,7 +122,7 @@ class Mirror:
         for tracked in self.project.tracked:
             key, version = self.translator.get_tracked_key(tracked), tracked.md5
             last = self._events.last_of(self.project.root, key)
-            if key not in self._known or version is None or (last is not None and last.version == version):
+            if key not in self._keys or version is None or (last is not None and last.version == version):
                 continue
             sizes = {"dvc/bytes": tracked.bytes, "dvc/files": tracked.files}
             self.instance.report_runless_asset_event(
@@ -165,9 +165,9 @@ class Mirror:
     def _read_version(self, parent: dg.AssetKey, state: StageState) -> str:
         """The version of a parent that a run read, which is not the present one."""
         deps = state.entry.inputs.deps if state.entry else {}
-        made = [out.path for stage in self._groups[parent].stages for out in stage.outs if out.kind == "outs"]
-        if len(made) == 1 and made[0] in deps:
-            return deps[made[0]]
+        outs = [out.path for stage in self._groups[parent].stages for out in stage.outs if out.kind == "outs"]
+        if len(outs) == 1 and outs[0] in deps:
+            return deps[outs[0]]
         return OUTDATED + digest(sorted(deps.items()))
 
     def _version(self, parent: dg.AssetKey) -> str:

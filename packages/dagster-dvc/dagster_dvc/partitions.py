@@ -29,28 +29,32 @@ def reproduce_each(
     its stale marks are read from. Dagster stores the events at the end of the step. If the step fails, the mirror of
     ``dvc.lock`` reports what was made.
     """
-    each = []
+    reproductions = []
     for stage in stages:
-        made = reproduce(stage)
-        each.append(made)
+        reproduction = reproduce(stage)
+        reproductions.append(reproduction)
         mirror = Mirror(project, context.instance, context.job_def.asset_layer.asset_graph, translator)
         context.log_event(
             dg.AssetMaterialization(
                 key,
                 partition=translator.partition_key(stage),
-                metadata=made.result().metadata,
+                metadata=reproduction.result().metadata,
                 tags=mirror.tags(stage),
             )
         )
-    outcomes = {made.outcome for made in each}
+    outcomes = {reproduction.outcome for reproduction in reproductions}
     return Reproduction(
         asset_key=key,
         stage=stages[0].group,
         outcome=next(outcome for outcome in _OUTCOME_ORDER if outcome in outcomes),
-        md5s={path: md5 for made in each for path, md5 in made.md5s.items()},
-        data_version=digest([made.data_version for made in each]),
-        lock_digest=digest([made.lock_digest for made in each]),
+        md5s={path: md5 for reproduction in reproductions for path, md5 in reproduction.md5s.items()},
+        data_version=digest([reproduction.data_version for reproduction in reproductions]),
+        lock_digest=digest([reproduction.lock_digest for reproduction in reproductions]),
         project=str(project.root),
-        seconds=sum(made.seconds for made in each),
-        metadata={"dvc/partitions": dg.MetadataValue.json({made.stage: made.outcome for made in each})},
+        seconds=sum(reproduction.seconds for reproduction in reproductions),
+        metadata={
+            "dvc/partitions": dg.MetadataValue.json(
+                {reproduction.stage: reproduction.outcome for reproduction in reproductions}
+            )
+        },
     )

@@ -53,9 +53,9 @@ class Completed:
     seconds: float
 
 
-def began(done: Completed) -> bool:
+def began(completed: Completed) -> bool:
     """Whether DVC started the stage, in its own words."""
-    return re.search(r"^Running stage '", done.stdout, re.MULTILINE) is not None
+    return re.search(r"^Running stage '", completed.stdout, re.MULTILINE) is not None
 
 
 class _Pump(threading.Thread):
@@ -81,7 +81,7 @@ def run_group(
     cwd: Path,
     env: Mapping[str, str],
     grace_seconds: float,
-    stopped: Callable[[Completed], None] = lambda _done: None,
+    stopped: Callable[[Completed], None] = lambda _completed: None,
 ) -> Completed:
     """Run a command in a process group of its own; whatever interrupts this call ends the whole group.
 
@@ -116,15 +116,17 @@ def run_group(
     return completed(wait=5)
 
 
-def tidy_up(project: DvcProject, stage: Stage, done: Completed) -> list[str]:
+def tidy_up(project: DvcProject, stage: Stage, completed: Completed) -> list[str]:
     """After a stop: no half-written out of a stage that had begun, no lock of a process that is gone; what was done.
 
     To be called where the stage ran: process ids say nothing on another machine.
     """
-    removed = remove_half_written(project, stage) if began(done) else []
+    removed = remove_half_written(project, stage) if began(completed) else []
     lines = [f"{stage.name} was stopped: removed the half-written {path}" for path in removed]
     released = release_dead_locks(project.root)
-    return lines + [f"{stage.name} was stopped: released DVC's lock of the ended process {gone}" for gone in released]
+    return lines + [
+        f"{stage.name} was stopped: released DVC's lock of the ended process {process}" for process in released
+    ]
 
 
 def remove_half_written(project: DvcProject, stage: Stage) -> list[str]:

@@ -39,8 +39,8 @@ def main(argv: list[str]) -> int:
     project = DvcProject(Path.cwd())
     interrupt_on(signal.SIGTERM)
 
-    def stopped(done: Completed) -> None:
-        for line in tidy_up(project, project.stages[arguments.stage], done):
+    def stopped(completed: Completed) -> None:
+        for line in tidy_up(project, project.stages[arguments.stage], completed):
             print(line, file=sys.stderr, flush=True)
 
     command = arguments.command[arguments.command[:1] == ["--"] :]

@@ -107,8 +107,8 @@ class DvcResource(dg.ConfigurableResource[Any]):
         """
         translator = translator or DagsterDvcTranslator()
         key = context.asset_key
-        (stage, *more) = _stages(context, key, DvcProject(self.project_dir), translator)
-        if more:
+        (stage, *partitions) = _stages(context, key, DvcProject(self.project_dir), translator)
+        if partitions:
             raise dg.Failure(f"{stage.group} has partitions: record one of them, in a run with a partition key")
         return self._run(context, key, stage, ["commit", "--force"], lambda *_: "executed", translator, {})
 
@@ -122,10 +122,10 @@ class DvcResource(dg.ConfigurableResource[Any]):
         interrupt_with_parent()
         project = DvcProject(self.project_dir)
         stages = _stages(context, key, project, translator)
-        one = partial(self._reproduce, context, key, translator=translator, extras=extras)
+        reproduce = partial(self._reproduce, context, key, translator=translator, extras=extras)
         if _takes_all(context, key):
-            return reproduce_each(context, key, project, stages, translator, one)
-        return one(stages[0])
+            return reproduce_each(context, key, project, stages, translator, reproduce)
+        return reproduce(stages[0])
 
     def _reproduce(
         self,
@@ -140,13 +140,15 @@ class DvcResource(dg.ConfigurableResource[Any]):
         if context.run.tags.get(DESPITE_TAG) != "true":
             _validate_gates(context, DvcProject(self.project_dir, translator.get_derived), stage, translator)
         state = self._run_bookkeeping(context, stage, translator)
-        made = None if forced else self._up_to_date(context, key, stage, translator, state)
-        made = made or self._run(context, key, stage, verb, _outcome, translator, extras)
-        if made.outcome != "executed":
-            made = _with_execution_metadata(context, made, DvcProject(self.project_dir), stage, translator)
-        saved = f", saving {made.saved_seconds:.1f} s" if made.saved_seconds else ""
-        context.log.info("%s: %s in %.1f s%s", made.stage, made.outcome, made.seconds, saved)
-        return made
+        reproduction = None if forced else self._up_to_date(context, key, stage, translator, state)
+        reproduction = reproduction or self._run(context, key, stage, verb, _outcome, translator, extras)
+        if reproduction.outcome != "executed":
+            reproduction = _with_execution_metadata(
+                context, reproduction, DvcProject(self.project_dir), stage, translator
+            )
+        saved = f", saving {reproduction.saved_seconds:.1f} s" if reproduction.saved_seconds else ""
+        context.log.info("%s: %s in %.1f s%s", reproduction.stage, reproduction.outcome, reproduction.seconds, saved)
+        return reproduction
 
     def _up_to_date(
         self,
@@ -175,14 +177,15 @@ class DvcResource(dg.ConfigurableResource[Any]):
         with locked(tmp_folder(root) / "dagster-bookkeeping.lock"):
             project = DvcProject(root, translator.get_derived)
             state = ProjectState(project)
-            due = [one for one in project.bookkeeping(project.stages[stage.name]) if not state.of(one).in_sync]
-            for one in due:
-                command = [*self.dvc, "--wait-for-lock", "repro", "--single-item", "--force", one.name]
+            stages = project.bookkeeping(project.stages[stage.name])
+            due = [other for other in stages if not state.of(other).in_sync]
+            for other in due:
+                command = [*self.dvc, "--wait-for-lock", "repro", "--single-item", "--force", other.name]
                 context.log.info("%s", " ".join(command))
                 environment = {**os.environ, "PATH": search_path()}
-                done = run_group(command, project.root, environment, self.grace_seconds)
-                if done.returncode:
-                    raise _failure(one, done)
+                completed = run_group(command, project.root, environment, self.grace_seconds)
+                if completed.returncode:
+                    raise _failure(other, completed)
         return ProjectState(DvcProject(root, translator.get_derived)) if due else state
 
     def _run(
@@ -201,18 +204,18 @@ class DvcResource(dg.ConfigurableResource[Any]):
         command = [*self.dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
         data = pipes_context_data(context, key, translator.partition_key(stage), extras)
-        done, reported = self.execute(context, project, stage, command, data)
-        after = project.lock().get(stage.name) if done.returncode == 0 else None
+        completed, reported = self.execute(context, project, stage, command, data)
+        after = project.lock().get(stage.name) if completed.returncode == 0 else None
         if after is None:
-            raise _failure(stage, done)
+            raise _failure(stage, completed)
         metadata = _described(context, project, stage, translator)
         checks: list[dg.AssetCheckResult] = []
-        known = read_metrics(project, stage)  # described already, rounded and in order
+        metrics = read_metrics(project, stage)  # described already, rounded and in order
         for result in reported:
-            metadata |= {k: v for k, v in (getattr(result, "metadata", None) or {}).items() if k not in known}
+            metadata |= {k: v for k, v in (getattr(result, "metadata", None) or {}).items() if k not in metrics}
             checks += list(getattr(result, "check_results", None) or [])
-        happened = outcome(done, bool(reported), after == before)
-        return _reproduction(key, project, stage, happened, after, done.seconds, metadata, checks)
+        happened = outcome(completed, bool(reported), after == before)
+        return _reproduction(key, project, stage, happened, after, completed.seconds, metadata, checks)
 
     def execute(
         self,
@@ -236,8 +239,8 @@ class DvcResource(dg.ConfigurableResource[Any]):
         pipes = dg.PipesTempFileContextInjector(), dg.PipesTempFileMessageReader()
         with open_stage_session(context, *pipes, data) as session:
             stopped = partial(_tidy, context, project, stage)
-            done = run_group(command, project.root, self.environment(session), self.grace_seconds, stopped)
-        return done, list(session.get_results(implicit_materializations=False))
+            completed = run_group(command, project.root, self.environment(session), self.grace_seconds, stopped)
+        return completed, list(session.get_results(implicit_materializations=False))
 
     @property
     def dvc(self) -> list[str]:
@@ -313,37 +316,37 @@ def _described(
 
 def _with_execution_metadata(
     context: dg.AssetExecutionContext,
-    made: Reproduction,
+    reproduction: Reproduction,
     project: DvcProject,
     stage: Stage,
     translator: DagsterDvcTranslator,
 ) -> Reproduction:
     """A version that was restored or left alone, with the metadata of the run that made it."""
-    event = executed_event(context, made, translator.partition_key(stage))
+    event = executed_event(context, reproduction, translator.partition_key(stage))
     if event is None:
         seconds = translator.get_usual_seconds(project, stage)
         metadata: dict[str, Any] = {}
     else:
         seconds = float(str(event.metadata["dvc/seconds"].value))
-        known = {*read_metrics(project, stage), *made.metadata}
+        names = {*read_metrics(project, stage), *reproduction.metadata}
         metadata = {
             name: value
             for name, value in event.metadata.items()
-            if not name.startswith(("dvc/", "dagster")) and name not in known
+            if not name.startswith(("dvc/", "dagster")) and name not in names
         }
-    saved = None if seconds is None else max(0.0, seconds - made.seconds)
-    return replace(made, saved_seconds=saved, metadata={**made.metadata, **metadata})
+    saved = None if seconds is None else max(0.0, seconds - reproduction.seconds)
+    return replace(reproduction, saved_seconds=saved, metadata={**reproduction.metadata, **metadata})
 
 
 def executed_event(
-    context: dg.AssetExecutionContext, made: Reproduction, partition: str | None
+    context: dg.AssetExecutionContext, reproduction: Reproduction, partition: str | None
 ) -> dg.AssetMaterialization | None:
     """The materialization whose run made a recorded version of an asset; None when Dagster did not see it."""
     partitions = [partition] if partition is not None else None
-    records = dg.AssetRecordsFilter(asset_key=made.asset_key, asset_partitions=partitions)
+    records = dg.AssetRecordsFilter(asset_key=reproduction.asset_key, asset_partitions=partitions)
     for record in context.instance.fetch_materializations(records, limit=_EVENTS_READ).records:
         event = record.asset_materialization
-        if event is None or (event.tags or {}).get(LOCK_DIGEST_TAG) != made.lock_digest:
+        if event is None or (event.tags or {}).get(LOCK_DIGEST_TAG) != reproduction.lock_digest:
             continue
         outcome = event.metadata.get("dvc/outcome")
         if outcome is not None and outcome.value == "executed" and "dvc/seconds" in event.metadata:
@@ -351,25 +354,27 @@ def executed_event(
     return None
 
 
-def _tidy(context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, done: Completed) -> None:
-    for line in tidy_up(project, stage, done):
+def _tidy(context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, completed: Completed) -> None:
+    for line in tidy_up(project, stage, completed):
         context.log.warning("%s", line)
 
 
-def _outcome(done: Completed, reported: bool, same_entry: bool) -> Outcome:
+def _outcome(completed: Completed, reported: bool, same_entry: bool) -> Outcome:
     """A stage that ran says so, through Pipes or in DVC's words; a silent one changed the lock or did not."""
-    if reported or began(done):
+    if reported or began(completed):
         return "executed"
     return "unchanged" if same_entry else "restored"
 
 
-def _failure(stage: Stage, done: Completed) -> dg.Failure:
-    output = done.stderr.strip() or done.stdout.strip()
+def _failure(stage: Stage, completed: Completed) -> dg.Failure:
+    output = completed.stderr.strip() or completed.stdout.strip()
     if busy := re.search(r"is busy, it is being blocked by:\s*(.*(?:\n\s+.*)*)", output):
         text = f"stage {stage.name} is busy: another process runs it or writes what it reads.\n{busy[1].strip()}"
     else:
-        text = f"stage {stage.name} failed (dvc ended with {done.returncode})\n{output}"
+        text = f"stage {stage.name} failed (dvc ended with {completed.returncode})\n{output}"
     if len(text) > FAILURE_CHARACTERS:
         head, _, tail = text.partition("\n")
         text = f"{head}\n…{tail[-(FAILURE_CHARACTERS - len(head) - 2) :]}"
-    return dg.Failure(description=text, metadata={"dvc/seconds": done.seconds, "dvc/returncode": done.returncode})
+    return dg.Failure(
+        description=text, metadata={"dvc/seconds": completed.seconds, "dvc/returncode": completed.returncode}
+    )

@@ -122,9 +122,9 @@ def _evaluate(
     checks = {key: definitions.asset_checks_defs_by_key[key] for key in keys}
     unsplit = {key for check in checks.values() if not check.can_subset for key in check.check_keys}
     job = definitions.get_implicit_global_asset_job_def().get_subset(asset_check_selection={*keys, *unsplit})
-    done = job.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
-    results = {dg.AssetCheckKey(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
-    failed = {e.node_name: _cause(e.step_failure_data.error) for e in done.all_events if e.is_step_failure}
+    result = job.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
+    results = {dg.AssetCheckKey(e.asset_key, e.check_name): e for e in result.get_asset_check_evaluations()}
+    failed = {e.node_name: _cause(e.step_failure_data.error) for e in result.all_events if e.is_step_failure}
     return {
         key: results.get(key) or failed.get(check.node_def.name, "it gave no result") for key, check in checks.items()
     }

@@ -73,11 +73,11 @@ class SlurmDvcResource(DvcResource):
             job = _Job(_submit(self._sbatch(project, stage, folder, script), environment), folder)
             context.log.info("%s is Slurm job %s; its output is in %s", stage.name, job.number, folder)
             try:
-                done = job.follow(self.poll_seconds)
+                completed = job.follow(self.poll_seconds)
             except BaseException:
                 job.cancel(self.grace_seconds)
                 raise
-        return done, list(session.get_results(implicit_materializations=False))
+        return completed, list(session.get_results(implicit_materializations=False))
 
     def _script(self, project: DvcProject, stage: Stage, command: Sequence[str], folder: Path) -> str:
         """The job: it becomes the process that runs DVC, so that Slurm's signals reach it."""
@@ -109,12 +109,12 @@ class SlurmDvcResource(DvcResource):
 def _submit(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """The number of the new job, which gets this environment (sbatch hands it on)."""
     try:
-        done = subprocess.run(command, env=dict(environment), capture_output=True, text=True)
+        completed = subprocess.run(command, env=dict(environment), capture_output=True, text=True)
     except FileNotFoundError:
         raise dg.Failure("there is no sbatch on this machine: run Dagster where Slurm's commands are") from None
-    if done.returncode:
-        raise dg.Failure(f"Slurm accepted no job ({' '.join(done.stderr.split())[:1000]}): {shlex.join(command)}")
-    return done.stdout.strip().split(";")[0]
+    if completed.returncode:
+        raise dg.Failure(f"Slurm accepted no job ({' '.join(completed.stderr.split())[:1000]}): {shlex.join(command)}")
+    return completed.stdout.strip().split(";")[0]
 
 
 @dataclass
@@ -131,11 +131,11 @@ class _Job:
         missing = 0
         while True:
             code = self._status()
-            listed = code is None and self._listed()
+            is_listed = code is None and self._is_listed()
             self._forward()
             if code is not None:
                 return self._completed(code, "")
-            missing = 0 if listed else missing + 1
+            missing = 0 if is_listed else missing + 1
             if missing > _GONE_POLLS:
                 return self._completed(1, f"Slurm ended job {self.number}: {self._end()}\n")
             time.sleep(poll_seconds)
@@ -144,7 +144,7 @@ class _Job:
         """SIGTERM to the job's first process, which ends the stage and tidies up; then whatever is left."""
         _slurm("scancel", "--batch", "--signal=TERM", self.number)
         deadline = time.monotonic() + grace_seconds + 5
-        while time.monotonic() < deadline and self._status() is None and self._listed():
+        while time.monotonic() < deadline and self._status() is None and self._is_listed():
             time.sleep(0.2)
         _slurm("scancel", self.number)
         self._forward()
@@ -154,18 +154,18 @@ class _Job:
             return int((self.folder / "status").read_text())
         return None
 
-    def _listed(self) -> bool:
+    def _is_listed(self) -> bool:
         """Whether Slurm knows the job; a controller that does not answer is no sign of its end."""
-        done = _slurm("squeue", "--noheader", f"--jobs={self.number}", "--format=%T")
-        if done.returncode:
-            return "Invalid job id" not in done.stderr
-        return bool(done.stdout.strip())
+        completed = _slurm("squeue", "--noheader", f"--jobs={self.number}", "--format=%T")
+        if completed.returncode:
+            return "Invalid job id" not in completed.stderr
+        return bool(completed.stdout.strip())
 
     def _end(self) -> str:
         """In Slurm's words: TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, CANCELLED. From accounts, else the controller."""
-        done = _slurm("sacct", "--noheader", "--allocations", f"--jobs={self.number}", "--format=State,ExitCode")
-        if done.returncode == 0 and done.stdout.strip():
-            return " ".join(done.stdout.split())
+        completed = _slurm("sacct", "--noheader", "--allocations", f"--jobs={self.number}", "--format=State,ExitCode")
+        if completed.returncode == 0 and completed.stdout.strip():
+            return " ".join(completed.stdout.split())
         job = _slurm("scontrol", "--oneliner", "show", "job", self.number).stdout.split()
         states = [word for word in job if word.startswith(("JobState=", "Reason=", "ExitCode="))]
         return " ".join(states) or "neither sacct nor scontrol has a record of it; see its node's log"

@@ -40,8 +40,8 @@ class DagsterDvcTranslator:
         """
         settings = group.meta.get("dagster") or {}
         if unknown := set(settings) - _SETTINGS:
-            known = ", ".join(sorted(_SETTINGS))
-            raise DvcProjectError(f"stage {group.name}: meta.dagster has no {min(unknown)!r}; known: {known}")
+            names = ", ".join(sorted(_SETTINGS))
+            raise DvcProjectError(f"stage {group.name}: meta.dagster has no {min(unknown)!r}; known: {names}")
         return dict(settings)
 
     def get_asset_key(self, group: Group) -> dg.AssetKey:
@@ -103,8 +103,8 @@ class DagsterDvcTranslator:
         return dg.AllPartitionMapping()
 
     def get_deps(self, project: DvcProject, group: Group) -> list[dg.AssetDep]:
-        named = set(project.assets) - {group.name}
-        upstream = [project.groups[name] for name in project.forward[group.name] if name in named]
+        upstream_names = set(project.assets) - {group.name}
+        upstream = [project.groups[name] for name in project.forward[group.name] if name in upstream_names]
         read = {dep for stage in group.stages for dep in stage.deps}
         tracked = [out for out in project.tracked if any(overlap(out.path, dep) for dep in read)]
         return [

@@ -162,13 +162,13 @@ def make(root: Path, graph: str, params: str = "a: {text: hello}\n", **files: st
 
 
 def make_items(root: Path) -> Path:
-    made = make(root, ITEMS, ITEMS_PARAMS, more__yaml="rate: 0.5\nother: 1\n")
-    (made / "places").mkdir()
+    project = make(root, ITEMS, ITEMS_PARAMS, more__yaml="rate: 0.5\nother: 1\n")
+    (project / "places").mkdir()
     # A parameter file is looked for beside the stage: in its working folder.
-    (made / "places" / "params.yaml").write_text("start: 2\n")
+    (project / "places" / "params.yaml").write_text("start: 2\n")
     # DVC runs no frozen stage: it takes the out that lies there.
-    (made / "ice").write_text("cold")
-    return made
+    (project / "ice").write_text("cold")
+    return project
 
 
 def make_chain(root: Path) -> Path:
@@ -209,12 +209,12 @@ def until(condition: Callable[[], object], seconds: float = 120) -> None:
 def dvc(root: Path, *arguments: str, check: bool = True) -> str:
     """Run the real DVC; its output."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "dvc", *arguments],
         cwd=root, capture_output=True, text=True, env={**os.environ, "PATH": path, "COLUMNS": "200"},
     )  # fmt: skip
-    assert not check or done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert not check or completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 def definitions(root: Path, translator: DagsterDvcTranslator | None = None) -> dg.Definitions:
@@ -298,9 +298,9 @@ def is_known(instance: dg.DagsterInstance, group: str) -> bool:
 def out_of_sync(defs: dg.Definitions, instance: dg.DagsterInstance) -> set[str]:
     """The assets whose check `in_sync_with_dvc` failed last."""
     keys = [key for key in defs.get_repository_def().asset_graph.asset_check_keys if key.name == "in_sync_with_dvc"]
-    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-    made = {key: record.event.asset_check_evaluation for key, record in found.items() if record.event is not None}
-    return {key.asset_key.path[-1] for key, one in made.items() if one is not None and not one.passed}
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    evaluations = {key: record.event.asset_check_evaluation for key, record in records.items() if record.event}
+    return {key.asset_key.path[-1] for key, evaluation in evaluations.items() if evaluation and not evaluation.passed}
 
 
 def changed(root: Path, project: DvcProject) -> set[str]:

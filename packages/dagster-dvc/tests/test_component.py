@@ -36,11 +36,11 @@ def run_dg(root: Path, *arguments: str) -> str:
     folder = Path(sys.executable).parent
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DAGSTER")}
     environment |= {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(root)}
-    done = subprocess.run(
+    result = subprocess.run(
         [folder / "dg", *arguments], cwd=root, capture_output=True, text=True, env=environment, timeout=300
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def place(defs: Path, name: str, attributes: dict[str, Any], component: str = COMPONENT) -> Path:
@@ -77,13 +77,13 @@ def test_the_example_is_scaffolded_checked_and_run(tmp_path: Path) -> None:
     assert "project_dir: ../../.." in written.read_text()
     written.write_text(text)
     run_dg(root, "check", "defs")
-    listed = json.loads(run_dg(root, "list", "defs", "--json"))
-    assert {asset["asset_key"]: asset["dependency_keys"] for asset in listed["assets"]} == {
+    definitions = json.loads(run_dg(root, "list", "defs", "--json"))
+    assert {asset["asset_key"]: asset["dependency_keys"] for asset in definitions["assets"]} == {
         "sales/clean": [],
         "sales/summary": ["sales/clean"],
     }
-    assert [sensor["name"] for sensor in listed["sensors"]] == ["dvc_lock_sales"]
-    assert len(listed["asset_checks"]) == 2
+    assert [sensor["name"] for sensor in definitions["sensors"]] == ["dvc_lock_sales"]
+    assert len(definitions["asset_checks"]) == 2
     run_dg(root, "launch", "--assets", "*")
     assert json.loads((root / "summary.json").read_text())["total"] == 60
 
@@ -113,23 +113,27 @@ def test_a_component_may_name_them_and_select_stages(tmp_path: Path) -> None:
     assert names(other) == {"first", "second"} and not other.sensors
 
 
+def assets_definitions(defs: dg.Definitions) -> list[dg.AssetsDefinition]:
+    return [asset for asset in defs.assets or [] if isinstance(asset, dg.AssetsDefinition)]
+
+
 def test_op_and_translation_reach_dagster(tmp_path: Path) -> None:
     graphs.make(tmp_path / "shop", PARTS)
-    shown = {"metadata": {"declared_as": "{{ stage.name }}"}, "group_name": "{{ spec.group_name or 'rest' }}"}
+    translation = {"metadata": {"declared_as": "{{ stage.name }}"}, "group_name": "{{ spec.group_name or 'rest' }}"}
     attributes = {
         "project_dir": "../../shop",
         "op": {"tags": {"team": "data"}, "pool": "till"},
-        "translation": {"key": "shop/{{ stage.name }}_table", **shown},
+        "translation": {"key": "shop/{{ stage.name }}_table", **translation},
     }
     place(tmp_path / "defs", "sales", attributes)
     defs = load(tmp_path / "defs", "sales")
-    assets = [one for one in defs.assets or [] if isinstance(one, dg.AssetsDefinition)]
-    specs = {spec.key.to_user_string(): spec for one in assets for spec in one.specs}
+    assets = assets_definitions(defs)
+    specs = {spec.key.to_user_string(): spec for asset in assets for spec in asset.specs}
     third = specs["shop/third_table"]
     assert [dep.asset_key.to_user_string() for dep in third.deps] == ["shop/second_table"]
     assert third.metadata["declared_as"] == "third" and third.group_name == "rest"
     assert specs["shop/first_table"].group_name == "raw"
-    ops = [one.op for one in assets]
+    ops = [asset.op for asset in assets]
     assert len(ops) == 3 and {op.pool for op in ops} == {"till"} and {op.tags["team"] for op in ops} == {"data"}
 
 
@@ -150,7 +154,7 @@ def test_one_op_makes_a_subset_and_execute_can_be_overridden(tmp_path: Path) -> 
     attributes = {"project_dir": "../../shop", "op": {"name": "shop"}}
     place(tmp_path / "defs", "sales", attributes, f"{__name__}.Reporting")
     defs = load(tmp_path / "defs", "sales")
-    (assets,) = [one for one in defs.assets or [] if isinstance(one, dg.AssetsDefinition)]
+    (assets,) = assets_definitions(defs)
     assert assets.op.name == "shop" and assets.can_subset and len(assets.keys) == 3
     job = defs.resolve_implicit_global_asset_job_def()
 
@@ -158,20 +162,23 @@ def test_one_op_makes_a_subset_and_execute_can_be_overridden(tmp_path: Path) -> 
         subset = job.get_subset(asset_selection={dg.AssetKey(name) for name in chosen})
         return subset.execute_in_process(instance=instance, **options)
 
-    def events(done: dg.ExecuteInProcessResult) -> list[tuple[str, str | None]]:
-        made = [event.materialization for event in done.get_asset_materialization_events()]
-        assert all(one.metadata["dvc/outcome"].value == "executed" for one in made)
-        assert all(one.metadata["grace"].value == 1 for one in made)
-        return [(one.asset_key.to_user_string(), one.partition) for one in made]
+    def events(result: dg.ExecuteInProcessResult) -> list[tuple[str, str | None]]:
+        materializations = [event.materialization for event in result.get_asset_materialization_events()]
+        assert all(materialization.metadata["dvc/outcome"].value == "executed" for materialization in materializations)
+        assert all(materialization.metadata["grace"].value == 1 for materialization in materializations)
+        return [
+            (materialization.asset_key.to_user_string(), materialization.partition)
+            for materialization in materializations
+        ]
 
     with dg.DagsterInstance.ephemeral() as instance:
-        done = materialize(instance, "first", "second", partition_key="y")
-        assert events(done) == [("first", None), ("second", "y")], "producers first"
+        result = materialize(instance, "first", "second", partition_key="y")
+        assert events(result) == [("first", None), ("second", "y")], "producers first"
         assert not (root / "third.out").exists() and not (root / "second/x").exists()
         assert events(materialize(instance, "second", partition_key="x")) == [("second", "x")]
         assert events(materialize(instance, "third")) == [("third", None)]
-        done = materialize(instance, "first", "second", raise_on_error=False)
-        (failure,) = [event for event in done.all_events if event.is_step_failure]
+        result = materialize(instance, "first", "second", raise_on_error=False)
+        (failure,) = [event for event in result.all_events if event.is_step_failure]
         words = failure.step_failure_data.user_failure_data
         assert words is not None and "start the run with a partition" in str(words.description)
     assert (root / "third.out").read_text() == "onexoney"

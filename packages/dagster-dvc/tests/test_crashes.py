@@ -41,12 +41,12 @@ def test_a_run_fails_only_if_its_process_on_this_machine_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tags: dict[str, str], pid: str, status: WorkerStatus
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "this machine")
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
     with graphs.monitored_instance(tmp_path) as instance:
         run = instance.create_run_for_job(dg.JobDefinition(name="job", graph_def=dg.GraphDefinition("g")), tags=tags)
         if pid != "unknown":
-            number = ended.pid if pid == "ended" else os.getpid()
+            number = process.pid if pid == "ended" else os.getpid()
             instance.report_engine_event("started", run, EngineEventData.in_process(number))
         if pid == "reused":  # by a process that is younger than the run
             monkeypatch.setattr(psutil.Process, "create_time", lambda _process: time.time() + 100)

@@ -42,15 +42,15 @@ def root(tmp_path: Path) -> Path:
 def test_figures_rows_and_columns(root: Path) -> None:
     graphs.dvc(root, "repro", "-q")
     project = DvcProject(root)
-    found = describe_outs(project, project.stages["a"])
-    assert (found["accuracy"], found["px64.gain"]) == (0.5, 1)
-    assert not {"name", "lost", "flag"} & set(found)
-    assert found["dagster/row_count"] == 3
-    columns = {c.name: c.type for c in found["dagster/column_schema"].schema.columns}
+    metadata = describe_outs(project, project.stages["a"])
+    assert (metadata["accuracy"], metadata["px64.gain"]) == (0.5, 1)
+    assert not {"name", "lost", "flag"} & set(metadata)
+    assert metadata["dagster/row_count"] == 3
+    columns = {c.name: c.type for c in metadata["dagster/column_schema"].schema.columns}
     assert columns == {"id": "string", "score": "double"}
-    assert (found["rows/lines.jsonl"], found["rows/small.csv"]) == (2, 0)
-    assert "rows/broken.parquet" not in found and found["dvc/files"] == 4
-    assert found["dvc/path"].path == str(root / "data")
+    assert (metadata["rows/lines.jsonl"], metadata["rows/small.csv"]) == (2, 0)
+    assert "rows/broken.parquet" not in metadata and metadata["dvc/files"] == 4
+    assert metadata["dvc/path"].path == str(root / "data")
 
 
 def test_a_failing_description_undoes_nothing(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_failing_description_undoes_nothing(tmp_path: Path) -> None:
     project = DvcProject(root)
     (a, *_) = build_dvc_assets(project, translator=Broken())
     with dg.DagsterInstance.ephemeral() as instance:
-        done = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
-        (event,) = done.get_asset_materialization_events()
+        result = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
+        (event,) = result.get_asset_materialization_events()
         assert "no picture" in event.materialization.metadata["dvc/not_described"].value
 
 

@@ -47,28 +47,28 @@ def test_a_refused_partition_holds_its_reader_back_until_it_passes(tmp_path: Pat
     job = defs.get_implicit_global_asset_job_def()
     checks, reader = {dg.AssetCheckKey(a.key, "is_sound")}, dg.AssetKey("b")
 
-    def run(assets: set[dg.AssetKey], asked: set[dg.AssetCheckKey], **options: Any) -> dg.ExecuteInProcessResult:
-        chosen = job.get_subset(asset_selection=assets, asset_check_selection=asked)
+    def run(assets: set[dg.AssetKey], check_keys: set[dg.AssetCheckKey], **options: Any) -> dg.ExecuteInProcessResult:
+        chosen = job.get_subset(asset_selection=assets, asset_check_selection=check_keys)
         return chosen.execute_in_process(instance=instance, raise_on_error=False, **options)
 
-    def held(**tags: str) -> str:
+    def blocking_reason(**tags: str) -> str:
         """Why the reader is held back; nothing where DVC was asked for it."""
-        done = run({reader}, set(), tags=tags)
-        (failure,) = [e for e in done.all_events if e.event_type is dg.DagsterEventType.STEP_FAILURE]
-        told = failure.step_failure_data.user_failure_data
-        assert told is not None and told.description is not None
-        return "" if "dvc ended with 1" in told.description else told.description
+        result = run({reader}, set(), tags=tags)
+        (failure,) = [e for e in result.all_events if e.event_type is dg.DagsterEventType.STEP_FAILURE]
+        failure_data = failure.step_failure_data.user_failure_data
+        assert failure_data is not None and failure_data.description is not None
+        return "" if "dvc ended with 1" in failure_data.description else failure_data.description
 
     with dg.DagsterInstance.ephemeral() as instance:
         assert not run({a.key}, checks, partition_key="x").success
-        why = held()
+        why = blocking_reason()
         assert "stage b is held back" in why and "a@x: is_sound failed in run" in why and "asked of ['x']" in why
-        assert not held(**{"dvc/despite_checks": "true"})
+        assert not blocking_reason(**{"dvc/despite_checks": "true"})
         sound.add("y")
         assert run({a.key}, checks, partition_key="y").success
-        assert held(), "a pass of y says nothing of x"
+        assert blocking_reason(), "a pass of y says nothing of x"
         sound.add("x")
-        assert run(set(), checks).success and not held(), "the check alone, asked again"
+        assert run(set(), checks).success and not blocking_reason(), "the check alone, asked again"
         sound.discard("y")
         assert not run({a.key}, checks, partition_key="y").success
-        assert not held(), "y was refused, but is not read"
+        assert not blocking_reason(), "y was refused, but is not read"

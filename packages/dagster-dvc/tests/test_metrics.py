@@ -57,12 +57,12 @@ def test_figures_without_an_owner_are_those_of_the_stage() -> None:
 def test_no_figure_is_lost_whatever_the_names() -> None:
     odd = {"x.before": 1, "y.after": 2, "z_low": 3, "z": 4, "a.b.before": 5, "a.b.after": 6, "a.b": 7, "before": 8}
     metadata = arrange_metrics(odd, [], "s")
-    shown = {key for key in metadata if key in odd}
-    shown |= {f"{row['figure']}.{end}" for row in rows(metadata, "before_and_after") for end in ("before", "after")}
-    shown |= {
+    names = {key for key in metadata if key in odd}
+    names |= {f"{row['figure']}.{end}" for row in rows(metadata, "before_and_after") for end in ("before", "after")}
+    names |= {
         f"{row['of']}.{end}" for row in rows(metadata, "side_by_side") for end in set(row) - {"of"} if row[end] != ""
     }
-    assert {name.removeprefix("s.") for name in shown} == set(odd) and metadata[ALL_METRICS].data == odd
+    assert {name.removeprefix("s.") for name in names} == set(odd) and metadata[ALL_METRICS].data == odd
 
 
 def test_of_alternatives_the_first_that_fits() -> None:
@@ -73,8 +73,8 @@ def test_of_alternatives_the_first_that_fits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "expected"),
     [(24.0, 24), (7, 7), (0.0, 0), (1.90734863e-05, 1.907e-05), (-1234.5678, -1235.0), (1e300, 1e300)],
 )
-def test_four_digits_are_shown(value: float, shown: float) -> None:
-    assert rounded(value) == pytest.approx(shown)
+def test_four_digits_are_shown(value: float, expected: float) -> None:
+    assert rounded(value) == pytest.approx(expected)

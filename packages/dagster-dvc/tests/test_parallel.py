@@ -37,10 +37,10 @@ def test_eight_partitions_at_once(tmp_path: Path) -> None:
     with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
 
         def run(key: str) -> bool:
-            done = dg.materialize(
+            result = dg.materialize(
                 [asset], partition_key=key, resources=defs.resources, instance=instance, raise_on_error=False
             )
-            return done.success
+            return result.success
 
         with ThreadPoolExecutor(len(SHARDS)) as pool:
             assert list(pool.map(run, SHARDS)) == [True] * len(SHARDS)
@@ -48,11 +48,11 @@ def test_eight_partitions_at_once(tmp_path: Path) -> None:
         for key in SHARDS:
             filter_ = dg.AssetRecordsFilter(asset_key=asset.key, asset_partitions=[key])
             (record,) = instance.fetch_materializations(filter_, limit=2).records
-            made = record.asset_materialization
-            assert made is not None and made.metadata["dvc/outcome"].value == "executed"
+            materialization = record.asset_materialization
+            assert materialization is not None and materialization.metadata["dvc/outcome"].value == "executed"
             entry = lock[f"shard@{key}"]
-            assert (made.tags or {})["dagster/data_version"] == entry.outs[f"shards/{key}"]
+            assert (materialization.tags or {})["dagster/data_version"] == entry.outs[f"shards/{key}"]
             assert (root / f"shards/{key}/f").read_text() == f"1{key}"
-    held = json.loads((root / ".dvc" / "tmp" / "rwlock").read_text())
-    assert not any(held.values()), "no lock stays behind"
+    locks = json.loads((root / ".dvc" / "tmp" / "rwlock").read_text())
+    assert not any(locks.values()), "no lock stays behind"
     assert graphs.changed(root, DvcProject(root)) == set()

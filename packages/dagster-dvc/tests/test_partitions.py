@@ -30,15 +30,11 @@ stages:
 """
 
 
-def outcomes(done: dg.ExecuteInProcessResult) -> dict[str, str]:
+def outcomes(result: dg.ExecuteInProcessResult) -> dict[str, str]:
     """What each event of a run says, by asset and partition."""
-    found = [event.materialization for event in done.all_events if event.is_step_materialization]
-    return {
-        "/".join([*one.asset_key.path, *([one.partition] if one.partition else [])]): str(
-            one.metadata["dvc/outcome"].value
-        )
-        for one in found
-    }
+    events = [event.materialization for event in result.all_events if event.is_step_materialization]
+    keys = ["/".join([*event.asset_key.path, *([event.partition] if event.partition else [])]) for event in events]
+    return {key: str(event.metadata["dvc/outcome"].value) for key, event in zip(keys, events, strict=True)}
 
 
 def whole_graph(root: Path) -> dg.JobDefinition:
@@ -59,8 +55,8 @@ def test_one_job_makes_the_whole_graph(tmp_path: Path) -> None:
         assert graphs.stale(graphs.definitions(root), instance, DvcProject(root)) == set()
         assert graphs.agree(root, instance) == set()
         (root / "shards/1").unlink()
-        again = outcomes(job.execute_in_process(instance=instance))
-        assert again == dict.fromkeys(first, "unchanged") and (root / "shards/1").is_file()
+        second = outcomes(job.execute_in_process(instance=instance))
+        assert second == dict.fromkeys(first, "unchanged") and (root / "shards/1").is_file()
 
 
 def test_partitions_that_read_partitions_are_named(tmp_path: Path) -> None:
@@ -73,7 +69,7 @@ def test_what_was_made_is_kept_when_a_later_partition_fails(tmp_path: Path) -> N
     root = graphs.make(tmp_path, MIXED)
     (root / "put.py").write_text(graphs.PUT + "assert target != 'shards/1', 'no room'\n")
     with dg.DagsterInstance.ephemeral() as instance:
-        done = whole_graph(root).execute_in_process(instance=instance, raise_on_error=False)
-        assert not done.success and outcomes(done) == {"start": "executed"}
+        result = whole_graph(root).execute_in_process(instance=instance, raise_on_error=False)
+        assert not result.success and outcomes(result) == {"start": "executed"}
         graphs.tick(root, instance)
         assert instance.get_materialized_partitions(dg.AssetKey("shard")) == {"0"}

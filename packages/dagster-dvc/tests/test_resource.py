@@ -36,29 +36,29 @@ def test_dvc_is_started_only_where_a_stage_may_run(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     no_dvc = {"dvc": DvcResource(project_dir=str(root), executable=[sys.executable, "-c", "raise SystemExit(9)"])}
 
-    def asked(**tags: str) -> str:
+    def outcome_of_run(**tags: str) -> str:
         defs = graphs.definitions(root)
         chosen = [asset for asset in defs.assets or [] if asset.key.to_user_string() == "a"]
-        done = dg.materialize(chosen, resources=no_dvc, instance=instance, raise_on_error=False, tags=tags)
-        if not done.success:
+        result = dg.materialize(chosen, resources=no_dvc, instance=instance, raise_on_error=False, tags=tags)
+        if not result.success:
             return "DVC"
-        (made,) = [event.materialization for event in done.get_asset_materialization_events()]
-        return str(made.metadata["dvc/outcome"].value)
+        (materialization,) = [event.materialization for event in result.get_asset_materialization_events()]
+        return str(materialization.metadata["dvc/outcome"].value)
 
     with dg.DagsterInstance.ephemeral() as instance:
-        assert asked() == "DVC", "it never ran"
+        assert outcome_of_run() == "DVC", "it never ran"
         _materialise(root, "a", instance=instance)
-        assert asked() == "unchanged"
-        assert asked(**{"dvc/force": "true"}) == "DVC"
+        assert outcome_of_run() == "unchanged"
+        assert outcome_of_run(**{"dvc/force": "true"}) == "DVC"
         noted = root / ".dvc/tmp/rwlock"
         noted.parent.mkdir(parents=True, exist_ok=True)
         noted.write_text(json.dumps({"write": {str(root / "a.out"): {"pid": os.getpid(), "cmd": "dvc repro a"}}}))
-        assert asked() == "DVC", "a process writes it now"
+        assert outcome_of_run() == "DVC", "a process writes it now"
         noted.write_text("{}")
         (root / "a.out").unlink()
-        assert asked() == "DVC"
+        assert outcome_of_run() == "DVC"
         (root / "a.out").write_text("other")
-        assert asked() == "DVC"
+        assert outcome_of_run() == "DVC"
 
 
 @pytest.mark.slow
@@ -68,14 +68,18 @@ def test_executed_unchanged_restored(tmp_path: Path) -> None:
         outcomes, versions, seconds, saved = [], [], [], []
         for text in ("hello", "hello", "bye", "hello"):
             (root / "params.yaml").write_text(f"a: {{text: {text}}}\n")
-            (made,) = _materialise(root, "a", instance=instance)
-            outcomes.append(made.metadata["dvc/outcome"].value)
-            versions.append(made.tags["dagster/data_version"])
-            seconds.append(made.metadata["dvc/seconds"].value)
-            saved.append(made.metadata["dvc/saved_seconds"].value if "dvc/saved_seconds" in made.metadata else None)
+            (materialization,) = _materialise(root, "a", instance=instance)
+            outcomes.append(materialization.metadata["dvc/outcome"].value)
+            versions.append(materialization.tags["dagster/data_version"])
+            seconds.append(materialization.metadata["dvc/seconds"].value)
+            saved.append(
+                materialization.metadata["dvc/saved_seconds"].value
+                if "dvc/saved_seconds" in materialization.metadata
+                else None
+            )
             entry = DvcProject(root).lock()["a"]
             assert versions[-1] == entry.outs["a.out"]
-            assert made.tags["dvc/lock_digest"] == entry.digest
+            assert materialization.tags["dvc/lock_digest"] == entry.digest
     assert outcomes == ["executed", "unchanged", "executed", "restored"]
     assert versions[0] == versions[1] == versions[3] != versions[2]
     assert (saved[0], saved[2]) == (None, None), "a run saves nothing"
@@ -102,9 +106,9 @@ stages:
     root = graphs.make(tmp_path, graph, report__py=code)
     with dg.DagsterInstance.ephemeral() as instance:
         key = dg.MultiPartitionKey({"n": "y", "m": "1"})
-        (made,) = _materialise(root, "a", instance=instance, partition=key)
-    assert made.metadata["rows"].value == 7 and made.metadata["dvc/outcome"].value == "executed"
-    assert made.partition == key
+        (materialization,) = _materialise(root, "a", instance=instance, partition=key)
+    assert materialization.metadata["rows"].value == 7 and materialization.metadata["dvc/outcome"].value == "executed"
+    assert materialization.partition == key
     assert sorted(p.name for p in (root / "out").iterdir() if p.name != ".gitignore") == ["1y"]
 
 
@@ -114,27 +118,27 @@ def test_a_version_keeps_what_its_run_said_and_a_cold_instance_asks_the_translat
         tmp_path, "stages: {a: {cmd: python report.py, deps: [report.py], outs: [a.out]}}", report__py=REPORTS
     )
 
-    class Known(DagsterDvcTranslator):
+    class SlowTranslator(DagsterDvcTranslator):
         def get_usual_seconds(self, project, stage):  # type: ignore[no-untyped-def]
             return 1000.0
 
-    @dvc_assets(project=DvcProject(root), select=["a"], translator=Known())
+    @dvc_assets(project=DvcProject(root), select=["a"], translator=SlowTranslator())
     def a(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult:
-        return dvc.reproduce(context, Known()).result()
+        return dvc.reproduce(context, SlowTranslator()).result()
 
-    def made(instance: dg.DagsterInstance) -> dg.AssetMaterialization:
-        done = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
-        (event,) = done.get_asset_materialization_events()
+    def materialize_a(instance: dg.DagsterInstance) -> dg.AssetMaterialization:
+        result = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
+        (event,) = result.get_asset_materialization_events()
         return event.materialization
 
     with dg.DagsterInstance.ephemeral() as warm:
-        assert made(warm).metadata["dvc/outcome"].value == "executed"
-        again = made(warm)
-        assert (again.metadata["dvc/outcome"].value, again.metadata["rows"].value) == ("unchanged", 7)
-        assert again.metadata["dvc/saved_seconds"].value < 1000 - 100, "by the run that Dagster saw"
+        assert materialize_a(warm).metadata["dvc/outcome"].value == "executed"
+        second = materialize_a(warm)
+        assert (second.metadata["dvc/outcome"].value, second.metadata["rows"].value) == ("unchanged", 7)
+        assert second.metadata["dvc/saved_seconds"].value < 1000 - 100, "by the run that Dagster saw"
     with dg.DagsterInstance.ephemeral() as cold:
-        again = made(cold)
-        assert "rows" not in again.metadata and again.metadata["dvc/saved_seconds"].value > 900
+        second = materialize_a(cold)
+        assert "rows" not in second.metadata and second.metadata["dvc/saved_seconds"].value > 900
 
 
 def failure(root: Path) -> str:
@@ -171,7 +175,7 @@ def test_record_takes_what_lies_on_disk(tmp_path: Path) -> None:
 
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
-        (made,) = [e.materialization for e in result.get_asset_materialization_events()]
-    assert made.metadata["where"].value == "cluster"
-    assert made.tags["dagster/data_version"] == DvcProject(root).lock()["a"].outs["a.out"]
+        (materialization,) = [e.materialization for e in result.get_asset_materialization_events()]
+    assert materialization.metadata["where"].value == "cluster"
+    assert materialization.tags["dagster/data_version"] == DvcProject(root).lock()["a"].outs["a.out"]
     assert (root / "a.out").read_text() == "made on a cluster"

@@ -84,12 +84,12 @@ stages:
 """
 
 
-def checked(root: Path, asked: list[str]) -> dg.RepositoryDefinition:
+def checked(root: Path, calls: list[str]) -> dg.RepositoryDefinition:
     """The assets of a project, with a check that passes, one that blocks and fails, and one that is broken."""
 
     @dg.asset_check(asset="a", description="Says what it saw")
     def sees(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        asked.append("sees")
+        calls.append("sees")
         assert context.instance.get_latest_materialization_event(dg.AssetKey("a")) is not None
         return dg.AssetCheckResult(passed=True, metadata={"text": (root / "a.out").read_text()})
 
@@ -110,40 +110,44 @@ def checked(root: Path, asked: list[str]) -> dg.RepositoryDefinition:
 
 
 def results(instance: dg.DagsterInstance, repository: dg.RepositoryDefinition) -> dict[str, dg.AssetCheckEvaluation]:
-    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+    executions = instance.event_log_storage.get_latest_asset_check_execution_by_key(
         list(repository.asset_graph.asset_check_keys)
     )
-    made = [record.event.asset_check_evaluation for record in found.values() if record.event is not None]
-    return {one.check_name: one for one in made if one is not None}
+    evaluations = [record.event.asset_check_evaluation for record in executions.values() if record.event is not None]
+    return {evaluation.check_name: evaluation for evaluation in evaluations if evaluation is not None}
 
 
 def test_a_mirrored_version_has_its_check_results(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, CHECKED)
-    asked: list[str] = []
-    repository = checked(root, asked)
+    calls: list[str] = []
+    repository = checked(root, calls)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert mirror_lock(DvcProject(root), instance, repository) == [] and asked == [], "nothing to look at yet"
+        assert mirror_lock(DvcProject(root), instance, repository) == [] and calls == [], "nothing to look at yet"
         graphs.dvc(root, "repro", "-q")
         lines = mirror_lock(DvcProject(root), instance, repository)
         assert set(lines[1:]) == {
             "a: sees passed", "a: refuses failed", "a: broken failed", "a: in_sync_with_dvc passed",
         }  # fmt: skip
-        said = results(instance, repository)
-        assert said["sees"].passed and said["sees"].metadata["text"].value == "hello"
-        assert not said["refuses"].passed and said["refuses"].blocking and said["refuses"].description == "no"
-        assert "lost" in (said["broken"].description or "")
-        target = said["sees"].target_materialization_data
+        evaluations = results(instance, repository)
+        assert evaluations["sees"].passed and evaluations["sees"].metadata["text"].value == "hello"
+        assert (
+            not evaluations["refuses"].passed
+            and evaluations["refuses"].blocking
+            and evaluations["refuses"].description == "no"
+        )
+        assert "lost" in (evaluations["broken"].description or "")
+        target = evaluations["sees"].target_materialization_data
         event = instance.fetch_materializations(dg.AssetKey("a"), limit=1).records[0]
         assert target is not None and target.storage_id == event.storage_id
-        assert mirror_lock(DvcProject(root), instance, repository) == [] and asked == ["sees"], "each is asked once"
+        assert mirror_lock(DvcProject(root), instance, repository) == [] and calls == ["sees"], "each is asked once"
         (root / "params.yaml").write_text("a: {text: bye}\n")
         mirror_lock(DvcProject(root), instance, repository)
         assert not results(instance, repository)["in_sync_with_dvc"].passed
         # A run in Dagster asks them itself.
-        done = repository.get_implicit_global_asset_job_def().execute_in_process(
+        result = repository.get_implicit_global_asset_job_def().execute_in_process(
             instance=instance, raise_on_error=False
         )
-        assert len(done.get_asset_check_evaluations()) == 3 and asked == ["sees"] * 2
+        assert len(result.get_asset_check_evaluations()) == 3 and calls == ["sees"] * 2
         assert mirror_lock(DvcProject(root), instance, repository) == []
 
 
@@ -151,8 +155,8 @@ def test_a_run_under_way_asks_its_checks_itself(tmp_path: Path) -> None:
     """Dagster shows the evaluation that was planned or reported last, so one more would hide the run's."""
     root = graphs.make(tmp_path, CHECKED)
     graphs.dvc(root, "repro", "-q")
-    asked: list[str] = []
-    repository = checked(root, asked)
+    calls: list[str] = []
+    repository = checked(root, calls)
     with dg.DagsterInstance.ephemeral() as instance:
         job = repository.get_implicit_global_asset_job_def()
         run = instance.create_run_for_job(job)
@@ -160,9 +164,9 @@ def test_a_run_under_way_asks_its_checks_itself(tmp_path: Path) -> None:
             list(repository.asset_graph.asset_check_keys)
         )
         assert len(planned) == 4, "it planned every check"
-        assert mirror_lock(DvcProject(root), instance, repository) == ["a: unknown to Dagster"] and asked == []
+        assert mirror_lock(DvcProject(root), instance, repository) == ["a: unknown to Dagster"] and calls == []
         instance.report_run_canceled(run)
-        assert len(mirror_lock(DvcProject(root), instance, repository)) == 4 and asked == ["sees"]
+        assert len(mirror_lock(DvcProject(root), instance, repository)) == 4 and calls == ["sees"]
 
 
 def test_a_version_whose_data_come_later_is_looked_at_then(tmp_path: Path) -> None:

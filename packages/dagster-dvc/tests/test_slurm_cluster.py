@@ -14,7 +14,7 @@ import yaml
 import dvc_graphs as graphs
 from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
 from dagster_dvc.slurm import SlurmDvcResource
-from test_stopping import GRAPH, STAGE, _gone, _locked, _number
+from test_stopping import GRAPH, STAGE, _has_ended, _locked, _number
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ print("the stage speaks", flush=True)
 with open_dagster_pipes() as pipes:
     pipes.report_asset_materialization(metadata={"rows": 7})
 """
-ONE = """
+ONE_STAGE = """
 stages:
   a:
     cmd: python stage.py
@@ -112,7 +112,7 @@ def started(root: Path) -> "subprocess.Popen[str]":
 
 
 def test_a_stage_is_a_job_with_the_options_of_its_pool(tmp_path: Path, slurm: Path, capfd: Any) -> None:
-    root = graphs.make(tmp_path / "project", ONE, stage__py=REPORTS)
+    root = graphs.make(tmp_path / "project", ONE_STAGE, stage__py=REPORTS)
     resource = SlurmDvcResource(
         project_dir=str(root), options=["--time=2:00"], pools={"gpu": ["--gres=gpu:1"]}, setup="export A=1",
         poll_seconds=0.1,
@@ -132,10 +132,10 @@ def test_a_stage_is_a_job_with_the_options_of_its_pool(tmp_path: Path, slurm: Pa
 
 
 def test_what_slurm_refuses_or_ends_and_what_fails(tmp_path: Path, slurm: Path) -> None:
-    root = graphs.make(tmp_path / "project", ONE, stage__py="import sys; sys.exit('no luck today')")
+    root = graphs.make(tmp_path / "project", ONE_STAGE, stage__py="import sys; sys.exit('no luck today')")
     with dg.DagsterInstance.ephemeral() as instance:
-        refused = SlurmDvcResource(project_dir=str(root), options=["--partition=nowhere"])
-        assert "nvalid partition" in failure(materialise(root, refused, instance))
+        nowhere = SlurmDvcResource(project_dir=str(root), options=["--partition=nowhere"])
+        assert "nvalid partition" in failure(materialise(root, nowhere, instance))
         resource = SlurmDvcResource(project_dir=str(root), poll_seconds=0.05)
         assert "no luck today" in failure(materialise(root, resource, instance))
         assert not (root / "dvc.lock").exists() and _locked(root) == {}
@@ -143,16 +143,16 @@ def test_what_slurm_refuses_or_ends_and_what_fails(tmp_path: Path, slurm: Path) 
         assert "job 17: OUT_OF_ME+ 0:125" in failure(materialise(root, killer, instance))
 
 
-@pytest.mark.parametrize("how", ["obedient", "stubborn"])
-def test_a_terminated_run_cancels_its_job_which_tidies_up(tmp_path: Path, slurm: Path, how: str) -> None:
-    root = graphs.make(tmp_path / "project", GRAPH.format(how=how), stage__py=STAGE)
+@pytest.mark.parametrize("behavior", ["obedient", "stubborn"])
+def test_a_terminated_run_cancels_its_job_which_tidies_up(tmp_path: Path, slurm: Path, behavior: str) -> None:
+    root = graphs.make(tmp_path / "project", GRAPH.format(behavior=behavior), stage__py=STAGE)
     step = started(root)
     stage = _number(root / "pid")
     assert _locked(root)
     step.send_signal(signal.SIGINT)
-    _, said = step.communicate(timeout=120)
-    graphs.until(lambda: _gone(stage))
+    _, stderr = step.communicate(timeout=120)
+    graphs.until(lambda: _has_ended(stage))
     assert "--batch --signal=TERM 17" in (slurm / "cancelled").read_text()
     assert not (root / "half").exists() and (root / "kept").read_text() == "a checkpoint"
     assert _locked(root) == {} and not (root / "dvc.lock").exists()
-    assert "removed the half-written half" in said, "what the job printed last arrives"
+    assert "removed the half-written half" in stderr, "what the job printed last arrives"

@@ -33,7 +33,7 @@ pathlib.Path("half/b").write_text("the second")
 GRAPH = """
 stages:
   a:
-    cmd: python stage.py {how}
+    cmd: python stage.py {behavior}
     outs: [half, kept: {{persist: true}}]
 """
 # A step as Dagster's executor starts it: a process of its own that gets SIGINT when its run is terminated.
@@ -53,7 +53,7 @@ def _number(path: Path) -> int:
     return int(path.read_text())
 
 
-def _gone(process: int) -> bool:
+def _has_ended(process: int) -> bool:
     try:
         state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
@@ -68,20 +68,20 @@ def _locked(root: Path) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["obedient", "stubborn"])
-def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
-    root = graphs.make(tmp_path / "project", GRAPH.format(how=how), stage__py=STAGE)
+@pytest.mark.parametrize("behavior", ["obedient", "stubborn"])
+def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, behavior: str) -> None:
+    root = graphs.make(tmp_path / "project", GRAPH.format(behavior=behavior), stage__py=STAGE)
     code = STEP.format(here=graphs.FOLDER, root=str(root))
     step = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     stage = _number(root / "pid")
     assert _locked(root), "DVC holds the out while its stage runs"
     step.send_signal(signal.SIGINT)
-    _, said = step.communicate(timeout=120)
-    assert _gone(stage)
+    _, stderr = step.communicate(timeout=120)
+    assert _has_ended(stage)
     assert not (root / "half").exists() and (root / "kept").read_text() == "a checkpoint"
     assert _locked(root) == {} and not (root / "dvc.lock").exists()
-    assert "removed the half-written half" in said
-    assert ("released DVC's lock" in said) is (how == "stubborn"), "an obedient stage lets DVC tidy up itself"
+    assert "removed the half-written half" in stderr
+    assert ("released DVC's lock" in stderr) is (behavior == "stubborn"), "an obedient stage lets DVC tidy up itself"
     (root / "go").write_text("")
     graphs.dvc(root, "repro", "-q")
     assert sorted(p.name for p in (root / "half").iterdir()) == ["a", "b"]
@@ -90,24 +90,24 @@ def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, how: str) -> Non
 @pytest.mark.slow
 def test_a_killed_dvc_takes_its_stage_along(tmp_path: Path) -> None:
     """The kernel may kill DVC alone, for memory; its stage must not go on unseen."""
-    root = graphs.make(tmp_path, GRAPH.format(how="obedient"), stage__py=STAGE)
+    root = graphs.make(tmp_path, GRAPH.format(behavior="obedient"), stage__py=STAGE)
     (root / "stage.py").write_text(STAGE.replace("while not", "os.kill(os.getpgrp(), signal.SIGKILL)\nwhile not", 1))
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    ended: list[Completed] = []
-    done = run_group([sys.executable, "-m", "dvc", "repro", "a"], root, env, 5, ended.append)
-    assert done.returncode == -signal.SIGKILL and ended
-    graphs.until(lambda: _gone(_number(root / "pid")))
+    stopped: list[Completed] = []
+    completed = run_group([sys.executable, "-m", "dvc", "repro", "a"], root, env, 5, stopped.append)
+    assert completed.returncode == -signal.SIGKILL and stopped
+    graphs.until(lambda: _has_ended(_number(root / "pid")))
     assert _locked(root) and release_dead_locks(root) and _locked(root) == {}
 
 
 def test_only_locks_of_dead_processes_are_released(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    alive, dead = ({"pid": pid, "cmd": "dvc repro"} for pid in (os.getpid(), ended.pid))
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    alive, dead = ({"pid": pid, "cmd": "dvc repro"} for pid in (os.getpid(), process.pid))
     path = root / ".dvc" / "tmp" / "rwlock"
     path.write_text(json.dumps({"write": {"/a": alive, "/b": dead}, "read": {"/c": [dead, alive], "/d": [dead]}}))
-    assert release_dead_locks(root) == [ended.pid]
+    assert release_dead_locks(root) == [process.pid]
     assert _locked(root) == {"write": {"/a": alive}, "read": {"/c": [alive]}}
     assert release_dead_locks(root) == []
     path.write_text('{"write": {"/a": {}}}')  # not by DVC

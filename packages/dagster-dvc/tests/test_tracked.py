@@ -27,11 +27,11 @@ PEOPLE = dg.AssetKey(["data", "raw", "people_csv"])
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A project whose one source was added with the real ``dvc add``."""
-    made = graphs.make(tmp_path, GRAPH, "word: people\n")
-    (made / "data/raw").mkdir(parents=True)
-    (made / "data/raw/people.csv").write_text("ann\n")
-    graphs.dvc(made, "add", "-q", "data/raw/people.csv")
-    return made
+    project = graphs.make(tmp_path, GRAPH, "word: people\n")
+    (project / "data/raw").mkdir(parents=True)
+    (project / "data/raw/people.csv").write_text("ann\n")
+    graphs.dvc(project, "add", "-q", "data/raw/people.csv")
+    return project
 
 
 def definitions(root: Path) -> dg.Definitions:
@@ -63,16 +63,16 @@ def test_the_sensor_reports_each_version_once_and_marks_agree_with_dvc(root: Pat
     with dg.DagsterInstance.ephemeral() as instance:
         graphs.dvc(root, "repro", "-q")
         project = DvcProject(root)
-        defs, said = tick(root, instance)
-        assert "data/raw/people.csv: unknown to Dagster" in said
+        defs, report = tick(root, instance)
+        assert "data/raw/people.csv: unknown to Dagster" in report
         assert graphs.stale(defs, instance, project) == set() == graphs.changed(root, project)
         assert tick(root, instance)[1] == "Dagster and dvc.lock agree"
 
         before = instance.get_latest_materialization_event(PEOPLE)
         (root / "data/raw/people.csv").write_text("ann\nbob\n")
         graphs.dvc(root, "add", "-q", "data/raw/people.csv")
-        defs, said = tick(root, instance)
-        assert "data/raw/people.csv: data/raw/people.csv.dvc has another version" in said
+        defs, report = tick(root, instance)
+        assert "data/raw/people.csv: data/raw/people.csv.dvc has another version" in report
         after = instance.get_latest_materialization_event(PEOPLE)
         assert before and after and before.asset_materialization and after.asset_materialization
         assert before.asset_materialization.tags != after.asset_materialization.tags
@@ -87,9 +87,9 @@ def test_the_sensor_reports_each_version_once_and_marks_agree_with_dvc(root: Pat
 
 def test_artifacts_are_shown_on_the_assets_that_hold_them(root: Path) -> None:
     specs = {spec.key.to_user_string(): spec for assets in build_dvc_assets(DvcProject(root)) for spec in assets.specs}
-    shown = specs["table"].metadata["dvc/artifacts"]
-    assert isinstance(shown, dg.MarkdownMetadataValue)
-    assert shown.value == "- **table**, data, rows, The table of people"
+    artifacts = specs["table"].metadata["dvc/artifacts"]
+    assert isinstance(artifacts, dg.MarkdownMetadataValue)
+    assert artifacts.value == "- **table**, data, rows, The table of people"
     assert "dvc/artifacts" not in specs["other"].metadata
 
 

@@ -42,19 +42,19 @@ def test_unknown_setting_is_refused(tmp_path: Path) -> None:
 
 def test_items_become_partitions(items: DvcProject) -> None:
     translator = DagsterDvcTranslator()
-    one = translator.get_partitions_def(items.groups["shard"])
-    assert one is not None and one.get_partition_keys() == ["a", "2", "True"]
-    two = translator.get_partitions_def(items.groups["train"])
-    assert isinstance(two, dg.MultiPartitionsDefinition)
-    assert set(two.get_partition_keys()) == {"small|0", "small|1", "model1|0", "model1|1"}
+    shards = translator.get_partitions_def(items.groups["shard"])
+    assert shards is not None and shards.get_partition_keys() == ["a", "2", "True"]
+    trainings = translator.get_partitions_def(items.groups["train"])
+    assert isinstance(trainings, dg.MultiPartitionsDefinition)
+    assert set(trainings.get_partition_keys()) == {"small|0", "small|1", "model1|0", "model1|1"}
     assert translator.get_partitions_def(items.groups["kept"]) is None
 
 
 def test_three_dimensions_are_one_flat_one(tmp_path: Path) -> None:
     graph = 'stages: {a: {matrix: {x: [1, 2], y: [3], z: [4, 5]}, cmd: "run ${key}"}}'
     project = DvcProject(graphs.make(tmp_path, graph))
-    found = DagsterDvcTranslator().get_partitions_def(project.groups["a"])
-    assert found is not None and found.get_partition_keys() == ["1-3-4", "1-3-5", "2-3-4", "2-3-5"]
+    partitions = DagsterDvcTranslator().get_partitions_def(project.groups["a"])
+    assert partitions is not None and partitions.get_partition_keys() == ["1-3-4", "1-3-5", "2-3-4", "2-3-5"]
 
 
 def test_mappings_follow_the_edges(items: DvcProject) -> None:
@@ -93,5 +93,5 @@ def test_translator_can_be_overridden(chain: DvcProject) -> None:
 
 def test_the_library_loads_neither_dvc_nor_torch() -> None:
     code = "import sys, dagster_dvc; print(sorted({'dvc', 'torch', 'paco_core'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -22,22 +22,22 @@ class Artifact:
     meta: Mapping[str, Any]
 
 
-def artifacts(entries: Any, where: str) -> tuple[Artifact, ...]:
+def artifacts(entries: Any, location: str) -> tuple[Artifact, ...]:
     """All entries of the section.
 
     Raises:
         DvcProjectError: when it is no mapping, or an entry has no path; ``where`` names the section.
     """
     if not isinstance(entries, Mapping):
-        raise DvcProjectError(f"{where}: expected a mapping, got {type(entries).__name__}")
-    return tuple(_artifact(str(name), entry, f"{where}.{name}") for name, entry in entries.items())
+        raise DvcProjectError(f"{location}: expected a mapping, got {type(entries).__name__}")
+    return tuple(_artifact(str(name), entry, f"{location}.{name}") for name, entry in entries.items())
 
 
-def _artifact(name: str, entry: Any, where: str) -> Artifact:
+def _artifact(name: str, entry: Any, location: str) -> Artifact:
     if not isinstance(entry, Mapping) or not entry.get("path"):
-        raise DvcProjectError(f"{where}: path is missing")
+        raise DvcProjectError(f"{location}: path is missing")
     labels = entry.get("labels") or ()
     if not isinstance(labels, list | tuple):
-        raise DvcProjectError(f"{where}.labels: expected a list, got {type(labels).__name__}")
+        raise DvcProjectError(f"{location}.labels: expected a list, got {type(labels).__name__}")
     path = posixpath.normpath(str(entry["path"]))
     return Artifact(name, path, entry.get("type"), entry.get("desc"), tuple(map(str, labels)), entry.get("meta") or {})

@@ -16,9 +16,9 @@ class Cache:
     """The cache of a project: DVC 3's objects, and DVC 2's beside them."""
 
     def __init__(self, root: Path) -> None:
-        own = repository_of(root)
-        self.folder = Path(settings(root).get("cache", "dir", fallback=str(own / DVC_FOLDER / "cache")))
-        self._md5s = Md5s.of_repository(own)
+        repository = repository_of(root)
+        self.folder = Path(settings(root).get("cache", "dir", fallback=str(repository / DVC_FOLDER / "cache")))
+        self._md5s = Md5s.of_repository(repository)
 
     def path(self, md5: str) -> Path:
         """Where an object lies, or would."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 
 
 def without_circles(
-    upstream: Mapping[str, tuple[str, ...]], same: Mapping[str, Set[str]]
+    upstream: Mapping[str, tuple[str, ...]], item_readers: Mapping[str, Set[str]]
 ) -> dict[str, tuple[str, ...]]:
     """The entries that each entry reads, without the edges that close a circle.
 
@@ -15,20 +15,20 @@ def without_circles(
 
     Args:
         upstream: entry -> the entries that it reads.
-        same: entry -> those of which an item reads the item of its own name.
+        item_readers: entry -> those of which an item reads the item of its own name.
     """
     return {
-        name: tuple(up for up in read if up != name and (up in same[name] or name not in _above(up, upstream)))
+        name: tuple(up for up in read if up != name and (up in item_readers[name] or name not in _above(up, upstream)))
         for name, read in upstream.items()
     }
 
 
 def _above(name: str, upstream: Mapping[str, tuple[str, ...]]) -> set[str]:
     """All entries that an entry reads, also through others."""
-    seen: set[str] = set()
+    ancestors: set[str] = set()
     todo = [name]
     while todo:
-        fresh = set(upstream[todo.pop()]) - seen
-        seen |= fresh
+        fresh = set(upstream[todo.pop()]) - ancestors
+        ancestors |= fresh
         todo += fresh
-    return seen
+    return ancestors

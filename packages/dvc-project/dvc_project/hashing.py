@@ -110,9 +110,9 @@ class Ignored:
         """
         path = f"{folder}/{name}/" if is_folder else f"{folder}/{name}"
         for place, patterns in self._of(folder):
-            found = patterns.check_file(path[len(place) + 1 :]).include
-            if found is not None:
-                return found
+            is_ignored = patterns.check_file(path[len(place) + 1 :]).include
+            if is_ignored is not None:
+                return is_ignored
         return is_folder and self._is_inside(folder) and os.path.isdir(f"{path}{DVC_FOLDER}")  # another repository
 
     def hides(self, path: str, is_folder: bool) -> bool:

@@ -72,16 +72,16 @@ class Entry:
     @classmethod
     def from_tree(cls, stage: str, tree: Mapping[str, Any], place: Callable[[str], str] = str) -> Entry:
         """An entry as it stands in the file; ``place`` gives the project-relative path of one in the entry."""
-        listed = {kind: {place(str(e["path"])): e for e in tree.get(kind) or []} for kind in ("deps", "outs")}
+        entries = {kind: {place(str(e["path"])): e for e in tree.get(kind) or []} for kind in ("deps", "outs")}
         files = {
             place(str(file)): (str(file), dict(values or {})) for file, values in (tree.get("params") or {}).items()
         }
-        every = {**listed["deps"], **listed["outs"]}
+        every = {**entries["deps"], **entries["outs"]}
         return cls(
             stage,
             tree.get("cmd", ""),
-            Inputs({p: _md5(e) for p, e in listed["deps"].items()}, {p: values for p, (_, values) in files.items()}),
-            {p: _md5(e) for p, e in listed["outs"].items()},
+            Inputs({p: _md5(e) for p, e in entries["deps"].items()}, {p: values for p, (_, values) in files.items()}),
+            {p: _md5(e) for p, e in entries["outs"].items()},
             {p: str(e["path"]) for p, e in every.items()} | {p: file for p, (file, _) in files.items()},
         )
 
@@ -127,9 +127,11 @@ class Lock:
             raise _unusable(str(error)) from None
         if wrong := _schema_error(tree):
             raise _unusable(f"{path}: not in DVC's format (DVC: validation failed: {wrong})")
-        known = {str(name): entry for name, entry in (tree.get("stages") or {}).items()}
-        wanted = dict.fromkeys(known, str) if places is None else places
-        entries = {name: Entry.from_tree(name, known[name], place) for name, place in wanted.items() if name in known}
+        stages = {str(name): entry for name, entry in (tree.get("stages") or {}).items()}
+        resolvers = dict.fromkeys(stages, str) if places is None else places
+        entries = {
+            name: Entry.from_tree(name, stages[name], place) for name, place in resolvers.items() if name in stages
+        }
         pinned = tree.get("datasets") or []
         return cls(entries, root, {str(d["name"]): d for d in pinned if isinstance(d, Mapping) and "name" in d})
 
@@ -169,14 +171,14 @@ def whole_text(file: Path) -> str:
         FileNotFoundError: when there is no such file.
     """
     writer = tmp_folder(file.parent) / "lock"
-    seen, since = b"", time.monotonic()
+    previous, since = b"", time.monotonic()
     while True:
         with shared(writer) as quiet:
             data = file.read_bytes()
         if quiet:
             return data.decode()
-        if data != seen:
-            seen, since = data, time.monotonic()
+        if data != previous:
+            previous, since = data, time.monotonic()
         elif data and time.monotonic() - since >= _SETTLED_SECONDS:
             return data.decode()
         time.sleep(_POLL_SECONDS)
@@ -197,25 +199,25 @@ def _schema_error(tree: Any) -> str | None:
     return next((text for text in errors if text), None)
 
 
-def _entry_error(entry: Any, where: str) -> str | None:
+def _entry_error(entry: Any, location: str) -> str | None:
     if not isinstance(entry, Mapping):
-        return f"expected a dictionary, in {where}"
+        return f"expected a dictionary, in {location}"
     if not isinstance(entry.get("cmd"), str | list):
-        return f"expected a str or a list, in {where} -> cmd"
+        return f"expected a str or a list, in {location} -> cmd"
     files = entry.get("params", {})
     if not isinstance(files, Mapping) or not all(isinstance(values, Mapping) for values in files.values()):
-        return f"expected a dictionary, in {where} -> params"
-    return _list_error(entry.get("deps", []), f"{where} -> deps") or _list_error(
-        entry.get("outs", []), f"{where} -> outs"
+        return f"expected a dictionary, in {location} -> params"
+    return _list_error(entry.get("deps", []), f"{location} -> deps") or _list_error(
+        entry.get("outs", []), f"{location} -> outs"
     )
 
 
-def _list_error(listed: Any, where: str) -> str | None:
-    if not isinstance(listed, list):
-        return f"expected a list, in {where}"
-    for place, one in enumerate(listed):
-        if not isinstance(one, Mapping) or not isinstance(one.get("path"), str):
-            return f"required key not provided, in {where} -> {place} -> path"
-        if wrong := next((key for key in _MD5S if not isinstance(one.get(key, ""), str)), None):
-            return f"not a valid value, in {where} -> {place} -> {wrong}"
+def _list_error(entries: Any, location: str) -> str | None:
+    if not isinstance(entries, list):
+        return f"expected a list, in {location}"
+    for place, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("path"), str):
+            return f"required key not provided, in {location} -> {place} -> path"
+        if wrong := next((key for key in _MD5S if not isinstance(entry.get(key, ""), str)), None):
+            return f"not a valid value, in {location} -> {place} -> {wrong}"
     return None

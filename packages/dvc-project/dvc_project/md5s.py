@@ -18,7 +18,7 @@ from pathlib import Path
 from dvc_project.repository import DVC_FOLDER
 
 MEMORY = "dvc-project-hashes.sqlite"
-KEPT = 500_000  # files; the longest unasked are forgotten first
+MAX_ENTRIES = 500_000  # files; the longest unasked are forgotten first
 _SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system: within it two edits can bear one time
 
 
@@ -27,7 +27,7 @@ class Md5s:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file if file is not None and file.parent.parent.is_dir() else None
-        self._known: dict[str, tuple[str, str]] = self._read()
+        self._by_key: dict[str, tuple[str, str]] = self._read()
         self._new: dict[str, tuple[str, str]] = {}
 
     @classmethod
@@ -50,12 +50,12 @@ class Md5s:
             FileNotFoundError: when a file is missing.
         """
         stamp, age = _stamp(paths)
-        known = self._known.get(key)
-        if known is not None and known[0] == stamp:
-            return known[1]
+        cached = self._by_key.get(key)
+        if cached is not None and cached[0] == stamp:
+            return cached[1]
         md5 = compute()
         if age > _SETTLED_NS and _stamp(paths)[0] == stamp:
-            self._known[key] = self._new[key] = stamp, md5
+            self._by_key[key] = self._new[key] = stamp, md5
         return md5
 
     def save(self) -> None:
@@ -68,7 +68,7 @@ class Md5s:
             with closing(_open(self._file)) as database, database:
                 database.execute("create table if not exists md5s (path primary key, stamp, md5)")
                 database.executemany("insert or replace into md5s values (?, ?, ?)", rows)
-                database.execute("delete from md5s where rowid <= (select max(rowid) from md5s) - ?", [KEPT])
+                database.execute("delete from md5s where rowid <= (select max(rowid) from md5s) - ?", [MAX_ENTRIES])
         self._new.clear()
 
     def _read(self) -> dict[str, tuple[str, str]]:

@@ -145,11 +145,11 @@ class DvcProject:
 
     def _variables(self) -> Variables:
         """What ``${...}`` means at the top level."""
-        where = f"{self.path}: vars"
+        location = f"{self.path}: vars"
         scope = Variables(style=parsing_style(self.root))
         if (self.root / PARAMS_FILE).is_file():
-            scope = scope.including([PARAMS_FILE], self.root, where)
-        return scope.including(self._tree.get("vars") or [], self.root, where)
+            scope = scope.including([PARAMS_FILE], self.root, location)
+        return scope.including(self._tree.get("vars") or [], self.root, location)
 
     def declared(self, section: str) -> list[Any]:
         """A top-level section: ``metrics``, ``plots`` or ``params``."""
@@ -167,39 +167,39 @@ class DvcProject:
         Raises:
             DvcProjectError: when an entry has no path.
         """
-        where = f"{self.path}: artifacts"
-        return artifacts(self.variables.iterable(self._tree.get("artifacts") or {}, where), where)
+        location = f"{self.path}: artifacts"
+        return artifacts(self.variables.iterable(self._tree.get("artifacts") or {}, location), location)
 
     @cached_property
     def tracked(self) -> tuple[Tracked, ...]:
         """What ``.dvc`` files track: of those in the project's folder all, of others what a stage reads."""
         read = {dep for stage in self.stages.values() for dep in stage.deps}
-        found = tracked(self.workspace, self.repository)
+        outs = tracked(self.workspace, self.repository)
         return tuple(
-            out for out in found if not out.file.startswith("../") or any(overlap(out.path, dep) for dep in read)
+            out for out in outs if not out.file.startswith("../") or any(overlap(out.path, dep) for dep in read)
         )
 
     def _group(self, name: str, definition: Any) -> Group:
-        where = f"{self.path}: stages.{name}"
+        location = f"{self.path}: stages.{name}"
         if not isinstance(definition, Mapping):
-            raise DvcProjectError(f"{where}: expected a mapping, got {type(definition).__name__}")
+            raise DvcProjectError(f"{location}: expected a mapping, got {type(definition).__name__}")
         looped = bool({"foreach", "do"} & set(definition))
         template = definition.get("do") if looped else definition
         if not isinstance(template, Mapping) or (looped and set(definition) != {"foreach", "do"}):
-            raise DvcProjectError(f"{where}: expected `foreach` and `do`, a mapping, and nothing beside them")
+            raise DvcProjectError(f"{location}: expected `foreach` and `do`, a mapping, and nothing beside them")
         if unknown := set(template) - _STAGE_KEYS:
-            raise DvcProjectError(f"{where}: unknown key {min(map(str, unknown))!r}")
+            raise DvcProjectError(f"{location}: unknown key {min(map(str, unknown))!r}")
         if "cmd" not in template:
-            raise DvcProjectError(f"{where}: cmd is missing")
+            raise DvcProjectError(f"{location}: cmd is missing")
         dimensions: dict[str, tuple[str, ...]] = {}
         stages: list[Stage] = []
         if looped:
-            given = definition["foreach"]
-            items = foreach(self.variables.iterable(given, f"{where}.foreach"), given, where)
+            loop_values = definition["foreach"]
+            items = foreach(self.variables.iterable(loop_values, f"{location}.foreach"), loop_values, location)
             dimensions = {"item": tuple(item.key for item in items)}
         elif "matrix" in definition:
-            axes = self.variables.iterable(definition["matrix"], f"{where}.matrix")
-            dimensions, items = matrix(axes, definition["matrix"], where)
+            axes = self.variables.iterable(definition["matrix"], f"{location}.matrix")
+            dimensions, items = matrix(axes, definition["matrix"], location)
         else:
             items = [Item(None, {}, {})]
         body = {k: v for k, v in template.items() if k != "matrix"}
@@ -211,29 +211,29 @@ class DvcProject:
 
     def _stage(self, group: str, item: Item, body: Mapping[str, Any]) -> Stage:
         name = group if item.key is None else f"{group}@{item.key}"
-        where = f"{self.path}: stages.{name}"
+        location = f"{self.path}: stages.{name}"
         scope = self.variables.shadowed(item.names) if item.names else self.variables
-        folder = self.root / str(scope.resolve(body.get("wdir", "."), f"{where}.wdir"))
+        folder = self.root / str(scope.resolve(body.get("wdir", "."), f"{location}.wdir"))
         if body.get("vars"):
-            scope = scope.including(body["vars"], folder, f"{where}.vars")
-        made = {k: scope.resolve(v, f"{where}.{k}", k == "cmd") for k, v in body.items() if k != "vars"}
+            scope = scope.including(body["vars"], folder, f"{location}.vars")
+        resolved = {k: scope.resolve(v, f"{location}.{k}", k == "cmd") for k, v in body.items() if k != "vars"}
         for key in ("deps", "params", "outs", "metrics", "plots"):
-            if not isinstance(made.get(key) or [], list):
-                raise DvcProjectError(f"{where}.{key}: expected a list, got {type(made[key]).__name__}")
-        wdir = self._placer()(str(made.get("wdir", ".")))
+            if not isinstance(resolved.get(key) or [], list):
+                raise DvcProjectError(f"{location}.{key}: expected a list, got {type(resolved[key]).__name__}")
+        wdir = self._placer()(str(resolved.get("wdir", ".")))
         place = self._placer(wdir)
         kinds = ("outs", "metrics", "plots")
-        written = [(kind, path, flags) for kind in kinds for path, flags in _names(made.get(kind) or [])]
+        written = [(kind, path, flags) for kind in kinds for path, flags in _names(resolved.get(kind) or [])]
         outs = [
             Out(place(path), kind, bool(flags.get("cache", True)), bool(flags.get("persist", False)))
             for kind, path, flags in written
         ]
-        deps, params = [str(dep) for dep in made.get("deps") or []], _params(made.get("params") or [])
+        deps, params = [str(dep) for dep in resolved.get("deps") or []], _params(resolved.get("params") or [])
         return Stage(
-            name, group, item.key, item.coordinates, made["cmd"], body["cmd"], wdir,
+            name, group, item.key, item.coordinates, resolved["cmd"], body["cmd"], wdir,
             tuple(map(place, deps)), {place(file): keys for file, keys in params.items()},
-            tuple(outs), made.get("desc"), made.get("meta") or {},
-            bool(made.get("frozen")), bool(made.get("always_changed")),
+            tuple(outs), resolved.get("desc"), resolved.get("meta") or {},
+            bool(resolved.get("frozen")), bool(resolved.get("always_changed")),
             {place(path): place.spelling(path) for path in [*deps, *params, *(path for _, path, _ in written)]},
         )  # fmt: skip
 
@@ -277,11 +277,11 @@ class DvcProject:
     @cached_property
     def forward(self) -> dict[str, tuple[str, ...]]:
         """:attr:`group_upstream` without circles; see :func:`without_circles`."""
-        same: dict[str, set[str]] = {name: set() for name in self.groups}
+        item_readers: dict[str, set[str]] = {name: set() for name in self.groups}
         for stage in self.stages.values():
             read = (self.stages[name] for name in self.upstream[stage.name])
-            same[stage.group] |= {up.group for up in read if up.item == stage.item}
-        return without_circles(self.group_upstream, same)
+            item_readers[stage.group] |= {up.group for up in read if up.item == stage.item}
+        return without_circles(self.group_upstream, item_readers)
 
     def order(self) -> list[Stage]:
         """All stages, producers first.
@@ -296,10 +296,10 @@ class DvcProject:
 
     def sources(self, stage: Stage) -> tuple[str, ...]:
         """Deps that no other asset makes: code, configuration, data from outside."""
-        kept = {found.name for found in self.bookkeeping(stage)}
-        makers = [self.stages[name] for name in self.upstream[stage.name] if name not in kept]
-        made = [out.path for maker in makers for out in maker.outs]
-        return tuple(dep for dep in stage.deps if not any(overlap(dep, path) for path in made))
+        bookkeeping = {producer.name for producer in self.bookkeeping(stage)}
+        makers = [self.stages[name] for name in self.upstream[stage.name] if name not in bookkeeping]
+        produced = [out.path for maker in makers for out in maker.outs]
+        return tuple(dep for dep in stage.deps if not any(overlap(dep, path) for path in produced))
 
     # --- the workspace -------------------------------------------------------------------------------
 
@@ -338,13 +338,15 @@ class DvcProject:
         inputs: dict[tuple[str, ...], Any] = {}
         for number, stage in enumerate(stages):
             entry = None if recorded is None else recorded[stage.name]
-            found = self._present_inputs(stage) if entry is None else self._recorded_inputs(stage, entry)
+            present = self._present_inputs(stage) if entry is None else self._recorded_inputs(stage, entry)
             if entry is not None and entry.cmd != stage.cmd:
                 template = entry.cmd  # what its template was is not recorded
             if stage.frozen:
                 continue  # DVC does not look at its inputs
-            leaves = {("sources", path): md5 for path, md5 in found["sources"].items()}
-            leaves |= {(file, key): value for file, values in found["params"].items() for key, value in values.items()}
+            leaves = {("sources", path): md5 for path, md5 in present["sources"].items()}
+            leaves |= {
+                (file, key): value for file, values in present["params"].items() for key, value in values.items()
+            }
             inputs = {k: v for k, v in leaves.items() if not number or (k in inputs and inputs[k] == v)}
         return digest([template, sorted(([*key], value) for key, value in inputs.items())])
 
@@ -382,12 +384,12 @@ class DvcProject:
 def _params(entries: Iterable[Any]) -> dict[str, tuple[str, ...]]:
     """File -> keys; no keys means the whole file."""
     files: dict[str, list[str]] = {}
-    whole: set[str] = set()
+    complete_files: set[str] = set()
     for entry in entries:
         for file, keys in entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]:
             files.setdefault(str(file), []).extend(str(key) for key in keys or [])
-            whole |= set() if keys else {str(file)}
-    return {file: () if file in whole else tuple(dict.fromkeys(keys)) for file, keys in files.items()}
+            complete_files |= set() if keys else {str(file)}
+    return {file: () if file in complete_files else tuple(dict.fromkeys(keys)) for file, keys in files.items()}
 
 
 def stages_of(root: Path) -> dict[str, Stage]:

@@ -83,8 +83,8 @@ def _constants(body: Sequence[ast.stmt], of_self: bool = False) -> dict[str, Any
 def _plain(value: Any) -> Any:
     """A tuple is recorded as a list."""
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
-    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return [_plain(element) for element in value]
+    return {key: _plain(element) for key, element in value.items()} if isinstance(value, dict) else value
 
 
 def _name(target: ast.expr, of_self: bool) -> str | None:

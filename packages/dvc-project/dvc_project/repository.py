@@ -39,8 +39,12 @@ def settings(folder: Path) -> configparser.ConfigParser:
         DvcProjectError: when one of the files is malformed.
     """
     merged = configparser.ConfigParser(interpolation=None)
-    own = repository_of(folder) / DVC_FOLDER
-    for file in (*(place / "config" for place in _shared_folders()), own / "config", own / "config.local"):
+    repository = repository_of(folder) / DVC_FOLDER
+    for file in (
+        *(place / "config" for place in _shared_folders()),
+        repository / "config",
+        repository / "config.local",
+    ):
         merged.read_dict(_read(file))
     return merged
 
@@ -60,17 +64,17 @@ def _shared_folders() -> tuple[Path, Path]:
 
 
 def _read(file: Path) -> configparser.ConfigParser:
-    found = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#",))
+    config = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#",))
     try:
-        found.read(file, encoding="utf-8")
+        config.read(file, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:
         raise DvcProjectError(f"{file}: not DVC's settings ({' '.join(str(error).split())})") from None
-    for section in found.sections():
-        for key, value in found.items(section):
+    for section in config.sections():
+        for key, value in config.items(section):
             text = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
             is_path = "://" not in text and key == ("dir" if section == "cache" else "url")
-            found[section][key] = str(_absolute(file.parent, text)) if is_path else text
-    return found
+            config[section][key] = str(_absolute(file.parent, text)) if is_path else text
+    return config
 
 
 def _absolute(folder: Path, path: str) -> Path:
@@ -81,15 +85,15 @@ def local_path(folder: Path, path: str) -> str | None:
     """Where a path of ``dvc.yaml`` lies on this machine: ``remote://NAME/x`` may; None for every other URL."""
     if not path.startswith("remote://"):
         return None if "://" in path else path
-    name, _, rest = path.removeprefix("remote://").partition("/")
+    name, _, subpath = path.removeprefix("remote://").partition("/")
     url = settings(folder).get(f"'remote \"{name}\"'", "url", fallback=None)
-    return None if url is None else local_path(folder, f"{url.rstrip('/')}/{rest}")
+    return None if url is None else local_path(folder, f"{url.rstrip('/')}/{subpath}")
 
 
 def parsing_style(folder: Path) -> dict[str, str]:
     """DVC's ``parsing`` settings: how a mapping becomes flags in a command."""
-    found = settings(folder)
-    return dict(found["parsing"]) if found.has_section("parsing") else {}
+    config = settings(folder)
+    return dict(config["parsing"]) if config.has_section("parsing") else {}
 
 
 def locks_by_link(folder: Path) -> bool:

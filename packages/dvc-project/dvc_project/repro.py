@@ -33,7 +33,7 @@ _CHATTER = re.compile(
 _NEXT_STAGE = re.compile(r"(Running stage|ERROR: failed to reproduce) '(?P<name>[^']*)'")  # one may fail before it runs
 
 
-def stages_to_run(project: DvcProject, done: Set[str] = frozenset()) -> dict[str, set[str]]:
+def stages_to_run(project: DvcProject, finished: Set[str] = frozenset()) -> dict[str, set[str]]:
     """Each stage that is out of date or reads what such a stage writes, with those of them that it waits for.
 
     Args:
@@ -43,14 +43,14 @@ def stages_to_run(project: DvcProject, done: Set[str] = frozenset()) -> dict[str
     for state in ProjectState(project).all():  # producers first
         name = state.stage.name
         upstream = {producer for producer in project.upstream[name] if producer in waits}
-        if name not in done and (upstream or not state.in_sync):
+        if name not in finished and (upstream or not state.in_sync):
             waits[name] = upstream
     return {name: waits[name] for name in project.stages if name in waits}  # in the order of dvc.yaml
 
 
-def ready_stages(waits: Mapping[str, Set[str]], done: Set[str] = frozenset()) -> list[str]:
+def ready_stages(waits: Mapping[str, Set[str]], finished: Set[str] = frozenset()) -> list[str]:
     """The stages that are not done and wait for no other."""
-    return [name for name, upstream in waits.items() if name not in done and upstream <= done]
+    return [name for name, upstream in waits.items() if name not in finished and upstream <= finished]
 
 
 def single_file(waits: Mapping[str, Set[str]]) -> list[str]:
@@ -124,7 +124,7 @@ def reproduce(root: Path, jobs: int) -> int:
 
 def _run_stages(project: DvcProject, jobs: int) -> list[str]:
     """Run the stages, up to ``jobs`` at a time; returns those that failed."""
-    done: set[str] = set()
+    finished: set[str] = set()
     failed: list[str] = []
     running: list[_DvcProcess] = []
     waits = stages_to_run(project)
@@ -132,11 +132,11 @@ def _run_stages(project: DvcProject, jobs: int) -> list[str]:
         while running or (waits and not failed):
             if not failed:
                 running += [_DvcProcess(project.root, names) for names in _next(waits, running, jobs)]
-            if ended := [dvc for dvc in running if dvc.has_ended()]:
-                running = [dvc for dvc in running if dvc not in ended]
-                failed += [dvc.name for dvc in ended if dvc.child.returncode]
-                done.update(name for dvc in ended for name in dvc.names)
-                waits = stages_to_run(project, done)  # fewer, where a stage wrote the same bytes as before
+            if exited := [dvc for dvc in running if dvc.has_ended()]:
+                running = [dvc for dvc in running if dvc not in exited]
+                failed += [dvc.name for dvc in exited if dvc.child.returncode]
+                finished.update(name for dvc in exited for name in dvc.names)
+                waits = stages_to_run(project, finished)  # fewer, where a stage wrote the same bytes as before
             time.sleep(POLL_SECONDS)
     finally:
         for dvc in running:

@@ -64,10 +64,10 @@ def release_dead_locks(root: Path) -> list[int]:
         except (KeyError, TypeError, AttributeError):  # not written by DVC
             return []
         read = {p: infos for p, infos in read.items() if infos}
-        gone = before - _ids(write, read)
-        if gone:
+        released = before - _ids(write, read)
+        if released:
             replace_text(path, json.dumps({"write": write, "read": read}))
-        return sorted(gone)
+        return sorted(released)
 
 
 def _ids(write: dict[str, Any], read: dict[str, Any]) -> set[int]:

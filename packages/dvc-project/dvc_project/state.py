@@ -111,8 +111,8 @@ class ProjectState:
 
         What lies elsewhere, only DVC looks at; and while a process writes what the stage reads or makes, DVC waits.
         """
-        state, own = self.of(stage), [*stage.deps, *(out.path for out in stage.outs)]
-        busy = any(overlap(path, written) for path in own for written in self._writing)
+        state, paths = self.of(stage), [*stage.deps, *(out.path for out in stage.outs)]
+        busy = any(overlap(path, written) for path in paths for written in self._writing)
         return state.in_sync and not state.unchecked and not busy
 
     def to_run(self) -> set[str]:
@@ -120,13 +120,13 @@ class ProjectState:
 
         What the project writes itself (``derived``) is no stage of these: its readers' own reasons say what changed.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         for state in self.all():
             if not self._derived(state.stage) and (
-                state.reasons or found.intersection(self.project.upstream[state.stage.name])
+                state.reasons or names.intersection(self.project.upstream[state.stage.name])
             ):
-                found.add(state.stage.name)
-        return found
+                names.add(state.stage.name)
+        return names
 
     def _derived(self, stage: Stage) -> dict[str, str]:
         """What the stage would write now, where the project can say it."""
@@ -138,9 +138,9 @@ class ProjectState:
 
     def _unwritten(self, stage: Stage, derived: Mapping[str, str]) -> list[str]:
         """Whether the stage is always asked anew does not matter: its answer is known."""
-        gone = [out.path for out in stage.outs if self.project.workspace.md5(out.path) != self._outs.get(out.path)]
+        differing = [out.path for out in stage.outs if self.project.workspace.md5(out.path) != self._outs.get(out.path)]
         changed = [path for path, md5 in derived.items() if self.project.workspace.md5(path) != md5]
-        return [f"{path} is not as recorded" for path in gone] + [f"{path} would change" for path in changed]
+        return [f"{path} is not as recorded" for path in differing] + [f"{path} would change" for path in changed]
 
     def _reasons(self, stage: Stage, entry: Entry) -> list[str]:
         is_callback = not (stage.deps or stage.params or stage.outs)
@@ -164,8 +164,8 @@ class ProjectState:
         for path, md5 in inputs["sources"].items():
             then = entry.inputs.deps.get(path)
             if then != md5:
-                gone = f"{path} is missing" if md5 is None else f"{path} changed"
-                reasons += self._changes(path, then or "") or [gone]
+                reason = f"{path} is missing" if md5 is None else f"{path} changed"
+                reasons += self._changes(path, then or "") or [reason]
         return reasons + [why for dep in stage.deps if (why := self._elsewhere(dep, entry.inputs.deps.get(dep)))]
 
     def _absent_keys(self, stage: Stage) -> list[str]:
@@ -206,8 +206,8 @@ class ProjectState:
         if stage.frozen:
             return frozenset()
         sources = set(self.project.sources(stage))
-        made = [dep for dep in stage.deps if dep not in sources]
-        stale = {d for d in made if not self._is_current(d, entry.inputs.deps.get(d))}
+        produced = [dep for dep in stage.deps if dep not in sources]
+        stale = {d for d in produced if not self._is_current(d, entry.inputs.deps.get(d))}
         return frozenset(
             name
             for name in self.project.upstream[stage.name]

@@ -61,17 +61,17 @@ def _flags(tree: Mapping[str, Any], style: Mapping[str, str], prefix: str = "") 
             yield f"{flag} {shlex.quote(value) if isinstance(value, str) else value}"
 
 
-def merge(into: dict[str, Any], update: Mapping[str, Any], where: str) -> None:
+def merge(into: dict[str, Any], update: Mapping[str, Any], location: str) -> None:
     """Merge mappings in place; a leaf may be defined once.
 
     Raises:
         DvcProjectError: when both define the same leaf.
     """
-    for key, value in _named(update).items():
+    for key, value in _string_keys(update).items():
         if isinstance(into.get(key), dict) and isinstance(value, Mapping):
-            merge(into[key], value, f"{where}.{key}")
+            merge(into[key], value, f"{location}.{key}")
         elif key in into:
-            raise DvcProjectError(f"{where}: {key!r} is already defined; rename one of the two")
+            raise DvcProjectError(f"{location}: {key!r} is already defined; rename one of the two")
         else:
             into[key] = copy.deepcopy(value)
 
@@ -82,11 +82,11 @@ def _whole_place(text: str) -> re.Match[str] | None:
     return places[0] if len(places) == 1 and places[0][0] == text else None
 
 
-def _named(tree: Any) -> Any:
+def _string_keys(tree: Any) -> Any:
     """Mappings without the keys that are no text: no ``${...}`` reaches them."""
     if isinstance(tree, Mapping):
-        return {key: _named(value) for key, value in tree.items() if isinstance(key, str)}
-    return [_named(value) for value in tree] if isinstance(tree, list) else tree
+        return {key: _string_keys(value) for key, value in tree.items() if isinstance(key, str)}
+    return [_string_keys(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class Variables:
@@ -101,17 +101,17 @@ class Variables:
         self.values = dict(values or {})
         self._loaded, self._style = set(loaded), dict(style or {})
 
-    def including(self, entries: Sequence[str | Mapping[str, Any]], folder: Path, where: str) -> Variables:
+    def including(self, entries: Sequence[str | Mapping[str, Any]], folder: Path, location: str) -> Variables:
         """These and a ``vars`` section: files (``file.yaml``, ``file.yaml:key,key``) and inline mappings."""
         grown = Variables(copy.deepcopy(self.values), self._loaded, self._style)
         for entry in entries:
             if isinstance(entry, str):
-                grown._load(entry, folder, where)
+                grown._load(entry, folder, location)
             else:
-                merge(grown.values, entry, where)
+                merge(grown.values, entry, location)
         return grown
 
-    def _load(self, entry: str, folder: Path, where: str) -> None:
+    def _load(self, entry: str, folder: Path, location: str) -> None:
         name, _, chosen = entry.partition(":")
         path = (folder / name).resolve()
         if path in self._loaded and not chosen:
@@ -119,54 +119,54 @@ class Variables:
         data = read_data(path)
         keys = [key for key in chosen.split(",") if key] if chosen else list(data)
         if missing := [key for key in keys if key not in data]:
-            raise DvcProjectError(f"{where}: {path} has no key {missing[0]!r}")
-        merge(self.values, {key: data[key] for key in keys}, where)
+            raise DvcProjectError(f"{location}: {path} has no key {missing[0]!r}")
+        merge(self.values, {key: data[key] for key in keys}, location)
         self._loaded |= set() if chosen else {path}
 
     def shadowed(self, names: Mapping[str, Any]) -> Variables:
         """These with ``item`` and ``key`` set."""
         return Variables({**self.values, **names}, self._loaded, self._style)
 
-    def select(self, expression: str, where: str) -> Any:
+    def select(self, expression: str, location: str) -> Any:
         """The value of ``a.b[0].c``.
 
         Raises:
             DvcProjectError: when there is none.
         """
-        found = lookup(self.values, expression.replace("[", ".").replace("]", ""))
-        if found is MISSING:
-            raise DvcProjectError(f"{where}: ${{{expression}}} is not defined in params.yaml, vars, item or key")
-        return found
-
-    def resolve(self, value: Any, where: str, in_cmd: bool = False) -> Any:
-        """Substitute in strings, and in mappings (keys too) and lists of them."""
-        if isinstance(value, Mapping):
-            return {self.resolve(k, where, in_cmd): self.resolve(v, where, in_cmd) for k, v in value.items()}
-        if isinstance(value, str):
-            return self._resolve_text(value, where, in_cmd)
-        if isinstance(value, list):
-            return [self.resolve(v, where, in_cmd) for v in value]
+        value = lookup(self.values, expression.replace("[", ".").replace("]", ""))
+        if value is MISSING:
+            raise DvcProjectError(f"{location}: ${{{expression}}} is not defined in params.yaml, vars, item or key")
         return value
 
-    def iterable(self, value: Any, where: str) -> Any:
+    def resolve(self, value: Any, location: str, in_cmd: bool = False) -> Any:
+        """Substitute in strings, and in mappings (keys too) and lists of them."""
+        if isinstance(value, Mapping):
+            return {self.resolve(k, location, in_cmd): self.resolve(v, location, in_cmd) for k, v in value.items()}
+        if isinstance(value, str):
+            return self._resolve_text(value, location, in_cmd)
+        if isinstance(value, list):
+            return [self.resolve(v, location, in_cmd) for v in value]
+        return value
+
+    def iterable(self, value: Any, location: str) -> Any:
         """The data of a ``matrix`` or ``foreach``, or a top-level section: a place may hold a list or a mapping."""
         if isinstance(value, Mapping):
-            return {self.resolve(k, where): self.iterable(v, where) for k, v in value.items()}
+            return {self.resolve(k, location): self.iterable(v, location) for k, v in value.items()}
         if isinstance(value, list):
-            return [self.iterable(v, where) for v in value]
+            return [self.iterable(v, location) for v in value]
         if isinstance(value, str) and (exact := _whole_place(value)):
-            return copy.deepcopy(self.select(exact["inner"].strip(), where))
-        return self.resolve(value, where)
+            return copy.deepcopy(self.select(exact["inner"].strip(), location))
+        return self.resolve(value, location)
 
-    def _resolve_text(self, text: str, where: str, in_cmd: bool) -> Any:
+    def _resolve_text(self, text: str, location: str, in_cmd: bool) -> Any:
         if "$" not in text:  # most texts
             return text
 
         def value_of(place: re.Match[str]) -> Any:
-            value = self.select(place["inner"].strip(), where)
+            value = self.select(place["inner"].strip(), location)
             if is_composite(value) and not (in_cmd and isinstance(value, Mapping)):
                 raise DvcProjectError(
-                    f"{where}: {place[0]} is a {type(value).__name__}; only plain values are allowed here"
+                    f"{location}: {place[0]} is a {type(value).__name__}; only plain values are allowed here"
                 )
             return value
 

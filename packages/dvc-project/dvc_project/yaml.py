@@ -65,25 +65,25 @@ def _refuse_bombs(text: str) -> None:
 
     Looks at the parser's events: what is built of such a text takes minutes, or all of the stack.
     """
-    named: dict[str, int] = {}  # anchor -> values under it
+    counts: dict[str, int] = {}  # anchor -> values under it
     around: list[tuple[str | None, int]] = []  # lists and mappings that have begun: anchor, values before them
     values = repeated = 0
     for event in YAML(typ="safe").parse(text):
         if isinstance(event, AliasEvent):
             if any(anchor == event.anchor for anchor, _ in around):
                 raise DataError(f"line {event.start_mark.line + 1}: *{event.anchor} refers to a node that contains it")
-            repeated += named.get(event.anchor, 0)
-            values += named.get(event.anchor, 0)
+            repeated += counts.get(event.anchor, 0)
+            values += counts.get(event.anchor, 0)
         elif isinstance(event, CollectionEndEvent):
             anchor, before = around.pop()
             if anchor is not None:
-                named[anchor] = values - before
+                counts[anchor] = values - before
         elif isinstance(event, ScalarEvent | CollectionStartEvent):
             values += 1
             if isinstance(event, CollectionStartEvent):
                 around.append((event.anchor, values - 1))
             elif event.anchor is not None:
-                named[event.anchor] = 1
+                counts[event.anchor] = 1
         if len(around) > MAX_DEPTH or repeated > MAX_REPEATED:
             limit = f"{MAX_DEPTH} nested lists and mappings"
             limit = limit if len(around) > MAX_DEPTH else f"{MAX_REPEATED} values repeated by aliases"
