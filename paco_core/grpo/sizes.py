@@ -132,10 +132,10 @@ def validate_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multip
                 )
             panel = [pixels // count for pixels, count in zip((height, width), record.grid, strict=True)]
             if min(panel) < smallest:
-                limit = "the minimum of reference images" if smallest > multiple else "a token of the model"
+                limit = "the minimum of {} px for reference images" if smallest > multiple else "a token of {} px"
                 raise DataError(
                     f"record {record.idx}: panels of {panel[0]} x {panel[1]} px ({record.layout} in an image of "
-                    f"{height} x {width}) are smaller than {limit}, {smallest} px; the image needs at least "
+                    f"{height} x {width}) are smaller than {limit.format(smallest)}; the image needs at least "
                     f"{least[0]} x {least[1]} px: raise train_size or eval_sizes"
                 )
             if apart and max(panel) > family.max_reference_ratio * min(panel):
