@@ -18,7 +18,7 @@ from paco_core.io import paths
 from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError
 from paco_core.operations.asked import set_record
-from paco_core.operations.paint import load_policy
+from paco_core.operations.paint import load_painter_policy
 from paco_core.operations.painters import painter
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gallery
@@ -108,7 +108,7 @@ def test_a_lora_from_elsewhere_is_a_folder_a_file_or_of_a_hub(project: Path) -> 
         by = painter(project, params, str(given), SETS)
         assert (by.name, by.adapter) == (name, given)
     with pytest.raises(DataError, match=r"style.v1.safetensors: cannot be read"):
-        load_policy(project, painter(project, params, str(file), SETS))
+        load_painter_policy(project, painter(project, params, str(file), SETS))
 
 
 def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository: Path, tmp_path: Path) -> None:
