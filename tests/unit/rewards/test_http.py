@@ -186,4 +186,4 @@ def test_the_scorer_of_the_page_answers(tmp_path: Path, repository: Path) -> Non
         )
         values = theirs(batch(255, 0))
     assert values[0] == pytest.approx(76 / 255, abs=0.01) and np.isnan(values[1])
-    assert theirs.causes == {"the picture is black": 1}
+    assert theirs.causes == {"the image is black": 1}
