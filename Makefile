@@ -1,6 +1,6 @@
 # make demo   the whole graph, for real, on this machine
 # make quick  the unit tests of less than a second each, while you work
-# make test   what a change can break, without servers and browsers
+# make test   lint, types, and all tests except the slowest
 # make test-all  `make test`, then the slow tests: the graph in dvc and Dagster, kills, pretended CUDA, wheels, a browser
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
 # make faults kills, full disks, damaged files and hostile requests, every training on a pretended GPU; ends with a table
