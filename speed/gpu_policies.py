@@ -24,7 +24,7 @@ from paco_core.config.params import Params
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.rollout import Sampling, Trajectory, rollout
-from paco_core.io.numbers import whole
+from paco_core.io.numbers import whole_number
 from paco_core.planning.memory import training_memory
 from paco_core.planning.models import ModelConfig, model_config
 from paco_core.planning.random_models import add_trained_adapter, build_policy, random_prompt
@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policy", help="a policy of the profile")
     parser.add_argument("--profile", default="paper")
-    parser.add_argument("--sides", type=whole(1), nargs="+", default=[512, 1024], help="pixels")
+    parser.add_argument("--sides", type=whole_number(1), nargs="+", default=[512, 1024], help="pixels")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     print(json.dumps(rows_of(args.policy, args.profile, args.sides, args.device, Path.cwd())))

@@ -16,9 +16,9 @@ from pathlib import Path
 from paco_core.config import profiles
 from paco_core.config.params import PolicyRecipe
 from paco_core.planning import memory
-from paco_core.planning.foreseen import usable
 from paco_core.planning.models import model_config
 from paco_core.planning.passes import Pass, PassMemory
+from paco_core.planning.planned_prompts import plan_prompts_or_empty
 from paco_core.tasks.table import task_of
 
 
@@ -26,10 +26,10 @@ def passes_of_profiles(root: Path) -> Iterator[tuple[str, PolicyRecipe, list[Pas
     """Name, recipe and passes of each recipe of each profile."""
     for profile in profiles.available(root):
         params = profiles.read(root, profile)
-        foreseen = usable(params, root)
+        planned = plan_prompts_or_empty(params, root)
         for name, recipe in params.policies.recipes.items():
-            phases = memory.training_passes(recipe, foreseen, root).values()
-            benchmark = memory.benchmark_passes(recipe, task_of(recipe), params, foreseen, root)
+            phases = memory.training_passes(recipe, planned, root).values()
+            benchmark = memory.benchmark_passes(recipe, task_of(recipe), params, planned, root)
             yield f"{profile} {name}", recipe, [*(single for passes in phases for single in passes), *benchmark]
 
 

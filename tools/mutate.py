@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.io.numbers import whole
+from paco_core.io.numbers import whole_number
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (
@@ -153,8 +153,8 @@ def run(tree: Path, module: str, mutations: list[Mutation]) -> list[Mutation]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Change formulas one place at a time and run their tests.")
     parser.add_argument("modules", nargs="*", default=MODULES, help=f"for example {MODULES[0]}; all by default")
-    parser.add_argument("--each", type=whole(1), default=5, help="mutations per module (default 5)")
-    parser.add_argument("--seed", type=whole(0), default=0)
+    parser.add_argument("--each", type=whole_number(1), default=5, help="mutations per module (default 5)")
+    parser.add_argument("--seed", type=whole_number(0), default=0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"

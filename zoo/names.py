@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paco_core.config.registered import names_of
 from paco_core.io.files import DataError
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 
 
 def check_names(members: Sequence[str]) -> None:
@@ -15,5 +15,5 @@ def check_names(members: Sequence[str]) -> None:
     known = names_of(str(Path(__file__).with_name("build.py")), "MEMBERS")
     if unknown := [member for member in members if member not in known]:
         raise DataError(
-            f"the zoo has no member {unknown[0]!r}; {meant(unknown[0], known)}choose among {', '.join(known)}"
+            f"the zoo has no member {unknown[0]!r}; {did_you_mean(unknown[0], known)}choose among {', '.join(known)}"
         )

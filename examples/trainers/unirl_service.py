@@ -23,7 +23,7 @@ from scorer_service import Answer, arguments, run
 
 from paco_core import Judge
 from paco_core.io.files import DataError
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import first_validation_error
 from paco_core.reward_model.yes_probability import Score
 
 REWARD = "paco_consistency"
@@ -61,7 +61,7 @@ class Sample(BaseModel):
             metadata = Metadata.model_validate(self.metadata or {})
             return base64.b64decode(self.history[-1].image_b64 or "", validate=True), metadata
         except ValidationError as error:
-            raise DataError(f"metadata.{first_fault(error)}; it needs layout and theme") from None
+            raise DataError(f"metadata.{first_validation_error(error)}; it needs layout and theme") from None
         except binascii.Error as error:
             raise DataError(f"image_b64 is not base64 ({error})") from None
 
@@ -104,7 +104,7 @@ def answerer(judge: Judge) -> Answer:
         try:
             return _json(200, score(body))
         except ValidationError as error:
-            return _json(422, {"detail": first_fault(error)})
+            return _json(422, {"detail": first_validation_error(error)})
         except DataError as error:
             return _json(400, {"detail": str(error)})
 

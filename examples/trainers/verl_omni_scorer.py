@@ -23,7 +23,7 @@ from scorer_service import Answer, arguments, by_prompt, find_record, run
 from paco_core import Judge
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import first_validation_error
 
 
 class Request(BaseModel):
@@ -48,7 +48,7 @@ def read(body: bytes) -> Request:
     try:
         request = Request.model_validate(_Plain(io.BytesIO(body)).load())
     except ValidationError as error:
-        raise DataError(f"not a request of a scorer: {first_fault(error)}") from None
+        raise DataError(f"not a request of a scorer: {first_validation_error(error)}") from None
     except Exception as error:  # a damaged pickle raises almost anything
         raise DataError(f"not a request of a scorer: {error}") from None
     if len(request.images) != len(request.prompts):

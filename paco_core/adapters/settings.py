@@ -18,7 +18,7 @@ from peft.utils.other import get_pattern_key
 from pydantic import Field, ValidationError
 
 from paco_core.io.files import DataError
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 
 #: Who trained it, on what and how; the weights mean the same whatever their values are.
 NEUTRAL = {
@@ -71,7 +71,7 @@ class Settings:
         try:
             used = _PlainLora.model_validate(values).model_dump(exclude_none=True)
         except ValidationError as error:
-            raise DataError(f"{file}: not the settings of a LoRA ({first_fault(error)})") from None
+            raise DataError(f"{file}: not the settings of a LoRA ({first_validation_error(error)})") from None
         try:
             self.config = LoraConfig(**used)
             self._patterns = [*self.config.rank_pattern, *self.config.alpha_pattern]

@@ -13,7 +13,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.config.references import model_at
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import gc_paused
 from paco_core.io.project import found_root, working_folder
 from paco_core.models.content import content_of
 from paco_core.runtime.placement import one_gpu
@@ -79,7 +79,7 @@ class LocalModel:
         Raises:
             DataError: when it is damaged, of another kind or answers otherwise; when there is no such device.
         """
-        with uncollected():
+        with gc_paused():
             import torch
 
             from paco_core.reward_model.golden import validate_golden

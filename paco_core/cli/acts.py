@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io.answer import Answer, to_jsonable
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import gc_paused
 from paco_core.io.project import found_root, project_root, working_folder
 from paco_core.io.secrets import redacted
 
@@ -119,7 +119,7 @@ def score(args: argparse.Namespace) -> None:
     root = found_root()
     if root is not None and (root / "params.yaml").is_file():
         _prepare(root, [])
-    with uncollected():
+    with gc_paused():
         from paco_core.cli import score as command
     from paco_core.io.files import DataError
 
@@ -141,7 +141,7 @@ def _say(line: str) -> None:
 def sweep(args: argparse.Namespace) -> None:
     root = project_root()
     _prepare(root, args.set)
-    with uncollected():
+    with gc_paused():
         from paco_core.experiments.reward_sweep import sweep
 
     _show(args, sweep(root, args.alpha, args.seeds, args.set, args.name))
@@ -154,7 +154,7 @@ def reproduce(args: argparse.Namespace) -> None:
     root = project_root()
     chosen(args.variants, load(root / PARAMS_FILE).policies.recipes)  # before more is imported
     _prepare(root, args.set)
-    with uncollected():
+    with gc_paused():
         from paco_core.experiments import reproduction as command
 
     options = command.ReproduceOptions(args.variants, args.seeds, args.set, args.name)
@@ -330,7 +330,7 @@ def paint(args: argparse.Namespace) -> None:
     by = chosen(root, args.policy, SETS)  # what is wrong with names and words is found before torch is imported
     set_record(args.prompt, args.panels, args.size or max(by.recipe.eval_sizes), args.layout)
     _prepare(root, [])
-    with uncollected():
+    with gc_paused():
         from paco_core.cli import paint as command
 
     _show(args, command.paint_set(root, args.prompt, args.panels, _painting(args), args.layout))
@@ -346,7 +346,7 @@ def edit(args: argparse.Namespace) -> None:
     pictures = [read_image(file) for file in args.pictures]
     edit_record(args.instruction, pictures, chosen(root, args.policy, EDITS).recipe.family)
     _prepare(root, [])
-    with uncollected():
+    with gc_paused():
         from paco_core.cli import paint as command
 
     _show(args, command.edit_pictures(root, args.pictures, args.instruction, _painting(args)))
@@ -355,7 +355,7 @@ def edit(args: argparse.Namespace) -> None:
 def play(args: argparse.Namespace) -> None:
     root = project_root()
     _prepare(root, [])
-    with uncollected():
+    with gc_paused():
         from paco_core.cli import play as command
 
     command.play(root, args.port, browser=not args.no_open)
@@ -385,7 +385,7 @@ def tables(args: argparse.Namespace) -> None:
     from paco_core.io.targets import checked
     from paco_core.stages import declared
 
-    with uncollected():
+    with gc_paused():
         from paco_core.report import tables
 
     if args.out is not None:

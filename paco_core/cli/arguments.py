@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paco_core.cli import acts
 from paco_core.cli.parser import EXAMPLE, GroupedHelp, Parser
-from paco_core.io.numbers import PORTS, whole
+from paco_core.io.numbers import PORTS, whole_number
 
 SEEDS = 2**32 - 1
 
@@ -172,23 +172,23 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         )
         sub.add_argument(
             "--seeds",
-            type=whole(1, 10_000),
+            type=whole_number(1, 10_000),
             default=4,
             metavar="N",
             help="number of seeds, from seed 0 (default: %(default)s)",
         )
         sub.add_argument(
             "--size",
-            type=whole(1, 2**14),
+            type=whole_number(1, 2**14),
             help="side of a 2x2 image in pixels; other layouts use the same panel size (default: as in an evaluation)",
         )
-        sub.add_argument("--steps", type=whole(1), help="sampling steps (default: as in the benchmark)")
+        sub.add_argument("--steps", type=whole_number(1), help="sampling steps (default: as in the benchmark)")
         sub.add_argument("--compare", action="store_true", help="also use the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
     text = "open a local page that generates, edits and scores images"
     play = verb("play", acts.play, text, "play --port 7870")
     play.add_argument(
-        "--port", type=whole(*PORTS), default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free port)"
+        "--port", type=whole_number(*PORTS), default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free port)"
     )
     play.add_argument("--no-open", action="store_true", help="do not open a browser")
     _figures(paint, edit)
@@ -207,7 +207,7 @@ def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
         "--alpha", nargs="+", help="numbers, 1/n, fast or default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"
     )
     sweep.add_argument(
-        "--seeds", nargs="+", type=whole(0, SEEDS), default=[0, 1, 2], help="training seeds (default: 0 1 2)"
+        "--seeds", nargs="+", type=whole_number(0, SEEDS), default=[0, 1, 2], help="training seeds (default: 0 1 2)"
     )
     sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="parameters to override")
     sweep.add_argument("--name", default="alpha", help="folder in data/sweeps/ (default: alpha)")
@@ -216,7 +216,7 @@ def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     reproduce = verb("reproduce", acts.reproduce, text, "reproduce --variants full no_log_tame --seeds 0 1 2")
     reproduce.add_argument("--variants", nargs="+", help="variants to train (default: all)")
     reproduce.add_argument(
-        "--seeds", nargs="+", type=whole(0, SEEDS), default=[0, 1, 2], help="training seeds (default: 0 1 2)"
+        "--seeds", nargs="+", type=whole_number(0, SEEDS), default=[0, 1, 2], help="training seeds (default: 0 1 2)"
     )
     reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="parameters to override")
     reproduce.add_argument("--name", default="ablation", help="folder in data/reproduce/ (default: ablation)")
@@ -258,13 +258,17 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
     annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="new folder for the export")
     annotate.add_argument("--address", help="URL of this folder for Label Studio (default: its local files)")
     annotate.add_argument(
-        "--port", type=whole(*PORTS), default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free port)"
+        "--port", type=whole_number(*PORTS), default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free port)"
     )
     annotate.add_argument(
-        "--annotators", type=whole(1), help="number of annotators; each one gets a link (default: as before, or 1)"
+        "--annotators",
+        type=whole_number(1),
+        help="number of annotators; each one gets a link (default: as before, or 1)",
     )
-    annotate.add_argument("--overlap", type=whole(1), help="annotators per ranking (default: as before, or 1)")
-    annotate.add_argument("--instances", type=whole(1), help="size of a random subset (default: as before, or all)")
+    annotate.add_argument("--overlap", type=whole_number(1), help="annotators per ranking (default: as before, or 1)")
+    annotate.add_argument(
+        "--instances", type=whole_number(1), help="size of a random subset (default: as before, or all)"
+    )
     annotate.add_argument("--round", metavar="N", help="round to serve or count")
     annotate.add_argument("--retire", metavar="NAME", help="reassign the open rankings of this annotator")
     annotate.add_argument("--json", action="store_true", help="print JSON (status only)")
@@ -273,7 +277,7 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy", help="recipe in policies.recipes")
     plan.add_argument("--profile", metavar="NAME", help="profile to use instead of params.yaml")
-    plan.add_argument("--processes", type=whole(1), default=1, help="number of training processes")
+    plan.add_argument("--processes", type=whole_number(1), default=1, help="number of training processes")
     _figures(plan)
 
 

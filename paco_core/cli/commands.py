@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from paco_core.cli.arguments import parser
-from paco_core.io.messages import of_system
+from paco_core.io.messages import explain_os_error
 from paco_core.io.project import ensure_user, found_root, validate_code_origin
 from paco_core.io.secrets import redact_tracebacks, redacted
 from paco_core.io.text import spell_surrogates
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"the package {missing} is not installed; `pip install 'paco-rl[pipeline]'` installs what the graph needs",
         )
     except Exception as error:
-        message = of_system(error)
+        message = explain_os_error(error)
         if message is None:
             raise
         _end(args.verb, message)

@@ -34,7 +34,7 @@ def play(root: Path, port: int, *, browser: bool) -> None:
         print(f"paco play: {address}\nCtrl-C stops.", flush=True)
         if browser and local_server.has_display():
             webbrowser.open(address)
-        local_server.serve(create_app(studio, jobs), listener)
+        local_server.run_server(create_app(studio, jobs), listener)
     finally:
         listener.close()
         ended = jobs.close(PATIENCE_S)

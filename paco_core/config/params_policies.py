@@ -33,7 +33,7 @@ from paco_core.config.params_training import PolicyTraining
 from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
 from paco_core.config.registered import registered
 from paco_core.io.files import DataError, checked_name
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 
 Dynamics = Annotated[str, registered("grpo/dynamics.py", "DYNAMICS", "ode")]
 
@@ -264,7 +264,9 @@ class PoliciesParams(Section):
         """
         if name not in self.recipes:
             known = ", ".join(self.recipes)
-            raise DataError(f"no recipe {name!r} in policies.recipes; {meant(name, self.recipes)}there are: {known}")
+            raise DataError(
+                f"no recipe {name!r} in policies.recipes; {did_you_mean(name, self.recipes)}there are: {known}"
+            )
         return self.recipes[name]
 
     @property

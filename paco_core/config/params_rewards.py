@@ -12,7 +12,7 @@ from paco_core.config.params_base import AboveZero, ChatParams, Device, Natural,
 from paco_core.config.params_losses import HackMeter
 from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.io.text import validate_marks
 
 REMOVED_AGGREGATORS = {"win_rate": "removed in 0.3; rank also ignores how much scores differ, within each group"}
@@ -117,7 +117,7 @@ def refuse_unknown(rewards: RewardSet, key: str) -> None:
             )
         if asked not in names and not FUNCTION.fullmatch(asked):
             module, dot, function = asked.rpartition(".")
-            hint = f"did you mean '{module}:{function}'? " if dot else meant(asked, names)
+            hint = f"did you mean '{module}:{function}'? " if dot else did_you_mean(asked, names)
             raise ValueError(
                 f"{key}: reward {asked!r} is unknown; {hint}choose among {', '.join(names)}, or name module:function"
             )

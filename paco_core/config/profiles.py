@@ -19,7 +19,7 @@ from ruamel.yaml.comments import CommentedMap
 from paco_core.config import params
 from paco_core.config.params import ParamsError
 from paco_core.io.atomic import atomic
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 
 BASE = "storybook"
 ASIDE = Path(".paco") / "params"
@@ -103,7 +103,7 @@ def resolve(root: Path, name: str) -> Any:
 
 def _laid_over(root: Path, name: str, through: tuple[str, ...]) -> Any:
     if name not in (known := available(root)):
-        raise ParamsError(f"no profile {name!r} in profiles/; {meant(name, known)}available: {', '.join(known)}")
+        raise ParamsError(f"no profile {name!r} in profiles/; {did_you_mean(name, known)}available: {', '.join(known)}")
     if name in through:
         raise ParamsError(f"profiles/{name}.yaml: extends itself, through {' and '.join(through)}")
     path = _file(root, name)

@@ -20,7 +20,7 @@ from paco_core.config.registered import FUNCTION_PATTERN
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 
 PAGE = Path("docs") / "reference" / "parameters.md"
 SCHEMA = Path("docs") / "reference" / "params.schema.json"
@@ -301,7 +301,7 @@ def text(root: Path, patterns: Sequence[str]) -> Answer:
         figures.append({**to_jsonable(parameter), "profiles": by_profile})
     if not lines:
         names = sorted({name for parameter in parameters() for name in (parameter.key, parameter.key.split(".")[-1])})
-        hints = "".join(meant(pattern, names) for pattern in patterns)
+        hints = "".join(did_you_mean(pattern, names) for pattern in patterns)
         raise DataError(f"no parameter matches {', '.join(patterns)}; {hints}`paco params` lists all of them")
     return Answer("\n".join(lines), figures)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel
 
 from paco_core.io.files import DataError, inside, read_jsonl
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.models.content import content_of
 
 
@@ -56,7 +56,7 @@ class Reference:
         if self.value.startswith("data/zoo/"):
             remedy = f"what came with the project returns by `git checkout -- {self.value}`"
         beside = [] if path.exists() else [one.name for one in path.parent.glob("*")]
-        return f"{lost}; {meant(path.name, beside)}{remedy}"
+        return f"{lost}; {did_you_mean(path.name, beside)}{remedy}"
 
     def is_of_hub(self, root: Path) -> bool:
         """Whether a model or an adapter is loaded from a hub."""

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from paco_core.io.files import DataError
 from paco_core.io.local_server import is_own_page
-from paco_core.io.validation import faults
+from paco_core.io.validation import validation_errors
 
 HOST = "127.0.0.1"
 #: Nothing from elsewhere, no frames, no inline script, no use by another page: it shows private pictures.
@@ -102,7 +102,7 @@ def post(path: str, answer: Callable[[Request, B], dict[str, Any]], form: type[B
         try:
             body = form.model_validate_json(await request.body())
         except ValidationError as error:
-            text = "; ".join(faults(error, depth=3))[:1000].encode("ascii", "replace").decode()
+            text = "; ".join(validation_errors(error, depth=3))[:1000].encode("ascii", "replace").decode()
             raise HTTPException(422, text) from None
         return _response(await run_in_threadpool(answer, request, body), status)
 

@@ -23,7 +23,7 @@ from paco_core.io.files import DataError, UniqueIds, digest, md5_of, write_json,
 from paco_core.io.pictures import decode_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 
 TASKS = (
     "background_change", "color_alter", "material_alter", "motion_change", "ps_human", "style_change", "subject-add",
@@ -114,7 +114,7 @@ def _usable(entry: dict[str, Any]) -> tuple[_Row, str, bytes]:
     try:
         row = _Row.model_validate(entry)
     except ValidationError as error:
-        raise DataError(f"record: {first_fault(error)}") from None
+        raise DataError(f"record: {first_validation_error(error)}") from None
     if row.task_type is not None and row.task_type not in TASKS:
         raise DataError(f"record: task_type {row.task_type!r} is none of GEdit-Bench's eleven")
     try:

@@ -24,7 +24,7 @@ from paco_core.io.files import DataError, inside, md5_of, read_json, write_json
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 
 Language = Literal["en", "ch"]
 LANGUAGES: tuple[Language, ...] = ("en", "ch")
@@ -134,7 +134,7 @@ class _Reader:
             try:
                 found[key] = _Character.model_validate(row)
             except ValidationError as error:
-                self.rejected.add(f"{self.file}: character {key}", f"character: {first_fault(error)}")
+                self.rejected.add(f"{self.file}: character {key}", f"character: {first_validation_error(error)}")
         return found
 
     def _shots(self, given: Sequence[Any], known: Container[str]) -> list[_Shot]:
@@ -144,7 +144,7 @@ class _Reader:
             try:
                 shot = _Shot.model_validate(row)
             except ValidationError as error:
-                self.rejected.add(place, f"shot: {first_fault(error)}")
+                self.rejected.add(place, f"shot: {first_validation_error(error)}")
                 continue
             if shot.index in found:
                 self.rejected.add(place, f"duplicate: an earlier shot has the index {shot.index}")

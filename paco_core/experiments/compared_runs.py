@@ -13,7 +13,7 @@ import pandas as pd
 
 from paco_core.benchmarks.statistics import Estimate, compare
 from paco_core.io.files import DataError, read_json, read_table
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.io.pictures import read_image
 from paco_core.io.project import EXPERIMENT_TAG
 from paco_core.runtime.provenance.chain import STAGE_TAG
@@ -92,7 +92,7 @@ class Runs:
         latest = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in recent) or "none"
         raise DataError(
             f"no run or experiment is called {text!r}, nor does an id begin with it; "
-            f"{meant(text, {run.info.run_name for run in recent})}the latest are: {latest}"
+            f"{did_you_mean(text, {run.info.run_name for run in recent})}the latest are: {latest}"
         )
 
     def _search(self, wanted: str, most: int = 1000) -> list[Any]:

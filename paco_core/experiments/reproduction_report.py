@@ -71,7 +71,8 @@ def _basis(summary: RecipeSummary) -> str:
     return (
         f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {rule['epochs']} epochs of "
         f"{rule['prompts_per_epoch']} prompts x {rule['group_size']} pictures at {rule['train_size']} px. Measured on "
-        f"{s['groups']} {summary.task.drawn} that the policy was not trained on, {len(exam['seeds'])} images each, "
+        f"{s['groups']} {summary.task.sampling_units} that the policy was not trained on, "
+        f"{len(exam['seeds'])} images each, "
         f"{exam['steps']} steps without noise, the same noise for every variant, before and after."
     )
 
@@ -102,7 +103,8 @@ def _measured(summary: RecipeSummary, size: int, kind: str, names: Sequence[str]
     compared = f", change from before, and difference to {rival}" if rival else " and change from before"
     note = (
         f"Mean after training with a 95% interval{compared}, case by case. Intervals are for other "
-        f"{summary.task.drawn} and other training seeds, both drawn anew ({METHODS}); with few seeds they are rough."
+        f"{summary.task.sampling_units} and other training seeds, both drawn anew ({METHODS}); "
+        "with few seeds they are rough."
     )
     return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", ["variant", "seeds", *heads], rows, [note])
 

@@ -8,7 +8,7 @@ from typing import Any
 from paco_core.config.params import Params
 from paco_core.experiments.grid import Cell, Variant
 from paco_core.io.files import DataError
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.tasks.table import task_of
 
 SETS = "flux_t2is"
@@ -87,6 +87,7 @@ def chosen(names: Sequence[str] | None, recipes: Collection[str]) -> list[Varian
     unknown = [name for name in names if name not in known]
     if unknown:
         raise DataError(
-            f"no variant {', '.join(map(repr, unknown))}; {meant(unknown[0], known)}there are: {', '.join(known)}"
+            f"no variant {', '.join(map(repr, unknown))}; {did_you_mean(unknown[0], known)}"
+            f"there are: {', '.join(known)}"
         )
     return [variant for variant in VARIANTS if variant.name in names]

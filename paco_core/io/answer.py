@@ -21,9 +21,9 @@ class Answer(str):
 
     def __new__(cls, text: str, figures: Any) -> Answer:
         """``figures``: dataclasses, mappings, sequences, paths and plain values."""
-        made = super().__new__(cls, text)
-        made.figures = figures
-        return made
+        answer = super().__new__(cls, text)
+        answer.figures = figures
+        return answer
 
     def json(self, encoding: str = "utf-8") -> str:
         """The figures as JSON; what is no finite number is null, and secrets are redacted.

@@ -41,7 +41,7 @@ def atomic(target: Path, *, replace: bool = False) -> Iterator[Path]:
         DataError: when something stands at ``target`` that may not be replaced, or nothing was written.
         OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote reports it.
     """
-    refuse_replacing(target, replace=replace)
+    validate_replaceable(target, replace=replace)
     missing = [above for above in target.parents if not above.exists()]
     try:
         _remove_abandoned(target.parent)
@@ -61,7 +61,7 @@ def atomic(target: Path, *, replace: bool = False) -> Iterator[Path]:
         raise
 
 
-def refuse_replacing(target: Path, *, replace: bool = False) -> None:
+def validate_replaceable(target: Path, *, replace: bool = False) -> None:
     """Make sure that nothing of the user's stands where something is to be written.
 
     Raises:
@@ -140,7 +140,7 @@ def _put(part: Path, target: Path, replace: bool) -> None:
     """
     earlier = part.with_name(EARLIER)
     for tries_left in reversed(range(TRIES)):
-        refuse_replacing(target, replace=replace)
+        validate_replaceable(target, replace=replace)
         if replace and part.is_dir() and target.is_symlink():
             target.unlink()
         elif replace and part.is_dir() and target.is_dir():
@@ -156,8 +156,8 @@ def _put(part: Path, target: Path, replace: bool) -> None:
             with suppress(OSError):
                 earlier.rename(target)
             if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
-                found = "a folder" if target.is_dir() else "a file"
-                raise DataError(f"{target} is {found}, which is kept as it is; name another place") from None
+                existing = "a folder" if target.is_dir() else "a file"
+                raise DataError(f"{target} is {existing}, which is kept as it is; name another place") from None
             raise
 
 

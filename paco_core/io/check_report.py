@@ -51,11 +51,11 @@ def check(severity: Severity) -> Callable[[Callable[P, CheckFinding]], Callable[
         @wraps(function)
         def checked(*args: P.args, **settings: P.kwargs) -> CheckReport:
             try:
-                found = function(*args, **settings)
+                finding = function(*args, **settings)
             except DataError as error:
-                found = CheckFinding(False, str(error), {})
+                finding = CheckFinding(False, str(error), {})
             return CheckReport(
-                function.__name__, found.passed, found.severity or severity, found.description, found.metadata
+                function.__name__, finding.passed, finding.severity or severity, finding.description, finding.metadata
             )
 
         return checked

@@ -75,9 +75,9 @@ def tiled(pictures: Sequence[Image], columns: int) -> Image:
 def _wrapped(text: str, fits: Callable[[str], bool], most: int | None = None) -> list[str]:
     """The text in lines that fit, broken where it is and between words; what is beyond ``most`` lines is left out."""
     lines: list[str] = []
-    for given in text.splitlines():
+    for line in text.splitlines():
         lines.append("")
-        for word in given.split():
+        for word in line.split():
             longer = f"{lines[-1]} {word}".strip()
             lines[-1:] = [longer] if fits(longer) or not lines[-1] else [lines[-1], word]
     if most is not None and len(lines) > most:

@@ -77,7 +77,7 @@ class EncodedPicture:
         marks = (*_BEHIND, b"tRNS", b"acTL")
         return self.opened.format == "PNG" and _stored(self.opened) == "RGB" and not any(m in self.data for m in marks)
 
-    def refuse_truncated(self) -> None:
+    def validate_complete(self) -> None:
         """Find a file that ends too early, at less than decoding costs; other damage may stay unseen.
 
         A PNG's chunks are checked by their sums (a thirtieth of the time), a JPEG is decoded at an eighth of its sides
@@ -89,12 +89,12 @@ class EncodedPicture:
         if self.opened.format == "WEBP":
             return
         try:
-            again = _open(self.data)
-            if again.format == "PNG":
-                again.verify()
+            reopened = _open(self.data)
+            if reopened.format == "PNG":
+                reopened.verify()
             else:
-                again.draft("RGB", (1, 1))
-                again.load()
+                reopened.draft("RGB", (1, 1))
+                reopened.load()
         except Exception:
             self.decode()  # decides: a PNG without its last chunk has all its pixels
 
@@ -192,18 +192,18 @@ def rgb(image: Image.Image) -> Image.Image:
     _load(image)
     if image.mode == "RGB" and not image.info:  # a plain one, as this project writes them
         return image if type(image) is Image.Image else image.copy()
-    turned = _orientation(image)
+    orientation = _orientation(image)
     if image.mode in _DEEP:
-        found = _from_deep(image, key)
+        converted = _from_deep(image, key)
     elif key is not None or image.has_transparency_data:
-        found = _over_white(image, key)
+        converted = _over_white(image, key)
     else:
-        found = _converted(image, "RGB")
-    found.info = {}  # nothing of the file's metadata is passed on: they would be applied, or written, once more
-    if turned != 1:
-        found.getexif()[_ORIENTATION] = turned
-        ImageOps.exif_transpose(found, in_place=True)
-    return found
+        converted = _converted(image, "RGB")
+    converted.info = {}  # nothing of the file's metadata is passed on: they would be applied, or written, once more
+    if orientation != 1:
+        converted.getexif()[_ORIENTATION] = orientation
+        ImageOps.exif_transpose(converted, in_place=True)
+    return converted
 
 
 def _load(image: Image.Image) -> None:

@@ -53,7 +53,7 @@ class UniqueIds:
     """Ids of one file of data, each once, also on disks where upper and lower case are the same."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._lines: dict[str, tuple[str, int]] = {}
 
     def add(self, name: str, line: int) -> None:
         """Take an id in, which has been checked.
@@ -61,10 +61,12 @@ class UniqueIds:
         Raises:
             DataError: when it, or another one in other case, is already on an earlier line.
         """
-        known, before = self._seen.setdefault(name.lower(), (name, line))
+        existing, before = self._lines.setdefault(name.lower(), (name, line))
         if before != line:
-            alike = "" if known == name else f" as {known}, and many disks do not distinguish upper from lower case"
-            raise DataError(f"{name} is already on line {before}{alike}")
+            explanation = (
+                "" if existing == name else f" as {existing}, and many disks do not distinguish upper from lower case"
+            )
+            raise DataError(f"{name} is already on line {before}{explanation}")
 
 
 def inside(folder: Path, name: object) -> Path:
@@ -75,13 +77,13 @@ def inside(folder: Path, name: object) -> Path:
     """
     if not isinstance(name, str) or not name:
         raise DataError(f"{_short(name)} is not a file name")
-    given, path = PurePosixPath(name), folder / name
-    if given.is_absolute():
+    pure_path, path = PurePosixPath(name), folder / name
+    if pure_path.is_absolute():
         raise DataError(
             f"{_short(name)} is an absolute path, which leads out of {folder} or breaks when it is moved; "
             "name a path below it"
         )
-    if ".." in given.parts:
+    if ".." in pure_path.parts:
         raise DataError(f"{_short(name)} leads out of {folder}; name a path below it")
     try:
         path.stat()
@@ -113,10 +115,10 @@ def append_line(path: Path, line: bytes) -> None:
         OSError: when it cannot be written; the file is as it was.
     """
     with path.open("ab", buffering=0) as stream:
-        before, rest = os.fstat(stream.fileno()).st_size, memoryview(line)
+        before, remaining = os.fstat(stream.fileno()).st_size, memoryview(line)
         try:
-            while rest:  # a disk that is almost full takes a part, and says so by a count only
-                rest = rest[stream.write(rest) or 0 :]
+            while remaining:  # a disk that is almost full takes a part, and says so by a count only
+                remaining = remaining[stream.write(remaining) or 0 :]
         except BaseException:
             os.ftruncate(stream.fileno(), before)
             raise
@@ -209,8 +211,8 @@ def _json_object(line: bytes) -> dict[str, Any]:
         raise
     except json.JSONDecodeError as error:
         cut_off = "; is the file cut off?" if not line.endswith(b"\n") else ""
-        known = cut_off if line.lstrip().startswith(b"{") else "; expected JSON Lines, one object {...} a line"
-        raise DataError(f"not valid JSON ({error.msg}){known}") from None
+        hint = cut_off if line.lstrip().startswith(b"{") else "; expected JSON Lines, one object {...} a line"
+        raise DataError(f"not valid JSON ({error.msg}){hint}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"not valid JSON ({error})") from None
     if not isinstance(row, dict):
@@ -220,11 +222,11 @@ def _json_object(line: bytes) -> dict[str, Any]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, in which no key may be twice: which value is meant?"""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
         names = [name for name, _ in pairs]
-        raise DataError(f"key {next(name for name in found if names.count(name) > 1)!r} is there twice")
-    return found
+        raise DataError(f"key {next(name for name in tree if names.count(name) > 1)!r} is there twice")
+    return tree
 
 
 def read_table(
@@ -246,10 +248,10 @@ def read_table(
     stage = paths.producer(path)
     remedy = remedy or (f"run `dvc repro {stage}`" if stage else "replace it with a complete copy")
     try:
-        known = parquet.read_schema(path).names
-        if missing := [name for name in (*require, *(columns or ())) if name not in known]:
+        existing = parquet.read_schema(path).names
+        if missing := [name for name in (*require, *(columns or ())) if name not in existing]:
             raise DataError(
-                f"{path}: column {missing[0]!r} is missing; found {', '.join(map(str, known)) or 'none'}; {remedy}"
+                f"{path}: column {missing[0]!r} is missing; found {', '.join(map(str, existing)) or 'none'}; {remedy}"
             )
         return pd.read_parquet(path, columns=None if columns is None else list(columns))
     except DataError:

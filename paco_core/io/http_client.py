@@ -94,8 +94,8 @@ class Patience:
         Args:
             at_least_s: what the server asked for; heeded up to :data:`MAX_PAUSE_S`.
         """
-        own = min(8.0, self.backoff_s * 2**attempt) * (0.5 + random.random())
-        return max(own, min(at_least_s, MAX_PAUSE_S))
+        backoff_s = min(8.0, self.backoff_s * 2**attempt) * (0.5 + random.random())
+        return max(backoff_s, min(at_least_s, MAX_PAUSE_S))
 
 
 class HttpClient:
@@ -187,12 +187,12 @@ class HttpClient:
             try:
                 return await self._once(method, path, body, seconds)
             except (RequestFailed, HTTPError, OSError) as error:  # OSError: TimeoutError, too
-                failure, again = _classify(error, seconds, self._patience)
+                failure, retryable = _classify(error, seconds, self._patience)
             pause = self._patience.pause(attempt, failure.retry_after_s)
             spent = time.monotonic() - started
             waiting = failure.down and spent < self._patience.wait_s
             late = spent + pause >= self._patience.budget_s
-            if late or not again or (attempt >= self._patience.retries and not waiting):
+            if late or not retryable or (attempt >= self._patience.retries and not waiting):
                 raise failure from None
             if failure.down:
                 self._locate_again(waiting)
@@ -266,8 +266,10 @@ def _message(answer: Any) -> str:
     if not isinstance(answer, dict):
         return ""
     error = answer.get("error")
-    said = error.get("message") if isinstance(error, dict) else error or answer.get("message") or answer.get("detail")
-    return said if isinstance(said, str) else ""
+    message = (
+        error.get("message") if isinstance(error, dict) else error or answer.get("message") or answer.get("detail")
+    )
+    return message if isinstance(message, str) else ""
 
 
 def _seconds(retry_after: str | None) -> float:

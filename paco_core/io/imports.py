@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 
 
-class uncollected(ContextDecorator):
+class gc_paused(ContextDecorator):
     """Import libraries and load models with the cyclic collector at rest; also a decorator.
 
     What an import makes stays until the process ends, and yet the collector walks through all of it again and again
@@ -55,14 +55,14 @@ def without(package: str) -> Iterator[None]:
 
 
 @contextmanager
-def rarely_collected() -> Iterator[None]:
+def gc_relaxed() -> Iterator[None]:
     """A stage, whose functions import what they need: the cyclic collector looks after 100,000 objects, not after 700.
 
-    :class:`uncollected` says why. It cannot hold here, for what a stage computes is garbage some day.
+    :class:`gc_paused` says why. It cannot hold here, for what a stage computes is garbage some day.
     """
     usual = gc.get_threshold()
     gc.set_threshold(100_000, *usual[1:])
-    with uncollected():
+    with gc_paused():
         pass  # the interpreter's farewell
     try:
         yield
@@ -76,11 +76,11 @@ def without_bars() -> Iterator[None]:
     from diffusers.utils import logging as diffusers_logging
     from transformers.utils import logging as transformers_logging
 
-    shown = [log for log in (diffusers_logging, transformers_logging) if log.is_progress_bar_enabled()]
-    for log in shown:
+    loggers = [log for log in (diffusers_logging, transformers_logging) if log.is_progress_bar_enabled()]
+    for log in loggers:
         log.disable_progress_bar()
     try:
         yield
     finally:
-        for log in shown:
+        for log in loggers:
             log.enable_progress_bar()

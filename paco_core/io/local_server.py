@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 IDLE_S = 75.0  # between two requests
 
 
-def serve(app: Any, bound: socket.socket, *, websockets: bool = False, grace_s: int = 2) -> None:
+def run_server(app: Any, listener: socket.socket, *, websockets: bool = False, grace_s: int = 2) -> None:
     """Serve an ASGI application on a listening socket until Ctrl-C or SIGTERM.
 
     Args:
@@ -36,7 +36,7 @@ def serve(app: Any, bound: socket.socket, *, websockets: bool = False, grace_s: 
         timeout_keep_alive=int(IDLE_S),
         timeout_graceful_shutdown=grace_s,
     )
-    uvicorn.Server(config).run(sockets=[bound])
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 _PORTS = {"http": 80, "https": 443}
@@ -47,8 +47,8 @@ def hostname(host: str) -> str:
 
     Ports are not compared with the server's own: behind ``ssh -L`` or a proxy it is another one.
     """
-    found = _authority(f"//{host}")
-    return (found.hostname or "") if found is not None else ""
+    authority = _authority(f"//{host}")
+    return (authority.hostname or "") if authority is not None else ""
 
 
 def is_loopback(host: str) -> bool:
@@ -75,11 +75,11 @@ def is_own_page(origin: str, host: str, *, tls: bool = True) -> bool:
 def _authority(url: str) -> SplitResult | None:
     """None for what is no host and port: ``null``, a path, a user's name, a bad port."""
     try:
-        found = urlsplit(url)
-        _ = found.port
+        parts = urlsplit(url)
+        _ = parts.port
     except ValueError:
         return None
-    return found if found.hostname and not (found.path or found.query or found.username is not None) else None
+    return parts if parts.hostname and not (parts.path or parts.query or parts.username is not None) else None
 
 
 def has_display() -> bool:

@@ -38,14 +38,14 @@ def sentence(error: OSError, path: Path | None = None) -> str:
     place = error.filename if path is None else path
     if isinstance(place, bytes):
         place = os.fsdecode(place)
-    named = f"{str(place)[:200]}: " if place is not None and not isinstance(place, int) else ""
-    if error.errno in (errno.EACCES, errno.EPERM) and named:
-        return f"{named}{not_yours(Path(str(place)))}"
-    what, remedy = _REMEDIES.get(error.errno or 0, (error.strerror or str(error), ""))
-    return f"{named}{what}{f'; {remedy}' if remedy else ''}"
+    prefix = f"{str(place)[:200]}: " if place is not None and not isinstance(place, int) else ""
+    if error.errno in (errno.EACCES, errno.EPERM) and prefix:
+        return f"{prefix}{permission_message(Path(str(place)))}"
+    cause, remedy = _REMEDIES.get(error.errno or 0, (error.strerror or str(error), ""))
+    return f"{prefix}{cause}{f'; {remedy}' if remedy else ''}"
 
 
-def of_system(error: Exception) -> str | None:
+def explain_os_error(error: Exception) -> str | None:
     """A sentence for what the system, and not this code, is the cause of; None for the rest.
 
     Such is a file that cannot be read or written, a disk that is full, weights that are cut off, and too little memory.
@@ -71,7 +71,7 @@ def _of_encoding(error: UnicodeDecodeError | UnicodeEncodeError) -> str:
 
 
 @contextmanager
-def kept_if_possible(what: str) -> Iterator[None]:
+def ignore_write_errors(description: str) -> Iterator[None]:
     """Write to a cache within the block. One that cannot be written costs time later, and a line on standard error now.
 
     Args:
@@ -80,16 +80,16 @@ def kept_if_possible(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        say_once(f"{what} are not kept for later: {sentence(error)}")
+        print_once(f"{description} are not kept for later: {sentence(error)}")
 
 
 @cache
-def say_once(line: str) -> None:
+def print_once(line: str) -> None:
     """Print a line on standard error, once in a process."""
     print(line, file=sys.stderr, flush=True)
 
 
-def not_yours(path: Path) -> str:
+def permission_message(path: Path) -> str:
     """Why a path, or the folder that it would lie in, cannot be read or written: whose it is."""
     there = path
     while True:
@@ -122,7 +122,7 @@ def nearest(value: str, names: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(value, names, n=1, cutoff=0.5)), None)
 
 
-def meant(value: str, names: Collection[str]) -> str:
+def did_you_mean(value: str, names: Collection[str]) -> str:
     """``did you mean 'NAME'?`` and a space, for an error that goes on with the names.
 
     Nothing where none is near, or ``value`` is one of them.

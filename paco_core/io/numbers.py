@@ -11,21 +11,21 @@ PORTS = (0, 65535)
 N = TypeVar("N", int, float)
 
 
-def whole(least: int, most: int = MOST) -> Callable[[str], int]:
+def whole_number(least: int, most: int = MOST) -> Callable[[str], int]:
     """The type of an argument that is a whole number within bounds."""
     return _within(int, least, most)
 
 
-def decimal(least: float) -> Callable[[str], float]:
+def decimal_number(least: float) -> Callable[[str], float]:
     """The type of an argument that is a number of at least ``least``; NaN is none."""
     return _within(float, least, MOST)
 
 
 def _within(read: Callable[[str], N], least: N, most: N) -> Callable[[str], N]:
     def number(text: str) -> N:  # argparse names it by its name where the text is none
-        found = read(text)
-        if not least <= found <= most:
+        value = read(text)
+        if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text}: expected a number from {least} to {most}")
-        return found
+        return value
 
     return number

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image", "np.ndarray"]
 
 
-def picture_of(given: Picture) -> Image:
+def picture_of(picture: Picture) -> Image:
     """A picture in any of its forms, as :func:`decode_image` would have read it.
 
     Args:
-        given: path of a file, the bytes of one, a picture that Pillow opened or made, or an array (see
+        picture: path of a file, the bytes of a file, an image of Pillow, or an array (see
             :func:`paco_core.io.decoding.from_array`).
 
     Raises:
-        DataError: naming the file or what was given, when it is missing, too large, damaged or no picture.
+        DataError: when the picture is missing, too large, damaged or not an image.
     """
-    if isinstance(given, str | os.PathLike):
-        return read_image(Path(given))
-    if isinstance(given, bytes):
-        return decode_image(given, "picture")
-    if type(given).__module__ == "numpy":
+    if isinstance(picture, str | os.PathLike):
+        return read_image(Path(picture))
+    if isinstance(picture, bytes):
+        return decode_image(picture, "picture")
+    if type(picture).__module__ == "numpy":
         try:
-            return decoding.from_array(given)  # type: ignore[arg-type]
+            return decoding.from_array(picture)  # type: ignore[arg-type]
         except Undecodable as error:
             raise DataError(f"picture: {error}") from None
-    return rgb(given)  # type: ignore[arg-type]
+    return rgb(picture)  # type: ignore[arg-type]
 
 
 def decode_image(data: bytes, name: str) -> Image:
@@ -112,7 +112,7 @@ def content_and_size(path: Path) -> tuple[str, tuple[int, int]]:
 def _content_and_size(path: Path, *_state: int) -> tuple[str, tuple[int, int]]:
     encoded = read_encoded(path)
     try:
-        encoded.refuse_truncated()
+        encoded.validate_complete()
         return md5_of(encoded.data), encoded.size
     except Undecodable as error:
         raise DataError(f"{path}: {error}") from None
@@ -141,17 +141,16 @@ def _bytes(path: Path, name: str) -> bytes:
         raise DataError(f"{name}: cannot be read ({error.strerror})") from None
 
 
-def pictures_of(given: Picture | Sequence[Picture]) -> list[Image]:
+def pictures_of(pictures: Picture | Sequence[Picture]) -> list[Image]:
     """:func:`picture_of` one picture, or each of a list of them.
 
     Raises:
         DataError: as :func:`picture_of`; when the list is empty.
     """
-    several: list[Picture] = list(given) if isinstance(given, list | tuple) else [given]  # type: ignore[list-item]
-    pictures = [picture_of(one) for one in several]
-    if not pictures:
-        raise DataError("no picture was given; name one or more")
-    return pictures
+    sources: list[Picture] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]  # type: ignore[list-item]
+    if not sources:
+        raise DataError("the list of pictures is empty; name one or more")
+    return [picture_of(source) for source in sources]
 
 
 def picture_digest(picture: Image) -> str:
@@ -181,9 +180,9 @@ def in_a_row(pictures: Sequence[Image], high: int | None = None) -> Image:
         return pictures[0]
     from PIL import Image as pil
 
-    shown = [one.resize((max(1, round(one.width * high / one.height)), high)) for one in pictures]
-    page, left = pil.new("RGB", (sum(one.width for one in shown), high), "white"), 0
-    for one in shown:
-        page.paste(one, (left, 0))
-        left += one.width
+    resized = [image.resize((max(1, round(image.width * high / image.height)), high)) for image in pictures]
+    page, left = pil.new("RGB", (sum(image.width for image in resized), high), "white"), 0
+    for image in resized:
+        page.paste(image, (left, 0))
+        left += image.width
     return page

@@ -14,24 +14,24 @@ SLOW = 0.1  # units a second; below it seconds a unit say more
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds + 0.5), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+    minutes, remainder = divmod(int(seconds + 0.5), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{remainder:02d}" if minutes >= 60 else f"{minutes}:{remainder:02d}"
 
 
 class Progress:
     """Counts towards ``total`` and reports done/total, rate and time left.
 
-    ``say`` receives a plain line every few seconds when stderr is no terminal; without it nothing is reported.
+    ``log`` receives a plain line every few seconds if stderr is not a terminal; without it nothing is reported.
     Several threads may advance it.
     """
 
-    def __init__(self, total: int, label: str, unit: str, say: Callable[[str], None] | None = None) -> None:
-        self.total, self.label, self.unit, self.say = total, label, unit, say
-        self.done, self.note = 0, ""
+    def __init__(self, total: int, label: str, unit: str, log: Callable[[str], None] | None = None) -> None:
+        self.total, self.label, self.unit, self.log = total, label, unit, log
+        self.completed, self.note = 0, ""
         self._start = self._last = time.monotonic()
         self._lock = threading.Lock()
         self._bar = None
-        if say is not None and sys.stderr.isatty():
+        if log is not None and sys.stderr.isatty():
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, desc=label, unit=unit, leave=False, dynamic_ncols=True)
@@ -39,26 +39,26 @@ class Progress:
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count ``count`` more units as done; ``note`` is shown behind the figures."""
         with self._lock:
-            self.done += count
+            self.completed += count
             self.note = note or self.note
             if self._bar is not None:
                 self._bar.set_postfix_str(self.note, refresh=False)
                 self._bar.update(count)
-            elif self.say and (time.monotonic() - self._last >= LINE_EVERY_S or self.done >= self.total):
+            elif self.log and (time.monotonic() - self._last >= LINE_EVERY_S or self.completed >= self.total):
                 self._last = time.monotonic()
-                self.say(self.line())
+                self.log(self.line())
 
     def line(self) -> str:
         """The present state as one line of text."""
         spent = max(time.monotonic() - self._start, 1e-9)
-        rate = self.done / spent
-        left = (self.total - self.done) / rate if rate else float("inf")
+        rate = self.completed / spent
+        left = (self.total - self.completed) / rate if rate else float("inf")
         tail = f", {self.note}" if self.note else ""
         remaining = f"{_clock(left)} left" if left != float("inf") else "time left unknown"
-        if self.done >= self.total:
+        if self.completed >= self.total:
             remaining = f"took {_clock(spent)}"
         pace = f"{rate:.3g} {self.unit}/s" if rate >= SLOW or not rate else f"{1 / rate:.3g} s each"
-        return f"{self.label}: {self.done}/{self.total} {self.unit}, {pace}, {remaining}{tail}"
+        return f"{self.label}: {self.completed}/{self.total} {self.unit}, {pace}, {remaining}{tail}"
 
     def close(self) -> None:
         if self._bar is not None:

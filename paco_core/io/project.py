@@ -27,8 +27,8 @@ def owner_root(root: Path) -> Path:
     for other roots are used inside a stage, too (an audit's, say).
     """
     here = root.resolve()
-    named = os.environ.get("DVC_ROOT")
-    for folder in (*([Path(named)] if named else []), *here.parents):
+    dvc_root = os.environ.get("DVC_ROOT")
+    for folder in (*([Path(dvc_root)] if dvc_root else []), *here.parents):
         if here.is_relative_to((folder / CHECKOUTS).resolve()):
             return folder
     return root
@@ -36,8 +36,8 @@ def owner_root(root: Path) -> Path:
 
 def experiment_tags(environment: Mapping[str, str]) -> dict[str, str]:
     """The experiment that DVC runs a stage for, and the commit that it started from; empty outside of one."""
-    wanted = {EXPERIMENT_TAG: NAME, BASELINE_TAG: BASELINE}
-    return {tag: environment[name] for tag, name in wanted.items() if environment.get(name)}
+    variables = {EXPERIMENT_TAG: NAME, BASELINE_TAG: BASELINE}
+    return {tag: environment[name] for tag, name in variables.items() if environment.get(name)}
 
 
 def ensure_user() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paco_core.io.files import write_jsonl
 
-SHOWN = 5  # rows that are printed one by one
+MAX_PRINTED = 5  # rows that are printed one by one
 
 
 @dataclass
@@ -41,12 +41,12 @@ class Rejected:
         kinds = Counter(cause.split(":")[0] for _, cause in self.rows)
         return {f"{name}.{kind}": count for kind, count in sorted(kinds.items())}
 
-    def print(self, say: Callable[[str], object], listed_in: Path | None = None) -> None:
+    def print(self, log: Callable[[str], object], list_file: Path | None = None) -> None:
         """Print the first rows, and how many more there are, and the file that lists them all."""
-        for place, cause in self.rows[:SHOWN]:
-            say(f"left out: {place}: {cause}")
-        if (more := len(self.rows) - SHOWN) > 0:
-            say(f"left out: {more} more" + (f"; {listed_in} lists them all" if listed_in else ""))
+        for place, cause in self.rows[:MAX_PRINTED]:
+            log(f"left out: {place}: {cause}")
+        if (num_omitted := len(self.rows) - MAX_PRINTED) > 0:
+            log(f"left out: {num_omitted} more" + (f"; {list_file} lists them all" if list_file else ""))
 
     def write(self, file: Path) -> None:
         """Write them as JSON Lines of place and cause."""

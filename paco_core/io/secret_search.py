@@ -83,9 +83,9 @@ class Search:
     def _places(self, text: str) -> Iterator[tuple[str, int]]:
         yield from ((kind, at) for kind, value in self._variables if (at := text.find(value)) >= 0)
         yield from ((shape.kind, at) for shape, at, _end in tokens(text))
-        named = "\n".join(line for line in text.split("\n") if _NAME.search(line.lower()))
-        matches = [(kind, match[0]) for kind, pattern in self._patterns if (match := pattern.search(named))]
-        matches += [("a password or key", match) for match in self._keywords.analyze_string(named)]
+        keyword_lines = "\n".join(line for line in text.split("\n") if _NAME.search(line.lower()))
+        matches = [(kind, match[0]) for kind, pattern in self._patterns if (match := pattern.search(keyword_lines))]
+        matches += [("a password or key", match) for match in self._keywords.analyze_string(keyword_lines)]
         matches += [(f"a {rule.secret_type}", match) for rule in self._detectors for match in rule.analyze_string(text)]
         yield from ((kind, max(0, text.find(match))) for kind, match in matches)
 

@@ -17,12 +17,12 @@ class Shape:
 
     kind: str
     starts: tuple[str, ...]
-    rest: re.Pattern[str]
-    alone: bool = True  # no letter or digit stands before it
+    pattern: re.Pattern[str]
+    at_word_start: bool = True  # no letter or digit stands before it
 
 
-def _shape(kind: str, starts: str, rest: str, *, alone: bool = True) -> Shape:
-    return Shape(kind, tuple(starts.split()), re.compile(rest, re.ASCII), alone)
+def _shape(kind: str, starts: str, pattern: str, *, at_word_start: bool = True) -> Shape:
+    return Shape(kind, tuple(starts.split()), re.compile(pattern, re.ASCII), at_word_start)
 
 
 #: Shapes that nothing but a secret has.
@@ -38,17 +38,17 @@ TOKENS = (
     _shape("a token of Slack", "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-", "[A-Za-z0-9-]{10}"),
     _shape("a hook of Slack", "hooks.slack.com/services/", r"[\w/]{20}"),
     _shape("a hook of Discord", "discord.com/api/webhooks/ discordapp.com/api/webhooks/", r"\d+/[\w-]{20}"),
-    _shape("a token of Telegram", ":AA", r"[\w-]{33}(?![\w-])", alone=False),
+    _shape("a token of Telegram", ":AA", r"[\w-]{33}(?![\w-])", at_word_start=False),
     _shape("a key of Stripe", "sk_live_ sk_test_ rk_live_ rk_test_ whsec_", "[A-Za-z0-9+/]{16}"),
     _shape("a token of a package registry", "npm_ pypi- dckr_pat_ dckr_oat_ rubygems_", r"[\w-]{27}"),
     _shape("a key of a mail service", "SG.", r"[\w-]{16,64}\.[\w-]{16}"),
     _shape("a key of Twilio", "SK", "[0-9a-f]{32}(?![0-9A-Za-z])"),
     _shape("a token of a cloud service", "dop_v1_ doo_v1_ dor_v1_ shpat_ shpca_ shppa_ shpss_ PMAK-", "[0-9a-f]{24}"),
     _shape("a token of a cloud service", "hvs. hvb. lin_api_ ntn_ ATATT3 glsa_", r"[\w-]{20}"),
-    _shape("a key of Azure", "AccountKey= SharedAccessKey=", "[A-Za-z0-9+/]{40}", alone=False),
+    _shape("a key of Azure", "AccountKey= SharedAccessKey=", "[A-Za-z0-9+/]{40}", at_word_start=False),
     _shape("a signed token (JWT)", "eyJ", r"[\w-]{10,2000}\.eyJ[\w-]{10,4000}\.[\w-]{10}"),
-    _shape("a private key", "-----BEGIN", "(?: [A-Z0-9]+){0,3} PRIVATE KEY", alone=False),
-    _shape("a private key", "PuTTY-User-Key-File- AGE-SECRET-KEY-1", "[0-9A-Z]", alone=False),
+    _shape("a private key", "-----BEGIN", "(?: [A-Z0-9]+){0,3} PRIVATE KEY", at_word_start=False),
+    _shape("a private key", "PuTTY-User-Key-File- AGE-SECRET-KEY-1", "[0-9A-Z]", at_word_start=False),
     _shape("a private key", "LS0tLS1CRUdJTi", "[A-Za-z0-9+/]{20,60}(?:UFJJVkFURSBLRV|BSSVZBVEUgS0VZ|QUklWQVRFIEtFW)"),
 )
 
@@ -60,6 +60,8 @@ def tokens(text: str) -> Iterator[tuple[Shape, int, int]]:
             at = text.find(start)
             while at >= 0:
                 after = at + len(start)
-                if not (shape.alone and at and text[at - 1].isalnum()) and (found := shape.rest.match(text, after)):
-                    yield shape, at, found.end()
+                if not (shape.at_word_start and at and text[at - 1].isalnum()) and (
+                    match := shape.pattern.match(text, after)
+                ):
+                    yield shape, at, match.end()
                 at = text.find(start, after)

@@ -23,11 +23,11 @@ _QUERY = re.compile(
 )
 _HEADER = re.compile(r"""(authorization\W{1,4}(?:bearer|basic)\s+)[^\s'"]+""", re.IGNORECASE)
 _VARIABLE = re.compile(r"(PASSWORD|PASSWD|PASSPHRASE|TOKEN|SECRET|KEY|WEBHOOK|_PASS|_PWD|_PAT)$", re.IGNORECASE)
-_REST = re.compile(r"[\w+/.=~-]*", re.ASCII)  # of a token, behind what gives it away
+_TOKEN_REST = re.compile(r"[\w+/.=~-]*", re.ASCII)  # of a token, behind what gives it away
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]*-----|\Z")
 #: Control characters except tab and line break, line separators, marks that reorder text, halves of surrogate pairs.
 _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
-_sent: set[str] = set()  # keys that this process sends to servers, whatever their variables are called
+_sent_keys: set[str] = set()  # keys that this process sends to servers, whatever their variables are called
 STORES = ("MLFLOW_TRACKING_URI", "DAGSTER_POSTGRES_URL")
 _PASSWORD = re.compile(r"://[^:/]*:([^@]+)@")  # of SQLAlchemy's URLs
 
@@ -40,7 +40,7 @@ def redacted(text: str) -> str:
     secret when their name ends in PASSWORD, TOKEN, SECRET, KEY, WEBHOOK or the like; of the URLs of MLflow's and
     Dagster's stores the password counts.
     """
-    for value in sorted({value for _, value in values_of(os.environ)} | _sent, key=len, reverse=True):
+    for value in sorted({value for _, value in values_of(os.environ)} | _sent_keys, key=len, reverse=True):
         text = text.replace(value, HIDDEN)  # longest first: one may be a part of another
     text = _HEADER.sub(rf"\1{HIDDEN}", bare(_without_tokens(text)))
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
@@ -54,17 +54,17 @@ def one_line(text: str, longest: int = LONGEST) -> str:
 def add_secret(value: str) -> None:
     """Let :func:`redacted` hide a key that this process sends."""
     if len(value) >= SHORTEST:
-        _sent.add(value)
+        _sent_keys.add(value)
 
 
 def _without_tokens(text: str) -> str:
-    parts, done = [], 0
+    parts, end = [], 0
     for shape, start, after in sorted(tokens(text), key=lambda place: place[1:]):
-        if start >= done:
-            end = _KEY_END.search(text, after) if shape.kind == "a private key" else _REST.match(text, after)
-            parts += [text[done:start], HIDDEN]
-            done = end.end() if end else after
-    return "".join([*parts, text[done:]])
+        if start >= end:
+            match = _KEY_END.search(text, after) if shape.kind == "a private key" else _TOKEN_REST.match(text, after)
+            parts += [text[end:start], HIDDEN]
+            end = match.end() if match else after
+    return "".join([*parts, text[end:]])
 
 
 def bare(url: str) -> str:

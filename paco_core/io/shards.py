@@ -100,7 +100,7 @@ class ShardReader:
         self.folders, self.require = list(folders), tuple(require)
 
     @classmethod
-    def below(cls, root: Path, *others: Path, require: Sequence[str] = ()) -> ShardReader:
+    def below(cls, root: Path, *more_roots: Path, require: Sequence[str] = ()) -> ShardReader:
         """All shards one level below ``root``, in name order, then those below ``others``, which may have none.
 
         Where ``dvc.yaml`` declares outs below ``root``, those are the shards: a folder that a larger ``grid_shards``
@@ -113,7 +113,7 @@ class ShardReader:
         folders = sorted(p.parent for p in root.glob(SHARDS) if not declared or p.parent.absolute() in declared)
         if not folders:
             raise DataError(f"{root}: no shard found (expected */{INDEX}); run `dvc repro grids`")
-        return cls([*folders, *sorted(p.parent for other in others for p in other.glob(SHARDS))], require)
+        return cls([*folders, *sorted(p.parent for other in more_roots for p in other.glob(SHARDS))], require)
 
     @cached_property
     def index(self) -> pd.DataFrame:

@@ -13,12 +13,12 @@ from typing import Literal
 
 from dvc_project.errors import DataError
 from dvc_project.project import stages_of
-from paco_core.io.atomic import refuse_replacing
-from paco_core.io.messages import not_yours, sentence
+from paco_core.io.atomic import validate_replaceable
+from paco_core.io.messages import permission_message, sentence
 
 Kind = Literal["file", "folder", "new folder", "empty folder"]
 #: Folders in which tools keep their own.
-KEPT = (".git", ".dvc", ".paco", ".dagster")
+TOOL_FOLDERS = (".git", ".dvc", ".paco", ".dagster")
 
 
 def checked(path: Path, kind: Kind, *, suffixes: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
@@ -41,7 +41,7 @@ def checked(path: Path, kind: Kind, *, suffixes: Sequence[str] = (), inputs: Seq
         raise DataError(sentence(error, path)) from None
     if suffixes and path.suffix.lower() not in suffixes:
         raise DataError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
-    if path.exists() and any(given.exists() and path.samefile(given) for given in inputs):
+    if path.exists() and any(input_path.exists() and path.samefile(input_path) for input_path in inputs):
         raise DataError(f"{path} is what the command reads; name another file to write")
     return path
 
@@ -55,7 +55,7 @@ def _check_place(path: Path, kind: Kind) -> None:
     if path.is_symlink() and (kind != "folder" or not path.exists()):
         raise DataError(f"{path} is a link (to {path.readlink()}); name the place itself, or remove the link")
     if kind == "file":
-        refuse_replacing(path)
+        validate_replaceable(path)
     elif kind == "new folder":
         raise DataError(f"{path} exists already; name a new folder")
     elif not path.is_dir():
@@ -74,17 +74,17 @@ def writable(path: Path) -> None:
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
-        found = "a link to nothing" if folder.is_symlink() else "a file"
-        raise DataError(f"{path}: {folder} is {found}, and nothing can lie below it; name another place")
+        obstacle = "a link to nothing" if folder.is_symlink() else "a file"
+        raise DataError(f"{path}: {folder} is {obstacle}, and nothing can lie below it; name another place")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise DataError(f"{path} cannot be written: {not_yours(folder)}")
+        raise DataError(f"{path} cannot be written: {permission_message(folder)}")
 
 
 def _check_owners(path: Path) -> None:
     """Whether a stage, DVC, git or this library keeps its own there; a stage's own command may write its outs."""
     place = Path(os.path.realpath(path))
     for above in (place, *place.parents):
-        if above.name in KEPT:
+        if above.name in TOOL_FOLDERS:
             raise DataError(f"{path} lies in {above}, whose content is not yours to change; name a place outside of it")
         if (track := Path(f"{above}.dvc")).is_file():
             raise DataError(f"{path} lies in {above}, which {track.name} tracks; name a place outside of it")

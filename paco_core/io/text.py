@@ -12,7 +12,7 @@ from typing import Any
 from dvc_project.errors import DataError
 
 BOM = codecs.BOM_UTF8
-_OTHERS = {  # a longer mark stands before the shorter one that it begins with
+_OTHER_BOMS = {  # a longer mark stands before the shorter one that it begins with
     codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
@@ -31,8 +31,8 @@ _MARK = re.compile(
 def normalize_text(text: str) -> str:
     """The text in one case and one Unicode form (NFKC), with single blanks and without characters of no width."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    shown = folded if folded.isascii() else "".join(c for c in folded if unicodedata.category(c) != "Cf")
-    return " ".join(shown.split())
+    visible = folded if folded.isascii() else "".join(c for c in folded if unicodedata.category(c) != "Cf")
+    return " ".join(visible.split())
 
 
 def template_mark(text: str) -> str | None:
@@ -115,7 +115,7 @@ def spell_surrogates(text: str) -> str:
 
 def other_encoding(head: bytes) -> str | None:
     """The encoding that the first bytes of a file name by their mark, unless it is UTF-8."""
-    return next((name for mark, name in _OTHERS.items() if head.startswith(mark)), None)
+    return next((name for mark, name in _OTHER_BOMS.items() if head.startswith(mark)), None)
 
 
 def decoded(data: bytes) -> str:

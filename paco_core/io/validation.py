@@ -17,22 +17,22 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-def faults(error: ValidationError, depth: int | None = None) -> list[str]:
+def validation_errors(error: ValidationError, depth: int | None = None) -> list[str]:
     """Each fault as ``key: what is wrong``, without the value, which may be long or a secret.
 
     Args:
         depth: how many parts of a key are named at most.
     """
-    found = error.errors(include_input=False, include_url=False)
-    keys = [".".join(map(str, fault["loc"][:depth])) for fault in found]  # none for a fault of the whole
-    return [f"{key}: {message(fault)}" if key else message(fault) for key, fault in zip(keys, found, strict=True)]
+    details = error.errors(include_input=False, include_url=False)
+    keys = [".".join(map(str, detail["loc"][:depth])) for detail in details]  # none for a fault of the whole
+    return [f"{key}: {message(detail)}" if key else message(detail) for key, detail in zip(keys, details, strict=True)]
 
 
-def first_fault(error: ValidationError) -> str:
+def first_validation_error(error: ValidationError) -> str:
     """The first fault of :func:`faults`."""
-    return faults(error)[0]
+    return validation_errors(error)[0]
 
 
-def message(fault: Mapping[str, Any]) -> str:
+def message(detail: Mapping[str, Any]) -> str:
     """What is wrong; of a check of ours in our words alone."""
-    return str(fault["msg"]).removeprefix("Value error, ")
+    return str(detail["msg"]).removeprefix("Value error, ")

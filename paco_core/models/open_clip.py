@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import gc_paused
 from paco_core.models.tokens import note_texts, token_counts, validate_tokens
 from paco_core.models.weights import load_open_clip
 
@@ -33,7 +33,7 @@ class OpenClip:
         DataError: if the folder contains no open_clip model, or its weights are incomplete.
     """
 
-    @uncollected()
+    @gc_paused()
     def __init__(self, model: str | Path, device: str = "cpu", *, half_on_gpu: bool = False) -> None:
         self.model, self.preprocess, self.tokenizer = load_open_clip(str(model), device)
         if half_on_gpu and self.device.type == "cuda":

@@ -11,7 +11,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, read_text, write_text
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.io.targets import checked
 from paco_core.operations.benchmarked_card import benchmarked_card
 from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
@@ -21,7 +21,7 @@ def check_name(root: Path, name: str) -> None:
     """Raise DataError unless a name can have versions: ``reward``, or a recipe of ``params.yaml``."""
     known = [REWARD, *load(root / PARAMS_FILE).policies.recipes]
     if name not in known:
-        raise DataError(f"nothing is called {name!r}; {meant(name, known)}choose one of: {', '.join(known)}")
+        raise DataError(f"nothing is called {name!r}; {did_you_mean(name, known)}choose one of: {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def folder_of(root: Path, name: str) -> NamedFolder:
     stem, _, alias = name.partition("@")
     if alias:
         if alias not in ALIASES:
-            raise DataError(f"{name!r}: {meant(alias, ALIASES)}the aliases are {', '.join(ALIASES)}")
+            raise DataError(f"{name!r}: {did_you_mean(alias, ALIASES)}the aliases are {', '.join(ALIASES)}")
         version = Champions(root).at(stem, alias)
         if version is None:
             raise DataError(f"{stem} has no {alias}; `paco promote {stem}` makes one")
@@ -78,7 +78,7 @@ def folder_of(root: Path, name: str) -> NamedFolder:
 def meant_model(root: Path, name: str) -> str:
     """``did you mean 'NAME'?`` and a space, among the reward and the recipes; nothing where none is near."""
     recipes = load(root / PARAMS_FILE).policies.recipes if (root / PARAMS_FILE).is_file() else ()
-    return meant(name.partition("@")[0], [REWARD, paths.REWARD_LORA.name, paths.REWARD_MERGED.name, *recipes])
+    return did_you_mean(name.partition("@")[0], [REWARD, paths.REWARD_LORA.name, paths.REWARD_MERGED.name, *recipes])
 
 
 def fetch(root: Path, name: str, target: Path) -> int:

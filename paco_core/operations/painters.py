@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.operations.promotion.champions import ALIASES, Champions, adapter_of
 from paco_core.tasks.table import recipes_of
 
@@ -69,7 +69,8 @@ def named(root: Path, params: Params, name: str, task: Task) -> NamedPolicy:
     if recipe not in recipes:
         choices = [BASE, *recipes]
         raise DataError(
-            f"{name!r} is no policy for {task.name}: {meant(recipe, choices)}choose {', '.join(choices)}, or a folder"
+            f"{name!r} is no policy for {task.name}: {did_you_mean(recipe, choices)}"
+            f"choose {', '.join(choices)}, or a folder"
         )
     if not alias:
         folder = root / paths.POLICIES / recipe
@@ -77,7 +78,7 @@ def named(root: Path, params: Params, name: str, task: Task) -> NamedPolicy:
             raise DataError(f"{folder}: not trained yet; run `dvc repro policies@{recipe}`, or choose {BASE}")
         return NamedPolicy(name, recipes[recipe], _adapter(folder))
     if alias not in ALIASES:
-        raise DataError(f"{name!r}: {meant(alias, ALIASES)}the aliases are {', '.join(ALIASES)}")
+        raise DataError(f"{name!r}: {did_you_mean(alias, ALIASES)}the aliases are {', '.join(ALIASES)}")
     version = Champions(root).at(recipe, alias)
     if version is None:
         raise DataError(f"{recipe} has no {alias}; `paco promote {recipe}` makes one")

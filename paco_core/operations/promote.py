@@ -158,7 +158,7 @@ def _read_in_place(lock: Lock, name: str, recipe: PolicyRecipe | None) -> dict[s
         recorded = {**made.inputs.deps, **made.outs} if made else {}
         return {path: md5 for path, md5 in recorded.items() if path not in unread and not is_code(path)}
     prompts = task_of(recipe).prompts.as_posix()
-    md5 = lock.md5_of(prompts) if task_of(recipe).given == "reference" else None
+    md5 = lock.md5_of(prompts) if task_of(recipe).reward_input == "reference" else None
     return {} if md5 is None else {prompts: md5}
 
 

@@ -11,15 +11,15 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.io.paths import in_round
 from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
-from paco_core.planning.foreseen import paintable, trained_on, usable
 from paco_core.planning.memory import benchmark_gb, training_memory
 from paco_core.planning.models import model_gb
 from paco_core.planning.passes import pixels_per_pass, references_per_part, side_multiple
+from paco_core.planning.planned_prompts import candidates, plan_prompts_or_empty, trained_on
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import family_of, is_editing
 from paco_core.runtime.rounds import params_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
-from paco_core.tasks.base import Foreseen, Task
+from paco_core.tasks.base import PlannedPrompts, Task
 from paco_core.tasks.table import recipes_of
 
 NO_ESTIMATE = Cost("no estimate", BASE_GB, None)
@@ -65,24 +65,24 @@ def training_seconds(done: Workload, factor: float = 1.0) -> float:
     return done.epochs * (factor * passes + scored)
 
 
-def training_cost(params: Params, name: str, root: Path, foreseen: Foreseen | None = None) -> Cost:
+def training_cost(params: Params, name: str, root: Path, planned: PlannedPrompts | None = None) -> Cost:
     """Of a policy by one recipe.
 
     Args:
-        foreseen: the prompts of the graph (:func:`usable`), if the caller has them.
+        planned: the prompts of the graph (:func:`plan_prompts_or_empty`), if the caller has them.
 
     Raises:
         DataError: when there is no recipe of that name.
     """
     recipe = params.policies.recipe(name)
-    foreseen = foreseen or usable(params, root)
-    records = trained_on(foreseen, recipe, root)
+    planned = planned or plan_prompts_or_empty(params, root)
+    records = trained_on(planned, recipe, root)
     done = Workload.from_params(params, name, records)
-    memory = training_memory(params, name, root, foreseen)
+    memory = training_memory(params, name, root, planned)
     evaluations = done.evaluations * done.evaluation_images
     patch = side_multiple(root, recipe)
     epochs = training_seconds(done, size_factor(pixels_per_pass(recipe, records, recipe.train_size, patch)))
-    watched, pictures = paintable(foreseen, recipe, root)[1], done.evaluations * recipe.eval_prompts
+    watched, pictures = candidates(planned, recipe, root)[1], done.evaluations * recipe.eval_prompts
     each = pictures * len(recipe.eval_seeds) * _painting_seconds(recipe, watched, recipe.eval_steps, patch)
     takes = seconds(params, epochs + each)
     held = memory.together_gb if memory else 0.0
@@ -101,18 +101,18 @@ def training_cost(params: Params, name: str, root: Path, foreseen: Foreseen | No
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:
     """Of a benchmark that paints its cases at every size, before and after training."""
     numbers, pictures, takes = task.numbers(params), 0.0, 0.0
-    cases, foreseen = numbers.prompts * len(numbers.seeds), usable(params, root)
+    cases, planned = numbers.prompts * len(numbers.seeds), plan_prompts_or_empty(params, root)
     for recipe in recipes_of(task, params.policies).values():
-        records, patch = paintable(foreseen, recipe, root)[1], side_multiple(root, recipe)
+        records, patch = candidates(planned, recipe, root)[1], side_multiple(root, recipe)
         pictures += 2 * cases * len(recipe.eval_sizes)
         takes += 2 * cases * _painting_seconds(recipe, records, numbers.steps, patch)
-        if task.panels_alone(params):
+        if task.has_separate_panels(params):
             alone, each = cases * amounts.panels(params, root), recipe.model_copy(update={"panels": "together"})
             pictures += alone * len(recipe.eval_sizes)
             takes += alone * _painting_seconds(each, [], numbers.steps, patch)
     return Cost(
         f"{at_most}{round(pictures)} pictures",
-        BASE_GB + benchmark_gb(params, task, foreseen, root),
+        BASE_GB + benchmark_gb(params, task, planned, root),
         seconds(params, takes),
         params.policies.device,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from paco_core.data.records.records import split_panels
 from paco_core.io.files import DataError, read_json
-from paco_core.planning.foreseen import paintable
+from paco_core.planning.planned_prompts import candidates
 from paco_core.policies.families import family_of
 from paco_core.policies.windows import find_main_tokenizer, prompt_frame
 from paco_core.rewards import registry
@@ -22,7 +22,7 @@ from paco_core.tasks.table import task_of
 if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe, RewardTerm
     from paco_core.data.records.records import PromptRecord
-    from paco_core.tasks.base import Foreseen
+    from paco_core.tasks.base import PlannedPrompts
 
 
 class _Reader(NamedTuple):
@@ -42,11 +42,11 @@ class _Reader(NamedTuple):
     frame: tuple[str, str] = ("", "")
 
 
-def cut_texts(params: Params, root: Path, foreseen: Foreseen) -> list[str]:
+def cut_texts(params: Params, root: Path, planned: PlannedPrompts) -> list[str]:
     """One remark for each model that will cut texts: how many of how many, and the tokens of the longest."""
     lengths: dict[tuple[Path, tuple[str, str]], dict[str, int]] = {}
     remarks = []
-    for reader in _readers(params, root, foreseen):
+    for reader in _readers(params, root, planned):
         if not reader.tokenizer.is_file():
             continue
         known = lengths.setdefault((reader.tokenizer, reader.frame), {})
@@ -72,9 +72,9 @@ def _lengths(file: Path, frame: tuple[str, str], texts: Iterable[str]) -> dict[s
     return {text: len(one.ids) for text, one in zip(listed, encoded, strict=True)}
 
 
-def _readers(params: Params, root: Path, foreseen: Foreseen) -> Iterator[_Reader]:
+def _readers(params: Params, root: Path, planned: PlannedPrompts) -> Iterator[_Reader]:
     for name, recipe in params.policies.recipes.items():
-        records = _records(params, recipe, foreseen, root)
+        records = _records(params, recipe, planned, root)
         if records and recipe.panels == "together":
             yield from _painter(f"policies.recipes.{name}", recipe, root, [record.prompt for record in records])
         for term_name, term in recipe.rewards.terms.items():
@@ -82,13 +82,13 @@ def _readers(params: Params, root: Path, foreseen: Foreseen) -> Iterator[_Reader
             yield from _reward(key, kind, term, root, records)
 
 
-def _records(params: Params, recipe: PolicyRecipe, foreseen: Foreseen, root: Path) -> list[PromptRecord]:
+def _records(params: Params, recipe: PolicyRecipe, planned: PlannedPrompts, root: Path) -> list[PromptRecord]:
     """The prompts that a recipe trains on or is watched on, as far as their texts are known."""
     if task_of(recipe) is SETS:
         known = recipe.prompts is not None or params.prompts.engine != "openai"
     else:
         known = params.edit_prompts.source == "file"
-    return [record for part in paintable(foreseen, recipe, root) for record in part] if known else []
+    return [record for part in candidates(planned, recipe, root) for record in part] if known else []
 
 
 def _painter(key: str, recipe: PolicyRecipe, root: Path, texts: Sequence[str]) -> Iterator[_Reader]:

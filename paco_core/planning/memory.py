@@ -16,15 +16,15 @@ from typing import Any
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.io.files import DataError, digest, read_json, write_json
-from paco_core.io.messages import kept_if_possible, say_once
+from paco_core.io.messages import ignore_write_errors, print_once
 from paco_core.io.project import owner_root
-from paco_core.planning.foreseen import paintable, usable
 from paco_core.planning.models import STORED_BYTES, ModelConfig, language_layers, model_config, model_gb
 from paco_core.planning.passes import Pass, PassMemory, largest_image, references_per_part, side_multiple
+from paco_core.planning.planned_prompts import candidates, plan_prompts_or_empty
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
 from paco_core.sampling.generated_image import images_per_pass
-from paco_core.tasks.base import Foreseen, Task
+from paco_core.tasks.base import PlannedPrompts, Task
 from paco_core.tasks.table import recipes_of
 
 SHIPPED = Path(__file__).with_name("measured_memory.json")
@@ -68,9 +68,9 @@ class TrainingMemory:
         return self.peak_gb + sum(self.reward_models_gb.values())
 
 
-def training_passes(recipe: PolicyRecipe, foreseen: Foreseen, root: Path) -> dict[str, list[Pass]]:
+def training_passes(recipe: PolicyRecipe, planned: PlannedPrompts, root: Path) -> dict[str, list[Pass]]:
     """The largest passes of each phase of a training, by the name of the phase."""
-    trained, evaluated = paintable(foreseen, recipe, root)
+    trained, evaluated = candidates(planned, recipe, root)
     multiple, side = side_multiple(root, recipe), max(recipe.eval_sizes)
     size, references = largest_image(recipe, trained, recipe.train_size, multiple)
     batch = recipe.eval_batch or recipe.rollout_batch
@@ -83,22 +83,24 @@ def training_passes(recipe: PolicyRecipe, foreseen: Foreseen, root: Path) -> dic
     }
 
 
-def training_memory(params: Params, policy: str, root: Path, foreseen: Foreseen | None = None) -> TrainingMemory | None:
+def training_memory(
+    params: Params, policy: str, root: Path, planned: PlannedPrompts | None = None
+) -> TrainingMemory | None:
     """Memory of the phases of a training; None where the model is neither a folder nor known.
 
     Args:
         policy: name of the recipe.
-        foreseen: the prompts of the graph (:func:`usable`), if the caller has them.
+        planned: the prompts of the graph (:func:`plan_prompts_or_empty`), if the caller has them.
     """
     recipe = params.policies.recipes[policy]
     if (config := model_config(root, recipe.model)) is None:
         return None
-    foreseen = foreseen or usable(params, root)
-    phases = training_passes(recipe, foreseen, root)
+    planned = planned or plan_prompts_or_empty(params, root)
+    phases = training_passes(recipe, planned, root)
     measured = measured_memory(root, recipe, config, [one for passes in phases.values() for one in passes])
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
     latents = 1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2)
-    parts = references_per_part(recipe, paintable(foreseen, recipe, root)[0])
+    parts = references_per_part(recipe, candidates(planned, recipe, root)[0])
     images = recipe.pictures_an_epoch * sum(map(len, parts)) / len(parts)
     tokens = math.prod(phases["training"][0].size) / side_multiple(root, recipe) ** 2
     return TrainingMemory(
@@ -122,11 +124,13 @@ def _bytes_per_adapter_weight(recipe: PolicyRecipe) -> int:
     return 4 + 4 + 4 + 8 + moments + 4 * (recipe.loss in ("nft", "dpo"))
 
 
-def benchmark_passes(recipe: PolicyRecipe, task: Task, params: Params, foreseen: Foreseen, root: Path) -> list[Pass]:
+def benchmark_passes(
+    recipe: PolicyRecipe, task: Task, params: Params, planned: PlannedPrompts, root: Path
+) -> list[Pass]:
     """The largest passes of a benchmark that generates images by a recipe."""
     side, words = max(recipe.eval_sizes), recipe.max_sequence_length
-    images = [largest_image(recipe, paintable(foreseen, recipe, root)[1], side, side_multiple(root, recipe))]
-    if task.panels_alone(params):
+    images = [largest_image(recipe, candidates(planned, recipe, root)[1], side, side_multiple(root, recipe))]
+    if task.has_separate_panels(params):
         images.append(((side, side), 0))
     return [
         Pass("sample", size, references, images_per_pass(size, references=references, words=words))
@@ -134,13 +138,13 @@ def benchmark_passes(recipe: PolicyRecipe, task: Task, params: Params, foreseen:
     ]
 
 
-def benchmark_gb(params: Params, task: Task, foreseen: Foreseen, root: Path) -> float:
+def benchmark_gb(params: Params, task: Task, planned: PlannedPrompts, root: Path) -> float:
     """GB of a benchmark that generates images by the recipes of a task: it keeps the text encoders."""
     needs = [0.0]
     for recipe in recipes_of(task, params.policies).values():
         needs.append(model_gb(root, recipe.model))
         if (config := model_config(root, recipe.model)) is not None:
-            passes = benchmark_passes(recipe, task, params, foreseen, root)
+            passes = benchmark_passes(recipe, task, params, planned, root)
             measured = measured_memory(root, recipe, config, passes)
             needs[-1] += 4 * measured.adapter_weights / 1e9 - measured.spared_gb
             needs[-1] += max(measured.passes[str(one)] for one in passes)
@@ -179,9 +183,9 @@ def measured_memory(root: Path, recipe: PolicyRecipe, config: ModelConfig, passe
         return stored
     from paco_core.planning.allocations import measure  # noqa: PLC0415 - with torch
 
-    say_once(f"{recipe.model}: its memory is measured once, which takes up to a minute")
+    print_once(f"{recipe.model}: its memory is measured once, which takes up to a minute")
     measured = measure(recipe, config, missing)
-    with kept_if_possible("measurements of memory"):
+    with ignore_write_errors("measurements of memory"):
         write_measured(path, {**_read(path), key: _merged(_read(path).get(key), measured) or measured})
     return _merged(stored, measured) or measured
 

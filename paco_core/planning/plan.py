@@ -13,16 +13,16 @@ from paco_core.grpo.sizes import grids_of, validate_sizes
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
-from paco_core.planning.foreseen import foresee, trained_on, usable
 from paco_core.planning.gpu_speed import measured_speeds
 from paco_core.planning.memory import server_gb, training_memory
 from paco_core.planning.models import model_config
 from paco_core.planning.passes import part_sizes, references_per_part, side_multiple
+from paco_core.planning.planned_prompts import plan_prompts, plan_prompts_or_empty, trained_on
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import max_predecessors, validate_pipeline_folder, validate_text_window
 from paco_core.rewards import registry
-from paco_core.tasks.base import Foreseen
-from paco_core.tasks.preferences import foresee_preferences
+from paco_core.tasks.base import PlannedPrompts
+from paco_core.tasks.preferences import validate_planned_preferences
 from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import validate_optimizer
 
@@ -48,22 +48,22 @@ class Problems(list[str]):
             return None
 
 
-def impossible(params: Params, policy: str, root: Path, processes: int, foreseen: Foreseen) -> Problems:
+def impossible(params: Params, policy: str, root: Path, processes: int, planned: PlannedPrompts) -> Problems:
     """What a training would refuse, before any model is loaded, by the functions that it calls itself.
 
     Args:
         processes: that share the training.
-        foreseen: what the stages before it leave.
+        planned: what the stages before it leave.
     """
     found, key, recipe = Problems(), f"policies.recipes.{policy}", params.policies.recipes[policy]
     task = task_of(recipe)
-    split = found.attempt(key, task.foresee, recipe, foreseen, lambda path: root / path)
+    split = found.attempt(key, task.plan_split, recipe, planned, lambda path: root / path)
     records = [] if split is None else [*split.trained, *split.unseen]
-    found.attempt(key, foresee_preferences, recipe, params, foreseen, root)
+    found.attempt(key, validate_planned_preferences, recipe, params, planned, root)
     found.attempt(key, validate_text_window, key, recipe, root)
     found.attempt(key, validate_pipeline_folder, root, recipe.model, recipe.family)
     for name, rewards in recipe.reward_sets.items():
-        groupwise = found.attempt(f"{key}.{name}", registry.validate_rewards, rewards, task.given, records)
+        groupwise = found.attempt(f"{key}.{name}", registry.validate_rewards, rewards, task.reward_input, records)
         if groupwise and name == "rewards":
             found.attempt(f"{key}.{name}", validate_whole_groups, groupwise, recipe, processes)
         found.attempt(f"{key}.{name}", registry.validate_judge_folders, root, rewards)
@@ -71,7 +71,7 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     found.attempt(key, model_config, root, recipe.model)
     if split is not None:
         # Which prompts are kept nobody knows yet, and benchmarks paint the others.
-        may_be = found.attempt(key, task.paintable, recipe, foreseen, lambda path: root / path) or ([], [])
+        may_be = found.attempt(key, task.candidates, recipe, planned, lambda path: root / path) or ([], [])
         others, patch = [*may_be[0], *may_be[1]], side_multiple(root, recipe)
         if params.world == "storybook":
             found.attempt(key, task.validate_truth, [*records, *others])
@@ -92,7 +92,7 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
     Raises:
         DataError: naming all of them (:func:`impossible`), with valid neighbours.
     """
-    if found := impossible(params, policy, root, processes, foresee(params, root)):
+    if found := impossible(params, policy, root, processes, plan_prompts(params, root)):
         raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in found))
 
 
@@ -106,7 +106,7 @@ def _resources(
         lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores")
         return lines, {**estimates, "seconds": cost.seconds}
     recipe = params.policies.recipes[policy]
-    records = trained_on(usable(params, root), recipe, root)
+    records = trained_on(plan_prompts_or_empty(params, root), recipe, root)
     sizes = part_sizes(recipe, records, recipe.train_size, side_multiple(root, recipe))
     references = [count for parts in references_per_part(recipe, records) for count in parts]
     sampled = done.epochs * (done.rollout_passes + done.untrained_passes)
@@ -217,7 +217,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     if policy not in params.policies.recipes and policy in {stage.group for stage in stages_of(root).values()}:
         raise DataError(f"{policy} is a stage, whose cost `paco check` prints; a recipe of policies.recipes is planned")
     recipe = params.policies.recipe(policy)
-    done = Workload.from_params(params, policy, trained_on(usable(params, root), recipe, root))
+    done = Workload.from_params(params, policy, trained_on(plan_prompts_or_empty(params, root), recipe, root))
     refuse_impossible(params, policy, root, processes)
     asks = round(done.images_an_epoch * done.questions_a_picture)
     passes = done.epochs * (done.rollout_passes + done.trained_passes)

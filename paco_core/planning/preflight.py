@@ -24,8 +24,8 @@ from paco_core.io.text_table import text_table
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.cut_texts import cut_texts
-from paco_core.planning.foreseen import left_out, usable
 from paco_core.planning.models import model_gb
+from paco_core.planning.planned_prompts import left_out, plan_prompts_or_empty
 from paco_core.planning.refusals import refusals
 from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.stage_code import present_code, valid_code
@@ -272,7 +272,7 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
             report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
     report.remarks += _untrainable(params) + _distilled(params, root) + left_out(params, root)
-    report.remarks += cut_texts(params, root, usable(params, root))
+    report.remarks += cut_texts(params, root, plan_prompts_or_empty(params, root))
     graph = state.project.stages
     report.problems += _graph_without_recipe(params, _declared(root, profile), graph) + _unlisted_sections(graph)
     report.remarks += _lost_outs(root, state.lock.values()) + (

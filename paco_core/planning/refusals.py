@@ -21,8 +21,8 @@ from paco_core.grpo.sizes import token_pixels
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from paco_core.planning.foreseen import edits_of, foreseen_of, sets_of
 from paco_core.planning.plan import Problems, impossible
+from paco_core.planning.planned_prompts import build_planned_prompts, edits_of, sets_of
 from paco_core.policies.base import validate_token_grid
 from paco_core.policies.compiled import validate_compile
 from paco_core.policies.families import family_of, validate_pipeline_folder, validate_text_window
@@ -30,8 +30,8 @@ from paco_core.policies.quantised import validate_base_format
 from paco_core.policies.windows import validate_window
 from paco_core.reward_model.quantised import validate_quantization
 from paco_core.runtime.launchers import current_launcher
-from paco_core.tasks.base import Foreseen
-from paco_core.tasks.edits import EDITS, refuse_too_many
+from paco_core.tasks.base import PlannedPrompts
+from paco_core.tasks.edits import EDITS, validate_reference_counts
 from paco_core.tasks.sets import SETS, read_sets
 from paco_core.tasks.table import recipes_of, task_of
 
@@ -49,12 +49,12 @@ def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[st
     """
     idle = {name for name, stage in stages.items() if stage.skipped(params) is not None}
     found = Problems()
-    foreseen = _foreseen(found, params, root)
-    _prompts(found, params, root, foreseen)
+    planned = _plan_prompts(found, params, root)
+    _prompts(found, params, root, planned)
     _annotations(found, params, root)
-    _edits(found, params, root, foreseen)
-    _pairs(found, params, root, [] if paths.ANNOTATIONS.name in idle else foreseen.prompts)
-    _policies(found, params, root, foreseen)
+    _edits(found, params, root, planned)
+    _pairs(found, params, root, [] if paths.ANNOTATIONS.name in idle else planned.prompts)
+    _policies(found, params, root, planned)
     if paths.T2IS_BENCH.name not in idle:
         _t2is_bench(found, params, root)
     _viescore(found, params, root)
@@ -75,21 +75,21 @@ def _rounds(found: Problems, params: Params) -> None:
         )
 
 
-def _foreseen(found: Problems, params: Params, root: Path) -> Foreseen:
+def _plan_prompts(found: Problems, params: Params, root: Path) -> PlannedPrompts:
     """The prompts there will be; none where their file is missing, which `paco check` reports, or cannot be used."""
     key = "prompts.source" if params.prompts.engine == "import" else "prompts"
     sets, edits = found.attempt(key, sets_of, params, root), found.attempt("edit_prompts", edits_of, params, root)
-    return foreseen_of(params, sets or [], edits or [])
+    return build_planned_prompts(params, sets or [], edits or [])
 
 
-def _prompts(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
+def _prompts(found: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
     target = params.diverse_prompts.target
-    if target is not None and foreseen.prompts:
+    if target is not None and planned.prompts:
         from paco_core.data.prompts.diversify import refuse_target
 
-        found.attempt("diverse_prompts", refuse_target, foreseen.prompts, target)
-    if params.grids.seeds and foreseen.prompts:
-        found.attempt("grids", refuse_undivided, foreseen.prompts)
+        found.attempt("diverse_prompts", refuse_target, planned.prompts, target)
+    if params.grids.seeds and planned.prompts:
+        found.attempt("grids", refuse_undivided, planned.prompts)
         found.attempt("grids", validate_window, "grids", params.grids, root)
 
 
@@ -106,13 +106,13 @@ def _annotations(found: Problems, params: Params, root: Path) -> None:
         found.attempt("annotations", validate_excluded, excluded, known)
 
 
-def _edits(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
+def _edits(found: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
     for number, painter in enumerate(params.edits.painters):
         key = f"edits.painters.{number}"
         found.attempt(key, validate_text_window, key, painter, root)
         found.attempt(key, validate_pipeline_folder, root, painter.model, painter.family)
         if found.attempt(key, family_of(painter.family).edits, "edits"):
-            found.attempt(key, refuse_too_many, painter.family, of_part(foreseen.edits, "train"))
+            found.attempt(key, validate_reference_counts, painter.family, of_part(planned.edits, "train"))
         if multiple := token_pixels(root / painter.model):
             size = params.edits.size, params.edits.size
             found.attempt(key, validate_token_grid, size, multiple)
@@ -151,18 +151,18 @@ def _imported(folder: Path) -> ImportedPairs:
     return imported_pairs(folder)
 
 
-def _policies(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
+def _policies(found: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
     processes = found.attempt("policies", _processes, params, root)
     if params.serving.engine == "transformers":
         found.attempt("serving.quantization", validate_quantization, params.serving.quantization)
     for name, recipe in params.policies.recipes.items():
-        if not (foreseen.prompts or recipe.prompts if task_of(recipe) is SETS else foreseen.edits):
+        if not (planned.prompts or recipe.prompts if task_of(recipe) is SETS else planned.edits):
             continue  # it has no prompts at all, which `paco check` remarks on
-        found += impossible(params, name, root, processes or 1, foreseen)
+        found += impossible(params, name, root, processes or 1, planned)
         found.attempt(f"policies.recipes.{name}", validate_base_format, recipe.base)
         found.attempt(f"policies.recipes.{name}", validate_compile, recipe.compile)
     if recipes_of(SETS, params.policies):
-        found.attempt("t2is", _unseen, params, root, foreseen)
+        found.attempt("t2is", _unseen, params, root, planned)
 
 
 def _processes(params: Params, root: Path) -> int:
@@ -174,17 +174,17 @@ def _processes(params: Params, root: Path) -> int:
     return configured_processes(root, params.policies.device)[0]
 
 
-def _unseen(params: Params, root: Path, foreseen: Foreseen) -> None:
+def _unseen(params: Params, root: Path, planned: PlannedPrompts) -> None:
     """That ``t2is`` finds prompts which no policy was trained on."""
     file = only_test_file(params)
     recipe = next(iter(recipes_of(SETS, params.policies).values()))
     # What is wrong with the split itself is reported beside the recipe.
-    split = Problems().attempt("t2is", SETS.foresee, recipe, foreseen, lambda path: root / path)
+    split = Problems().attempt("t2is", SETS.plan_split, recipe, planned, lambda path: root / path)
     if split is None or (file is None and (params.prompts.engine == "openai" or params.diverse_prompts.threshold)):
         return  # what a language model writes, and how many prompts a threshold keeps, nobody knows yet
-    if file is None and foreseen.kept < len(foreseen.prompts):
-        return refuse_all_trained(foreseen.prompts, len(split.trained))
-    tested = foreseen.prompts if file is None else read_sets(root / file)
+    if file is None and planned.num_diverse < len(planned.prompts):
+        return refuse_all_trained(planned.prompts, len(split.trained))
+    tested = planned.prompts if file is None else read_sets(root / file)
     unseen_prompts(tested, contents_of_all(split.trained), params.t2is.prompts, params.t2is.seed)
 
 

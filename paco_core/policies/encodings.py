@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from paco_core.io.atomic import atomic
 from paco_core.io.files import digest
-from paco_core.io.messages import kept_if_possible
+from paco_core.io.messages import ignore_write_errors
 from paco_core.io.project import owner_root
 from paco_core.models.content import md5s_of_project
 
@@ -93,7 +93,7 @@ class Encodings:
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         if self.folder is not None:
             with (
-                kept_if_possible("encodings of prompts and pictures"),
+                ignore_write_errors("encodings of prompts and pictures"),
                 atomic(self.folder / f"{key}.safetensors") as part,
             ):
                 save_file(plain, part)

@@ -22,7 +22,7 @@ from paco_core.adapters.attach import attach, detach, to_save, without
 from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_without
 from paco_core.adapters.reader import AdaptedModel, read
 from paco_core.io.files import DataError, settle_safetensors
-from paco_core.io.imports import uncollected, without_bars
+from paco_core.io.imports import gc_paused, without_bars
 from paco_core.io.pictures import rgb
 from paco_core.models.hub import from_hub
 from paco_core.models.precision import inference_autocast, release_gpu_memory, validate_pixels, weights_format
@@ -85,7 +85,7 @@ class PipelinePolicy:
         return self.pipeline.transformer.requires_grad_(False).eval()
 
     @classmethod
-    @uncollected()
+    @gc_paused()
     def load(
         cls,
         model: str,

@@ -10,7 +10,7 @@ import string
 from typing import Any
 
 from paco_core.io.files import DataError
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.io.text import validate_marks
 
 _COMPARE = (
@@ -95,7 +95,7 @@ def render(
     """
     if template not in TEMPLATES:
         raise DataError(
-            f"instruction template {template!r} does not exist; {meant(template, TEMPLATES)}"
+            f"instruction template {template!r} does not exist; {did_you_mean(template, TEMPLATES)}"
             f"there are {', '.join(TEMPLATES)}"
         )
     values = {

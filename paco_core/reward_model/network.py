@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from paco_core.io.decoding import MAX_RATIO, MAX_SIDE
 from paco_core.io.files import DataError, read_json
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import gc_paused
 from paco_core.io.pictures import picture_digests
 from paco_core.models.size import validate_layer_counts
 from paco_core.models.tokens import validate_tokens
@@ -84,7 +84,7 @@ class Network:
         self._read = ReadPositions(model.model.language_model.layers[-1].mlp)
 
     @classmethod
-    @uncollected()
+    @gc_paused()
     def load(
         cls,
         folder: str | Path,

@@ -16,7 +16,7 @@ from paco_core.data.llm.chat_protocol import data_url
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digests
 from paco_core.io.secrets import one_line
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import require_key, require_section
 from paco_core.serving.cache import ANY_NUMBER, ScoreCache, query_key
@@ -99,7 +99,7 @@ class HttpReward:
         except RequestFailed as error:
             return [error.cause] * len(samples)
         except ValidationError as error:
-            return [one_line(f"the answer has another form ({first_fault(error)})")] * len(samples)
+            return [one_line(f"the answer has another form ({first_validation_error(error)})")] * len(samples)
         causes = answer.causes or [None] * len(samples)
         if not len(answer.scores) == len(causes) == len(samples):
             lengths = f"{len(answer.scores)} scores and {len(causes)} causes for {len(samples)} samples"

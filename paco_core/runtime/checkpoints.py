@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dvc_project.file_locks import locked, try_hold
 from paco_core.io.files import DataError, file_stats
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
 
@@ -103,7 +103,7 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[CheckpointedRun]:
     stages_with_checkpoints = {checkpoint.stage for checkpoint in checkpoints}
     if unknown := [name for name in stages if name not in stages_with_checkpoints]:
         raise DataError(
-            f"no checkpoint of {', '.join(unknown)}; {meant(unknown[0], stages_with_checkpoints)}"
+            f"no checkpoint of {', '.join(unknown)}; {did_you_mean(unknown[0], stages_with_checkpoints)}"
             f"there are some of: {', '.join(sorted(stages_with_checkpoints)) or 'none'}"
         )
     removed = [checkpoint for checkpoint in checkpoints if not stages or checkpoint.stage in stages]

@@ -15,7 +15,7 @@ from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
 from paco_core.io import targets
 from paco_core.io.files import DataError
-from paco_core.io.imports import rarely_collected
+from paco_core.io.imports import gc_relaxed
 from paco_core.runtime import launchers
 from paco_core.runtime.code.stage_code import StageCode, StageCodes
 from paco_core.runtime.context import StageContext, open_stage, stage_label
@@ -93,7 +93,7 @@ def launch_stage(name: str, stage: StageFile, item: str | None, root: Path) -> N
         if rank is None:
             for lease in _place_stage(name, stage.STAGE, item, root, launcher):
                 gpus.enter_context(lease)
-        with only_run(root, label), open_stage(name, item, root, stage.STAGE) as ctx, lost_ranks(), rarely_collected():
+        with only_run(root, label), open_stage(name, item, root, stage.STAGE) as ctx, lost_ranks(), gc_relaxed():
             stage.run(ctx)
 
 
@@ -135,7 +135,7 @@ def _assist(name: str, stage: StageFile, item: str | None, root: Path) -> None:
     """Run a rank other than the first, which accelerate or torchrun started. It does not report or write files."""
     params = params_of(load(root / PARAMS_FILE), name, item)
     prepare_process(params.threads)
-    with lost_ranks(), rarely_collected():
+    with lost_ranks(), gc_relaxed():
         stage.assist(Rank(params, root, name, item))
 
 

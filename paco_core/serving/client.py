@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.pictures import picture_digest
 from paco_core.io.text import spell_surrogates
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import first_validation_error
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, query_key
 from paco_core.serving.protocol import API_KEY, ServedModel, ServedModels, ServingError
@@ -277,7 +277,8 @@ def _served(http: HttpClient) -> list[ServedModel]:
         raise ServingError(f"{http.url}: no reward model answers there ({error.cause})") from None
     except ValidationError as error:
         raise ServingError(
-            f"{http.url}: its list of models is not that of an OpenAI-compatible server ({first_fault(error)})"
+            f"{http.url}: its list of models is not that of an OpenAI-compatible server "
+            f"({first_validation_error(error)})"
         ) from None
 
 

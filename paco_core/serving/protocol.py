@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from paco_core.io.files import DataError
 from paco_core.io.text import validate_marks
-from paco_core.io.validation import faults
+from paco_core.io.validation import validation_errors
 
 API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_TEXT = 16_384  # characters of a question
@@ -134,7 +134,7 @@ class ChatRequest(_Request):
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
-            raise RequestError(400, "; ".join(faults(error))[:1000]) from None
+            raise RequestError(400, "; ".join(validation_errors(error))[:1000]) from None
 
 
 class AnswerTokens(_Answer):

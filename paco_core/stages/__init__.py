@@ -5,7 +5,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 
 if TYPE_CHECKING:
     from paco_core.runtime.launch import StageFile
@@ -33,7 +33,7 @@ def stage_file(name: str) -> "StageFile":
 
     name = paths.in_round(name) or name
     if name not in names():
-        raise ParamsError(f"no stage {name!r}; {meant(name, names())}stages: {', '.join(names())}")
+        raise ParamsError(f"no stage {name!r}; {did_you_mean(name, names())}stages: {', '.join(names())}")
     module = importlib.import_module(f"{__name__}.{name}")
     if not isinstance(getattr(module, "STAGE", None), Stage):
         raise DataError(

@@ -85,13 +85,13 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     from paco_core.policies.families import validate_text_window
     from paco_core.sampling import generation
     from paco_core.sampling.generated_image import BEFORE
-    from paco_core.tasks.edits import refuse_too_many
+    from paco_core.tasks.edits import validate_reference_counts
 
     params = ctx.params.edits
     painted: list[GeneratedImage] = []
     for number, painter in enumerate(params.painters):
         validate_text_window(f"edits.painters.{number}", painter, ctx.root)
-        refuse_too_many(painter.family, trained)
+        validate_reference_counts(painter.family, trained)
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))

@@ -27,10 +27,10 @@ SHOWN_PROMPTS = 6
 
 def _cost(params: Params, root: Path) -> dict[str, Cost]:
     from paco_core.planning.costs import training_cost
-    from paco_core.planning.foreseen import usable
+    from paco_core.planning.planned_prompts import plan_prompts_or_empty
 
-    foreseen = usable(params, root)
-    return {name: training_cost(params, name, root, foreseen) for name in params.policies.recipes}
+    planned = plan_prompts_or_empty(params, root)
+    return {name: training_cost(params, name, root, planned) for name in params.policies.recipes}
 
 
 def _check_each(
@@ -194,7 +194,7 @@ def run(ctx: StageContext) -> None:
                 {**summary.of(values), **values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
             ),
             picture=lambda image, key, epoch: ctx.image(image, key, epoch * updates),
-            epoch=lambda done, note: progress.advance(done - progress.done, note),
+            epoch=lambda done, note: progress.advance(done - progress.completed, note),
         )
         context = RunContext(
             root=ctx.root,

@@ -131,7 +131,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
             out,
             checkpoints.stage_folder(ctx.root, ctx.label),
             ctx.code.digest,
-            on_metrics=lambda values, step: ctx.tracker.metrics({**values, "samples_seen": progress.done}, step),
+            on_metrics=lambda values, step: ctx.tracker.metrics({**values, "samples_seen": progress.completed}, step),
             progress=progress,
             log=ctx.log,
         )

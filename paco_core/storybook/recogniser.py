@@ -20,7 +20,7 @@ from torch import nn
 
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import read_json
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import gc_paused
 from paco_core.models.size import validate_model_size
 from paco_core.models.weights import numbers_below, read_tensors, reading
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
@@ -140,7 +140,7 @@ class Recogniser:
         self.device = device
 
     @classmethod
-    @uncollected()
+    @gc_paused()
     def from_pretrained(cls, folder: str | Path, device: str = "cpu") -> Recogniser:
         """Load ``config.json`` and ``model.safetensors`` of ``folder``.
 

@@ -1,1 +1,1 @@
-"""What policies are trained to do: paint a set of panels, or edit a picture. One file a task, one line in the table."""
+"""Tasks of policies: generate a set of panels, or edit an image. Each task has a file and a line in the table."""

@@ -1,4 +1,4 @@
-"""What a task knows: its prompts, reference pictures, measures of success, and the benchmark that measures it."""
+"""Interface of a task: its prompts, reference images, measures of success, and benchmark."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ if TYPE_CHECKING:
     from paco_core.grpo.prompt_split import PromptSplit
     from paco_core.storybook.recogniser import Recogniser
 
-Read = Callable[[Path], Path]  # an input of the caller: its place, after a look whether it is there
-Given = Literal["panels", "reference"]
+Read = Callable[[Path], Path]  # checks that an input of the caller exists, and returns its path
+RewardInput = Literal["panels", "reference"]
 
 
 @dataclass(frozen=True)
-class Foreseen:
-    """What the stages before a training will leave, as far as parameters and prompt files say it.
+class PlannedPrompts:
+    """The prompts that the stages before a training will make, as far as parameters and prompt files determine them.
 
     Attributes:
-        prompts: of the stage ``prompts``; stand-ins if a language model writes them.
-        kept: how many of them ``diverse_prompts`` keeps, at most.
-        edits: of the stage ``edit_prompts``; stand-ins where they are drawn.
+        prompts: of the stage ``prompts``; placeholders if a language model writes them.
+        num_diverse: maximum number of them that ``diverse_prompts`` keeps.
+        edits: of the stage ``edit_prompts``; placeholders if they are sampled.
     """
 
     prompts: Sequence[PromptRecord]
-    kept: int
+    num_diverse: int
     edits: Sequence[EditRecord]
 
 
 class GoldMeasure(Protocol):
-    """The embedded world's truth about pictures, which no training sees."""
+    """Ground-truth metrics of the embedded world, which training never uses."""
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        """Measures by name, (N,) each.
+        """Metrics by name, (N,) each.
 
         Raises:
-            DataError: when a record is not one of the embedded world's.
+            DataError: when a record is not from the embedded world.
         """
 
 
 @dataclass(frozen=True)
 class Success:
-    """Names of measures: what training is to raise, and what it must not cost.
+    """Names of metrics of a task.
 
     Attributes:
-        goal: what is to rise.
-        guard: what must not fall for a new champion; None for nothing.
-        follows: how far the prompt or instruction was followed; None where nothing measures it.
+        goal: the metric that training should raise.
+        constraint: the metric that must not fall for a new champion; None = no constraint.
+        follows: how well the prompt or instruction was followed; None = not measured.
     """
 
     goal: str
-    guard: str | None = None
+    constraint: str | None = None
     follows: str | None = None
 
 
 class Task(ABC):
-    """One kind of pictures to train for.
+    """A task of policies.
 
     Attributes:
         name: ``sets`` or ``edits``.
         results: out of the stage that measures trained policies.
-        prompts: folder of the prompts that policies are trained on.
-        given: what a reward finds beside each picture: the panels of a set, or the picture that was edited.
-        gold, judged: measures of success by the embedded world's truth, and by the trained judge.
-        group: column of a benchmark's table; rows that agree in it stand or fall together.
-        cases: what the benchmark counts, in words.
-        drawn: what these groups are, in words.
+        prompts: folder of the training prompts.
+        reward_input: input of a reward besides the image: the panels of a set, or the reference image of an edit.
+        gold, judged: measures of success by ground truth, and by the reward model.
+        group: column of the benchmark's table by which rows are grouped for confidence intervals.
+        cases: plural of a benchmark's row, for texts.
+        sampling_units: plural of a group, for texts.
     """
 
     name: ClassVar[str]
     results: ClassVar[Path]
     prompts: ClassVar[Path]
-    given: ClassVar[Given]
+    reward_input: ClassVar[RewardInput]
     gold: ClassVar[Success]
     judged: ClassVar[Success]
     group: ClassVar[str]
     cases: ClassVar[str]
-    drawn: ClassVar[str]
+    sampling_units: ClassVar[str]
 
     @property
     def benchmark(self) -> str:
@@ -98,41 +98,45 @@ class Task(ABC):
 
     @abstractmethod
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
-        """What a policy trains on and is watched on.
+        """Training and evaluation prompts of a policy.
 
         Raises:
-            DataError: when too few prompts are there.
+            DataError: when there are too few prompts.
         """
 
     @abstractmethod
-    def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:
-        """What :meth:`split` will give, before the prompts are made; None where there will be none at all.
+    def plan_split(self, recipe: PolicyRecipe, planned: PlannedPrompts, read: Read) -> PromptSplit | None:
+        """The expected result of :meth:`split`, before the prompts are made; None if there will be none.
 
-        Which of them are trained on is settled by :meth:`split` alone, their numbers and sizes are these.
+        Numbers and sizes are those of :meth:`split`. The assignment of single prompts may differ.
 
         Raises:
             DataError: as :meth:`split`.
         """
 
     @abstractmethod
-    def paintable(
-        self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read
+    def candidates(
+        self, recipe: PolicyRecipe, planned: PlannedPrompts, read: Read
     ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
-        """All prompts of which some are trained on, and of which evaluations and the benchmark paint some.
+        """Prompts that may be used for training, and prompts that may be used for evaluation and the benchmark.
 
-        A prompt may be among both, before :meth:`split` has settled it. There are none where they are missing.
+        A prompt may be in both before :meth:`split` assigns it. If prompts are missing, there are none.
 
         Raises:
-            DataError: for a file of prompts that cannot be used.
+            DataError: when a file of prompts is invalid.
         """
 
     @abstractmethod
     def validate_truth(self, records: Iterable[PromptRecord]) -> None:
-        """Raise DataError naming a record that :meth:`gold_measure` cannot measure."""
+        """Check that :meth:`gold_measure` can measure the records.
+
+        Raises:
+            DataError: with the record that it cannot measure.
+        """
 
     @abstractmethod
     def gold_measure(self, recogniser: Recogniser) -> GoldMeasure:
-        """The embedded world's truth about pictures of this task."""
+        """Ground-truth metrics of images of this task."""
 
     def truth(self, params: Params, recogniser: Path) -> GoldMeasure | None:
         """:meth:`gold_measure` by the recogniser in a folder; None in the real world."""
@@ -156,13 +160,13 @@ class Task(ABC):
 
     def numbers(self, params: Params) -> T2isParams | GeditParams:
         """The parameters of the task's benchmark."""
-        found: T2isParams | GeditParams = getattr(params, self.benchmark)
-        return found
+        numbers: T2isParams | GeditParams = getattr(params, self.benchmark)
+        return numbers
 
-    def panels_alone(self, params: Params) -> bool:  # noqa: ARG002
-        """Whether the benchmark also paints each panel as a picture of its own."""
+    def has_separate_panels(self, params: Params) -> bool:  # noqa: ARG002
+        """Whether the benchmark also generates each panel as a separate image."""
         return False
 
     def success(self, world: str) -> Success:
-        """By truth where there is one."""
+        """Measures of success: ground truth if the world has it, otherwise the reward model."""
         return self.gold if world == "storybook" else self.judged

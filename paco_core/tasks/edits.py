@@ -1,4 +1,4 @@
-"""Editing pictures: the asked change, and nothing else."""
+"""Task of editing images: make the requested change and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.policies.families import validate_reference_count, validate_story_panels
-from paco_core.tasks.base import Foreseen, Read, Success, Task
+from paco_core.tasks.base import PlannedPrompts, Read, Success, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 
 class Edits(Task):
-    """Instructions about reference pictures, rewarded for edits that were made and left the rest as it was."""
+    """Instructions for reference images. Rewards measure that the edit was made and nothing else changed."""
 
-    name, results, prompts, given = "edits", paths.GEDIT, paths.EDIT_PROMPTS, "reference"
-    gold = Success(GOLD_OF_EDITS[0], guard=GOLD_OF_EDITS[2], follows=GOLD_OF_EDITS[1])
+    name, results, prompts, reward_input = "edits", paths.GEDIT, paths.EDIT_PROMPTS, "reference"
+    gold = Success(GOLD_OF_EDITS[0], constraint=GOLD_OF_EDITS[2], follows=GOLD_OF_EDITS[1])
     judged = Success("editing", follows="edit_following")
-    group, cases, drawn = "picture", "edits", "source pictures"
+    group, cases, sampling_units = "picture", "edits", "source pictures"
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
-        _refuse_prompts(recipe)
+        _validate_no_prompt_files(recipe)
         records, reference = read_edit_prompts(read(self.prompts))
-        refuse_too_many(recipe.family, records)
+        validate_reference_counts(recipe.family, records)
         return held_out_edits(records, reference, recipe.eval_prompts, recipe.seed)
 
-    def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:  # noqa: ARG002
-        _refuse_prompts(recipe)
-        refuse_too_many(recipe.family, foreseen.edits)
-        if not foreseen.edits:
+    def plan_split(self, recipe: PolicyRecipe, planned: PlannedPrompts, read: Read) -> PromptSplit | None:  # noqa: ARG002
+        _validate_no_prompt_files(recipe)
+        validate_reference_counts(recipe.family, planned.edits)
+        if not planned.edits:
             return None
-        return held_out_edits(foreseen.edits, None, recipe.eval_prompts, recipe.seed)
+        return held_out_edits(planned.edits, None, recipe.eval_prompts, recipe.seed)
 
-    def paintable(
+    def candidates(
         self,
         recipe: PolicyRecipe,  # noqa: ARG002
-        foreseen: Foreseen,
+        planned: PlannedPrompts,
         read: Read,  # noqa: ARG002
     ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
-        return of_part(foreseen.edits, "train"), of_part(foreseen.edits, "unseen")
+        return of_part(planned.edits, "train"), of_part(planned.edits, "unseen")
 
     def gold_measure(self, recogniser: Recogniser) -> EditGold:
         return EditGold(recogniser)
@@ -61,46 +61,50 @@ class Edits(Task):
             asked_of(record)
 
 
-def _refuse_prompts(recipe: PolicyRecipe) -> None:
+def _validate_no_prompt_files(recipe: PolicyRecipe) -> None:
     validate_story_panels(recipe)  # an edit is one picture
     if recipe.prompts is not None:
         raise DataError("prompts: its files hold sets of pictures; editing prompts come from edit_prompts.file")
 
 
-def refuse_too_many(family: str, records: Iterable[EditRecord]) -> None:
-    """Raise DataError, naming the record, where one has more reference pictures than a family takes."""
+def validate_reference_counts(family: str, records: Iterable[EditRecord]) -> None:
+    """Check that no record has more reference images than a family supports.
+
+    Raises:
+        DataError: with the record that has too many.
+    """
     for record in records:
         validate_reference_count(family, f"editing prompt {record.idx}", len(record.references))
 
 
 class EditGold:
-    """What the recogniser sees in an edited picture, against the reference's traits and the instruction.
+    """Ground-truth metrics of an edited image: the recogniser compares it with the reference and the instruction.
 
-    ``gold_reached``: the asked trait is as asked (0 or 1); ``gold_kept``: share of the other traits that are as they
-    were; ``gold_editing``: reached, and all others kept (0 or 1).
+    ``gold_reached``: the requested trait is correct (0 or 1); ``gold_kept``: share of the other traits that are
+    unchanged; ``gold_editing``: both (0 or 1).
     """
 
     def __init__(self, recogniser: Recogniser) -> None:
         self.recogniser = recogniser
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        """The three of each picture, (N,) each.
+        """The three metrics of each image, (N,) each.
 
         Raises:
-            DataError: when a record is not one of the embedded world's.
+            DataError: when a record is not from the embedded world.
         """
         import numpy as np
 
         from paco_core.storybook.recogniser import gold_edit
         from paco_core.storybook.world import Panel
 
-        asked = [asked_of(record) for record in batch.records]
+        instructions = [asked_of(record) for record in batch.records]
         readings = self.recogniser.read([panels[0] for panels in batch.panels])
-        found = [
+        edits = [
             gold_edit(reading, Panel(**before), trait, word)  # type: ignore[arg-type]
-            for reading, (before, trait, word) in zip(readings, asked, strict=True)
+            for reading, (before, trait, word) in zip(readings, instructions, strict=True)
         ]
-        rows = [(edit.editing, edit.reached, edit.kept) for edit in found]
+        rows = [(edit.editing, edit.reached, edit.kept) for edit in edits]
         return dict(zip(GOLD_OF_EDITS, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
 
 

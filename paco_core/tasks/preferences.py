@@ -1,4 +1,4 @@
-"""What the losses dpo and sft learn from: the graph's rankings of its grids, or a folder of people's rankings."""
+"""Preference data of the losses dpo and sft: the graph's rankings of its grids, or a folder of people's rankings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
-    from paco_core.tasks.base import Foreseen, Read
+    from paco_core.tasks.base import PlannedPrompts, Read
 
 
-def refuse_without_rankings(recipe: PolicyRecipe, params: Params) -> None:
-    """Find, before anything runs, a recipe of an offline loss that nothing will be ranked for.
+def validate_rankings_source(recipe: PolicyRecipe, params: Params) -> None:
+    """Check, before anything runs, that a recipe of an offline loss will have rankings.
 
     Raises:
-        DataError: with what to do.
+        DataError: when there will be none, with the remedy.
     """
     if not recipe.offline or recipe.preferences is not None:
         return
-    _refuse_edits(recipe)
+    _validate_no_edits(recipe)
     if params.annotations.source == "none" or params.prompts.engine == "none" or not params.grids.seeds:
         raise DataError(
             f"loss {recipe.loss} learns from rankings, and the graph makes none (annotations.source "
@@ -35,8 +35,8 @@ def refuse_without_rankings(recipe: PolicyRecipe, params: Params) -> None:
         )
 
 
-def _refuse_edits(recipe: PolicyRecipe) -> None:
-    if task_of(recipe).given == "reference":
+def _validate_no_edits(recipe: PolicyRecipe) -> None:
+    if task_of(recipe).reward_input == "reference":
         raise DataError(
             f"loss {recipe.loss} learns from rankings, and the graph ranks no edits; name a folder of "
             "rankings in preferences"
@@ -44,51 +44,56 @@ def _refuse_edits(recipe: PolicyRecipe) -> None:
 
 
 def preferences_of(
-    recipe: PolicyRecipe, prompts: Collection[str], read: Read, say: Callable[[str], object]
+    recipe: PolicyRecipe, prompts: Collection[str], read: Read, log: Callable[[str], object]
 ) -> Preferences:
-    """The best and the worst picture of each ranked prompt.
+    """The best and the worst image of each ranked prompt.
 
     Args:
-        prompts: ids of the prompts that there are, for a folder of rankings to name.
+        prompts: ids of the existing prompts.
+        log: prints rejected rows.
 
     Raises:
         DataError: when there are no rankings, or none with a difference.
     """
     if recipe.preferences is not None:
         rejected = Rejected()
-        found, place = of_folder(read(Path(recipe.preferences)), prompts, rejected), recipe.preferences
-        rejected.print(say)
+        preferences, place = of_folder(read(Path(recipe.preferences)), prompts, rejected), recipe.preferences
+        rejected.print(log)
     else:
-        _refuse_edits(recipe)
+        _validate_no_edits(recipe)
         from paco_core.data.annotation.rankings import COLUMNS  # imports pandas, which `paco check` does without
 
         instances = read_table(read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
         annotations = read_table(read(paths.ANNOTATIONS) / "rankings.parquet")
         grids = ShardReader.below(read(paths.GRIDS), require=GRID_COLUMNS)
-        found, place, rejected = Preferences(of_grids(instances, annotations), grids.read), "annotations", Rejected()
-    if not found.pairs:
+        preferences, place, rejected = (
+            Preferences(of_grids(instances, annotations), grids.read),
+            "annotations",
+            Rejected(),
+        )
+    if not preferences.pairs:
         raise DataError(f"{place}: no prompt has a best and a worst picture in its rankings{rejected.example}")
-    return found
+    return preferences
 
 
-def foresee_preferences(recipe: PolicyRecipe, params: Params, foreseen: Foreseen, root: Path) -> None:
-    """Find what :func:`preferences_of` will refuse, where the ids of prompts are known before these are made.
+def validate_planned_preferences(recipe: PolicyRecipe, params: Params, planned: PlannedPrompts, root: Path) -> None:
+    """Check that :func:`preferences_of` will succeed, if the ids of prompts are known before the stages run.
 
     Raises:
         DataError: as :func:`preferences_of` and :meth:`Preferences.at_image_size`.
     """
     if not recipe.offline:
         return
-    refuse_without_rankings(recipe, params)
+    validate_rankings_source(recipe, params)
     if recipe.preferences is None or not (root / recipe.preferences).is_dir():
         return  # `paco check` reports a folder that is missing
-    if task_of(recipe).given == "reference":
-        known = params.edit_prompts.source == "file"
+    if task_of(recipe).reward_input == "reference":
+        ids_known = params.edit_prompts.source == "file"
     else:
-        known = params.prompts.engine != "openai" or recipe.prompts is not None
-    trained, unseen = task_of(recipe).paintable(recipe, foreseen, lambda path: root / path)
+        ids_known = params.prompts.engine != "openai" or recipe.prompts is not None
+    trained, unseen = task_of(recipe).candidates(recipe, planned, lambda path: root / path)
     records = {record.idx: record for record in (*trained, *unseen)}
-    if known and records:
+    if ids_known and records:
         preferences = preferences_of(recipe, records, lambda path: root / path, lambda _line: None)
         for name in preferences.pairs:
             preferences.at_image_size(records[name], recipe.record_size)

@@ -1,4 +1,4 @@
-"""Painting sets: several panels in one picture that belong together."""
+"""Task of generating sets: one image with several consistent panels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paco_core.grpo.prompt_split import PromptSplit, hold_out, predefined_split
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.policies.families import validate_story_panels
-from paco_core.tasks.base import Foreseen, Read, Success, Task
+from paco_core.tasks.base import PlannedPrompts, Read, Success, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Sets(Task):
-    """Prompts of T2IS kind, rewarded for the consistency of their panels."""
+    """Prompts of the T2IS format. Rewards measure the consistency of the panels."""
 
-    name, results, prompts, given = "sets", paths.T2IS, paths.DIVERSE_PROMPTS, "panels"
-    gold = Success(GOLD_OF_SETS[0], guard=GOLD_OF_SETS[1], follows=GOLD_OF_SETS[1])
-    judged = Success("consistency", guard="clip_t")
-    group, cases, drawn = "prompt_id", "prompts", "prompts"
+    name, results, prompts, reward_input = "sets", paths.T2IS, paths.DIVERSE_PROMPTS, "panels"
+    gold = Success(GOLD_OF_SETS[0], constraint=GOLD_OF_SETS[1], follows=GOLD_OF_SETS[1])
+    judged = Success("consistency", constraint="clip_t")
+    group, cases, sampling_units = "prompt_id", "prompts", "prompts"
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         validate_story_panels(recipe)
@@ -42,26 +42,27 @@ class Sets(Task):
         trained, test = (read_sets(read(Path(file))) for file in (files.train, files.test))
         return predefined_split(trained, test, recipe.eval_prompts, recipe.seed)
 
-    def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:
+    def plan_split(self, recipe: PolicyRecipe, planned: PlannedPrompts, read: Read) -> PromptSplit | None:
         validate_story_panels(recipe)
         if recipe.prompts is not None:
             there = all(read(Path(file)).is_file() for file in (recipe.prompts.train, recipe.prompts.test))
             return self.split(recipe, read) if there else None
-        if not foreseen.prompts:
+        if not planned.prompts:
             return None
-        diverse = first_of_each_content(foreseen.prompts)[: foreseen.kept]  # as diverse_prompts keeps those that differ
+        # The stage diverse_prompts keeps prompts with different contents.
+        diverse = first_of_each_content(planned.prompts)[: planned.num_diverse]
         return hold_out(diverse, recipe.eval_prompts, recipe.seed)
 
-    def paintable(
-        self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read
+    def candidates(
+        self, recipe: PolicyRecipe, planned: PlannedPrompts, read: Read
     ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
         if recipe.prompts is None:
-            return foreseen.prompts, foreseen.prompts
+            return planned.prompts, planned.prompts
         files = [read(Path(file)) for file in (recipe.prompts.train, recipe.prompts.test)]
         trained, test = (read_sets(file) if file.is_file() else [] for file in files)
         return trained, test
 
-    def panels_alone(self, params: Params) -> bool:
+    def has_separate_panels(self, params: Params) -> bool:
         return params.t2is.separately
 
     def gold_measure(self, recogniser: Recogniser) -> SetGold:
@@ -81,16 +82,16 @@ class Sets(Task):
 
 
 def read_sets(path: Path) -> list[PromptRecord]:
-    """Records whose text marks the panels of their layout.
+    """Read records whose text marks the panels of their layout.
 
     Raises:
-        DataError: naming file and line of one that cannot be used.
+        DataError: with file and line of an invalid record.
     """
     return read_prompts(path, lambda record: prompt_text.parse(record.prompt, record.layout))
 
 
 class SetGold:
-    """What the recogniser sees in panels, against each other (consistency) and against the prompt (following)."""
+    """Ground-truth metrics of panels: the recogniser compares them with each other and with the prompt."""
 
     def __init__(self, recogniser: Recogniser) -> None:
         self.recogniser = recogniser
@@ -104,9 +105,9 @@ class SetGold:
 
         readings = iter(self.recogniser.read([panel for panels in batch.panels for panel in panels]))
         sets: list[list[Reading]] = [[next(readings) for _ in panels] for panels in batch.panels]
-        asked = [parse_prompt(record.prompt) for record in batch.records]
-        following = [gold_following(found, panels) for found, panels in zip(sets, asked, strict=True)]
-        consistency = [gold_consistency(found) if len(found) > 1 else np.nan for found in sets]
+        prompts = [parse_prompt(record.prompt) for record in batch.records]
+        following = [gold_following(set_readings, panels) for set_readings, panels in zip(sets, prompts, strict=True)]
+        consistency = [gold_consistency(set_readings) if len(set_readings) > 1 else np.nan for set_readings in sets]
         measures = consistency, following
         return {name: np.array(values, np.float64) for name, values in zip(GOLD_OF_SETS, measures, strict=True)}
 

@@ -1,4 +1,4 @@
-"""The tasks, and which one a recipe is for: its model family decides, and its ``task`` where the family does both."""
+"""Table of tasks. The model family of a recipe selects its task, or its ``task`` if the family supports both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASKS: tuple[Task, ...] = (SETS, EDITS)
 
 
 def task_of(recipe: PolicyRecipe) -> Task:
-    """What a recipe's policy is trained to do.
+    """The task of a recipe.
 
     Raises:
         DataError: when its family is unknown, or does not do the recipe's task.

@@ -46,25 +46,25 @@ HACK_METER = {f"Summary/{name}": name for name in ("drift", "drift_low", "traine
 
 
 class Summary:
-    """Picks them from what a training reports: the task's measure of success at the largest evaluation size first.
+    """Selects the summary metrics from those of a training, at the largest evaluation size.
 
-    ``Summary/goal`` is what training is to raise (of the embedded world the truth, which no training sees),
-    ``Summary/goal_change`` its change since the start, ``Summary/guard`` what must not fall for it. Which measures
-    these are depends on task and world. ``Summary/drift`` and the keys of :data:`HACK_METER` say whether the judge is
-    exploited.
+    ``Summary/goal`` is the metric that training should raise (ground truth in the embedded world), and
+    ``Summary/goal_change`` is its change since the start. ``Summary/guard`` is the metric that must not fall. Task and
+    world determine these metrics. ``Summary/drift`` and the keys of :data:`HACK_METER` indicate over-optimization of
+    the reward model.
     """
 
     def __init__(self, success: Success, side: int) -> None:
         self._places = {GOAL: f"eval/{side}/{success.goal}", GOAL_CHANGE: f"change/{side}/{success.goal}"}
-        if success.guard is not None:
-            self._places[GUARD] = f"eval/{side}/{success.guard}"
+        if success.constraint is not None:
+            self._places[GUARD] = f"eval/{side}/{success.constraint}"
         self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
         self._places |= {name: f"eval/{side}/{measure}" for name, measure in HACK_METER.items()}
         self._places["Summary/agreement"] = AGREEMENT
         self.last: dict[str, float] = {}  # the latest value of each
 
     def of(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Those that are among the figures of an epoch or an evaluation."""
-        found = {name: figures[place] for name, place in self._places.items() if place in figures}
-        self.last |= found
-        return found
+        """The summary metrics among the metrics of an epoch or an evaluation."""
+        values = {name: figures[place] for name, place in self._places.items() if place in figures}
+        self.last |= values
+        return values

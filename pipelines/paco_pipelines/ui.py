@@ -24,8 +24,8 @@ import yaml
 from dvc_project.process_group import interrupt_on, search_path, start_group
 from paco_core.io import local_server
 from paco_core.io.files import DataError
-from paco_core.io.messages import of_system
-from paco_core.io.numbers import whole
+from paco_core.io.messages import explain_os_error
+from paco_core.io.numbers import whole_number
 from paco_core.io.project import ensure_user, project_root
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
 from paco_pipelines.antlr import antlr_problem
@@ -230,8 +230,8 @@ def _ended(chosen: Sequence[UiProcess], running: Sequence[subprocess.Popen[bytes
 def main() -> None:
     """``python -m paco_pipelines.ui [--dagster-port 3000] [--mlflow-port 5000]``, from the project root."""
     parser = argparse.ArgumentParser(prog="python -m paco_pipelines.ui", description=__doc__)
-    parser.add_argument("--dagster-port", type=whole(1, 65535), default=3000)
-    parser.add_argument("--mlflow-port", type=whole(1, 65535), default=5000)
+    parser.add_argument("--dagster-port", type=whole_number(1, 65535), default=3000)
+    parser.add_argument("--mlflow-port", type=whole_number(1, 65535), default=5000)
     arguments = parser.parse_args()
     ensure_user()
     if problem := antlr_problem():
@@ -241,7 +241,7 @@ def main() -> None:
     except DataError as error:
         raise SystemExit(f"ui: {error}") from None
     except OSError as error:
-        if (message := of_system(error)) is None:
+        if (message := explain_os_error(error)) is None:
             raise
         raise SystemExit(f"ui: {message}") from None
 

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from paco_core.data.records.records import PromptRecord, Text
 from paco_core.io.files import DataError, read_json
 from paco_core.io.rejected import Rejected
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 from paco_core.storybook import bench_texts
 from paco_core.storybook.prompts import parse_prompt
 
@@ -169,7 +169,9 @@ def _cases(path: Path, form: TypeAdapter[Any], rejected: Rejected) -> dict[str, 
         try:
             cases[case] = form.validate_python(content)
         except ValidationError as error:
-            rejected.add(f"{path}: case {case}", f"record: {first_fault(error)}; expected the layout of T2IS-Bench")
+            rejected.add(
+                f"{path}: case {case}", f"record: {first_validation_error(error)}; expected the layout of T2IS-Bench"
+            )
     if not cases:
         raise DataError(f"{path}: none of its {len(tree)} cases can be used{rejected.example}")
     return cases

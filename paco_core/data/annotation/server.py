@@ -121,4 +121,4 @@ def serve_annotation(
     queue: AnnotationQueue, listener: socket.socket, at_end: Callable[[], object] = lambda: None
 ) -> None:
     """Serve until Ctrl-C or SIGTERM, then call ``at_end``."""
-    local_server.serve(create_annotation_app(queue, at_end), listener)
+    local_server.run_server(create_annotation_app(queue, at_end), listener)

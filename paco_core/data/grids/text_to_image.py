@@ -23,7 +23,7 @@ import torch
 from paco_core.adapters.attach import attach
 from paco_core.adapters.reader import AdaptedModel, read
 from paco_core.io.files import DataError
-from paco_core.io.imports import uncollected, without_bars
+from paco_core.io.imports import gc_paused, without_bars
 from paco_core.models.hub import from_hub
 from paco_core.models.precision import inference_autocast, validate_pixels, weights_format
 from paco_core.models.tokens import validate_prompts
@@ -157,7 +157,7 @@ class TextToImage:
         self._embeddings: CachedPromptEncoder | None = None
 
     @classmethod
-    @uncollected()
+    @gc_paused()
     def load(cls, model: str | Path, params: GridsParams, adapter: Path | None = None) -> TextToImage:
         """Load from a folder or hub id; with the adapter of a policy, where one is given, as the policy paints.
 

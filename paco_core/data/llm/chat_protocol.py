@@ -24,7 +24,7 @@ from paco_core.io.files import DataError, digest
 from paco_core.io.http_client import HttpClient, Patience, RequestFailed
 from paco_core.io.secrets import one_line
 from paco_core.io.text import parse_json, spell_surrogates
-from paco_core.io.validation import first_fault
+from paco_core.io.validation import first_validation_error
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -170,7 +170,7 @@ def read(question: Question[A], line: ChatLine) -> A | Rejection:
         fault = error.errors()[0]
         if fault["type"] == "json_invalid":
             return Rejection("cut_off" if line.finish == "length" else "no_json", fault["msg"])
-        return Rejection("wrong_form", first_fault(error))
+        return Rejection("wrong_form", first_validation_error(error))
     return question.fault(answer) or answer
 
 
@@ -292,7 +292,9 @@ class Endpoint:
 
     def _failure(self, error: RequestFailed | ValidationError) -> NoAnswer:
         if isinstance(error, ValidationError):
-            return NoAnswer("no_chat_completion", f"the endpoint answered something else ({first_fault(error)})")
+            return NoAnswer(
+                "no_chat_completion", f"the endpoint answered something else ({first_validation_error(error)})"
+            )
         if error.status in FATAL:
             hint = FATAL[error.status].format(key=self.params.api_key_env or "(no key is configured)")
             raise ChatError(f"{self.name}: {error.cause}; {hint}")

@@ -28,7 +28,7 @@ from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl, wr
 from paco_core.io.pictures import content_and_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import ShardReader, encode_png, write_shard
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 from paco_core.storybook.editing import Edit, changed, random_edit
 from paco_core.storybook.world import VOCABULARY, Panel
 
@@ -205,7 +205,7 @@ def _records(file: Path, rejected: Rejected) -> Iterator[tuple[str, TripleRecord
         try:
             yield place, TripleRecord.model_validate(row)
         except ValidationError as error:
-            rejected.add(place, f"record: {first_fault(error)}")
+            rejected.add(place, f"record: {first_validation_error(error)}")
 
 
 FILE, SHARD = "painted.jsonl", "pictures"

@@ -12,7 +12,7 @@ import numpy as np
 from paco_core.data.prompts.diversify import Diversified
 from paco_core.data.records.categories import category
 from paco_core.data.records.records import PromptRecord
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import gc_paused
 from paco_core.io.pictures import decode_image
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Divers
     Args:
         embeddings: (prompts, width), rows of unit length, in the order of ``records``.
     """
-    with uncollected():
+    with gc_paused():
         from matplotlib.figure import Figure
 
     nodes = shown_part(embeddings, found)

@@ -20,7 +20,7 @@ from paco_core.io.files import DataError, UniqueIds, digest, inside, md5_of, rea
 from paco_core.io.pictures import content_and_size, decode_image, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 from paco_core.storybook.editing import random_edit
 from paco_core.storybook.world import VOCABULARY
 
@@ -159,7 +159,7 @@ def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> E
         try:
             given = EditRow.model_validate(row)
         except ValidationError as error:
-            found.rejected.add(place, f"record: {first_fault(error)}")
+            found.rejected.add(place, f"record: {first_validation_error(error)}")
             continue
         try:
             paths = [inside(file.parent, path) for path in given.pictures]
@@ -204,7 +204,7 @@ def edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
     return found
 
 
-def foreseen(params: EditPromptsParams, root: Path) -> list[EditRecord]:
+def plan_edits(params: EditPromptsParams, root: Path) -> list[EditRecord]:
     """What :func:`edit_prompts` will leave, as far as parameters and file say: sizes and parts, but no pixels.
 
     Drawn prompts are stand-ins, all alike. Of a file that is missing, which `paco check` reports, there are none.

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import gc_paused
 from paco_core.models.hub import from_hub
 from paco_core.models.open_clip import OpenClip
 from paco_core.models.tokens import token_counts, validate_tokens
@@ -73,7 +73,7 @@ def embed_prompts(
     return PromptEmbeddings(np.concatenate(rows), by_theme, cut)
 
 
-@uncollected()
+@gc_paused()
 def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncoder:
     """An encoder from a folder, or by a name on a hub.
 

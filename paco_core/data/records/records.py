@@ -21,7 +21,7 @@ from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, UniqueIds, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.io.text import not_blank, validate_marks
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
@@ -82,7 +82,7 @@ class PromptRecord(StrictModel):
         try:
             size = _Released.model_validate(self.model_extra).size
         except ValidationError as error:
-            raise ValueError(first_fault(error)) from None
+            raise ValueError(first_validation_error(error)) from None
         if size is not None and sorted(size) != sorted((self.height, self.width)):
             raise ValueError(f"size {list(size)} is not its height and width, {self.height} and {self.width}")
         return self
@@ -111,7 +111,7 @@ def validated(kind: type[Record], row: Any, place: str) -> Record:
     try:
         return kind.model_validate(row)
     except ValidationError as error:
-        raise DataError(f"{place}: {first_fault(error)}") from None
+        raise DataError(f"{place}: {first_validation_error(error)}") from None
 
 
 def read_prompts(
@@ -151,7 +151,7 @@ def _usable(row: Any, number: int, names: UniqueIds, check: Callable[[PromptReco
     try:
         record = PromptRecord.model_validate(row)
     except ValidationError as error:
-        raise DataError(first_fault(error)) from None
+        raise DataError(first_validation_error(error)) from None
     try:
         names.add(record.idx, number)
     except DataError as error:

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from paco_core.data.records.records import Id, Text, Words
 from paco_core.io.files import DataError
-from paco_core.io.validation import StrictModel, first_fault
+from paco_core.io.validation import StrictModel, first_validation_error
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
@@ -61,7 +61,9 @@ def story_of(record: PromptRecord) -> Story:
     try:
         story = Story.model_validate(record.model_extra)
     except ValidationError as error:
-        raise DataError(f"story: record {record.idx} is no story of ViStoryBench ({first_fault(error)})") from None
+        raise DataError(
+            f"story: record {record.idx} is no story of ViStoryBench ({first_validation_error(error)})"
+        ) from None
     rows, columns = record.grid
     if len(story.shots) != rows * columns:
         panels = f"its layout {record.layout} {rows * columns} panels"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paco_core.io.files import DataError
-from paco_core.io.messages import of_system
+from paco_core.io.messages import explain_os_error
 
 log = logging.getLogger("paco.play")
 KEPT = 40  # ended jobs whose results can still be asked for
@@ -178,7 +178,7 @@ class Jobs:
         except DataError as error:
             state, job.error = FAILED, str(error)
         except Exception as error:  # the page goes on; the terminal shows where it happened
-            message = of_system(error)
+            message = explain_os_error(error)
             if message is None:
                 log.exception("a request of the page failed")
             state, job.error = FAILED, message or f"{type(error).__name__}: {error}"

@@ -34,8 +34,8 @@ def rule_for(params: Params, name: str) -> Rule:
         return Rule("accuracy", ())
     recipe = params.policies.recipes[name]
     success = task_of(recipe).success(params.world)
-    measured = params.world == "storybook" or success.guard in recipe.rewards.terms
-    return Rule(success.goal, (success.guard,) if success.guard and measured else ())
+    measured = params.world == "storybook" or success.constraint in recipe.rewards.terms
+    return Rule(success.goal, (success.constraint,) if success.constraint and measured else ())
 
 
 def benchmark_of(params: Params, name: str) -> ConsistencyRankParams | GeditParams | T2isParams:

@@ -19,7 +19,7 @@ from typing import Any
 
 from paco_core.io import files
 from paco_core.io.files import DataError
-from paco_core.io.messages import kept_if_possible
+from paco_core.io.messages import ignore_write_errors
 
 #: ``package.module`` or ``package.module:name``, as registries and command lines name code.
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
@@ -237,7 +237,7 @@ class SourceCache:
             return
         self._stored |= self._used
         tree = {"made_by": _maker(), "sources": {key: asdict(source) for key, source in self._used.items()}}
-        with kept_if_possible("readings of the project's code"):
+        with ignore_write_errors("readings of the project's code"):
             files.write_text(self.path, json.dumps(tree))
 
     def _load(self) -> dict[str, Source]:

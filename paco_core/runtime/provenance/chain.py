@@ -9,7 +9,7 @@ from typing import Any
 
 from dvc_project.lockfile import Entry, Inputs, Lock
 from paco_core.io.files import DataError
-from paco_core.io.messages import meant
+from paco_core.io.messages import did_you_mean
 from paco_core.runtime.code.stage_code import StageCode, is_code, read_recorded_code
 
 FORMAT = 2
@@ -114,7 +114,7 @@ def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
         outs = sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out)
         names = {name.rpartition("/")[2] for name in outs}
         hint = f"recorded outs: {', '.join(outs)}" if outs else "nothing has run yet, run `make demo` or `dvc repro`"
-        raise DataError(f"{path}: dvc.lock records no stage that made it; {meant(path, names)}{hint}")
+        raise DataError(f"{path}: dvc.lock records no stage that made it; {did_you_mean(path, names)}{hint}")
     out = next(o for o in maker.outs if path == o or path.startswith(f"{o}/"))
     links, unknown = _upstream_links(maker, lock, find_run)
     return Provenance(out, maker.outs[out], links, unknown)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.io import targets
 from paco_core.io.files import DataError
-from paco_core.io.messages import not_yours
+from paco_core.io.messages import permission_message
 from paco_core.io.project import owner_root
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.database import connect, sqlite_file
@@ -234,7 +234,7 @@ def require_writable(root: Path) -> None:
     targets.writable(owner_root(root) / FOLDER)
     file = sqlite_file(tracking_uri(root))
     if file is not None and file.exists() and not os.access(file, os.W_OK):
-        raise DataError(f"{file} cannot be written: {not_yours(file)}")
+        raise DataError(f"{file} cannot be written: {permission_message(file)}")
 
 
 @contextmanager

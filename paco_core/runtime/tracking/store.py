@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paco_core.io.files import DataError
-from paco_core.io.messages import say_once
+from paco_core.io.messages import print_once
 from paco_core.io.project import experiment_tags, owner_root
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.git import git_output
@@ -110,7 +110,7 @@ def git_state(root: Path) -> dict[str, str]:
             return {}
         dirty = bool(git_output(root, "status", "--porcelain", "-uno", "--", ".", *GENERATED))
     except DataError as error:
-        say_once(f"runs record no commit: {error}")
+        print_once(f"runs record no commit: {error}")
         return {}
     return {"git.commit": commit, "git.dirty": str(dirty).lower()}
 

@@ -28,8 +28,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paco_core.io.files import DataError
-from paco_core.io.imports import uncollected, without
-from paco_core.io.numbers import PORTS, whole
+from paco_core.io.imports import gc_paused, without
+from paco_core.io.numbers import PORTS, whole_number
 from paco_core.reward_model.quantised import LIBRARIES
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.engines.answers import Batcher, Count, GenerationRequest, ModelAnswer, Usage, counter
@@ -213,14 +213,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="a Qwen2.5-VL folder, or a hub id")
     parser.add_argument("--served-model-name", required=True)
     parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
-    parser.add_argument("--port", type=whole(*PORTS), default=0)
-    parser.add_argument("--fd", type=whole(0), help="inherited socket that is already bound")
+    parser.add_argument("--port", type=whole_number(*PORTS), default=0)
+    parser.add_argument("--fd", type=whole_number(0), help="inherited socket that is already bound")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quantization", choices=sorted(LIBRARIES), help="see serving.quantization")
-    parser.add_argument("--threads", type=whole(1), default=1)
-    parser.add_argument("--max-batch", type=whole(1), default=96)
-    parser.add_argument("--max-model-len", type=whole(1, 2**30), help="tokens of the longest question and its answer")
+    parser.add_argument("--threads", type=whole_number(1), default=1)
+    parser.add_argument("--max-batch", type=whole_number(1), default=96)
+    parser.add_argument(
+        "--max-model-len", type=whole_number(1, 2**30), help="tokens of the longest question and its answer"
+    )
     return parser.parse_args(argv)
 
 
@@ -240,11 +242,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _serve(args: argparse.Namespace) -> None:
     began = time.monotonic()
-    from paco_core.io.local_server import serve
+    from paco_core.io.local_server import run_server
     from paco_core.serving.engines.answers import Answerer
 
     folder = Path(args.model)
-    with uncollected(), without("sklearn"):
+    with gc_paused(), without("sklearn"):
         from paco_core.reward_model.scorer import Scorer
 
         scorer = Scorer(
@@ -273,7 +275,7 @@ def _serve(args: argparse.Namespace) -> None:
     is_inherited = args.fd is not None
     listener = socket.socket(fileno=args.fd) if is_inherited else socket.create_server((args.host, args.port))
     log.info("serving %s on http://%s:%d", args.served_model_name, *listener.getsockname()[:2])
-    serve(build_scoring_app(server, args.host), listener)
+    run_server(build_scoring_app(server, args.host), listener)
 
 
 if __name__ == "__main__":

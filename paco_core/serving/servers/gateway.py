@@ -30,8 +30,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from paco_core.io.local_server import serve
-from paco_core.io.numbers import decimal, whole
+from paco_core.io.local_server import run_server
+from paco_core.io.numbers import decimal_number, whole_number
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.http_server import ERRORS, SameSite, as_json, authorise, body_budget, body_of
 from paco_core.serving.protocol import API_KEY, ChatRequest, RequestError
@@ -254,9 +254,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(description="Several served models behind one port.")
     parser.add_argument("--root", type=Path, required=True, help="the project, whose registry holds the routes")
-    parser.add_argument("--fd", type=whole(0), required=True, help="inherited socket that listens already")
+    parser.add_argument("--fd", type=whole_number(0), required=True, help="inherited socket that listens already")
     parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
-    parser.add_argument("--timeout", type=decimal(0), default=600.0)
+    parser.add_argument("--timeout", type=decimal_number(0), default=600.0)
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     registry = Registry(args.root)
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         timeout_s=args.timeout,
         api_key=os.environ.get(API_KEY),
     )
-    serve(build_gateway_app(gateway, args.host), socket.socket(fileno=args.fd))
+    run_server(build_gateway_app(gateway, args.host), socket.socket(fileno=args.fd))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dagster_webserver.cli import (
 from dagster_webserver.version import __version__
 
 from paco_core.io import local_server
-from paco_core.io.numbers import PORTS, whole
+from paco_core.io.numbers import PORTS, whole_number
 from paco_pipelines.webserver.guard import guarded_app
 
 HOSTS = "PACO_DAGSTER_HOSTS"
@@ -37,7 +37,7 @@ def serve(workspace: str, host: str, port: int, allowed: Sequence[str], prefix: 
         with WorkspaceProcessContext(instance, target, version=__version__, read_only=read_only) as context:
             app = guarded_app(context, allowed, prefix)
             with _listening(host, port) as bound:
-                local_server.serve(app, bound, websockets=True, grace_s=GRACE_SECONDS)
+                local_server.run_server(app, bound, websockets=True, grace_s=GRACE_SECONDS)
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -51,7 +51,7 @@ def _listening(host: str, port: int) -> socket.socket:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m paco_pipelines.webserver", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine only)")
-    parser.add_argument("--port", type=whole(*PORTS), default=3000)
+    parser.add_argument("--port", type=whole_number(*PORTS), default=3000)
     parser.add_argument("--workspace", default="workspace.yaml", help="file that lists the code locations")
     parser.add_argument("--path-prefix", default="", help="such as /dagster, behind a proxy")
     parser.add_argument("--read-only", action="store_true", help="read-only: pages cannot start anything")

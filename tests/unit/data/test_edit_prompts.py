@@ -12,13 +12,13 @@ from PIL import Image
 from paco_core.config.params import EditPromptsParams, EditQuestion
 from paco_core.data.checks import edit_prompts_are_held_apart, painted_edits_are_of_training_prompts
 from paco_core.data.pairs.editing import FILE, EditingPairs, PaintedEdit, add_painted, read_painted, write_painted
-from paco_core.data.prompts.edit_prompts import EditPrompts, drawn, edit_prompts, foreseen, read_rows
+from paco_core.data.prompts.edit_prompts import EditPrompts, drawn, edit_prompts, plan_edits, read_rows
 from paco_core.data.records.edit_records import EditRecord, asked_about, asked_of, of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, read_jsonl, write_jsonl
 from paco_core.storybook.editing import Edit
 from paco_core.storybook.world import Panel
-from paco_core.tasks.edits import refuse_too_many
+from paco_core.tasks.edits import validate_reference_counts
 
 
 def params(**changes: Any) -> EditPromptsParams:
@@ -172,7 +172,7 @@ def test_a_row_names_several_pictures_and_each_keeps_its_own_shape(tmp_path: Pat
     keys = [json.loads(line)["reference"] for line in (tmp_path / "out/edits.jsonl").read_text().splitlines()]
     assert [type(key) for key in keys] == [list, str, str], "a single picture is written as before"
     assert len(keys[0]) == 3 and not any("references" in line for line in (tmp_path / "out/edits.jsonl").open())
-    assert [len(r.references) for r in foreseen(asked, tmp_path)] == [3, 1, 1]
+    assert [len(r.references) for r in plan_edits(asked, tmp_path)] == [3, 1, 1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -211,9 +211,9 @@ def test_a_record_names_at_least_one_reference() -> None:
 @pytest.mark.parametrize(("family", "count"), [("flux", 1), ("flux_kontext", 2), ("qwen_image_edit_plus", 4)])
 def test_a_family_refuses_more_than_it_takes(family: str, count: int) -> None:
     if count > 1:
-        refuse_too_many(family, [record(1)])
+        validate_reference_counts(family, [record(1)])
     with pytest.raises(DataError, match=family):
-        refuse_too_many(family, [record(1), record(count)])
+        validate_reference_counts(family, [record(1), record(count)])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from paco_core.grpo.prompt_split import (
 )
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.tasks.base import Foreseen
+from paco_core.tasks.base import PlannedPrompts
 from paco_core.tasks.sets import SETS
 from tests.support import REPOSITORY
 from tests.support.grpo_toys import recipe, record
@@ -48,7 +48,7 @@ def test_a_released_split_is_trained_and_tested_on_as_it_is(tmp_path: Path) -> N
     split = SETS.split(recipe, lambda path: tmp_path / path)
     assert split.trained == train
     assert len(split.unseen) == 2 and all(record in test for record in split.unseen)
-    assert SETS.foresee(recipe, Foreseen([], 0, []), lambda path: tmp_path / path) == split
+    assert SETS.plan_split(recipe, PlannedPrompts([], 0, []), lambda path: tmp_path / path) == split
     cases = unseen_sets(lambda path: tmp_path / path, params, {record.idx for record in train})
     assert {record.idx for record in cases.records} <= {record.idx for record in test}
 

@@ -6,17 +6,17 @@ import gc
 
 import pytest
 
-from paco_core.io.imports import rarely_collected, uncollected
+from paco_core.io.imports import gc_paused, gc_relaxed
 
 
 def test_the_collector_works_again_after_a_failed_load() -> None:
-    @uncollected()
+    @gc_paused()
     def load() -> None:
         assert not gc.isenabled()
         raise OSError("no model there")
 
     usual = gc.get_threshold()
-    with rarely_collected(), pytest.raises(OSError, match="no model there"):
+    with gc_relaxed(), pytest.raises(OSError, match="no model there"):
         assert gc.get_threshold() > usual
         load()
     assert gc.isenabled() and gc.get_threshold() == usual

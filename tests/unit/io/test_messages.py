@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from paco_core.io.messages import of_system, sentence
+from paco_core.io.messages import explain_os_error, sentence
 
 
 def fault(number: int, name: str | None = "some/file") -> OSError:
@@ -34,7 +34,7 @@ def fault(number: int, name: str | None = "some/file") -> OSError:
     ],
 )
 def test_a_fault_of_the_system_is_a_sentence_and_a_bug_keeps_its_traceback(error: Exception, part: str) -> None:
-    assert re.search(part, of_system(error) or "")
+    assert re.search(part, explain_os_error(error) or "")
 
 
 def test_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

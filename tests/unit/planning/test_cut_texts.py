@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from paco_core.config.params import Params, parse
 from paco_core.models.tokens import note_texts, report_texts, token_counts
 from paco_core.planning.cut_texts import cut_texts
-from paco_core.planning.foreseen import usable
+from paco_core.planning.planned_prompts import plan_prompts_or_empty
 from paco_core.policies.truncation import find_truncation_in_chat
 from paco_core.policies.windows import prompt_frame
 
@@ -28,7 +28,7 @@ def params(repository: Path, **changes: Any) -> Params:
 
 
 def remarks(repository: Path, given: Params) -> list[str]:
-    return [line for line in cut_texts(given, repository, usable(given, repository)) if RECIPE in line]
+    return [line for line in cut_texts(given, repository, plan_prompts_or_empty(given, repository)) if RECIPE in line]
 
 
 def test_prompts_behind_the_window_of_a_reward_are_counted(repository: Path) -> None:
@@ -36,7 +36,7 @@ def test_prompts_behind_the_window_of_a_reward_are_counted(repository: Path) -> 
     terms = given.policies.recipes["flux_t2is"].rewards.terms
     terms["clip_score"] = terms["clip_t"].model_copy()
     (line,) = remarks(repository, given)
-    prompts = [record.prompt for record in usable(given, repository).prompts]
+    prompts = [record.prompt for record in plan_prompts_or_empty(given, repository).prompts]
     longest = max(token_counts(AutoTokenizer.from_pretrained(repository / "data/zoo/clip"), prompts))
     assert "clip_score: 32 of 32" in line and " 48 " in line and line.endswith(str(longest))
 

@@ -14,10 +14,10 @@ from paco_core.config.params import Params, parse
 from paco_core.config.params_policies import PromptFiles
 from paco_core.io.files import DataError
 from paco_core.planning import costs
-from paco_core.planning.foreseen import foresee, trained_on, usable
 from paco_core.planning.memory import benchmark_gb, training_memory, training_passes
 from paco_core.planning.passes import pixels_per_pass, references_per_part
 from paco_core.planning.plan import plan
+from paco_core.planning.planned_prompts import plan_prompts, plan_prompts_or_empty, trained_on
 from paco_core.planning.workload import Workload
 from paco_core.tasks.sets import SETS
 from tests.support.dataset_world import records
@@ -69,7 +69,9 @@ def test_a_benchmark_holds_the_largest_picture_that_it_paints(repository: Path, 
     def painted(test: str, *, separately: bool = False, **changes: Any) -> float:
         params = klein(repository, tmp_path, "2x2", test, eval_sizes=[1024], **changes)
         t2is = params.t2is.model_copy(update={"separately": separately})
-        return benchmark_gb(params.model_copy(update={"t2is": t2is}), SETS, foresee(params, repository), repository)
+        return benchmark_gb(
+            params.model_copy(update={"t2is": t2is}), SETS, plan_prompts(params, repository), repository
+        )
 
     story = {"panels": "one_by_one"}
     assert painted("2x2", **story) < painted("2x2") < painted("3x3")
@@ -91,13 +93,13 @@ def test_references_are_those_of_the_prompt_with_most(repository: Path, tmp_path
         "rewards": {"terms": {"editing": {"weight": 1}}, "aggregator": "weighted_sum", "advantage_std": "group"},
     }  # fmt: skip
     params = parse(tree)
-    recipe, foreseen = params.policies.recipes[POLICY], usable(params, repository)
-    passes = training_passes(recipe, foreseen, repository)
+    recipe, planned = params.policies.recipes[POLICY], plan_prompts_or_empty(params, repository)
+    passes = training_passes(recipe, planned, repository)
     most = [max(one.references for one in phase) for phase in passes.values()]
-    assert max(most) == 4 == max(len(edit.references) for edit in foreseen.edits)
-    seen = pixels_per_pass(recipe, foreseen.edits, 512, 16)
-    assert seen == 512 * 512 * (1 + sum(len(edit.references) for edit in foreseen.edits) / len(foreseen.edits))
-    assert Workload.from_params(params, POLICY, foreseen.edits).questions_a_picture == 1 + 4, "with the largest edit"
+    assert max(most) == 4 == max(len(edit.references) for edit in planned.edits)
+    seen = pixels_per_pass(recipe, planned.edits, 512, 16)
+    assert seen == 512 * 512 * (1 + sum(len(edit.references) for edit in planned.edits) / len(planned.edits))
+    assert Workload.from_params(params, POLICY, planned.edits).questions_a_picture == 1 + 4, "with the largest edit"
 
 
 def painter(repository: Path, task: str | None = None, **changes: Any) -> Params:
@@ -113,13 +115,13 @@ def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
     """Of 2x2 sets: four times the samples, whose passes have up to three panels beside their own."""
     at_once, one_by_one = painter(repository), painter(repository, panels="one_by_one")
     rule = one_by_one.policies.recipes["klein"]
-    records_of_rule = trained_on(usable(one_by_one, repository), rule, repository)
+    records_of_rule = trained_on(plan_prompts_or_empty(one_by_one, repository), rule, repository)
     assert {record.layout for record in records_of_rule} == {"2x2"}
     assert references_per_part(rule, records_of_rule)[0] == [0, 1, 2, 3]
     whole, panels = (Workload.from_params(params, "klein", records_of_rule) for params in (at_once, one_by_one))
     assert (panels.rollout_passes, panels.trained_passes) == (4 * whole.rollout_passes, 4 * whole.trained_passes)
     assert panels.micro_batches == 4 * whole.micro_batches and panels.images_an_epoch == whole.images_an_epoch
-    training = training_passes(rule, usable(one_by_one, repository), repository)["training"]
+    training = training_passes(rule, plan_prompts_or_empty(one_by_one, repository), repository)["training"]
     assert [(one.size, one.references) for one in training] == [((256, 256), 3)] * 2
     small = painter(repository, panels="one_by_one", model="data/zoo/flux2_klein", max_sequence_length=45)
     text = plan(small, "klein", repository)

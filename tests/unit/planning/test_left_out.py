@@ -12,7 +12,7 @@ from PIL import Image
 from paco_core.config import profiles
 from paco_core.config.params import Params, ParamsError, parse
 from paco_core.io.files import DataError
-from paco_core.planning.foreseen import edits_of, left_out, sets_of
+from paco_core.planning.planned_prompts import edits_of, left_out, sets_of
 from tests.support.dataset_world import records
 
 PROMPT = records(1)[0].model_dump(mode="json")

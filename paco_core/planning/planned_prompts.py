@@ -13,30 +13,30 @@ from paco_core.data.records.panels import grid_size
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from paco_core.tasks.base import Foreseen
+from paco_core.tasks.base import PlannedPrompts
 from paco_core.tasks.table import task_of
 
 
-def foresee(params: Params, root: Path) -> Foreseen:
+def plan_prompts(params: Params, root: Path) -> PlannedPrompts:
     """What the stages ``prompts``, ``diverse_prompts`` and ``edit_prompts`` will leave.
 
     Raises:
         DataError: as these stages, for files of prompts that are malformed or too short.
     """
-    return foreseen_of(params, sets_of(params, root), edits_of(params, root))
+    return build_planned_prompts(params, sets_of(params, root), edits_of(params, root))
 
 
-def usable(params: Params, root: Path) -> Foreseen:
-    """:func:`foresee`; nothing where files cannot be used, which `paco check` reports."""
+def plan_prompts_or_empty(params: Params, root: Path) -> PlannedPrompts:
+    """:func:`plan_prompts`; nothing where files cannot be used, which `paco check` reports."""
     try:
-        return foresee(params, root)
+        return plan_prompts(params, root)
     except DataError:
-        return Foreseen([], 0, [])
+        return PlannedPrompts([], 0, [])
 
 
-def foreseen_of(params: Params, sets: Sequence[PromptRecord], edits: Sequence[EditRecord]) -> Foreseen:
+def build_planned_prompts(params: Params, sets: Sequence[PromptRecord], edits: Sequence[EditRecord]) -> PlannedPrompts:
     """The prompts of both kinds, and how many of the former ``diverse_prompts`` keeps at most."""
-    return Foreseen(sets, min(params.diverse_prompts.target or len(sets), len(sets)), edits)
+    return PlannedPrompts(sets, min(params.diverse_prompts.target or len(sets), len(sets)), edits)
 
 
 def sets_of(params: Params, root: Path) -> list[PromptRecord]:
@@ -53,24 +53,24 @@ def sets_of(params: Params, root: Path) -> list[PromptRecord]:
     return in_turn([_stand_in(layout, size, n) for n in range(count)] for layout, count in counts.items())
 
 
-def trained_on(foreseen: Foreseen, recipe: PolicyRecipe, root: Path) -> Sequence[PromptRecord]:
+def trained_on(planned: PlannedPrompts, recipe: PolicyRecipe, root: Path) -> Sequence[PromptRecord]:
     """The prompts of which a recipe is trained on some; none where they cannot be used, which `paco check` reports."""
     try:
-        split = task_of(recipe).foresee(recipe, foreseen, lambda path: root / path)
+        split = task_of(recipe).plan_split(recipe, planned, lambda path: root / path)
     except DataError:
         return []
     return [] if split is None else split.trained
 
 
-def paintable(
-    foreseen: Foreseen, recipe: PolicyRecipe, root: Path
+def candidates(
+    planned: PlannedPrompts, recipe: PolicyRecipe, root: Path
 ) -> tuple[Sequence[PromptRecord], Sequence[PromptRecord]]:
     """Prompts that a recipe may be trained on, and those that its evaluations and its benchmark may paint.
 
     Memory must hold the largest of them. None where they cannot be used, which `paco check` reports.
     """
     try:
-        return task_of(recipe).paintable(recipe, foreseen, lambda path: root / path)
+        return task_of(recipe).candidates(recipe, planned, lambda path: root / path)
     except DataError:
         return [], []
 
@@ -110,4 +110,4 @@ def edits_of(params: Params, root: Path) -> list[EditRecord]:
     """The editing prompts; none of a file that is missing."""
     asked = params.edit_prompts
     missing = asked.source == "file" and not (root / str(asked.file)).is_file()
-    return [] if missing else edit_prompts.foreseen(asked, root)
+    return [] if missing else edit_prompts.plan_edits(asked, root)
