@@ -23,16 +23,16 @@ def smoke(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.Temp
     root = tmp_path_factory.mktemp("smoke") / "paco"
     smoke_project(repository, mlflow_template, root)
     traced = {"PACO_TRACED": str(root.parent / "traced"), "PYTHONPATH": os.pathsep.join([str(TRACER), str(root)])}
-    done = run_dvc(root, "repro", environment=traced)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = run_dvc(root, "repro", environment=traced)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return root
 
 
 def run_dvc(root: Path, *args: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The real dvc of this environment, as a person would call it in ``root``."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    given = {**os.environ, "PATH": path, "PYTHONPATH": str(root), **(environment or {})}
-    return subprocess.run(["dvc", *args], cwd=root, env=given, capture_output=True, text=True)
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(root), **(environment or {})}
+    return subprocess.run(["dvc", *args], cwd=root, env=env, capture_output=True, text=True)
 
 
 def changed_stages(dvc: Dvc) -> set[str]:

@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 def _aside(root: Path, folder: Path) -> Path:
     """A project that reads what ``root`` made, and has its own trainings, parameters and code files."""
-    own = {".git", ".dvc", ".paco", "params.yaml", "mlflow.db", "data"}
+    excluded = {".git", ".dvc", ".paco", "params.yaml", "mlflow.db", "data"}
     trained = {"reward_lora", "policies", "metrics", "runs", "code"}
     (folder / "data").mkdir(parents=True)
-    for path in [p for p in root.iterdir() if p.name not in own]:
+    for path in [p for p in root.iterdir() if p.name not in excluded]:
         (folder / path.name).symlink_to(path)
     for path in [p for p in (root / "data").iterdir() if p.name not in trained]:
         (folder / "data" / path.name).symlink_to(path)
@@ -42,14 +42,16 @@ def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path
     environment = {**os.environ, **SHARDED, "PYTHONPATH": str(root)}
     for verb in ("code", "run policies --item flux_t2is"):
         command = [sys.executable, "-m", "paco_core", *verb.split()]
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-    told = [line for line in done.stderr.splitlines() if "2 processes share the work" in line]
-    assert len(told) == 1, "the first process speaks for both"
+        result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr[-3000:]
+    messages = [line for line in result.stderr.splitlines() if "2 processes share the work" in line]
+    assert len(messages) == 1, "the first process speaks for both"
     log = pd.read_csv(root / "data/policies/flux_t2is/training_log.csv")
     assert list(log["epoch"]) == [0, 1] and log["eval/64/gold_consistency"].notna().all()
-    alone = pd.read_csv(smoke / "data/policies/flux_t2is/training_log.csv")
-    assert log["eval/64/gold_consistency"][0] == alone["eval/64/gold_consistency"][0], "every process has every weight"
+    single_process = pd.read_csv(smoke / "data/policies/flux_t2is/training_log.csv")
+    assert log["eval/64/gold_consistency"][0] == single_process["eval/64/gold_consistency"][0], (
+        "every process has every weight"
+    )
 
 
 def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: Path) -> None:
@@ -63,9 +65,11 @@ def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: P
     with watched(training.pid) as addresses:
         assert training.wait() == 0, log.read_text()[-3000:]
     assert addresses == {"127.0.0.1"}
-    alone, shared = (load_file(place / "data/reward_lora/adapter/adapter_model.safetensors") for place in (smoke, root))
-    assert alone.keys() == shared.keys()
-    for name, tensor in alone.items():
+    single_process, shared = (
+        load_file(place / "data/reward_lora/adapter/adapter_model.safetensors") for place in (smoke, root)
+    )
+    assert single_process.keys() == shared.keys()
+    for name, tensor in single_process.items():
         # Adam divides a gradient by its own size. If it is almost zero, the order of a sum decides its sign, and the
         # weight moves the other way by up to the learning rate. Gradients that differ would move most weights.
         difference = shared[name] - tensor

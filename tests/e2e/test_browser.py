@@ -36,12 +36,12 @@ def ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     command = ["-m", "paco_pipelines.ui", "--dagster-port", str(ports[0]), "--mlflow-port", str(ports[1])]
     log = (home / "ui.log").open("wb")
     servers = subprocess.Popen([sys.executable, *command], cwd=smoke, env=env, stdout=log, stderr=log)
-    made = Ui(smoke, *(f"http://127.0.0.1:{port}" for port in ports))
+    ui = Ui(smoke, *(f"http://127.0.0.1:{port}" for port in ports))
     try:
         until(lambda: servers.poll() is not None or "Dagster on" in (home / "ui.log").read_text())
         assert servers.poll() is None, (home / "ui.log").read_text()[-3000:]
-        assert answers(f"{made.dagster}/server_info") and answers(made.mlflow), "a page is announced when it answers"
-        yield made
+        assert answers(f"{ui.dagster}/server_info") and answers(ui.mlflow), "a page is announced when it answers"
+        yield ui
     finally:
         servers.send_signal(signal.SIGINT)
         servers.wait(timeout=PATIENCE)
@@ -67,18 +67,21 @@ def test_all_is_there_when_the_page_is_announced(ui: Ui) -> None:
         " assetChecksOrError { ... on AssetChecks { checks { name"
         " executionForLatestMaterialization { status evaluation { description } } } } } } }"
     )["assetNodes"]
-    found = {node["assetKey"]["path"][-1]: node for node in nodes if len(node["assetKey"]["path"]) == 1}
+    nodes_by_name = {node["assetKey"]["path"][-1]: node for node in nodes if len(node["assetKey"]["path"]) == 1}
     for name in stages:
-        node = found[name]
+        node = nodes_by_name[name]
         (latest,) = node["assetMaterializations"]
         labels = {entry["label"] for entry in latest["metadataEntries"]}
         assert "dvc/md5" in labels and ("dvc/figures" in labels) == (name not in SKIPPED), name
         stats = node["partitionStats"]
         assert stats is None or stats["numMaterialized"] == stats["numPartitions"], name
         for check in node["assetChecksOrError"]["checks"]:
-            made = check["executionForLatestMaterialization"]
-            assert made is not None and made["status"] in ("SUCCEEDED", "FAILED"), (name, check["name"])
-            assert "the check itself failed" not in (made["evaluation"]["description"] or ""), (name, check["name"])
+            execution = check["executionForLatestMaterialization"]
+            assert execution is not None and execution["status"] in ("SUCCEEDED", "FAILED"), (name, check["name"])
+            assert "the check itself failed" not in (execution["evaluation"]["description"] or ""), (
+                name,
+                check["name"],
+            )
 
 
 def test_another_page_can_do_nothing(ui: Ui, page: Any) -> None:
@@ -87,7 +90,7 @@ def test_another_page_can_do_nothing(ui: Ui, page: Any) -> None:
     before = ui.ask(runs)
     page.goto(ui.mlflow.replace("127.0.0.1", "localhost"), wait_until="domcontentloaded")
     mutation = "mutation { reloadWorkspace { __typename } }"
-    refused = page.evaluate(
+    status = page.evaluate(
         """async ([dagster, mutation]) => {
             const image = new Image();
             const drawn = new Promise(done => {
@@ -104,4 +107,4 @@ def test_another_page_can_do_nothing(ui: Ui, page: Any) -> None:
         }""",
         [ui.dagster, mutation],
     )
-    assert refused == [False, False, False] and ui.ask(runs) == before
+    assert status == [False, False, False] and ui.ask(runs) == before

@@ -164,24 +164,26 @@ def test_a_change_concerns_what_it_must_and_nothing_else(
 ) -> None:
     monkeypatch.syspath_prepend(str(smoke))
     forget_versions()
-    kept = subprocess.run(["git", "stash", "create"], cwd=smoke, capture_output=True, text=True).stdout
+    stash = subprocess.run(["git", "stash", "create"], cwd=smoke, capture_output=True, text=True).stdout
     files = {name: (smoke / name).read_bytes() for name in ("params.yaml", "dvc.yaml", "dvc.lock")}
     try:
         change.edit(smoke)
         project = DvcProject(smoke, PacoTranslator().get_derived)
-        found = {state.stage.name for state in ProjectState(project).all() if state.reasons or state.entry is None}
-        assert found - {"code"} == change.stages, "as the project reads itself, before anything has run"
+        changed_stages = {
+            state.stage.name for state in ProjectState(project).all() if state.reasons or state.entry is None
+        }
+        assert changed_stages - {"code"} == change.stages, "as the project reads itself, before anything has run"
         dagster_knows(smoke, marked, change.stages)
         assert changed_stages(dvc) == change.stages, "as dvc status sees it"
     finally:
-        _take_back(smoke, kept.strip(), files)
+        _take_back(smoke, stash.strip(), files)
         forget_versions()
 
 
 def forget_versions() -> None:
     """Look at what is installed anew."""
-    for known in (closure._version, closure._distributions, closure._installed):
-        known.cache_clear()
+    for cached in (closure._version, closure._distributions, closure._installed):
+        cached.cache_clear()
 
 
 def _take_back(root: Path, stash: str, files: dict[str, bytes]) -> None:
@@ -202,11 +204,11 @@ def test_other_code_gives_another_policy_and_the_old_code_the_old_one_back(smoke
     files = {name: (smoke / name).read_bytes() for name in names}
     flip = next(change for change in CHANGES if "torch.maximum(advantages" in change.name)
     flip.edit(smoke)
-    done = dvc("repro", "--single-item", "code", stage)
-    assert done.returncode == 0 and "resumes after" not in done.stderr, done.stderr[-3000:]
+    result = dvc("repro", "--single-item", "code", stage)
+    assert result.returncode == 0 and "resumes after" not in result.stderr, result.stderr[-3000:]
     assert Lock.read(smoke).md5_of(out) != before
     _take_back(smoke, "", files)
-    done = dvc("repro", "--single-item", "code", stage)
-    assert done.returncode == 0 and f"Stage '{stage}' is cached" in done.stdout + done.stderr
+    result = dvc("repro", "--single-item", "code", stage)
+    assert result.returncode == 0 and f"Stage '{stage}' is cached" in result.stdout + result.stderr
     assert Lock.read(smoke).md5_of(out) == before
     assert changed_stages(dvc) == set()

@@ -30,13 +30,13 @@ def materialise(root: Path, home: Path, *select: str) -> subprocess.CompletedPro
 
 def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> None:
     shutil.rmtree(smoke / "data/pairs")
-    done = materialise(smoke, tmp_path / "home", 'key:"pairs"')
-    assert done.returncode == 0, done.stderr[-3000:]
+    result = materialise(smoke, tmp_path / "home", 'key:"pairs"')
+    assert result.returncode == 0, result.stderr[-3000:]
     assert (smoke / "data/pairs/train.parquet").is_file()
 
 
 #: What each page shows besides figures, rows and columns.
-SHOWN = {
+EXPECTED_ROWS = {
     "diverse_prompts": {"closest_prompts", "nearest_similarity", "graph"},
     "grids@0": {"contact_sheet"},
     "annotations": {"least_certain_rankings"},
@@ -60,16 +60,18 @@ def test_every_page_says_something_and_fits_the_event_log(smoke: Path) -> None:
     for name, stage in project.stages.items():
         if stage.group not in project.assets:
             continue
-        found = PacoTranslator().get_materialization_metadata(project, stage)
-        assert SHOWN.get(name, set()) <= set(found), name
+        metadata = PacoTranslator().get_materialization_metadata(project, stage)
+        assert EXPECTED_ROWS.get(name, set()) <= set(metadata), name
         figures = json.loads((smoke / f"data/metrics/{name.replace('@', '-')}.json").read_text())
-        known = {key: value for key, value in figures.items() if value is not None}
-        assert (found["dvc/figures"].data if known else {}) == known, "none is lost, and none is rounded there"
-        curves = [key for key, value in found.items() if isinstance(value, (int, float)) and "/" not in key]
-        assert curves == list(found)[: len(curves)] and len(curves) <= 20, "the headline comes first, and is short"
-        assert curves or not known, name
-        schema = found.get("dagster/column_schema")
+        finite_figures = {key: value for key, value in figures.items() if value is not None}
+        assert (metadata["dvc/figures"].data if finite_figures else {}) == finite_figures, (
+            "none is lost, and none is rounded there"
+        )
+        curves = [key for key, value in metadata.items() if isinstance(value, (int, float)) and "/" not in key]
+        assert curves == list(metadata)[: len(curves)] and len(curves) <= 20, "the headline comes first, and is short"
+        assert curves or not finite_figures, name
+        schema = metadata.get("dagster/column_schema")
         assert schema is None or all(column.description and column.type for column in schema.schema.columns), name
-        pictures = found.get("contact_sheet")
+        pictures = metadata.get("contact_sheet")
         assert pictures is None or len(pictures.md_str) <= 48 * 1024
-    assert found["page"].path == str(smoke / "data/report/index.html")
+    assert metadata["page"].path == str(smoke / "data/report/index.html")

@@ -51,14 +51,14 @@ def project(smoke: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize("page", TO_RUN)
 def test_the_commands_of_a_page_work(page: str, project: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    author = {f"GIT_{who}_{what}": "t@t" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    author = {f"GIT_{role}_{field}": "t@t" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")}
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(project), **author}
     for block in blocks(REPOSITORY, page):
         if block.title:
             (project / block.title).write_text("\n".join(block.lines) + "\n")
         elif block.language in SHELL and block.mark is None:
-            done = subprocess.run(
+            result = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", block.script],
                 cwd=project, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
             )  # fmt: skip
-            assert done.returncode == 0, f"{block.place}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+            assert result.returncode == 0, f"{block.place}:\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"

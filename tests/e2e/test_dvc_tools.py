@@ -34,8 +34,8 @@ def test_the_page_of_plots_draws_every_measured_value_without_internet(smoke: Pa
         page.add_init_script(KEEP)
         page.goto((smoke / "dvc_plots" / "index.html").as_uri())
         page.wait_for_function(f"window.charts.length == {len(declared_plots(smoke))}")
-        drawn = page.evaluate("window.charts.at(-1).data('data_0')")
+        points = page.evaluate("window.charts.at(-1).data('data_0')")
     log = pd.read_csv(smoke / "data" / "policies" / "flux_t2is" / "training_log.csv")
     for column in ("reward/consistency", "reward/clip_t"):
-        rows = [row for row in drawn if row["filename::field"] == f"flux_t2is/training_log.csv::{column}"]
+        rows = [row for row in points if row["filename::field"] == f"flux_t2is/training_log.csv::{column}"]
         assert [float(row["dvc_inferred_y_value"]) for row in rows] == pytest.approx(list(log[column].dropna()))

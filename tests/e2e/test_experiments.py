@@ -50,15 +50,15 @@ def environment() -> dict[str, str]:
 
 
 def run(project: Path, *command: str) -> str:
-    done = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    result = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
 
 
 def workers(project: Path) -> list[str]:
     """Processes of DVC's queue that work for a project."""
-    found = (" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
-    return [line for line in found if "dvc" in line and str(project) in line]
+    commands = (" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+    return [line for line in commands if "dvc" in line and str(project) in line]
 
 
 def runs(project: Path) -> list[Any]:
@@ -76,14 +76,14 @@ def test_experiments_in_the_workspace_aside_and_queued_are_tracked_and_compared(
     seeds = {"here": "1", "aside": "2", "queued-3": "3", "queued-4": "4"}
     until(lambda: len(runs(world)) == len(seeds) and not count_journals(world), 200)
 
-    made = {found.data.tags["dvc.experiment"]: found for found in runs(world)}
-    assert {name: found.data.params["prompts.seed"] for name, found in made.items()} == seeds
+    runs_by_experiment = {mlflow_run.data.tags["dvc.experiment"]: mlflow_run for mlflow_run in runs(world)}
+    assert {name: mlflow_run.data.params["prompts.seed"] for name, mlflow_run in runs_by_experiment.items()} == seeds
     commit = run(world, "git", "rev-parse", "HEAD").strip()
-    for found in made.values():
-        tags = found.data.tags
-        assert found.info.status == "FINISHED" and tags["dvc.stage"] == "prompts"
+    for mlflow_run in runs_by_experiment.values():
+        tags = mlflow_run.data.tags
+        assert mlflow_run.info.status == "FINISHED" and tags["dvc.stage"] == "prompts"
         assert tags["dvc.experiment.baseline"] == tags["mlflow.source.git.commit"] == tags["git.commit"] == commit
-        assert tags["mlflow.user"] == found.info.user_id and tags["mlflow.source.type"] == "LOCAL"
+        assert tags["mlflow.user"] == mlflow_run.info.user_id and tags["mlflow.source.type"] == "LOCAL"
         assert tags["mlflow.source.name"] == "prompts"
     left = [path for path in (world / ".dvc/tmp/exps").rglob("*") if path.name in ("mlflow.db", ".paco")]
     assert not left, "no checkout has a store or a journal of its own"

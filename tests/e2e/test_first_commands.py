@@ -52,8 +52,8 @@ def test_a_copy_of_a_project_does_not_run_in_the_instance_of_the_original(fresh:
     copy_project(fresh, root)
     (root / ".env").write_text((fresh / ".env").read_text())
     command = ["dagster", "definitions", "validate"]
-    refused = subprocess.run(command, cwd=root, env=clean(root), capture_output=True, text=True)
-    assert refused.returncode != 0 and str(fresh / ".dagster") in refused.stdout + refused.stderr
+    result = subprocess.run(command, cwd=root, env=clean(root), capture_output=True, text=True)
+    assert result.returncode != 0 and str(fresh / ".dagster") in result.stdout + result.stderr
     subprocess.run([sys.executable, "-m", "paco_pipelines.instance.settings"], cwd=root, check=True)
     assert subprocess.run(command, cwd=root, env=clean(root), capture_output=True).returncode == 0
 
@@ -62,7 +62,7 @@ def test_the_command_of_another_checkout_is_refused(fresh: Path) -> None:
     """As in a git worktree, where the environment of the first checkout is active."""
     command = [str(BIN / "paco"), "graph"]
     env = {key: value for key, value in clean(fresh).items() if key != "PYTHONPATH"}
-    refused = subprocess.run(command, cwd=fresh, env=env, capture_output=True, text=True)
-    assert refused.returncode == 1 and str(fresh) in refused.stderr and "make setup" in refused.stderr
-    own = subprocess.run([sys.executable, "-m", "paco_core", "graph"], cwd=fresh, env=env, capture_output=True)
-    assert own.returncode == 0
+    result = subprocess.run(command, cwd=fresh, env=env, capture_output=True, text=True)
+    assert result.returncode == 1 and str(fresh) in result.stderr and "make setup" in result.stderr
+    graph_result = subprocess.run([sys.executable, "-m", "paco_core", "graph"], cwd=fresh, env=env, capture_output=True)
+    assert graph_result.returncode == 0

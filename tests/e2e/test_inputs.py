@@ -43,6 +43,8 @@ def test_whatever_a_stage_opened_is_in_its_record(smoke: Path, opened: dict[str,
         recorded = [*stage.deps, *made_of["files"], *(out.path for out in stage.outs), *OF_EVERY_STAGE]
         for path in opened[label]:
             is_code = path.endswith((".py", ".pyc")) or path in made_of["modules"]
-            if not is_code and not any(overlap(path, one) or path.startswith(f"{one}-") for one in recorded):
+            if not is_code and not any(
+                overlap(path, recorded_path) or path.startswith(f"{recorded_path}-") for recorded_path in recorded
+            ):
                 unrecorded.setdefault(label, []).append(path)
     assert unrecorded == {}

@@ -75,9 +75,9 @@ def real_sender(sender_in_a_thread: None, monkeypatch: pytest.MonkeyPatch) -> No
 def server(tmp_path: Path, mlflow_template: Path) -> Iterator[Server]:
     folder = tmp_path / "server"
     folder.mkdir()
-    made = Server(folder, mlflow_template)
-    yield made
-    made.kill()
+    server = Server(folder, mlflow_template)
+    yield server
+    server.kill()
 
 
 def test_a_server_killed_in_mid_run_gets_every_figure_once(
@@ -85,8 +85,8 @@ def test_a_server_killed_in_mid_run_gets_every_figure_once(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     server.start()
-    said: list[str] = []
-    with open_run(project, "paco/policies/flux", "policies/x", {}, print_line=said.append) as tracker:
+    messages: list[str] = []
+    with open_run(project, "paco/policies/flux", "policies/x", {}, print_line=messages.append) as tracker:
         assert tracker.run_id is not None
         for step in range(300):
             tracker.metrics({"train/loss": step / 7, "samples_seen": step * 96}, step)
@@ -98,13 +98,13 @@ def test_a_server_killed_in_mid_run_gets_every_figure_once(
         until(lambda: journal.delivered().outage)
         server.start()
         run_id = tracker.run_id
-    assert said == []
+    assert messages == []
     server.kill()
     client = mlflow.MlflowClient(f"sqlite:///{server.store}")
     assert client.get_run(run_id).info.status == "FINISHED"
     for key, factor in (("train/loss", 1 / 7), ("samples_seen", 96)):
-        found = [(m.step, m.value) for m in client.get_metric_history(run_id, key)]
-        assert found == [(step, pytest.approx(step * factor)) for step in range(300)]
+        points = [(m.step, m.value) for m in client.get_metric_history(run_id, key)]
+        assert points == [(step, pytest.approx(step * factor)) for step in range(300)]
     pictures = [p.name for p in (server.folder / "a").rglob("*.png")]
     assert sorted(name.split("+")[2] for name in pictures) == ["150", "50"]
     assert list((project / FOLDER).iterdir()) == []

@@ -71,7 +71,7 @@ def test_every_stage_was_recorded(read: dict[str, set[str]], graph: dict[str, St
 
 
 def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], graph: dict[str, Stage]) -> None:
-    found = {}
+    undeclared_by_stage = {}
     for label, stage in graph.items():
         declared = stage.params.get("params.yaml", ())
         allowed = {leaf for leaf in read[label] if leaf.startswith(f"{EXECUTION}.")}
@@ -79,18 +79,18 @@ def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], grap
             tails = OF_ANOTHER_KIND[stage.group]
             allowed |= {leaf for leaf in read[label] if leaf.startswith("policies.recipes.") and leaf.endswith(tails)}
         if undeclared := sorted(leaf for leaf in read[label] - allowed if not covered(leaf, declared)):
-            found[label] = undeclared
-    assert not found, f"declare in dvc.yaml: {found}"
+            undeclared_by_stage[label] = undeclared
+    assert not undeclared_by_stage, f"declare in dvc.yaml: {undeclared_by_stage}"
 
 
 def test_no_stage_declares_what_it_does_not_read(
     smoke: Path, read: dict[str, set[str]], graph: dict[str, Stage]
 ) -> None:
     tree: Any = load(smoke / "params.yaml").model_dump(mode="json")
-    found = {}
+    unread_keys = {}
     for label, stage in graph.items():
         # What the stages before it read of a section makes them run again, and with them this one.
-        known = read[label].union(*(read[name] for name in before(graph, stage)))
+        read_leaves = read[label].union(*(read[name] for name in before(graph, stage)))
         idle = []
         for key in stage.params.get("params.yaml", ()):
             value = tree
@@ -99,8 +99,10 @@ def test_no_stage_declares_what_it_does_not_read(
             if key.startswith("policies.recipes"):  # read by parts; what else is in it makes the policy that is read
                 idle += [] if any(leaf.startswith(key) for leaf in read[label]) else [key]
                 continue
-            unread = [leaf for leaf in leaves(value, key) if not any(covered(seen, (leaf,)) for seen in known)]
+            unread = [
+                leaf for leaf in leaves(value, key) if not any(covered(leaf_read, (leaf,)) for leaf_read in read_leaves)
+            ]
             idle += [leaf for leaf in unread if leaf not in NOT_IN_THIS_PROFILE]
         if idle:
-            found[label] = idle
-    assert not found, f"take out of dvc.yaml: {found}"
+            unread_keys[label] = idle
+    assert not unread_keys, f"take out of dvc.yaml: {unread_keys}"

@@ -34,15 +34,15 @@ class Play:
             command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        found = re.fullmatch(r"paco play: (http://127\.0\.0\.1:\d+)\n", said)
-        assert found, said + self.process.stdout.read()
-        self.address = found[1]
+        line = self.process.stdout.readline()
+        match = re.fullmatch(r"paco play: (http://127\.0\.0\.1:\d+)\n", line)
+        assert match, line + self.process.stdout.read()
+        self.address = match[1]
 
     def end(self, by: signal.Signals) -> tuple[int, str]:
         self.process.send_signal(by)
-        said, _ = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, said
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, output
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def page(smoke: Path) -> Iterator[Page]:
     assert [error for error in errors if "status of 422" not in error] == []
 
 
-def expect(found: Locator) -> Any:
+def expect(locator: Locator) -> Any:
     from playwright.sync_api import expect as expected
 
     expected.set_options(timeout=PATIENCE_S * 1000)
-    return expected(found)
+    return expected(locator)
 
 
 def finished(page: Page, section: str) -> None:
@@ -77,8 +77,8 @@ def finished(page: Page, section: str) -> None:
 def write(page: Page, *, sets: str = "1") -> None:
     """A theme and four panels, at the small size."""
     page.fill("#theme", "a red cat in many places")
-    for number, where in enumerate(("at night", "in the snow", "on the beach", "in the city")):
-        page.locator("#panels textarea").nth(number).fill(f"a small red cat {where}, flat style.")
+    for number, place in enumerate(("at night", "in the snow", "on the beach", "in the city")):
+        page.locator("#panels textarea").nth(number).fill(f"a small red cat {place}, flat style.")
     page.select_option("#paint-seeds", sets)
     page.select_option("#paint-size", "64")
 
@@ -113,14 +113,14 @@ def test_a_person_paints_and_sees_base_and_trained_with_scores(page: Page) -> No
 
 @pytest.mark.parametrize(("by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_it_ends_in_the_middle_of_its_work_and_leaves_nothing(smoke: Path, by: signal.Signals, code: int) -> None:
-    made = Play(smoke)
+    play = Play(smoke)
     panels = ["at night", "in the snow", "on the beach", "in the city"]
     body = {"theme": "a red cat", "panels": panels, "policy": "flux_t2is", "seeds": 8}
-    with httpx.Client(base_url=made.address, timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=play.address, timeout=PATIENCE_S) as client:
         job = client.post("/paint", json=body).json()["job"]
         while client.get(f"/jobs/{job}").json()["done"] == 0:
             pass
-    returned, said = made.end(by)
-    assert returned == code and "Traceback" not in said, said
+    returned, output = play.end(by)
+    assert returned == code and "Traceback" not in output, output
     with pytest.raises(httpx.TransportError):
-        httpx.get(made.address)
+        httpx.get(play.address)

@@ -47,8 +47,8 @@ def test_two_rounds_chain_wait_for_people_and_go_on(smoke: Path, tmp_path: Path)
         while (view := queue.view(queue.annotators[0])).instance:
             queue.answer(queue.annotators[0], view.instance, view.revision, "ranked", range(view.candidates), 1.0)
         answer_file.save_answers(root, store)
-    done = run_dvc(root, "repro", "round_report@2")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    result = run_dvc(root, "repro", "round_report@2")
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
 
     first, second = (pd.read_parquet(root / f"data/rounds/{n}/rankings/instances.parquet") for n in (1, 2))
     assert list(second["asked"].iloc[-12:].value_counts().sort_index()) == [2, 10]  # random, uncertain

@@ -71,14 +71,14 @@ def publish_reward(root: Path) -> None:
 
 
 def write_mine(root: Path, count: int = 6) -> None:
-    made = make_prompts(profiles.read(root, "storybook").prompts.model_copy(update={"count": count}), (64, 64))
+    prompts = make_prompts(profiles.read(root, "storybook").prompts.model_copy(update={"count": count}), (64, 64))
     (root / PROMPTS).parent.mkdir(parents=True, exist_ok=True)
-    write_prompts(root / PROMPTS, made.records)
+    write_prompts(root / PROMPTS, prompts.records)
 
 
 def metrics(root: Path, stage: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((root / "data" / "metrics" / f"{stage}.json").read_text())
-    return found
+    metrics: dict[str, Any] = json.loads((root / "data" / "metrics" / f"{stage}.json").read_text())
+    return metrics
 
 
 def test_a_policy_is_trained_and_measured_and_the_rest_is_skipped(repository: Path, tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_a_policy_is_trained_and_measured_and_the_rest_is_skipped(repository: Pa
     use(root, "one_gpu", SMALL)
     publish_reward(root)
     write_mine(root)
-    done = run_dvc(root, "repro", *TARGETS, environment={"PACO_TRACKING": "off"})
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = run_dvc(root, "repro", *TARGETS, environment={"PACO_TRACKING": "off"})
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
     assert (root / "data/policies/flux_t2is/adapter/pytorch_lora_weights.safetensors").is_file()
     assert metrics(root, "policies-flux_t2is")["epochs"] == 2

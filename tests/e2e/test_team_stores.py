@@ -30,16 +30,16 @@ needs_postgres = pytest.mark.skipif(postgres_server.missing() is not None, reaso
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    with buckets.bucket() as found:
-        for name, value in found.environment.items():
+    with buckets.bucket() as bucket:
+        for name, value in bucket.environment.items():
             monkeypatch.setenv(name, value)
-        yield found
+        yield bucket
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    with postgres_server.postgres() as found:
-        yield found
+    with postgres_server.postgres() as server:
+        yield server
 
 
 # --- DVC's remote -----------------------------------------------------------------------------------------
@@ -108,7 +108,9 @@ with open_run(Path(sys.argv[1]), "paco/team", sys.argv[2], {}) as tracker:
     for root, _ in people:
         until(lambda root=root: send_left_over(root).waiting == 0, seconds=120)
     client = mlflow.MlflowClient(team)
-    (experiment,) = [one for one in client.search_experiments() if one.name == "paco/team"]
+    (experiment,) = [
+        experiment_info for experiment_info in client.search_experiments() if experiment_info.name == "paco/team"
+    ]
     runs = client.search_runs([experiment.experiment_id])
     assert sorted(run.info.run_name for run in runs) == ["anna", "berta"]
     for run in runs:
@@ -164,8 +166,8 @@ def test_dagster_keeps_what_it_knows_in_the_database(
         write_settings(repository, home)
         assert postgres_server.PASSWORD not in (home / "dagster.yaml").read_text()
     roots = [graphs.make(tmp_path / name, WAITS, stage__py=STAGE) for name in ("one", "two")]
-    both = [step(root, home) for root, home in zip(roots, homes, strict=True)]
-    assert [process.wait(200) for process in both] == [0, 0], [(root / "step.log").read_text() for root in roots]
+    processes = [step(root, home) for root, home in zip(roots, homes, strict=True)]
+    assert [process.wait(200) for process in processes] == [0, 0], [(root / "step.log").read_text() for root in roots]
     with dg.DagsterInstance.from_config(str(homes[0])) as instance:
         runs = instance.get_runs()
         assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 2

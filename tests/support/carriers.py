@@ -14,9 +14,9 @@ RED, BLUE = (200, 40, 40), (40, 40, 200)
 ORIENTATION = 0x0112
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **more: Any) -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG", **save_options: Any) -> bytes:
     stream = io.BytesIO()
-    image.save(stream, kind, **more)
+    image.save(stream, kind, **save_options)
     return stream.getvalue()
 
 
@@ -59,9 +59,9 @@ def left_white(image: Image.Image) -> Image.Image:
 
 
 def exif(orientation: int) -> Image.Exif:
-    found = Image.Exif()
-    found[ORIENTATION] = orientation
-    return found
+    metadata = Image.Exif()
+    metadata[ORIENTATION] = orientation
+    return metadata
 
 
 def rows_of(image: Image.Image, scale: int = 1) -> list[bytes]:
@@ -101,17 +101,17 @@ def turned() -> dict[str, tuple[bytes, Image.Image]]:
 
 def transparent() -> dict[str, tuple[bytes, Image.Image]]:
     upright, palette = drawing(), drawing().quantize(4)
-    seen, hidden = left_white(upright), palette.getpixel((2, 40))
+    expected, hidden = left_white(upright), palette.getpixel((2, 40))
     deep = png(16, 2, rows_of(upright, 257), 64, keyed(*(value * 257 for value in RED)))
     return {
-        "RGBA, PNG": (encoded(left_clear(upright)), seen),
-        "RGBA, WEBP": (encoded(left_clear(upright), "WEBP", lossless=True, exact=True), seen),
-        "RGBA, TIFF": (encoded(left_clear(upright), "TIFF"), seen),
+        "RGBA, PNG": (encoded(left_clear(upright)), expected),
+        "RGBA, WEBP": (encoded(left_clear(upright), "WEBP", lossless=True, exact=True), expected),
+        "RGBA, TIFF": (encoded(left_clear(upright), "TIFF"), expected),
         "LA, PNG": (encoded(left_clear(upright.convert("L"))), left_white(upright.convert("L"))),
-        "P with tRNS, PNG": (encoded(palette, transparency=hidden), seen),
-        "P with tRNS, GIF": (encoded(palette, "GIF", transparency=hidden), seen),
-        "RGB with tRNS, PNG": (png(8, 2, rows_of(upright), 64, keyed(*RED)), seen),
-        "16-bit RGB with tRNS, PNG": (deep, seen),
+        "P with tRNS, PNG": (encoded(palette, transparency=hidden), expected),
+        "P with tRNS, GIF": (encoded(palette, "GIF", transparency=hidden), expected),
+        "RGB with tRNS, PNG": (png(8, 2, rows_of(upright), 64, keyed(*RED)), expected),
+        "16-bit RGB with tRNS, PNG": (deep, expected),
         "L with tRNS, PNG": (png(8, 0, [bytes([1, 3, 5])], 3, keyed(3)), row_of_grey(1, 255, 5)),
         "4-bit L with tRNS, PNG": (png(4, 0, [b"\x5a\x0f"], 4, keyed(5)), row_of_grey(255, 170, 0, 255)),
         "1-bit with tRNS, PNG": (png(1, 0, [b"\x50"], 4, keyed(0)), row_of_grey(255, 255, 255, 255)),
@@ -120,29 +120,29 @@ def transparent() -> dict[str, tuple[bytes, Image.Image]]:
 
 def deep() -> dict[str, tuple[bytes, Image.Image]]:
     floating = Image.fromarray(np.asarray(ramp("float32")) / np.float32(65_535))
-    both = png(16, 0, [struct.pack(">HH", 25_700, 300)], 2, keyed(300))
+    two_colours = png(16, 0, [struct.pack(">HH", 25_700, 300)], 2, keyed(300))
     return {
         "16-bit grey, PNG": (encoded(ramp("uint16")), RAMP),
         "16-bit grey, TIFF": (encoded(ramp("uint16"), "TIFF"), RAMP),
         "16-bit grey, big-endian TIFF": (encoded(ramp(">u2"), "TIFF"), RAMP),
         "16-bit grey in 32 bits, TIFF": (encoded(ramp("int32"), "TIFF"), RAMP),
-        "16-bit grey with tRNS, PNG": (both, row_of_grey(100, 255)),
+        "16-bit grey with tRNS, PNG": (two_colours, row_of_grey(100, 255)),
         "floating-point grey, TIFF": (encoded(floating, "TIFF"), RAMP),
     }
 
 
 def others() -> dict[str, tuple[bytes, Image.Image]]:
     upright, palette = drawing(), drawing().quantize(4)
-    more: dict[str, Any] = {"save_all": True, "append_images": [upright.rotate(180)]}
+    save_options: dict[str, Any] = {"save_all": True, "append_images": [upright.rotate(180)]}
     return {
         "8-bit RGB, PNG": (encoded(upright), upright),
         "1-bit, PNG": (encoded(upright.convert("1")), upright.convert("1").convert("RGB")),
         "L, PNG": (encoded(upright.convert("L")), upright.convert("L").convert("RGB")),
         "CMYK, TIFF": (encoded(upright.convert("CMYK"), "TIFF"), upright),
         "animated GIF": (encoded(palette, "GIF", save_all=True, append_images=[palette.rotate(180)]), upright),
-        "animated WEBP": (encoded(upright, "WEBP", lossless=True, **more), upright),
-        "animated PNG": (encoded(upright, **more), upright),
-        "two pages, TIFF": (encoded(upright, "TIFF", **more), upright),
+        "animated WEBP": (encoded(upright, "WEBP", lossless=True, **save_options), upright),
+        "animated PNG": (encoded(upright, **save_options), upright),
+        "two pages, TIFF": (encoded(upright, "TIFF", **save_options), upright),
         "BMP": (encoded(upright, "BMP"), upright),
     }
 

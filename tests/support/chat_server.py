@@ -37,5 +37,12 @@ class ChatServer(JsonServer):
 
     def params(self, **changes: Any) -> ChatParams:
         """How to reach this server."""
-        given = {"base_url": self.url, "model": "writer", "api_key_env": None, "in_flight": 4, "retries": 2, "tries": 2}
-        return ChatParams(**{**given, **changes})
+        defaults = {
+            "base_url": self.url,
+            "model": "writer",
+            "api_key_env": None,
+            "in_flight": 4,
+            "retries": 2,
+            "tries": 2,
+        }
+        return ChatParams(**{**defaults, **changes})

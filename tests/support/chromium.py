@@ -21,7 +21,7 @@ FLAGS = (
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    executable = next((found for name in NAMES if (found := shutil.which(name))), None)
+    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
     if executable is None:
         pytest.skip(f"no browser is installed (looked for {', '.join(NAMES)}); on Debian: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -23,10 +23,10 @@ STATUS = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
 def until(true: Callable[[], Any]) -> Any:
     """The first truthy answer; fails after some minutes."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := true()):
+    while not (value := true()):
         assert time.monotonic() < deadline, true
         time.sleep(0.1)
-    return found
+    return value
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Ui:
 
     def ask(self, query: str, **variables: Any) -> Any:
         answer = httpx.post(f"{self.dagster}/graphql", json={"query": query, "variables": variables}, timeout=PATIENCE)
-        found = answer.json()
-        assert "errors" not in found, found
-        return found["data"]
+        result = answer.json()
+        assert "errors" not in result, result
+        return result["data"]
 
     def launch(self, asset: str, **tags: str) -> str:
         """Materialise an asset, as the button does; the run's id."""

@@ -36,7 +36,7 @@ def draw_grids(data: Path, prompts: list[PromptRecord], shards: int = 2) -> None
     for shard in range(shards):
         jobs = grid_jobs(shard_of(prompts, shard, list(range(shards))), SEEDS, RECIPE)
         for job in jobs:
-            finished.save(job.id, _drawn(job))
+            finished.save(job.id, _render(job))
         write_grids(data / "grids" / f"shard-{shard}", jobs, finished)
 
 
@@ -58,7 +58,7 @@ def rank_grids(data: Path) -> None:
     write_painted(data / "edits", [], {})
 
 
-def _drawn(job: GridJob) -> bytes:
+def _render(job: GridJob) -> bytes:
     """The grid that the prompt asks for, with some panels off in colour or species."""
     from PIL import Image
 
@@ -69,10 +69,10 @@ def _drawn(job: GridJob) -> bytes:
     side = job.record.height // 2
     picture = Image.new("RGB", (2 * side, 2 * side))
     for n, panel in enumerate(parse_prompt(job.record.prompt)):
-        shown = panel
+        panel_variant = panel
         if rng.random() < 0.4:
-            shown = shown.with_trait("colour", rng.choice(["red", "yellow", "green", "blue"]))
+            panel_variant = panel_variant.with_trait("colour", rng.choice(["red", "yellow", "green", "blue"]))
         if rng.random() < 0.2:
-            shown = shown.with_trait("species", rng.choice(["cat", "frog", "elephant"]))
-        picture.paste(draw(shown, side, rng), (n % 2 * side, n // 2 * side))
+            panel_variant = panel_variant.with_trait("species", rng.choice(["cat", "frog", "elephant"]))
+        picture.paste(draw(panel_variant, side, rng), (n % 2 * side, n // 2 * side))
     return encode_png(picture)

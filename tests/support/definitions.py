@@ -36,12 +36,14 @@ def outline(repository: dg.RepositoryDefinition) -> dict[str, dict[str, str]]:
             for job in jobs
         },
         "schedules": {
-            one.name: _line(at=[one.cron_schedule], job=[one.job_name], status=[one.default_status.value])
-            for one in repository.schedule_defs
+            schedule.name: _line(
+                at=[schedule.cron_schedule], job=[schedule.job_name], status=[schedule.default_status.value]
+            )
+            for schedule in repository.schedule_defs
         },
         "sensors": {
-            one.name: _line(kind=[type(one).__name__], status=[one.default_status.value])
-            for one in repository.sensor_defs
+            sensor.name: _line(kind=[type(sensor).__name__], status=[sensor.default_status.value])
+            for sensor in repository.sensor_defs
         },
     }
 
@@ -51,5 +53,5 @@ def _checks(job: dg.JobDefinition) -> list[str]:
 
 
 def _line(**parts: Iterable[str]) -> str:
-    shown = {name: ", ".join(sorted(values)) for name, values in parts.items()}
-    return "; ".join(f"{name} {values}" for name, values in shown.items() if values)
+    lines = {name: ", ".join(sorted(values)) for name, values in parts.items()}
+    return "; ".join(f"{name} {values}" for name, values in lines.items() if values)

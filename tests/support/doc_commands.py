@@ -39,22 +39,22 @@ class Block:
 
 def pages_of(root: Path, *folders: str) -> list[str]:
     """README.md and the pages below these folders of docs/."""
-    found = (path for folder in folders for path in sorted((root / "docs" / folder).glob("**/*.md")))
-    return ["README.md", *(path.relative_to(root).as_posix() for path in found)]
+    pages = (path for folder in folders for path in sorted((root / "docs" / folder).glob("**/*.md")))
+    return ["README.md", *(path.relative_to(root).as_posix() for path in pages)]
 
 
 def blocks(root: Path, page: str) -> list[Block]:
     """Every fenced block of a page."""
-    above, found = "", list[Block]()
+    above, blocks = "", list[Block]()
     for number, kind, line in marked((root / page).read_text()):
         if kind == "open":
             opening, mark = OPENING.match(line), MARK.fullmatch(above)
             assert opening is not None, f"{page}:{number}: not a fence of backticks"
-            found.append(Block(f"{page}:{number}", opening[1], opening[2], (mark[1], mark[2]) if mark else None))
+            blocks.append(Block(f"{page}:{number}", opening[1], opening[2], (mark[1], mark[2]) if mark else None))
         elif kind == "code":
-            found[-1].lines.append(line)
+            blocks[-1].lines.append(line)
         above = line
-    return found
+    return blocks
 
 
 def inline(root: Path, page: str) -> Iterator[tuple[str, str]]:
@@ -69,14 +69,14 @@ def commands(script: str) -> list[list[str]]:
     bare = COMMENT.sub("", script.replace("\\\n", " "))
     lexer = shlex.shlex(bare, posix=True, punctuation_chars="".join(BETWEEN))
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
-    found, redirected = [list[str]()], False
+    commands, redirected = [list[str]()], False
     for token in lexer:
         if token and set(token) <= BETWEEN:
             redirected = token in (">", ">>", "<")
             if not redirected:
-                found.append([])
+                commands.append([])
         elif redirected:
             redirected = False
-        elif found[-1] or not re.match(r"[A-Za-z_]\w*=", token):
-            found[-1].append(token)
-    return [words for words in found if words]
+        elif commands[-1] or not re.match(r"[A-Za-z_]\w*=", token):
+            commands[-1].append(token)
+    return [words for words in commands if words]

@@ -31,12 +31,12 @@ def refusal(words: list[str]) -> str | None:
         return None
     if program not in CHECKS:
         return f"{program} is no program that the documentation may use; tests/support/doc_programs.py lists them"
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
         try:
             return CHECKS[program]([word for word in arguments if not FILL_IN.match(word)])
         except SystemExit as error:  # argparse; 0 after --help and --version
-            return said.getvalue().strip().splitlines()[-1] if error.code else None
+            return output.getvalue().strip().splitlines()[-1] if error.code else None
 
 
 def _paco(arguments: list[str]) -> str | None:
@@ -51,26 +51,26 @@ def _stages() -> set[str]:
     """Those of dvc.yaml, and those that docs/contributing/extend.md adds."""
     from dvc_project.project import stages_of
 
-    made = stages_of(REPOSITORY)
+    stages = stages_of(REPOSITORY)
     added = re.findall(r'append-to="dvc.yaml"\n  (\w+):', (REPOSITORY / "docs/contributing/extend.md").read_text())
-    return {*added, *made, *(stage.group for stage in made.values())}
+    return {*added, *stages, *(stage.group for stage in stages.values())}
 
 
 def _dvc(arguments: list[str]) -> str | None:
     from dvc.cli import DvcParserError
     from dvc.cli.parser import get_main_parser
 
-    said = io.StringIO()
-    noted = logging.StreamHandler(said)
+    output = io.StringIO()
+    noted = logging.StreamHandler(output)
     logging.getLogger("dvc.cli.parser").addHandler(noted)  # the error itself says no more than that there is one
     try:
-        given = get_main_parser().parse_args(arguments)
+        namespace = get_main_parser().parse_args(arguments)
     except DvcParserError:
-        return said.getvalue().strip().splitlines()[-1]
+        return output.getvalue().strip().splitlines()[-1]
     finally:
         logging.getLogger("dvc.cli.parser").removeHandler(noted)
     if arguments[:1] in (["repro"], ["commit"], ["status"]):
-        unknown = [target for target in given.targets or () if target not in _stages() and target != "STAGE"]
+        unknown = [target for target in namespace.targets or () if target not in _stages() and target != "STAGE"]
         return f"dvc.yaml has no stage {unknown[0]}" if unknown else None
     return None
 
@@ -82,9 +82,9 @@ def _clicked(command: Any, name: str, arguments: list[str]) -> str | None:
     try:
         context = command.make_context(name, list(arguments), resilient_parsing=False)
         while isinstance(context.command, click.Group):
-            rest = [*context._protected_args, *context.args]
-            called, found, rest = context.command.resolve_command(context, rest)
-            context = found.make_context(called, rest, parent=context)
+            remaining = [*context._protected_args, *context.args]
+            called, command, remaining = context.command.resolve_command(context, remaining)
+            context = command.make_context(called, remaining, parent=context)
     except click.exceptions.Exit:
         return None
     except click.UsageError as error:
@@ -118,14 +118,14 @@ def _make(arguments: list[str]) -> str | None:
 
 def _install(arguments: list[str]) -> str | None:
     """``pip install``, ``uv pip install``: lock files and extras exist."""
-    known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    declared_extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for before, word in pairwise(arguments):
         if before == "-r" and word.startswith("$(python "):
             return _python(word.removeprefix("$(python ").removesuffix(")").split())
         if before == "-r" and word != "FILE" and not (REPOSITORY / word).is_file():
             return f"no file {word}"
         extras = re.fullmatch(r"paco-rl\[(.+)\]", word)
-        if extras and not set(extras[1].split(",")) <= set(known):
+        if extras and not set(extras[1].split(",")) <= set(declared_extras):
             return f"pyproject.toml has no extra {extras[1]}"
     return None
 

@@ -50,7 +50,7 @@ def reproduce(folder: Path, *targets: str) -> None:
 def stages(folder: Path) -> dict[str, dict[str, Any]]:
     """Stages of the ``dvc.yaml`` of a folder: command, paths and parameters as DVC resolves them."""
     with repository(folder) as repo:
-        found = repo.stage.collect("dvc.yaml")
+        stages = repo.stage.collect("dvc.yaml")
         return {
             stage.name: {
                 "cmd": stage.cmd,
@@ -61,7 +61,7 @@ def stages(folder: Path) -> dict[str, dict[str, Any]]:
                 "outs": {_path(folder, out): (out.use_cache, out.persist) for out in stage.outs},
                 "flags": (bool(stage.frozen), bool(stage.always_changed)),
             }
-            for stage in found
+            for stage in stages
         }  # fmt: skip
 
 

@@ -52,23 +52,23 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(self.path.partition("?")[0]).strip("/")
         self.hub.asked.append(f"{self.command} {path}")
         parts = path.removeprefix("api/models/").split("/")
-        name, rest = "/".join(parts[:2]), parts[2:]
+        name, remaining = "/".join(parts[:2]), parts[2:]
         repository = self.hub.folder / name
         if name in self.hub.gated:
             return self._refuse(403, "GatedRepo", f"Access to model {name} is restricted.")
         if not repository.is_dir():
             return self._refuse(404, "RepoNotFound", "Repository not found")
         if path.startswith("api/models/"):
-            return self._listing(name, repository, rest)
-        file = repository / "/".join(rest[2:])  # after resolve/<revision>
+            return self._listing(name, repository, remaining)
+        file = repository / "/".join(remaining[2:])  # after resolve/<revision>
         if not file.is_file():
             return self._refuse(404, "EntryNotFound", "Entry not found")
         self._send(file, body)
 
-    def _listing(self, name: str, repository: Path, rest: list[str]) -> None:
+    def _listing(self, name: str, repository: Path, parts: list[str]) -> None:
         files = _files(repository)
-        if rest[:1] == ["tree"]:
-            below = repository.joinpath(*rest[2:])
+        if parts[:1] == ["tree"]:
+            below = repository.joinpath(*parts[2:])
             if not below.is_dir():
                 return self._refuse(404, "EntryNotFound", "Entry not found")
             files = _files(below)
@@ -84,8 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, file: Path, body: bool) -> None:
         content, start = file.read_bytes(), 0
-        if (asked := self.headers.get("Range", "")).startswith("bytes="):
-            start = int(asked.removeprefix("bytes=").split("-")[0])
+        if (byte_range := self.headers.get("Range", "")).startswith("bytes="):
+            start = int(byte_range.removeprefix("bytes=").split("-")[0])
         self.send_response(206 if start else 200)
         self.send_header("ETag", f'"{_etag(file)}"')
         self.send_header("X-Repo-Commit", COMMIT)

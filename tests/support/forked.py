@@ -57,12 +57,12 @@ class At:
         *way, function = self.name.split(".")
         for part in way:
             owner = getattr(owner, part)
-        whole, calls = getattr(owner, function), itertools.count(1)
+        original, calls = getattr(owner, function), itertools.count(1)
 
         def dying(*args: Any, **kwargs: Any) -> Any:
             if next(calls) == self.number:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return whole(*args, **kwargs)
+            return original(*args, **kwargs)
 
         setattr(owner, function, dying)
 
@@ -146,8 +146,8 @@ def run(
 
 def _wait(pid: int, deadline: float) -> int | None:
     while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
+        finished_pid, status = os.waitpid(pid, os.WNOHANG)
+        if finished_pid:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ def watched(pid: int) -> Iterator[set[str]]:
 
     A socket that listens for less than some 20 ms may be missed; those of a rendezvous live as long as its training.
     """
-    found: set[str] = set()
+    addresses: set[str] = set()
     over = threading.Event()
 
     def watch() -> None:
@@ -26,14 +26,16 @@ def watched(pid: int) -> Iterator[set[str]]:
                 continue
             for process in family:
                 try:
-                    found.update(c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN)
+                    addresses.update(
+                        c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN
+                    )
                 except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield found
+        yield addresses
     finally:
         over.set()
         thread.join()

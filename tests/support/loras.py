@@ -15,12 +15,12 @@ FILE = "pytorch_lora_weights.safetensors"
 
 def drawn(sizes: Mapping[str, tuple[int, int]], rank: int | Mapping[str, int] = 4, seed: int = 1) -> Tensors:
     """A and B of each layer of the size (outputs, inputs), by ``<layer>.A`` and ``<layer>.B``."""
-    draw, found = torch.Generator().manual_seed(seed), {}
+    draw, tensors = torch.Generator().manual_seed(seed), {}
     for layer, (out, into) in sizes.items():
-        own = rank if isinstance(rank, int) else rank[layer]
-        found[f"{layer}.A"] = torch.randn(own, into, generator=draw) * 0.3
-        found[f"{layer}.B"] = torch.randn(out, own, generator=draw) * 0.3
-    return found
+        layer_rank = rank if isinstance(rank, int) else rank[layer]
+        tensors[f"{layer}.A"] = torch.randn(layer_rank, into, generator=draw) * 0.3
+        tensors[f"{layer}.B"] = torch.randn(out, layer_rank, generator=draw) * 0.3
+    return tensors
 
 
 def sizes_of(module: torch.nn.Module, *ends: str) -> dict[str, tuple[int, int]]:
@@ -31,13 +31,13 @@ def sizes_of(module: torch.nn.Module, *ends: str) -> dict[str, tuple[int, int]]:
 
 def spelled(tensors: Tensors, place: Callable[[str], str], a: str, b: str, alpha: float | None = None) -> Tensors:
     """The tensors by the names that a tool gives to them."""
-    found = {}
+    renamed = {}
     for key, tensor in tensors.items():
         layer, side = key.rsplit(".", 1)
-        found[place(layer) + (a if side == "A" else b)] = tensor
+        renamed[place(layer) + (a if side == "A" else b)] = tensor
         if alpha is not None:
-            found[f"{place(layer)}.alpha"] = torch.tensor(alpha)
-    return found
+            renamed[f"{place(layer)}.alpha"] = torch.tensor(alpha)
+    return renamed
 
 
 def peft(tensors: Tensors, prefix: str = "transformer.") -> Tensors:
@@ -57,10 +57,10 @@ def write(folder: Path, tensors: Tensors, name: str = FILE, metadata: dict[str, 
 
 def added(module: torch.nn.Module, name: str = "default") -> dict[str, torch.Tensor]:
     """What the adapter of a model adds to the weight of each of its layers, as its forward pass computes it."""
-    found = {}
+    tensors = {}
     for layer, host in module.named_modules():
         if hasattr(host, "lora_A") and name in host.lora_A:
-            own: Any = host
-            ones = torch.eye(own.in_features)
-            found[layer] = (own.lora_B[name](own.lora_A[name](ones)) * own.scaling[name]).T.detach()
-    return found
+            lora: Any = host
+            ones = torch.eye(lora.in_features)
+            tensors[layer] = (lora.lora_B[name](lora.lora_A[name](ones)) * lora.scaling[name]).T.detach()
+    return tensors

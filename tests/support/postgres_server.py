@@ -23,8 +23,8 @@ PROGRAMS = ("initdb", "postgres", "pg_isready", "psql")
 def _programs() -> Path | None:
     """The folder of all of them; Debian keeps them off the search path."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    if found := shutil.which("initdb"):
-        folders.append(Path(found).parent)
+    if initdb := shutil.which("initdb"):
+        folders.append(Path(initdb).parent)
     return next((folder for folder in folders if all((folder / name).exists() for name in PROGRAMS)), None)
 
 
@@ -47,9 +47,9 @@ class Postgres:
         programs = _programs()
         assert programs is not None
         self._programs, self._data, self._log = programs, folder / "data", folder / "log"
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = int(found.getsockname()[1])
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
         self._process: subprocess.Popen[bytes] | None = None
         secret = folder / "password"
         secret.write_text(PASSWORD)
@@ -57,8 +57,8 @@ class Postgres:
         if self._owner:
             for path in (folder, secret):
                 shutil.chown(path, "postgres", "postgres")
-        made = ["--pgdata", str(self._data), "--username", USER, "--pwfile", str(secret), "--auth", "scram-sha-256"]
-        command = [str(programs / "initdb"), *made, "--encoding", "UTF8", "--no-sync"]
+        options = ["--pgdata", str(self._data), "--username", USER, "--pwfile", str(secret), "--auth", "scram-sha-256"]
+        command = [str(programs / "initdb"), *options, "--encoding", "UTF8", "--no-sync"]
         subprocess.run(command, check=True, capture_output=True, cwd=folder, **self._owner)
 
     def url(self, database: str) -> str:
@@ -89,8 +89,8 @@ class Postgres:
     def _children(self) -> list[int]:
         """Each is a session of its own."""
         assert self._process is not None
-        found = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True)
-        return [int(number) for number in found.stdout.split()]
+        result = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True)
+        return [int(number) for number in result.stdout.split()]
 
     def sql(self, database: str, text: str) -> str:
         """What ``psql`` prints of a statement, without headings."""

@@ -21,11 +21,11 @@ def smoke_project(repository: Path, mlflow_template: Path, root: Path) -> None:
 
 def copy_project(repository: Path, target: Path) -> None:
     """The files that git would carry (committed or new), with a git repository of their own."""
-    listed = subprocess.run(
+    git_files = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=repository, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    for name in filter(None, listed.split("\0")):
+    for name in filter(None, git_files.split("\0")):
         if (repository / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(repository / name, target / name)

@@ -21,15 +21,15 @@ PASSED = CheckReport("no_collapse", True, "ERROR", "fine")
 
 def table(gain: float, fall: float = 0.0, *, prompts: int = 24, noise: float = 0.1, seed: int = 1) -> pd.DataFrame:
     """Figures of one version on the same cases as every other table of this size."""
-    rng, own = np.random.default_rng(0), np.random.default_rng(seed)
+    rng, seed_rng = np.random.default_rng(0), np.random.default_rng(seed)
     rows = [(f"p{p}", s) for p in range(prompts) for s in (0, 1)]
     base = rng.normal(0.5, 0.1, len(rows))
     return pd.DataFrame(
         {
             "prompt_id": [p for p, _ in rows],
             "unit": [s for _, s in rows],
-            "gold_consistency": base + gain + own.normal(0, noise, len(rows)),
-            "gold_following": 0.9 - fall + own.normal(0, 0.02, len(rows)),
+            "gold_consistency": base + gain + seed_rng.normal(0, noise, len(rows)),
+            "gold_following": 0.9 - fall + seed_rng.normal(0, 0.02, len(rows)),
         }
     )
 
@@ -49,8 +49,8 @@ class Stand:
         world.record(self.root, {f"policies@{NAME}": [POLICY]})
 
     def _measure(self, _root: Path, _params: Any, _name: str, folders: list[Path]) -> list[Measured]:
-        shown = [(f / "adapter/weights.safetensors").read_text() for f in folders]
-        return [Measured(table(self.gains[text], seed=n)) for n, text in enumerate(shown)]
+        weights = [(f / "adapter/weights.safetensors").read_text() for f in folders]
+        return [Measured(table(self.gains[text], seed=n)) for n, text in enumerate(weights)]
 
 
 def made_stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
@@ -63,6 +63,6 @@ def made_stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     (project / "dvc.yaml").write_text(graph)
     (project / "dvc.lock").unlink()
     world.record(project)
-    made = Stand(project, monkeypatch)
-    made.gains["adapter"] = 0.0
-    return made
+    stand = Stand(project, monkeypatch)
+    stand.gains["adapter"] = 0.0
+    return stand

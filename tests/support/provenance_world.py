@@ -93,9 +93,9 @@ def code(root: Path, stage: str) -> StageCode:
 
 def recipe(root: Path, stage: str) -> Inputs:
     """What a stage reads now."""
-    found = present_inputs(root, stage, code(root, stage))
-    assert found is not None, stage
-    return found
+    inputs = present_inputs(root, stage, code(root, stage))
+    assert inputs is not None, stage
+    return inputs
 
 
 def make(root: Path) -> Path:

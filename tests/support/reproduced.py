@@ -114,8 +114,8 @@ class World:
         metrics.parent.mkdir(parents=True)
         metrics.write_text('{"stopped_early": 0.0}')
         rows = [
-            self._row(cell, recipe, size, when, n)
-            for when in ("before", "after")
+            self._row(cell, recipe, size, phase, n)
+            for phase in ("before", "after")
             for size in rule.eval_sizes
             for n in range(6)
         ]
@@ -123,9 +123,9 @@ class World:
         pd.DataFrame(rows).to_parquet(out / "data" / cell.stage / "per_prompt.parquet")
         finish(grid, name)
 
-    def _row(self, cell: Cell, recipe: str, size: int, when: str, n: int) -> dict[str, Any]:
-        trained, variant = when == "after", cell.variant.name
-        case = {"policy": recipe, "size": size, "when": when, "prompt_id": f"p{n}", "seed": 0}
+    def _row(self, cell: Cell, recipe: str, size: int, phase: str, n: int) -> dict[str, Any]:
+        trained, variant = phase == "after", cell.variant.name
+        case = {"policy": recipe, "size": size, "when": phase, "prompt_id": f"p{n}", "seed": 0}
         if recipe == "kontext_edit":
             gain = (self.edit_gain + cell.seed / 100 + n / 1000) * trained
             scores = {"gold_editing": BARE + gain, "gold_reached": 0.5 + 0.1 * trained}
@@ -138,9 +138,9 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    found = World()
-    stand_in(monkeypatch, lambda grid, name, cell: found.run(grid, name, cell))
-    return found
+    world = World()
+    stand_in(monkeypatch, lambda grid, name, cell: world.run(grid, name, cell))
+    return world
 
 
 def options(*variants: str, seeds: tuple[int, ...] = (0, 1), changes: tuple[str, ...] = ()) -> ReproduceOptions:

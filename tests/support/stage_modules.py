@@ -12,5 +12,5 @@ from paco_core.runtime.code.source import read
 def imported_by(*names: str) -> list[str]:
     """The modules of this project that the files of these stages import, without what their declarations import."""
     code = Code(Path(stages.__file__).parents[2])
-    found = {module for name in names for module in read((stages.FOLDER / f"{name}.py").read_bytes(), name).imports}
-    return sorted(module for module in found if code.file(module))
+    imports = {module for name in names for module in read((stages.FOLDER / f"{name}.py").read_bytes(), name).imports}
+    return sorted(module for module in imports if code.file(module))

@@ -32,15 +32,21 @@ def write_vistory(folder: Path, casts: dict[str, list[list[str]]] | None = None)
     rng = random.Random(0)
     for name, cast in (casts or CASTS).items():
         place = folder / "ViStory" / name
-        for who in sorted({one for shown in cast for one in shown}):
-            (place / "image" / who).mkdir(parents=True)
+        for person in sorted({one for shown in cast for one in shown}):
+            (place / "image" / person).mkdir(parents=True)
             panel = random_panel(rng)
             for number in range(2):
-                draw(panel, 64, rng).save(place / "image" / who / f"{number:02d}.jpg")
+                draw(panel, 64, rng).save(place / "image" / person / f"{number:02d}.jpg")
         people = {
-            who: {"name_en": who, "name_ch": who, "prompt_en": PEOPLE[who], "prompt_ch": "", "tag": "non_human"}
-            for who in PEOPLE
-            if (place / "image" / who).is_dir()
+            person: {
+                "name_en": person,
+                "name_ch": person,
+                "prompt_en": PEOPLE[person],
+                "prompt_ch": "",
+                "tag": "non_human",
+            }
+            for person in PEOPLE
+            if (place / "image" / person).is_dir()
         }
         story = {
             "Story_type": {"en": "Children's Picture Books", "ch": "绘本"},

@@ -57,29 +57,29 @@ def _environment(folder: Path, wheels: Sequence[Path]) -> Path:
     uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--offline", "--no-deps", "--python"]
     for command in ([sys.executable, "-m", "venv", "--without-pip", folder], [*uv, python, *wheels]):
         subprocess.run([str(word) for word in command], cwd=folder.parent, check=True, capture_output=True)
-    found = subprocess.run(
+    result = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return Path(found.stdout.strip())
+    return Path(result.stdout.strip())
 
 
 def _asked_for(name: str, packages: Path) -> list[metadata.Distribution]:
     """The distributions that one asks for, itself among them: as the wheels say, else as installed here."""
-    found: dict[str, metadata.Distribution] = {}
+    distributions: dict[str, metadata.Distribution] = {}
     waiting, seen = [(name, "")], set[tuple[str, str]]()
     while waiting:
-        if (one := waiting.pop()) in seen:
+        if (requirement := waiting.pop()) in seen:
             continue
-        seen.add(one)
-        known = metadata.Distribution.discover(name=one[0], path=[str(packages), str(HERE)])
-        if (distribution := next(iter(known), None)) is None:  # left out where there is no GPU
+        seen.add(requirement)
+        matches = metadata.Distribution.discover(name=requirement[0], path=[str(packages), str(HERE)])
+        if (distribution := next(iter(matches), None)) is None:  # left out where there is no GPU
             continue
-        found[one[0]] = distribution
+        distributions[requirement[0]] = distribution
         for demand in map(Requirement, distribution.requires or []):
-            if demand.marker is None or demand.marker.evaluate({"extra": one[1]}):
+            if demand.marker is None or demand.marker.evaluate({"extra": requirement[1]}):
                 waiting += [(demand.name, extra) for extra in ("", *demand.extras)]
-    return [*found.values()]
+    return [*distributions.values()]
 
 
 def _tops(distribution: metadata.Distribution) -> Iterator[str]:

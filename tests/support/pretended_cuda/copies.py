@@ -31,40 +31,40 @@ def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     from tests.support.pretended_cuda.operations import silent
 
     with silent():
-        made = _TO(tensor, device) if device.type == "meta" else tensor.clone()
+        copy = _TO(tensor, device) if device.type == "meta" else tensor.clone()
         if device.type == "cuda":
-            labels.put(made, device.index)
-    return made
+            labels.put(copy, device.index)
+    return copy
 
 
 def _parsed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, dict[str, Any]]:
     """The device that ``to`` was asked for, and the rest of what it was."""
-    given = dict(kwargs)
+    arguments = dict(kwargs)
     left = list(args)
-    device = given.pop("device", None)
-    if "other" in given:
-        left.insert(0, given.pop("other"))
+    device = arguments.pop("device", None)
+    if "other" in arguments:
+        left.insert(0, arguments.pop("other"))
     if left and isinstance(left[0], torch.Tensor):
         other = left.pop(0)
-        device, given["dtype"] = labels.device_of(other), other.dtype
+        device, arguments["dtype"] = labels.device_of(other), other.dtype
     elif left and isinstance(left[0], (str, int, torch.device)) and not isinstance(left[0], bool):
         device = left.pop(0)
     elif left and left[0] is None:
         left.pop(0)
     if left and isinstance(left[0], torch.dtype):
-        given["dtype"] = left.pop(0)
+        arguments["dtype"] = left.pop(0)
     elif left and left[0] is None:
         left.pop(0)
-    given |= dict(zip(("non_blocking", "copy"), left, strict=False))
-    return labels.asked(device), {name: value for name, value in given.items() if value is not None}
+    arguments |= dict(zip(("non_blocking", "copy"), left, strict=False))
+    return labels.asked(device), {name: value for name, value in arguments.items() if value is not None}
 
 
 def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     device, rest = _parsed(args, kwargs)
     here = labels.device_of(self)
     if device is None or device == here or "cuda" not in (device.type, here.type):
-        kept = {} if device is None or here.type == "cuda" else {"device": device}
-        return _TO(self, **kept, **rest)
+        options = {} if device is None or here.type == "cuda" else {"device": device}
+        return _TO(self, **options, **rest)
     if here.type == "meta":
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     moved = _Moved.apply(self, device) if torch.is_grad_enabled() and self.requires_grad else _copied(self, device)
@@ -94,8 +94,8 @@ def _made_here(make: Any, copies: bool) -> Any:
         device = _around() if device is None else device
         where = labels.asked(device) if device is not None or not there else labels.device_of(data)
         if where is None or (where.type != "cuda" and not (there and data.is_cuda)):
-            own = {"requires_grad": True} if requires_grad else {}
-            return make(data, *args, **({"device": where} if where else {}), **own, **settings)  # type: ignore[no-any-return]
+            options = {"requires_grad": True} if requires_grad else {}
+            return make(data, *args, **({"device": where} if where else {}), **options, **settings)  # type: ignore[no-any-return]
         source = data if there else make(data, *args, device="cpu", **settings)
         if copies and there:
             source = source.detach().clone()
@@ -130,11 +130,11 @@ def _array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def _clone(self: Any) -> Any:
     """As ``copy.deepcopy`` of a tensor makes it."""
-    made = _CLONE(self)
-    found = labels._labels.get(self._cdata)
-    if found is not None:
-        labels.put_storage(made, found[0])
-    return made
+    clone = _CLONE(self)
+    label = labels._labels.get(self._cdata)
+    if label is not None:
+        labels.put_storage(clone, label[0])
+    return clone
 
 
 def install(patch: Patch) -> None:

@@ -23,11 +23,11 @@ class Generator(_Generator):  # type: ignore[misc]
     """``torch.Generator``; one of a GPU draws on the processor what it says of itself."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        made = _Generator.__new__(cls)
-        made.of = labels.asked(device)
-        if made.of.type == "cuda":
-            _of_gpus[made._cdata] = made
-        return made
+        generator = _Generator.__new__(cls)
+        generator.of = labels.asked(device)
+        if generator.of.type == "cuda":
+            _of_gpus[generator._cdata] = generator
+        return generator
 
     def __init__(self, device: Any = "cpu") -> None:
         pass
@@ -52,9 +52,9 @@ def refuse(kwargs: dict[str, Any], kind: str) -> None:
     generator = kwargs.get("generator")
     if generator is None:
         return
-    found = "cuda" if generator._cdata in _of_gpus else "cpu"
-    if found != kind:
-        raise RuntimeError(f"Expected a '{kind}' device type for generator but found '{found}'")
+    device_type = "cuda" if generator._cdata in _of_gpus else "cpu"
+    if device_type != kind:
+        raise RuntimeError(f"Expected a '{kind}' device type for generator but found '{device_type}'")
 
 
 @contextmanager

@@ -21,10 +21,10 @@ _due = _PURGE
 def gpu_of(tensor: torch.Tensor) -> int | None:
     """The number of the GPU that a tensor lies on; None for every other device."""
     try:
-        found = _labels.get(tensor.untyped_storage()._cdata)
+        label = _labels.get(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # a sparse tensor, or a subclass without storage of its own
         return None
-    return None if found is None else found[0]
+    return None if label is None else label[0]
 
 
 def put(tensor: torch.Tensor, gpu: int) -> None:

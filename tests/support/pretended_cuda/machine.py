@@ -36,11 +36,11 @@ class Machine:
     def use(self) -> list[int]:
         """The numbers of the GPUs that this process sees; from the first call on they are settled."""
         self.refuse_fork()
-        named = os.environ.get(VISIBLE)
+        visible_devices = os.environ.get(VISIBLE)
         if self.seen is None:
-            self.read, self.seen = named, _seen(named, self.count)
-        elif named != self.read and _seen(named, self.count) != self.seen:
-            raise RuntimeError(f"{VISIBLE} became {named!r} after CUDA's first use, which read {self.read!r}")
+            self.read, self.seen = visible_devices, _seen(visible_devices, self.count)
+        elif visible_devices != self.read and _seen(visible_devices, self.count) != self.seen:
+            raise RuntimeError(f"{VISIBLE} became {visible_devices!r} after CUDA's first use, which read {self.read!r}")
         return self.seen
 
     def refuse_fork(self) -> None:
@@ -52,12 +52,12 @@ class Machine:
 
     def index(self, index: int | None) -> int:
         """The number of a GPU as this process counts, where None is its thread's current one."""
-        seen = self.use()
+        devices = self.use()
         number = getattr(self.current, "index", 0) if index is None else index
-        if not seen:
+        if not devices:
             raise RuntimeError("No CUDA GPUs are available")
-        if not 0 <= number < len(seen):
-            raise RuntimeError(f"CUDA error: invalid device ordinal {number} of {len(seen)}")
+        if not 0 <= number < len(devices):
+            raise RuntimeError(f"CUDA error: invalid device ordinal {number} of {len(devices)}")
         return number
 
     def choose(self, index: int) -> int:
@@ -67,17 +67,17 @@ class Machine:
         return before
 
 
-def _seen(named: str | None, count: int) -> list[int]:
+def _seen(visible_devices: str | None, count: int) -> list[int]:
     """As CUDA reads it: up to the first word that names no GPU."""
-    if named is None:
+    if visible_devices is None:
         return list(range(count))
     numbers = {name: n for n in range(count) for name in (str(n), uuid(n))}
-    seen: list[int] = []
-    for word in named.split(","):
+    devices: list[int] = []
+    for word in visible_devices.split(","):
         if word.strip() not in numbers:
             break
-        seen.append(numbers[word.strip()])
-    return seen
+        devices.append(numbers[word.strip()])
+    return devices
 
 
 MACHINE = Machine()

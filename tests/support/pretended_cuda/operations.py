@@ -66,45 +66,45 @@ class Operations(TorchDispatchMode):
         if facts.collective:
             collectives.refuse(facts.name, tensors)
         device = kwargs.get("device")
-        wanted = labels.asked(device) if device is not None and device.type == "cuda" else None
+        target = labels.asked(device) if device is not None and device.type == "cuda" else None
         numbers = [labels.gpu_of(tensor) for tensor in tensors]
         gpus = {number for number in numbers if number is not None}
-        if wanted is None and not gpus:
+        if target is None and not gpus:
             draws.refuse(kwargs, "cpu")
             return func(*args, **kwargs)
         MACHINE.refuse_fork()
         if not facts.across and (len(gpus) > 1 or len(gpus) < len(set(numbers))):
             _refuse_two(facts, tensors, numbers)
-        home = wanted.index if wanted is not None else numbers[0] if facts.across else next(iter(gpus))
-        if wanted is not None:
+        home = target.index if target is not None else numbers[0] if facts.across else next(iter(gpus))
+        if target is not None:
             kwargs = {**kwargs, "device": labels.CPU, **({"pin_memory": False} if kwargs.get("pin_memory") else {})}
         if facts.draws and home is not None:
             draws.refuse(kwargs, "cuda")
             with draws.of(home, kwargs):
-                made = func(*args, **kwargs)
+                output = func(*args, **kwargs)
         else:
-            made = func(*args, **kwargs)
+            output = func(*args, **kwargs)
         if home is not None:
             results: list[torch.Tensor] = []
-            _collect((made,), results)
+            _collect((output,), results)
             for result in results:
                 if not any(result is tensor for tensor in tensors) and labels.gpu_of(result) is None:
                     labels.put(result, home)
-        return made
+        return output
 
 
 def _refuse_two(facts: _Facts, tensors: list[torch.Tensor], numbers: list[int | None]) -> None:
     """Raise unless all are on one GPU; a number (no dimension) may be the processor's, and positions."""
-    found = {
+    devices = {
         f"cuda:{gpu}" if gpu is not None else str(labels.device_of(tensor))
         for tensor, gpu in zip(tensors, numbers, strict=True)
         if gpu is not None
         or (tensor.dim() > 0 and tensor.numel() > 0 and not (facts.indexed and not tensor.is_floating_point()))
     }
-    if len(found) > 1:
+    if len(devices) > 1:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{' and '.join(sorted(found, reverse=True)[:2])}! (in {facts.name})"
+            f"{' and '.join(sorted(devices, reverse=True)[:2])}! (in {facts.name})"
         )
 
 

@@ -37,5 +37,5 @@ def test_a_preview_fits_the_event_log_whatever_it_shows() -> None:
     noise = Image.effect_noise((1024, 1024), 90).convert("RGB")
     text = preview_markdown(noise, "grid")
     assert text.startswith("![grid](data:image/webp;base64,") and len(text) <= PREVIEW_BYTES
-    shown = Image.open(io.BytesIO(base64.b64decode(text.split("base64,")[1].rstrip(")"))))
-    assert shown.width == shown.height > 100
+    sheet = Image.open(io.BytesIO(base64.b64decode(text.split("base64,")[1].rstrip(")"))))
+    assert sheet.width == sheet.height > 100

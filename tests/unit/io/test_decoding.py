@@ -29,23 +29,23 @@ FORGOTTEN = {"4-bit L with tRNS, PNG", "16-bit RGB with tRNS, PNG"}
 @pytest.mark.parametrize("name", CARRIERS)
 def test_every_door_gives_what_a_person_sees(name: str, tmp_path: Path) -> None:
     """A file, a data URL's bytes, and a picture that the caller opened with Pillow: the same pixels, one digest."""
-    data, seen = CARRIERS[name]
+    data, expected = CARRIERS[name]
     file = tmp_path / "picture"
     file.write_bytes(data)
-    found = {
+    digests = {
         "bytes": decode_image(data, "x"),
         "file": read_image(file),
         "data URL": served.decode(served.head(data)),
-        "opened": PairQuery(Image.open(file), seen, "?").first,
-        "opened and loaded": seen if name in FORGOTTEN else rgb(_loaded(file)),
+        "opened": PairQuery(Image.open(file), expected, "?").first,
+        "opened and loaded": expected if name in FORGOTTEN else rgb(_loaded(file)),
         "one picture": PictureQuery(Image.open(file), "?").picture,
     }
-    for door, picture in found.items():
+    for door, picture in digests.items():
         assert picture.mode == "RGB" and not picture.info, door
-        np.testing.assert_array_equal(np.asarray(picture), np.asarray(seen), err_msg=door)
-    assert {picture_digest(picture) for picture in found.values()} == {picture_digest(seen)}
-    assert {encode_png(picture) for picture in found.values()} == {encode_png(seen)}
-    assert image_size(file) == read_head(data).size == seen.size
+        np.testing.assert_array_equal(np.asarray(picture), np.asarray(expected), err_msg=door)
+    assert {picture_digest(picture) for picture in digests.values()} == {picture_digest(expected)}
+    assert {encode_png(picture) for picture in digests.values()} == {encode_png(expected)}
+    assert image_size(file) == read_head(data).size == expected.size
 
 
 def _loaded(file: Path) -> Image.Image:
@@ -63,8 +63,8 @@ def test_photographs_in_all_orientations_in_cmyk_and_one_of_several_pictures(tmp
         for orientation, image in enumerate(stored, start=1)
     ]
     photographs.append(encoded(drawing().convert("CMYK"), "JPEG", quality=95))
-    more = [drawing().rotate(180)]
-    photographs.append(encoded(drawing(), "MPO", quality=95, subsampling=0, save_all=True, append_images=more))
+    frames = [drawing().rotate(180)]
+    photographs.append(encoded(drawing(), "MPO", quality=95, subsampling=0, save_all=True, append_images=frames))
     for number, data in enumerate(photographs):
         (tmp_path / "x.jpg").write_bytes(data)
         image = decode_image(data, "x")
@@ -82,7 +82,7 @@ def test_what_is_half_transparent_is_half_white() -> None:
     np.testing.assert_allclose(np.asarray(rgb(palette.convert("PA"))), np.asarray(rgb(palette)), atol=2)
 
 
-REFUSED = [
+INVALID = [
     ("zero bytes", b"", "zero bytes, expected a picture"),
     ("text", b"no picture", "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
     ("another format", encoded(drawing(), "ICO"), "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
@@ -97,15 +97,15 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("data", "cause"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(("data", "cause"), [case[1:] for case in INVALID], ids=[case[0] for case in INVALID])
 def test_what_cannot_be_read_is_refused_with_its_cause(data: bytes, cause: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
     for read in (lambda: decode_image(data, "x.png"), lambda: read_image(tmp_path / "x")):
         with pytest.raises(DataError, match=f"x.*: .*{cause}"):
             read()
-    with pytest.raises(served.RequestError, match=cause.replace("64000000", "16777216")) as refused:
+    with pytest.raises(served.RequestError, match=cause.replace("64000000", "16777216")) as error_info:
         served.decode(served.head(data))
-    assert refused.value.status == 400
+    assert error_info.value.status == 400
 
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
@@ -115,9 +115,9 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, of what is missing
-@pytest.mark.parametrize(("kind", "more"), KINDS)
-def test_a_truncated_file_is_refused(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
-    data = encoded(Image.effect_noise((64, 64), 50).convert("P" if kind == "GIF" else "RGB"), kind, **more)
+@pytest.mark.parametrize(("kind", "save_options"), KINDS)
+def test_a_truncated_file_is_refused(kind: str, save_options: dict[str, Any], tmp_path: Path) -> None:
+    data = encoded(Image.effect_noise((64, 64), 50).convert("P" if kind == "GIF" else "RGB"), kind, **save_options)
     decode_image(data, "whole")
     (file := tmp_path / "picture").write_bytes(data)
     assert content_and_size(file) == (md5_of(data), (64, 64))

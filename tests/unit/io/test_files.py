@@ -37,13 +37,16 @@ def table(path: Path) -> Path:
 def test_a_damaged_table_says_which_file_and_what_makes_it_anew(
     tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
-    made, other = table(tmp_path / "data/grids/shard-0/index.parquet"), table(tmp_path / "other.parquet")
-    assert list(files.read_table(made, ["number"])) == ["number"] and len(files.read_table(made, require=("id",))) == 40
-    assert len(files.read_table(made, require=("id",)).columns) == 2
-    for wanted in ({"require": ("id", "candidates")}, {"columns": ["id", "candidates"]}):
+    table_path, other = table(tmp_path / "data/grids/shard-0/index.parquet"), table(tmp_path / "other.parquet")
+    assert (
+        list(files.read_table(table_path, ["number"])) == ["number"]
+        and len(files.read_table(table_path, require=("id",))) == 40
+    )
+    assert len(files.read_table(table_path, require=("id",)).columns) == 2
+    for options in ({"require": ("id", "candidates")}, {"columns": ["id", "candidates"]}):
         with pytest.raises(DataError, match=r"column 'candidates' .*dvc repro grids"):
-            files.read_table(made, **wanted)  # type: ignore[arg-type]
-    for path, remedy in ((made, "dvc repro grids"), (other, "replace it")):
+            files.read_table(table_path, **options)  # type: ignore[arg-type]
+    for path, remedy in ((table_path, "dvc repro grids"), (other, "replace it")):
         damage(path)
         with pytest.raises(DataError, match=rf"{path.name}: .*{remedy}"):
             files.read_table(path)
@@ -54,9 +57,9 @@ def test_a_damaged_table_says_which_file_and_what_makes_it_anew(
 def test_every_byte_of_a_table_may_be_wrong(tmp_path: Path) -> None:
     """pyarrow answers damage with a dozen types of error; each becomes one that names the file."""
     path = table(tmp_path / "data/rankings/instances.parquet")
-    whole = path.read_bytes()
-    for place in range(4, len(whole), 29):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+    data = path.read_bytes()
+    for place in range(4, len(data), 29):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
         try:
             files.read_table(path)
         except DataError as error:
@@ -108,8 +111,8 @@ def test_the_metadata_of_weights_is_sorted_and_the_tensors_stay(tmp_path: Path) 
         save_file(tensors, path, metadata=dict(sorted(notes.items(), reverse=path is files_[0])))
         files.settle_safetensors(path)
     assert files_[0].read_bytes() == files_[1].read_bytes()
-    with safe_open(files_[0], "pt") as found:
-        assert found.metadata() == notes
+    with safe_open(files_[0], "pt") as weights:
+        assert weights.metadata() == notes
     assert all(torch.equal(load_file(files_[0])[name], tensors[name]) for name in tensors)
     save_file(tensors, files_[1])  # without notes
     before = files_[1].read_bytes()
@@ -119,10 +122,10 @@ def test_the_metadata_of_weights_is_sorted_and_the_tensors_stay(tmp_path: Path) 
 
 def bomb(line: str) -> str:
     """Nine aliases a line to what the line before holds: a billion values in ten lines."""
-    first, *others = "abcdefghij"
-    made = [f"{first}: &{first} {line}"]
-    made += [f"{name}: &{name} " + line.format(*[f"*{chr(ord(name) - 1)}"] * 9) for name in others]
-    return "\n".join(made)
+    first, *later_names = "abcdefghij"
+    lines = [f"{first}: &{first} {line}"]
+    lines += [f"{name}: &{name} " + line.format(*[f"*{chr(ord(name) - 1)}"] * 9) for name in later_names]
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize(

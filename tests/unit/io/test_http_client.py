@@ -21,16 +21,16 @@ class Proxy(Loopback):
     """Answers what goes through it by itself, and refuses tunnels; keeps the request lines and credentials."""
 
     def __init__(self) -> None:
-        asked = self.asked = list[tuple[str, str, str | None]]()
+        requests = self.requests = list[tuple[str, str, str | None]]()
 
         class Handler(Quiet):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
-                asked.append((self.command, self.path, self.headers["Proxy-Authorization"]))
+                requests.append((self.command, self.path, self.headers["Proxy-Authorization"]))
                 self.reply(200, b'{"by": "proxy"}')
 
             def do_CONNECT(self) -> None:
-                asked.append((self.command, self.path, self.headers["Proxy-Authorization"]))
+                requests.append((self.command, self.path, self.headers["Proxy-Authorization"]))
                 self.reply(403, b"")
 
         super().__init__(Handler)
@@ -43,38 +43,38 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def ask(url: str, **settings: Any) -> dict[str, Any]:
+def post_chat(url: str, **settings: Any) -> dict[str, Any]:
     return HttpClient(url, 5, ONCE, **settings).call("POST", "/chat", b"{}")
 
 
 def test_a_proxy_of_the_environment_is_used_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url.replace("://", "://me:p%40ss@"))
-        assert ask("http://chat.invalid:81/v1", through_proxy=True) == {"by": "proxy"}
-        assert proxy.asked == [("POST", "http://chat.invalid:81/v1/chat", "Basic bWU6cEBzcw==")]
+        assert post_chat("http://chat.invalid:81/v1", through_proxy=True) == {"by": "proxy"}
+        assert proxy.requests == [("POST", "http://chat.invalid:81/v1/chat", "Basic bWU6cEBzcw==")]
         with pytest.raises(RequestFailed) as direct:
-            ask("http://chat.invalid:81/v1")
+            post_chat("http://chat.invalid:81/v1")
         monkeypatch.setenv("no_proxy", "other.invalid,chat.invalid")
-        with pytest.raises(RequestFailed) as listed:
-            ask("http://chat.invalid:81/v1", through_proxy=True)
-        assert direct.value.kind == listed.value.kind == "connection" and len(proxy.asked) == 1
+        with pytest.raises(RequestFailed) as error_info:
+            post_chat("http://chat.invalid:81/v1", through_proxy=True)
+        assert direct.value.kind == error_info.value.kind == "connection" and len(proxy.requests) == 1
         with Proxy() as server:  # on this machine
-            assert ask(server.url, through_proxy=True) == {"by": "proxy"}
-            assert server.asked == [("POST", "/chat", None)] and len(proxy.asked) == 1
+            assert post_chat(server.url, through_proxy=True) == {"by": "proxy"}
+            assert server.requests == [("POST", "/chat", None)] and len(proxy.requests) == 1
 
 
 def test_tls_goes_through_a_tunnel_and_no_secret_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with Proxy() as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url.replace("://", "://me:secret@"))
-        with pytest.raises(RequestFailed, match="403") as refused:
-            ask("https://chat.invalid/v1", through_proxy=True)
-        assert proxy.asked == [("CONNECT", "chat.invalid:443", "Basic bWU6c2VjcmV0")]
+        with pytest.raises(RequestFailed, match="403") as error_info:
+            post_chat("https://chat.invalid/v1", through_proxy=True)
+        assert proxy.requests == [("CONNECT", "chat.invalid:443", "Basic bWU6c2VjcmV0")]
     monkeypatch.setenv("all_proxy", "socks5://me:secret@gate.invalid:1080")
     with pytest.raises(DataError, match="all_proxy") as of_another_kind:
-        ask("http://chat.invalid/v1", through_proxy=True)
+        post_chat("http://chat.invalid/v1", through_proxy=True)
     with pytest.raises(DataError, match="API key") as not_printable:
-        ask("http://chat.invalid/v1", api_key="sk-secret\n")
-    assert not [error for error in (refused, of_another_kind, not_printable) if "secret" in str(error.value)]
+        post_chat("http://chat.invalid/v1", api_key="sk-secret\n")
+    assert not [error for error in (error_info, of_another_kind, not_printable) if "secret" in str(error.value)]
 
 
 class Failing(Quiet):
@@ -103,7 +103,7 @@ class Failing(Quiet):
 def test_what_an_error_says_is_in_the_cause(status: int, headers: dict[str, str], body: bytes, cause: str) -> None:
     handler = type("Handler", (Failing,), {"status": status, "headers_sent": headers, "body": body})
     with Loopback(handler) as server, pytest.raises(RequestFailed) as raised:
-        ask(server.url, api_key="sk-secret")
+        post_chat(server.url, api_key="sk-secret")
     assert raised.value.cause.startswith(cause) and raised.value.status == status and "sk" not in raised.value.cause
 
 

@@ -19,7 +19,15 @@ def test_a_host_header_names_a_server_or_nothing(host: str, name: str) -> None:
 def test_a_page_of_the_server_is_known_whatever_its_scheme_and_other_pages_are_not() -> None:
     assert is_own_page("http://h:3000", "h:3000") and is_own_page("https://H:3000", "h:3000")
     assert is_own_page("http://h", "h:80") and is_own_page("https://h:443", "h")
-    others = ("null", "http://evil.example:3000", "http://h:3001", "http://h", "ftp://h:3000", "http://[", "h:3000")
-    assert not [origin for origin in others if is_own_page(origin, "h:3000")]
+    foreign_origins = (
+        "null",
+        "http://evil.example:3000",
+        "http://h:3001",
+        "http://h",
+        "ftp://h:3000",
+        "http://[",
+        "h:3000",
+    )
+    assert not [origin for origin in foreign_origins if is_own_page(origin, "h:3000")]
     # Where no proxy can stand, a page by https is another server's.
     assert is_own_page("http://h:3000", "h:3000", tls=False) and not is_own_page("https://h:3000", "h:3000", tls=False)

@@ -87,10 +87,10 @@ PARTS = st.sampled_from(["..", ".", "", "deep", "up", "out.png", "same.png", "a.
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_path_reaches_what_lies_outside(places: Path, name: str) -> None:
     try:
-        found = inside(places, name)
+        path = inside(places, name)
     except DataError:
         return
-    assert found.resolve().is_relative_to(places.resolve())
+    assert path.resolve().is_relative_to(places.resolve())
 
 
 # --- each reader at the border ---------------------------------------------------------------------------

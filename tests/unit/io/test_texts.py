@@ -80,9 +80,9 @@ def test_records_commands_and_questions_refuse_a_mark_by_its_name() -> None:
             call()
         assert MARK in str(error.value)
     body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": f"Same? {MARK}"}]}]}
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error_info:
         ChatRequest.parse(json.dumps(body).encode())
-    assert refused.value.status == 400 and MARK in refused.value.message
+    assert error_info.value.status == 400 and MARK in error_info.value.message
     judge = Judge.__new__(Judge)  # nothing is loaded
     with pytest.raises(DataError, match="theme"):
         judge.score(picture, picture, theme=f"a cat {MARK}")
