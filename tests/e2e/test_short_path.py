@@ -1,4 +1,4 @@
-"""Published weights and a file of prompts: a policy and its report, by the three commands of docs/tutorial/single-gpu.md.
+"""Published weights and a file of prompts: a policy and its report, by the commands of docs/tutorial/single-gpu.md.
 
 Small weights take the place of the published ones, in the same layout: shards with an index, or a PEFT adapter.
 """
