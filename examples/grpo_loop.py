@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.advantages import advantages
 from paco_core.grpo.dynamics import DYNAMICS
@@ -68,7 +68,7 @@ def follows(images: Sequence[Image.Image], records: Sequence[PromptRecord]) -> l
 
 def consistency(images: Sequence[Image.Image], records: Sequence[PromptRecord]) -> list[float]:
     """1 - root mean square distance of two panels, mean over the pairs of panels: the consistency of a set."""
-    sets = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
+    sets = [split_grid(image, record.layout) for image, record in zip(images, records, strict=True)]
     arrays = [[np.asarray(panel, dtype=float) for panel in panels] for panels in sets]
     return [1 - float(np.mean([_rms(a - b) for a, b in combinations(panels, 2)])) for panels in arrays]
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
@@ -68,7 +68,7 @@ def split(*, edits: bool) -> PromptSplit:
     """Four prompts of sets to train on, or the editing prompts of five pictures, and unseen ones."""
     if not edits:
         return PromptSplit(grpo_toys.TRAIN[:4], grpo_toys.UNSEEN[:1])
-    edit_prompts = drawn(8, 32, 0)
+    edit_prompts = storybook_edit_prompts(8, 32, 0)
     edit_prompts.hold_out(3, 0)
     return held_out_edits(edit_prompts.records, lambda _record: [Image.new("RGB", (64, 64), (200, 40, 40))], 3, 0)
 

@@ -12,50 +12,50 @@ from paco_core.io.files import DataError, read_json, write_json
 from zoo import clip, flux2_klein, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
 from zoo.card import ModelCard, write_card
 from zoo.check import measure
-from zoo.fitting import Say
+from zoo.fitting import Log
 from zoo.flux import build_flux
-from zoo.names import check_names
+from zoo.names import validate_names
 from zoo.vae import build_vae
 
-Build = Callable[[Path, Path, Say], None]
+Build = Callable[[Path, Path, Log], None]
 
 
 @dataclass(frozen=True)
 class Member:
-    """How a member is trained, ``(work folder, zoo folder, say)``, and what its card says."""
+    """How a member is trained, ``(work folder, zoo folder, log)``, and what its card says."""
 
     card: ModelCard
     build: Build
 
 
-def _flux(work: Path, zoo: Path, say: Say) -> None:
-    _vae(work, say)
-    build_flux(work / "flux", zoo / "flux", say)
+def _flux(work: Path, zoo: Path, log: Log) -> None:
+    _vae(work, log)
+    build_flux(work / "flux", zoo / "flux", log)
 
 
-def _recogniser(work: Path, zoo: Path, say: Say) -> None:
-    recogniser_training.build(work / "recogniser", zoo / "recogniser", _built(zoo, "flux"), say)
+def _recogniser(work: Path, zoo: Path, log: Log) -> None:
+    recogniser_training.build(work / "recogniser", zoo / "recogniser", _built(zoo, "flux"), log)
 
 
-def _clip(work: Path, zoo: Path, say: Say) -> None:
-    clip.build(work / "clip", zoo / "clip", say=say)
+def _clip(work: Path, zoo: Path, log: Log) -> None:
+    clip.build(work / "clip", zoo / "clip", log=log)
 
 
-def _vlm(work: Path, zoo: Path, say: Say) -> None:
+def _vlm(work: Path, zoo: Path, log: Log) -> None:
     folders = _built(zoo, "flux"), _built(zoo, "recogniser")
-    vlm_training.build(work / "qwen2_5_vl", zoo / "qwen2_5_vl", *folders, say=say)
+    vlm_training.build(work / "qwen2_5_vl", zoo / "qwen2_5_vl", *folders, log=log)
 
 
-def _flux_kontext(work: Path, zoo: Path, say: Say) -> None:
-    flux_kontext.build(work / "flux_kontext", zoo / "flux_kontext", _built(zoo, "flux"), say)
+def _flux_kontext(work: Path, zoo: Path, log: Log) -> None:
+    flux_kontext.build(work / "flux_kontext", zoo / "flux_kontext", _built(zoo, "flux"), log)
 
 
-def _flux2_klein(work: Path, zoo: Path, say: Say) -> None:
-    flux2_klein.build(work / "flux2_klein", zoo / "flux2_klein", _built(zoo, "flux"), say)
+def _flux2_klein(work: Path, zoo: Path, log: Log) -> None:
+    flux2_klein.build(work / "flux2_klein", zoo / "flux2_klein", _built(zoo, "flux"), log)
 
 
-def _qwen_image_edit(work: Path, zoo: Path, say: Say) -> None:
-    qwen_image_edit.build(work / "qwen_image_edit", zoo / "qwen_image_edit", _built(zoo, "qwen2_5_vl"), say)
+def _qwen_image_edit(work: Path, zoo: Path, log: Log) -> None:
+    qwen_image_edit.build(work / "qwen_image_edit", zoo / "qwen_image_edit", _built(zoo, "qwen2_5_vl"), log)
 
 
 def _built(zoo: Path, member: str) -> Path:
@@ -65,9 +65,9 @@ def _built(zoo: Path, member: str) -> Path:
     return zoo / member
 
 
-def _vae(work: Path, say: Say) -> Path:
+def _vae(work: Path, log: Log) -> Path:
     """Folder of the autoencoder that all members share; trained where it is not yet."""
-    build_vae(work / "vae", say)
+    build_vae(work / "vae", log)
     return work / "vae" / "final"
 
 
@@ -224,7 +224,7 @@ def build(
     work_dir: Path,
     out_dir: Path,
     resume: bool = True,
-    say: Say = print,
+    log: Log = print,
 ) -> None:
     """Train ``members`` (all when empty) into ``out_dir/<member>`` and write their cards.
 
@@ -235,7 +235,7 @@ def build(
     Raises:
         DataError: for a name that is no member, or one that learns from another which is not built yet.
     """
-    check_names(members)
+    validate_names(members)
     chosen = [name for name in MEMBERS if name in members or not members]
     if not resume:
         for name in [*chosen, "vae"]:
@@ -243,12 +243,12 @@ def build(
     minutes = {}
     for name in chosen:
         with _Stopwatch(work_dir / name / "minutes.json") as watch:
-            MEMBERS[name].build(work_dir, out_dir, say)
+            MEMBERS[name].build(work_dir, out_dir, log)
         minutes[name] = watch.minutes
     for name in chosen:
-        say(f"{name}: measuring")
+        log(f"{name}: measuring")
         write_card(out_dir / name, MEMBERS[name].card, measure(name, out_dir), minutes[name])
-        say(f"{name}: done in {minutes[name]:.0f} minutes of training, see {out_dir / name / 'README.md'}")
+        log(f"{name}: done in {minutes[name]:.0f} minutes of training, see {out_dir / name / 'README.md'}")
 
 
 class _Stopwatch:

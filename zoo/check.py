@@ -24,7 +24,7 @@ from zoo import (
     recogniser_training,
     vlm_figures,
 )
-from zoo.names import check_names
+from zoo.names import validate_names
 from zoo.text import MAX_LENGTH
 from zoo.vae import psnr
 
@@ -75,7 +75,7 @@ def check(members: Sequence[str], zoo_dir: Path) -> list[MemberReport]:
     Raises:
         DataError: for a name that is no member.
     """
-    check_names(members)
+    validate_names(members)
     return [_check_member(member, zoo_dir) for member in members or MEASURES]
 
 
@@ -106,15 +106,15 @@ def tolerance_of(name: str) -> float:
 
 
 def _recogniser(zoo_dir: Path) -> dict[str, float]:
-    return recogniser_training.figures(zoo_dir / "recogniser", zoo_dir / "flux")
+    return recogniser_training.measure_recogniser(zoo_dir / "recogniser", zoo_dir / "flux")
 
 
 def _clip(zoo_dir: Path) -> dict[str, float]:
-    return clip.figures(zoo_dir / "clip", zoo_dir / "flux" / "vae")
+    return clip.measure_clip(zoo_dir / "clip", zoo_dir / "flux" / "vae")
 
 
 def _vlm(zoo_dir: Path) -> dict[str, float]:
-    return vlm_figures.figures(zoo_dir / "qwen2_5_vl", zoo_dir / "flux", zoo_dir / "recogniser")
+    return vlm_figures.measure_vlm(zoo_dir / "qwen2_5_vl", zoo_dir / "flux", zoo_dir / "recogniser")
 
 
 def _flux(zoo_dir: Path) -> dict[str, float]:
@@ -131,14 +131,16 @@ def _flux(zoo_dir: Path) -> dict[str, float]:
 
 def _flux_kontext(zoo_dir: Path) -> dict[str, float]:
     policy = _editor("flux_kontext", zoo_dir)
-    return edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["flux_kontext"], flux_kontext.MAX_LENGTH)
+    return edit_figures.measure_editor(
+        policy, zoo_dir / "recogniser", GUIDANCE["flux_kontext"], flux_kontext.MAX_LENGTH
+    )
 
 
 def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
     """Reconstruction in dB as well: it has an autoencoder of its own."""
     policy = _editor("qwen_image_edit", zoo_dir)
     figures = {f"psnr_{size}px": qwen_vae.psnr(policy.vae, size) for size in (64, 128)}
-    return figures | edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["qwen_image_edit"], 16)
+    return figures | edit_figures.measure_editor(policy, zoo_dir / "recogniser", GUIDANCE["qwen_image_edit"], 16)
 
 
 def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
@@ -151,10 +153,10 @@ def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
     )
     sets = {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
     reader = zoo_dir / "recogniser"
-    edits = edit_figures.figures(policy, reader, guidance, klein_reader.EDIT_LENGTH, (size,))
-    seconds = edit_figures.seconds(policy, reader, guidance)
+    edits = edit_figures.measure_editor(policy, reader, guidance, klein_reader.EDIT_LENGTH, (size,))
+    seconds = edit_figures.measure_second_reference(policy, reader, guidance)
     painter = base.load_policy("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="sets")
-    return sets | edits | seconds | edit_figures.stories(painter, reader, guidance)
+    return sets | edits | seconds | edit_figures.measure_stories(painter, reader, guidance)
 
 
 def _editor(family: str, zoo_dir: Path) -> Any:
@@ -174,9 +176,9 @@ def paint_and_read(
     """Mean gold consistency and following of one 2x2 grid of ``size`` px for each of some unseen prompts."""
     consistency: list[float] = []
     following: list[float] = []
-    asked = storybook_prompts(prompts, seed)
+    expected = storybook_prompts(prompts, seed)
     for start in range(0, prompts, 16):
-        batch = asked[start : start + 16]
+        batch = expected[start : start + 16]
         grids = pipeline(
             prompt=[prompt.prompt for prompt in batch],
             height=size,

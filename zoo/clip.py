@@ -26,9 +26,9 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from paco_core.io.atomic import atomic
 from paco_core.io.files import write_json
 from paco_core.storybook.prompts import panel_text, storybook_prompts
-from paco_core.storybook.recogniser import TRAITS, normalise, split_by_trait
+from paco_core.storybook.recogniser import TRAITS, normalize_pixels, split_by_trait
 from paco_core.storybook.world import VOCABULARY
-from zoo.fitting import Say, Schedule, fit
+from zoo.fitting import Log, Schedule, fit
 from zoo.text import learn_byte_pairs
 from zoo.views import Views, drawn_views, random_panels, spoil
 
@@ -50,7 +50,7 @@ class ClipSettings:
     seed: int = 0
 
 
-def build(work_dir: Path, out_dir: Path, recipe: ClipSettings | None = None, say: Say | None = print) -> None:
+def build(work_dir: Path, out_dir: Path, recipe: ClipSettings | None = None, log: Log | None = print) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder.
 
     Spoilt drawings are enough: reconstructions by an autoencoder are retrieved as well as drawings. The
@@ -64,11 +64,11 @@ def build(work_dir: Path, out_dir: Path, recipe: ClipSettings | None = None, say
     model = build_model(tokenizer, recipe.seed)
     views = drawn_views(random_panels(recipe.pool, recipe.seed), SIDE, recipe.seed)
     schedule = Schedule(recipe.steps, recipe.learning_rate)
-    train(model, tokenizer, views, schedule=schedule, recipe=recipe, folder=work_dir / "drawings", say=say)
+    train(model, tokenizer, views, schedule=schedule, recipe=recipe, folder=work_dir / "drawings", log=log)
     export(model, tokenizer, out_dir)
 
 
-def figures(folder: Path, vae: Path) -> dict[str, float]:
+def measure_clip(folder: Path, vae: Path) -> dict[str, float]:
     """The card's figures: top-1 retrieval of a picture's own sub-prompt among 64, drawn and reconstructed."""
     model = open_clip.create_model(f"local-dir:{folder}").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -134,7 +134,7 @@ def train(
     schedule: Schedule,
     recipe: ClipSettings,
     folder: Path,
-    say: Say | None,
+    log: Log | None,
 ) -> None:
     """One phase of symmetric contrast between pictures and captions, helped by throw-away trait heads.
 
@@ -142,7 +142,7 @@ def train(
     """
     heads = nn.Linear(128, sum(len(words) for words in VOCABULARY.values()))
     parts = nn.ModuleDict({"model": model, "heads": heads})
-    known: dict[str, list[int]] = {}
+    token_ids: dict[str, list[int]] = {}
 
     def loss_at(step: int) -> torch.Tensor:
         seed = recipe.seed * 1_000_003 + step
@@ -152,19 +152,19 @@ def train(
         clip: Any = model
         raw = clip.encode_image(as_input(spoil(views.pixels[rows], generator)))
         image = functional.normalize(raw, dim=-1)
-        ids = _ids([panel_text(panel) for panel in panels], tokenizer, known)
+        ids = _ids([panel_text(panel) for panel in panels], tokenizer, token_ids)
         text = functional.normalize(clip.encode_text(ids), dim=-1)
         logits = clip.logit_scale.exp().clamp(max=50) * image @ text.T
         labels = views.labels[rows]
-        same = (labels[:, None] == labels[None]).all(dim=2).float()
-        target = same / same.sum(dim=1, keepdim=True)
+        is_equal = (labels[:, None] == labels[None]).all(dim=2).float()
+        target = is_equal / is_equal.sum(dim=1, keepdim=True)
         contrast = (functional.cross_entropy(logits, target) + functional.cross_entropy(logits.T, target)) / 2
         read = split_by_trait(heads(raw))
         traits = [functional.cross_entropy(read[trait], labels[:, k]) for k, trait in enumerate(TRAITS)]
         return torch.as_tensor(contrast + recipe.heads_weight * torch.stack(traits).mean())
 
     model.train()
-    fit(parts, loss_at, schedule, folder, f"clip ({folder.name})", say)
+    fit(parts, loss_at, schedule, folder, f"clip ({folder.name})", log)
     model.eval()
 
 
@@ -183,7 +183,7 @@ def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: P
         "interpolation": "bicubic",
         "resize_mode": "squash",
     }
-    kept = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
+    notes = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
     with atomic(folder, replace=True) as part:
         part.mkdir(parents=True)
         # Half precision on disk halves the folder; loading copies it into float32 weights.
@@ -195,7 +195,7 @@ def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: P
         tokenizer.save_pretrained(part)
         config = {"model_cfg": configuration(tokenizer), "preprocess_cfg": preprocess}
         write_json(part / "open_clip_config.json", config)
-        for name, path in kept.items():
+        for name, path in notes.items():
             shutil.copy(path, part / name)
 
 
@@ -218,7 +218,7 @@ def retrieval(
     with torch.inference_mode():
         for start in range(0, len(views) - candidates + 1, candidates):
             panels = views.panels[start : start + candidates]
-            pictures = as_input(normalise(views.pixels[start : start + candidates]))
+            pictures = as_input(normalize_pixels(views.pixels[start : start + candidates]))
             image = functional.normalize(clip.encode_image(pictures), dim=-1)
             ids = _ids([panel_text(panel) for panel in panels], tokenizer, {})
             best = (image @ functional.normalize(clip.encode_text(ids), dim=-1).T).argmax(dim=1).tolist()
@@ -227,10 +227,10 @@ def retrieval(
     return hits / total
 
 
-def _ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, known: dict[str, list[int]]) -> torch.Tensor:
+def _ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, token_ids: dict[str, list[int]]) -> torch.Tensor:
     """Token ids (batch, context), padded and cut as open_clip's wrapper does."""
     for text in texts:
-        if text not in known:
+        if text not in token_ids:
             encoded = tokenizer(text, max_length=CONTEXT, padding="max_length", truncation=True)
-            known[text] = encoded["input_ids"]
-    return torch.tensor([known[text] for text in texts])
+            token_ids[text] = encoded["input_ids"]
+    return torch.tensor([token_ids[text] for text in texts])

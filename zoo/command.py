@@ -1,4 +1,4 @@
-"""What ``paco zoo build`` and ``paco zoo check`` do."""
+"""The commands ``paco zoo build`` and ``paco zoo check``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paco_core.io.answer import Answer, to_jsonable
-from zoo.names import check_names
+from zoo.names import validate_names
 
 WORK = Path(".paco") / "zoo"
 ZOO = Path("data") / "zoo"
@@ -14,7 +14,7 @@ ZOO = Path("data") / "zoo"
 
 def build(members: Sequence[str], root: Path) -> None:
     """Train members (all when empty) of the zoo below ``root``, going on where an earlier call stopped."""
-    check_names(members)  # before what trains them is imported
+    validate_names(members)  # before what trains them is imported
     from zoo.build import build as build_members
 
     build_members(members, root / WORK, root / ZOO)
@@ -22,7 +22,7 @@ def build(members: Sequence[str], root: Path) -> None:
 
 def check(members: Sequence[str], root: Path) -> tuple[Answer, bool]:
     """Measure members (all when empty) again: card against measurement, and whether all agree."""
-    check_names(members)  # before what measures them is imported
+    validate_names(members)  # before what measures them is imported
     from zoo.check import check as check_members
 
     reports = check_members(members, root / ZOO)

@@ -1,9 +1,9 @@
-"""What the zoo's vision language model is taught before any reward training: questions about one trait.
+"""Training dialogues of the zoo's vision language model: questions about one trait, before any reward training.
 
-It learns to describe one picture and to compare two in ONE trait at a time, also in the sentence
-shapes of the reward instructions, and whether one trait became what an instruction asks for. The overall
-consistency question and the two questions about edits are never asked here: their answers are what a reward
-adapter has to learn, and a base that knew them would leave nothing to measure.
+The model learns to describe one picture, and to compare two pictures in one trait at a time, also with the sentences of
+the reward instructions. It also learns whether an edit changed one trait as its instruction asks. The dialogues never
+contain the overall consistency question or the two questions about edits. A reward adapter has to learn their answers,
+and if the base model knew them, there would be nothing to measure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paco_core.storybook.editing import Edit, changed
+from paco_core.storybook.editing import Edit, change_trait
 from paco_core.storybook.prompts import panel_text
 from paco_core.storybook.world import VOCABULARY, Panel
 
@@ -89,11 +89,11 @@ class Dialogue:
 
 def comparison(first: Panel, second: Panel, trait: str, question: str) -> Turn:
     """Turn about one trait of two panels; ``question`` has a place for ``{noun}``."""
-    one, two = (str(getattr(panel, trait)) for panel in (first, second))
+    first_word, second_word = (str(getattr(panel, trait)) for panel in (first, second))
     noun = NOUNS[trait]
-    if one == two:
-        return Turn(question.replace("{noun}", noun), f"Yes. The {noun} is the same: {one}.")
-    return Turn(question.replace("{noun}", noun), f"No. The {noun} differs: {one} and {two}.")
+    if first_word == second_word:
+        return Turn(question.replace("{noun}", noun), f"Yes. The {noun} is the same: {first_word}.")
+    return Turn(question.replace("{noun}", noun), f"No. The {noun} differs: {first_word} and {second_word}.")
 
 
 def one_picture(panel: Panel, rng: random.Random) -> Dialogue:
@@ -130,29 +130,29 @@ def two_pictures(
 
     ``shaped``: at most two, in an instruction's wording. ``bare``: the answers are "Yes." and "No." alone.
     """
-    asked = []
+    turns = []
     for trait in rng.sample(traits, min(len(traits), 2 if shaped else 3)):
         question = rng.choice(SHAPED_COMPARISONS if shaped else COMPARISONS)
         turn = comparison(first, second, trait, question.replace("{theme}", theme))
-        asked.append(Turn(turn.question, turn.answer.split(" ")[0]) if bare else turn)
-    return Dialogue((first, second), tuple(asked))
+        turns.append(Turn(turn.question, turn.answer.split(" ")[0]) if bare else turn)
+    return Dialogue((first, second), tuple(turns))
 
 
 def edited_panel(first: Panel, rng: random.Random) -> Edit:
     """An edit of one trait of ``first``: made, not made, or made wrong; every third changes another trait as well."""
     trait = rng.choice(list(VOCABULARY))
-    asked, wrong = changed(first, trait, rng), changed(first, trait, rng)
-    after = rng.choice([asked, asked, first, wrong])
+    target, wrong = change_trait(first, trait, rng), change_trait(first, trait, rng)
+    after = rng.choice([target, target, first, wrong])
     if rng.random() < 1 / 3:
-        after = changed(after, rng.choice([other for other in VOCABULARY if other != trait]), rng)
-    return Edit(first, after, trait, str(getattr(asked, trait)))
+        after = change_trait(after, rng.choice([other for other in VOCABULARY if other != trait]), rng)
+    return Edit(first, after, trait, str(getattr(target, trait)))
 
 
 def about_an_edit(edit: Edit, rng: random.Random, *, bare: bool) -> Dialogue:
     """Whether the asked trait became what was asked for, and whether two others are as they were."""
-    shown, noun = str(getattr(edit.after, edit.trait)), NOUNS[edit.trait]
+    word, noun = str(getattr(edit.after, edit.trait)), NOUNS[edit.trait]
     opening = EDIT_OPENING.replace("{instruction}", edit.instruction)
-    heeded = f"Yes. The {noun} is {shown}." if edit.followed else f"No. The {noun} is {shown}, not {edit.asked}."
+    heeded = f"Yes. The {noun} is {word}." if edit.followed else f"No. The {noun} is {word}, not {edit.requested_word}."
     turns = [Turn(opening + EDIT_HEEDED.replace("{noun}", noun) + EDIT_CLOSING, heeded)]
     for other in rng.sample([trait for trait in VOCABULARY if trait != edit.trait], 2):
         question = opening + rng.choice(EDIT_KEPT) + EDIT_CLOSING

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.prompts.prompts import storybook_record
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sampling import EncodedPrompts, sample_images
 from paco_core.grpo.sizes import ImageGrid
 from paco_core.policies.base import NoiseKey
 from paco_core.storybook.drawing import draw
-from paco_core.storybook.editing import Edit, changed, random_edit
+from paco_core.storybook.editing import Edit, change_trait, random_edit
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.recogniser import GoldEdit, Recogniser, gold_consistency, gold_edit, gold_following
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
@@ -37,29 +37,29 @@ def unseen_edits(count: int = COUNT, seed: int = SEED) -> list[Edit]:
     return [random_edit(rng) for _ in range(count)]
 
 
-def figures(
+def measure_editor(
     policy: Policy, recogniser: Path, guidance: float, length: int, sizes: Sequence[int] = SIZES
 ) -> dict[str, float]:
     """Means at each size: the edit was made and nothing else; it was made at all; share of other traits kept."""
     edits = unseen_edits()
     reader = Recogniser.from_pretrained(recogniser)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for size in sizes:
         references = [edit.draw(size, SEED + n)[0] for n, edit in enumerate(edits)]
-        painted = paint(policy, [edit.instruction for edit in edits], references, size, guidance, length)
-        judged = judge(reader, edits, painted)
+        images = generate_images(policy, [edit.instruction for edit in edits], references, size, guidance, length)
+        judged = evaluate_edits(reader, edits, images)
         for name in ("editing", "reached", "kept"):
-            found[f"gold_{name}_{size}px"] = sum(getattr(one, name) for one in judged) / len(judged)
-    return found
+            metrics[f"gold_{name}_{size}px"] = sum(getattr(gold, name) for gold in judged) / len(judged)
+    return metrics
 
 
-def judge(reader: Recogniser, edits: Sequence[Edit], painted: Sequence[Image]) -> list[GoldEdit]:
+def evaluate_edits(reader: Recogniser, edits: Sequence[Edit], images: Sequence[Image]) -> list[GoldEdit]:
     """One judgement an edit."""
-    both = zip(reader.read(painted), edits, strict=True)
-    return [gold_edit(read, edit.before, edit.trait, str(getattr(edit.after, edit.trait))) for read, edit in both]
+    matched = zip(reader.read(images), edits, strict=True)
+    return [gold_edit(read, edit.before, edit.trait, str(getattr(edit.after, edit.trait))) for read, edit in matched]
 
 
-def paint(
+def generate_images(
     policy: Policy,
     instructions: Sequence[str],
     references: Sequence[References],
@@ -71,12 +71,12 @@ def paint(
     square = (size, size)
     encoded = policy.encode(instructions, length, references, [[square]] * len(references))
     sampling = Sampling.for_policy(policy, square, STEPS, guidance)
-    painted: list[Image] = []
+    images: list[Image] = []
     for start in range(0, len(references), BATCH):
         rows = range(start, min(start + BATCH, len(references)))
         keys = [NoiseKey(f"edit-{row}", 0, SEED) for row in rows]
-        painted += policy.decode(rollout(policy, encoded, rows, keys, sampling).latents, square)
-    return painted
+        images += policy.decode(rollout(policy, encoded, rows, keys, sampling).latents, square)
+    return images
 
 
 STORY_SEED = 9_600
@@ -85,46 +85,46 @@ STORIES, LAYOUT = 24, "2x3"
 
 def second_edits(count: int = COUNT, seed: int = STORY_SEED) -> list[tuple[Panel, Panel, str]]:
     """Panel to change, panel to take from, and the trait; the two differ in it."""
-    rng, found = random.Random(f"second-edits-{seed}"), []
+    rng, edits = random.Random(f"second-edits-{seed}"), []
     for _ in range(count):
         before, trait = random_panel(rng), rng.choice(list(VOCABULARY))
-        word = getattr(changed(before, trait, rng), trait)
-        found.append((before, random_panel(rng).with_trait(trait, word), trait))
-    return found
+        word = getattr(change_trait(before, trait, rng), trait)
+        edits.append((before, random_panel(rng).with_trait(trait, word), trait))
+    return edits
 
 
-def seconds(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:
+def measure_second_reference(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:
     """Means over edits that take a trait from a second picture: made and nothing else; made; share of others kept."""
-    asked = second_edits()
+    edits = second_edits()
     references = [
-        [draw(panel, SIZE, random.Random(f"{STORY_SEED}-{n}-{place}")) for place, panel in enumerate(both)]
-        for n, (*both, _) in enumerate(asked)
+        [draw(panel, SIZE, random.Random(f"{STORY_SEED}-{n}-{place}")) for place, panel in enumerate(panels)]
+        for n, (*panels, _) in enumerate(edits)
     ]
-    texts = [instruction(trait, before.species) for before, _, trait in asked]
-    painted = paint(policy, texts, references, SIZE, guidance, EDIT_LENGTH)
-    read = Recogniser.from_pretrained(recogniser).read(painted)
+    texts = [instruction(trait, before.species) for before, _, trait in edits]
+    images = generate_images(policy, texts, references, SIZE, guidance, EDIT_LENGTH)
+    read = Recogniser.from_pretrained(recogniser).read(images)
     judged = [
-        gold_edit(one, before, trait, getattr(other, trait))
-        for one, (before, other, trait) in zip(read, asked, strict=True)
+        gold_edit(reading, before, trait, getattr(other, trait))
+        for reading, (before, other, trait) in zip(read, edits, strict=True)
     ]
     return {
-        f"gold_second_{name}_{SIZE}px": sum(getattr(one, name) for one in judged) / COUNT
+        f"gold_second_{name}_{SIZE}px": sum(getattr(gold, name) for gold in judged) / COUNT
         for name in ("editing", "reached", "kept")
     }
 
 
-def stories(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:
+def measure_stories(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:
     """Mean gold consistency and following of six panels, each painted from those before it."""
-    asked = storybook_prompts(STORIES, STORY_SEED, LAYOUT)
-    records = [storybook_record(one, 2 * SIZE, 3 * SIZE) for one in asked]
+    story_prompts = storybook_prompts(STORIES, STORY_SEED, LAYOUT)
+    records = [storybook_record(prompt, 2 * SIZE, 3 * SIZE) for prompt in story_prompts]
     prompts = EncodedPrompts.from_records(policy, records, MOST_BEFORE, PANEL_LENGTH, guidance)
     rows, page = range(STORIES), ImageGrid((2 * SIZE, 3 * SIZE), records[0].grid)
     sampling = Sampling.for_policy(policy, page.part_size, STEPS, guidance)
     keys = [NoiseKey(record.idx, 0, STORY_SEED) for record in records]
     images, _ = sample_images(policy, prompts, rows, keys, sampling, page)
     reader = Recogniser.from_pretrained(recogniser)
-    read = [reader.read(cut(image, LAYOUT)) for image in images]
-    following = [gold_following(own, one.panels) for own, one in zip(read, asked, strict=True)]
+    read = [reader.read(split_grid(image, LAYOUT)) for image in images]
+    following = [gold_following(readings, prompt.panels) for readings, prompt in zip(read, story_prompts, strict=True)]
     return {
         f"gold_story_consistency_{SIZE}px": sum(map(gold_consistency, read)) / STORIES,
         f"gold_story_following_{SIZE}px": sum(following) / STORIES,

@@ -21,13 +21,13 @@ from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.editing import Edit
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
-from zoo.fitting import Say
+from zoo.fitting import Log
 
 TRAITS = tuple(VOCABULARY)
 FAMILY = 2 ** len(TRAITS)
 #: Picture size in pixels, families that are drawn, edits a batch, share of the steps.
 SIZES = ((64, 120, 40, 0.7), (128, 40, 12, 0.3))
-UNASKED, UNHEEDED = 0.25, 0.1  # shares of the training edits that go wrong in one of two ways
+UNREQUESTED, UNHEEDED = 0.25, 0.1  # shares of the training edits that go wrong in one of two ways
 
 #: Pixels (n, 3, s, s) in -1..1 -> what is kept of them: ``latents`` (n, c, s / 8, s / 8), scaled, and what else a
 #: model reads of a reference picture.
@@ -60,7 +60,7 @@ class EditBatch:
 
     instructions: list[str]
     reference: dict[str, torch.Tensor]
-    painted: torch.Tensor
+    targets: torch.Tensor
 
 
 @dataclass
@@ -72,7 +72,7 @@ class EditPool:
 
     @classmethod
     def build(
-        cls, encode: Encode, file: Path, say: Say, sizes: Sequence[tuple[int, int, int, float]] = SIZES
+        cls, encode: Encode, file: Path, log: Log, sizes: Sequence[tuple[int, int, int, float]] = SIZES
     ) -> EditPool:
         """Draw and encode, or load what an earlier run encoded with the same autoencoder."""
         families = {size: _families(size, count) for size, count, _, _ in sizes}
@@ -80,8 +80,8 @@ class EditPool:
             file.parent.mkdir(parents=True, exist_ok=True)
             tensors = {
                 f"{size}.{name}": tensor
-                for size, drawn in families.items()
-                for name, tensor in _encoded(encode, size, drawn, say).items()
+                for size, panels in families.items()
+                for name, tensor in _encoded(encode, size, panels, log).items()
             }
             with atomic(file) as part:
                 save_file(tensors, part)
@@ -98,12 +98,12 @@ class EditPool:
         for _ in range(count):
             number, start, trait = rng.randrange(len(self.families[size])), rng.randrange(FAMILY), rng.choice(TRAITS)
             end, chance = start ^ bit(trait), rng.random()
-            painted = start if chance < UNHEEDED else end
-            if UNHEEDED <= chance < UNHEEDED + UNASKED:
-                painted ^= bit(rng.choice([other for other in SHARED_TRAITS if other != trait]))
+            target = start if chance < UNHEEDED else end
+            if UNHEEDED <= chance < UNHEEDED + UNREQUESTED:
+                target ^= bit(rng.choice([other for other in SHARED_TRAITS if other != trait]))
             family = self.families[size][number]
             instructions.append(Edit(family.panel(start), family.panel(end), trait).instruction)
-            places.append((number, start, painted))
+            places.append((number, start, target))
         numbers, starts, ends = (list(column) for column in zip(*places, strict=True))
         encoded = self.encoded[size]
         reference = {name: tensor[numbers, starts].float() for name, tensor in encoded.items()}
@@ -113,14 +113,14 @@ class EditPool:
 def instructions() -> list[str]:
     """Every instruction that can be asked."""
     plain = {trait: words[0] for trait, words in VOCABULARY.items()}
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for trait, species, (old, new) in product(TRAITS, VOCABULARY["species"], ((0, 1), (1, 0))):
         for n, word in enumerate(VOCABULARY[trait]):
             for other in VOCABULARY[trait][n + 1 :]:
                 words = (word, other)
                 before = Panel(**{**plain, "species": species, trait: words[old]})  # type: ignore[arg-type]
-                found.setdefault(Edit(before, before.with_trait(trait, words[new]), trait).instruction)
-    return list(found)
+                texts.setdefault(Edit(before, before.with_trait(trait, words[new]), trait).instruction)
+    return list(texts)
 
 
 def _families(size: int, count: int) -> list[EditFamily]:
@@ -128,19 +128,19 @@ def _families(size: int, count: int) -> list[EditFamily]:
     return [EditFamily.draw_words(rng) for _ in range(count)]
 
 
-def _encoded(encode: Encode, size: int, families: Sequence[EditFamily], say: Say) -> dict[str, torch.Tensor]:
+def _encoded(encode: Encode, size: int, families: Sequence[EditFamily], log: Log) -> dict[str, torch.Tensor]:
     """What ``encode`` makes of each family, (families, 64, ...) in bfloat16."""
-    found: dict[str, list[torch.Tensor]] = {}
-    with torch.inference_mode(), Progress(len(families), f"latents at {size} px", "families", say) as progress:
+    tensors: dict[str, list[torch.Tensor]] = {}
+    with torch.inference_mode(), Progress(len(families), f"latents at {size} px", "families", log) as progress:
         for number, family in enumerate(families):
-            drawn = pixels([family.panel(bits) for bits in range(FAMILY)], size, number)
-            for name, tensor in encode(drawn).items():
-                found.setdefault(name, []).append(tensor.to(torch.bfloat16))
+            images = pixels([family.panel(bits) for bits in range(FAMILY)], size, number)
+            for name, tensor in encode(images).items():
+                tensors.setdefault(name, []).append(tensor.to(torch.bfloat16))
             progress.advance()
-    return {name: torch.stack(tensors).contiguous() for name, tensors in found.items()}
+    return {name: torch.stack(parts).contiguous() for name, parts in tensors.items()}
 
 
 def pixels(panels: Sequence[Panel], size: int, place: int) -> torch.Tensor:
     """Drawings (n, 3, size, size) in -1..1, the character of all in the place that ``place`` draws."""
-    drawn = np.stack([np.asarray(draw(panel, size, random.Random(f"{size}-{place}"))) for panel in panels])
-    return torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1
+    images = np.stack([np.asarray(draw(panel, size, random.Random(f"{size}-{place}"))) for panel in panels])
+    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1

@@ -61,13 +61,13 @@ class Muon(torch.optim.Optimizer):
         vector_share: float = 0.15,
         weight_decay: float = 0.01,
     ) -> None:
-        named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-        hidden = [weight for name, weight in named if is_hidden(name, weight)]
+        parameters = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+        hidden = [weight for name, weight in parameters if is_hidden(name, weight)]
         chosen = {id(weight) for weight in hidden}
-        others = [weight for _, weight in named if id(weight) not in chosen]
+        vectors = [weight for _, weight in parameters if id(weight) not in chosen]
         groups = [
             {"params": hidden, "hidden": True, "share": 1.0},
-            {"params": others, "hidden": False, "share": vector_share},
+            {"params": vectors, "hidden": False, "share": vector_share},
         ]
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
 
@@ -113,7 +113,7 @@ def _adam(weight: torch.Tensor, state: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 CHECKPOINT = "checkpoint.safetensors"
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def fit(
     schedule: Schedule,
     folder: Path,
     label: str,
-    say: Say | None = print,
+    log: Log | None = print,
     after: Callable[[int], None] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
@@ -162,7 +162,7 @@ def fit(
         after(start)
     running = math.nan
     label = f"{label} from step {start}" if start else label
-    with Progress(schedule.steps - start, label, "steps", say) as progress:
+    with Progress(schedule.steps - start, label, "steps", log) as progress:
         for step in range(start, schedule.steps):
             for group in optimizer.param_groups:
                 group["lr"] = schedule.rate_at(step)
@@ -212,7 +212,7 @@ def fit_pipeline(  # noqa: PLR0913 - a training and how it is saved
     schedule: Schedule,
     work: Path,
     out: Path,
-    say: Say,
+    log: Log,
     *,
     hidden: Callable[[str, torch.Tensor], bool],
     pipeline: Callable[[], DiffusionPipeline],
@@ -238,7 +238,7 @@ def fit_pipeline(  # noqa: PLR0913 - a training and how it is saved
         parts.train()
 
     optimizer = Muon(parts, schedule.learning_rate, hidden)
-    fit(parts, loss_at, schedule, work, out.name, say, after=export, optimizer=optimizer)
+    fit(parts, loss_at, schedule, work, out.name, log, after=export, optimizer=optimizer)
 
 
 def _forget_origin(file: Path) -> None:

@@ -25,9 +25,9 @@ from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
 from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
-from paco_core.storybook.prompts import KINDS, compose, place_marks, random_set
+from paco_core.storybook.prompts import KINDS, compose_storybook_prompt, place_marks, random_set
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
-from zoo.fitting import Say, Schedule, fit_pipeline
+from zoo.fitting import Log, Schedule, fit_pipeline
 from zoo.text import MAX_LENGTH, build_tokenizer
 
 SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
@@ -86,19 +86,19 @@ def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxPipeline:
     return FluxPipeline(scheduler=scheduler, vae=vae, tokenizer=tokenizer, tokenizer_2=tokenizer, **parts)
 
 
-def stray(panels: list[Panel], rng: random.Random, consistent: float = CONSISTENT_SHARE) -> list[Panel]:
+def perturbed_panels(panels: list[Panel], rng: random.Random, consistent: float = CONSISTENT_SHARE) -> list[Panel]:
     """What is painted for a prompt: the panels asked for, or some of them off in one or two shared traits."""
     if rng.random() < consistent:
         return panels
-    painted = list(panels)
+    stray_panels = list(panels)
     for n in range(len(panels)):
         if rng.random() < 0.5:
             for trait in {
                 rng.choices(list(STRAYING), list(STRAYING.values()))[0] for _ in range(rng.choice((1, 1, 2)))
             }:
-                others = [word for word in VOCABULARY[trait] if word != getattr(panels[n], trait)]
-                painted[n] = painted[n].with_trait(trait, rng.choice(others))
-    return painted
+                words = [word for word in VOCABULARY[trait] if word != getattr(panels[n], trait)]
+                stray_panels[n] = stray_panels[n].with_trait(trait, rng.choice(words))
+    return stray_panels
 
 
 @dataclass
@@ -110,7 +110,7 @@ class LatentPool:
 
     @classmethod
     def build(
-        cls, encode: Callable[[torch.Tensor], torch.Tensor], sizes: Sequence[int], file: Path, say: Say
+        cls, encode: Callable[[torch.Tensor], torch.Tensor], sizes: Sequence[int], file: Path, log: Log
     ) -> LatentPool:
         """Draw and encode, or load what an earlier run encoded with the same autoencoder.
 
@@ -121,7 +121,7 @@ class LatentPool:
         plan = {size: _drawings(size) for size in sizes}
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
-            save_file({str(size): _encoded(encode, size, panels, say) for size, panels in plan.items()}, file)
+            save_file({str(size): _encoded(encode, size, panels, log) for size, panels in plan.items()}, file)
         latents = {int(size): tensor for size, tensor in load_file(file).items()}
         rows: dict[int, dict[Panel, list[int]]] = {}
         for size, panels in plan.items():
@@ -149,13 +149,13 @@ def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
     return (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor
 
 
-def _encoded(encode: Callable[[torch.Tensor], torch.Tensor], size: int, panels: list[Panel], say: Say) -> torch.Tensor:
+def _encoded(encode: Callable[[torch.Tensor], torch.Tensor], size: int, panels: list[Panel], log: Log) -> torch.Tensor:
     rng, encoded = random.Random(size), []
-    with torch.inference_mode(), Progress(len(panels), f"latents at {size} px", "panels", say) as progress:
+    with torch.inference_mode(), Progress(len(panels), f"latents at {size} px", "panels", log) as progress:
         for start in range(0, len(panels), 128):
             chunk = panels[start : start + 128]
-            drawn = np.stack([np.asarray(draw(panel, size, rng)) for panel in chunk])
-            encoded.append(encode(torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1))
+            images = np.stack([np.asarray(draw(panel, size, rng)) for panel in chunk])
+            encoded.append(encode(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1))
             progress.advance(len(chunk))
     return torch.cat(encoded).to(torch.bfloat16).contiguous()
 
@@ -189,8 +189,8 @@ def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.
     share = CONSISTENT_SHARE if step < SCHEDULE.steps - LAST_STEPS else LAST_SHARE
     size, count, _ = rng.choices(SIZES, [share for _, _, share in SIZES])[0]
     sets = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
-    prompts = [compose(panels, "2x2", kind).prompt for kind, panels in sets]
-    latents = torch.stack([pool.grid(size, stray(panels, rng, share), rng) for _, panels in sets])
+    prompts = [compose_storybook_prompt(panels, "2x2", kind).prompt for kind, panels in sets]
+    latents = torch.stack([pool.grid(size, perturbed_panels(panels, rng, share), rng) for _, panels in sets])
     generator = torch.Generator().manual_seed(step)
     side = latents.shape[-1]
     packed = FluxPipeline._pack_latents(latents, count, 16, side, side)
@@ -213,16 +213,16 @@ def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.
     return flow + PLACE_WEIGHT * place_loss(tokens, ids, tokenizer)
 
 
-def build_flux(work: Path, out: Path, say: Say = print) -> None:
+def build_flux(work: Path, out: Path, log: Log = print) -> None:
     """Train (or go on training) the small FLUX and save it to ``out``; the autoencoder lies in ``work/../vae``."""
     vae = AutoencoderKL.from_pretrained(work.parent / "vae" / "final").eval()
     sizes = [size for size, _, _ in SIZES]
-    pool = LatentPool.build(lambda pixels: encode(vae, pixels), sizes, work / "latents.safetensors", say)
+    pool = LatentPool.build(lambda pixels: encode(vae, pixels), sizes, work / "latents.safetensors", log)
     torch.manual_seed(0)
     parts = torch.nn.ModuleDict(new_parts())
     tokenizer = build_tokenizer()
     count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
-    say(f"flux: transformer of {count / 1e6:.2f} M parameters, {math.prod(map(len, VOCABULARY.values()))} panels")
+    log(f"flux: transformer of {count / 1e6:.2f} M parameters, {math.prod(map(len, VOCABULARY.values()))} panels")
 
     fit_pipeline(
         parts,
@@ -230,7 +230,7 @@ def build_flux(work: Path, out: Path, say: Say = print) -> None:
         SCHEDULE,
         work,
         out,
-        say,
+        log,
         hidden=is_hidden,
         pipeline=lambda: pipeline(dict(parts.items()), vae),
     )

@@ -26,9 +26,9 @@ from diffusers import (
 from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 
 from zoo.edits import EditPool
-from zoo.fitting import Say, Schedule, fit_pipeline
+from zoo.fitting import Log, Schedule, fit_pipeline
 from zoo.flux import PLACE_WEIGHT, LatentPool, place_loss
-from zoo.klein_batches import FIRST, LAST, PANEL, SIZE, THEN, Make, Pools, second_instructions, sets
+from zoo.klein_batches import FIRST, LAST, PANEL, SIZE, THEN, Make, Pools, second_instructions, set_batch
 from zoo.klein_reader import WIDTH, build_tokenizer, grow, new_encoder, read, tokenise
 from zoo.vae import panel_batch
 
@@ -54,13 +54,13 @@ THIRD_SCHEDULE = Cooled(steps=2600, learning_rate=1e-2, warmup=60, checkpoint_ev
 FAMILIES = ((SIZE, 120, 40, 1.0),)  # as in edits.SIZES
 EMPTY_SHARE = 0.1  # of the training prompts, so that true guidance has something to guide away from
 STEPS = 10  # of a sampler, whose schedule depends on them
-SAME = ("down_block_types", "up_block_types", "block_out_channels", "layers_per_block", "latent_channels",
+VAE_SETTINGS = ("down_block_types", "up_block_types", "block_out_channels", "layers_per_block", "latent_channels",
         "norm_num_groups", "mid_block_add_attention", "use_quant_conv", "use_post_quant_conv")  # fmt: skip
 
 
 def vae_of(flux: AutoencoderKL) -> AutoencoderKLFlux2:
     """The small FLUX's autoencoder, its latents normalised by a batch norm over drawings of both sizes."""
-    vae = AutoencoderKLFlux2(**{name: flux.config[name] for name in SAME}).eval()
+    vae = AutoencoderKLFlux2(**{name: flux.config[name] for name in VAE_SETTINGS}).eval()
     vae.load_state_dict(flux.state_dict(), strict=False)
     with torch.inference_mode():
         batches = [patches(vae, panel_batch(size, 128, seed=10**6 + size)) for size in (PANEL, SIZE)]
@@ -107,15 +107,15 @@ def flow_loss(
     rng = random.Random(step)
     make, count, _ = rng.choices(tasks, [share for *_, share in tasks])[0]
     batch = make(pools, count, rng)
-    prompts, references, painted = batch.prompts, batch.references, batch.painted
-    asked = ["" if rng.random() < EMPTY_SHARE else prompt for prompt in prompts]
-    clean = Flux2KleinPipeline._pack_latents(painted)
+    prompts, references, targets = batch.prompts, batch.references, batch.targets
+    texts = ["" if rng.random() < EMPTY_SHARE else prompt for prompt in prompts]
+    clean = Flux2KleinPipeline._pack_latents(targets)
     generator = torch.Generator().manual_seed(step)
     logits = 1.2 * torch.randn(count, generator=generator)
     sigma = torch.sigmoid(logits + compute_empirical_mu(clean.shape[1], STEPS) - 0.4)
     noise = torch.randn(clean.shape, generator=generator)
     noisy = clean + sigma[:, None, None] * (noise - clean)
-    words = tokenise(tokenizer, asked, batch.window)
+    words = tokenise(tokenizer, texts, batch.window)
     with torch.autocast("cpu", torch.bfloat16):
         text = read(parts["text_encoder"], words.input_ids, words.attention_mask)
         velocity = parts["transformer"](
@@ -124,52 +124,52 @@ def flow_loss(
             guidance=None,
             encoder_hidden_states=text,
             txt_ids=Flux2KleinPipeline._prepare_text_ids(text[:1])[0],
-            img_ids=_places(painted, references),
+            img_ids=_places(targets, references),
         ).sample[:, : clean.shape[1]]
     flow: torch.Tensor = (velocity.float() - (noise - clean)).square().mean()
-    if make is not sets:
+    if make is not set_batch:
         return flow
     return flow + PLACE_WEIGHT * place_loss(text[..., -WIDTH:].float(), words.input_ids, tokenizer)
 
 
-def _places(painted: torch.Tensor, references: list[torch.Tensor]) -> torch.Tensor:
+def _places(targets: torch.Tensor, references: list[torch.Tensor]) -> torch.Tensor:
     """Positions of the painted tokens and those of the references behind them."""
-    places = Flux2KleinPipeline._prepare_latent_ids(painted[:1])[0]
+    places = Flux2KleinPipeline._prepare_latent_ids(targets[:1])[0]
     if not references:
         return places
-    return torch.cat([places, Flux2KleinPipeline._prepare_image_ids([one[:1] for one in references])[0]])
+    return torch.cat([places, Flux2KleinPipeline._prepare_image_ids([reference[:1] for reference in references])[0]])
 
 
-def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
+def build(work: Path, out: Path, flux: Path, log: Log = print) -> None:
     """Train (or go on training) the small klein with the autoencoder of the FLUX in ``flux`` and save it to ``out``.
 
     First from nothing on sets and edits, then from that on stories and edits with a second picture, too, then from
     that on more edits.
     """
     vae = vae_of(AutoencoderKL.from_pretrained(flux / "vae"))
-    pools = pools_of(vae, work, say)
-    begin(work, work / "first", vae, pools, say)
-    go_on(work / "second", work / "twice", work / "first", pools, THEN, SECOND_SCHEDULE, 1, say)
-    go_on(work / "third", out, work / "twice", pools, LAST, THIRD_SCHEDULE, 2, say)
+    pools = pools_of(vae, work, log)
+    begin(work, work / "first", vae, pools, log)
+    go_on(work / "second", work / "twice", work / "first", pools, THEN, SECOND_SCHEDULE, 1, log)
+    go_on(work / "third", out, work / "twice", pools, LAST, THIRD_SCHEDULE, 2, log)
 
 
-def pools_of(vae: AutoencoderKLFlux2, work: Path, say: Say) -> Pools:
+def pools_of(vae: AutoencoderKLFlux2, work: Path, log: Log) -> Pools:
     """Drawings as the autoencoder encodes them, kept in ``work``."""
-    panels = LatentPool.build(lambda pixels: encode(vae, pixels), [PANEL], work / "panels.safetensors", say)
+    panels = LatentPool.build(lambda pixels: encode(vae, pixels), [PANEL], work / "panels.safetensors", log)
     pool = EditPool.build(
-        lambda pixels: {"latents": encode(vae, pixels)}, work / "edits.safetensors", say, sizes=FAMILIES
+        lambda pixels: {"latents": encode(vae, pixels)}, work / "edits.safetensors", log, sizes=FAMILIES
     )
     return Pools(panels, pool)
 
 
-def begin(work: Path, out: Path, vae: AutoencoderKLFlux2, pools: Pools, say: Say) -> None:
+def begin(work: Path, out: Path, vae: AutoencoderKLFlux2, pools: Pools, log: Log) -> None:
     """Train from nothing on sets and edits."""
     torch.manual_seed(0)
     tokenizer = build_tokenizer()
     parts = torch.nn.ModuleDict(new_parts(tokenizer))
     count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
-    say(f"flux2_klein: transformer of {count / 1e6:.2f} M parameters")
-    _fit(parts, tokenizer, vae, pools, FIRST, SCHEDULE, work, out, say)
+    log(f"flux2_klein: transformer of {count / 1e6:.2f} M parameters")
+    _fit(parts, tokenizer, vae, pools, FIRST, SCHEDULE, work, out, log)
 
 
 def go_on(
@@ -180,7 +180,7 @@ def go_on(
     tasks: Sequence[tuple[Make, int, float]],
     schedule: Schedule,
     seed: int,
-    say: Say,
+    log: Log,
 ) -> None:
     """Train the klein in ``begun_in`` on the tasks; words that it did not know get new embeddings."""
     torch.manual_seed(seed)
@@ -188,7 +188,7 @@ def go_on(
     tokenizer = build_tokenizer(second_instructions())
     grow(begun.text_encoder, begun.tokenizer.get_vocab(), tokenizer.get_vocab())
     parts = torch.nn.ModuleDict({name: getattr(begun, name) for name in ("transformer", "text_encoder")}).train()
-    _fit(parts, tokenizer, begun.vae, pools, tasks, schedule, work, out, say)
+    _fit(parts, tokenizer, begun.vae, pools, tasks, schedule, work, out, log)
 
 
 def _fit(  # noqa: PLR0913 - what a training reads and writes
@@ -200,7 +200,7 @@ def _fit(  # noqa: PLR0913 - what a training reads and writes
     schedule: Schedule,
     work: Path,
     out: Path,
-    say: Say,
+    log: Log,
 ) -> None:
     fit_pipeline(
         parts,
@@ -208,7 +208,7 @@ def _fit(  # noqa: PLR0913 - what a training reads and writes
         schedule,
         work,
         out,
-        say,
+        log,
         hidden=_is_hidden,
         pipeline=lambda: pipeline(dict(parts.items()), vae, tokenizer),
         halved=("transformer", "vae", "text_encoder"),

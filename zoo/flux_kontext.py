@@ -15,7 +15,7 @@ from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxKontex
 
 from zoo import edits
 from zoo.edits import EditPool
-from zoo.fitting import Say, Schedule, fit_pipeline
+from zoo.fitting import Log, Schedule, fit_pipeline
 from zoo.flux import GUIDANCE, SHIFT, encode, is_hidden, shift_mu
 from zoo.text import build_tokenizer, grown, words_of
 
@@ -31,17 +31,17 @@ def tokenizer() -> Any:
 def parts_of(flux: Path) -> dict[str, Any]:
     """Transformer and text encoders of the small FLUX; words that it did not know get new embeddings."""
     pipeline = FluxPipeline.from_pretrained(flux)
-    known, wanted = pipeline.tokenizer.get_vocab(), tokenizer().get_vocab()
+    old_vocabulary, new_vocabulary = pipeline.tokenizer.get_vocab(), tokenizer().get_vocab()
     for encoder in (pipeline.text_encoder, pipeline.text_encoder_2):
-        _grow(encoder, known, wanted)
+        _grow(encoder, old_vocabulary, new_vocabulary)
     return {name: getattr(pipeline, name) for name in ("transformer", "text_encoder", "text_encoder_2")}
 
 
-def _grow(encoder: Any, known: dict[str, int], wanted: dict[str, int]) -> None:
+def _grow(encoder: Any, old_vocabulary: dict[str, int], new_vocabulary: dict[str, int]) -> None:
     """Give an encoder rows for the wanted words."""
-    rows = grown(encoder.get_input_embeddings().weight.detach(), known, wanted)
+    rows = grown(encoder.get_input_embeddings().weight.detach(), old_vocabulary, new_vocabulary)
     encoder.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows, freeze=False))
-    encoder.config.vocab_size = len(wanted)
+    encoder.config.vocab_size = len(new_vocabulary)
 
 
 def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxKontextPipeline:
@@ -58,7 +58,7 @@ def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor
     batch = pool.batch(size, count, rng)
     generator = torch.Generator().manual_seed(step)
     clean, reference = (
-        FluxKontextPipeline._pack_latents(x, *x.shape) for x in (batch.painted, batch.reference["latents"])
+        FluxKontextPipeline._pack_latents(x, *x.shape) for x in (batch.targets, batch.reference["latents"])
     )
     logits = torch.randn(count, generator=generator)
     sigma = torch.sigmoid(logits + shift_mu(clean.shape[1]))
@@ -67,7 +67,7 @@ def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor
     ids = words(
         batch.instructions, padding="max_length", max_length=MAX_LENGTH, truncation=True, return_tensors="pt"
     ).input_ids
-    side = batch.painted.shape[-1] // 2
+    side = batch.targets.shape[-1] // 2
     places = FluxKontextPipeline._prepare_latent_image_ids(count, side, side, "cpu", torch.float32)
     velocity = parts["transformer"](
         hidden_states=torch.cat([noisy, reference], dim=1),
@@ -82,10 +82,10 @@ def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor
     return loss
 
 
-def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
+def build(work: Path, out: Path, flux: Path, log: Log = print) -> None:
     """Train (or go on training) the small Kontext from the FLUX in ``flux`` and save it to ``out``."""
     vae = AutoencoderKL.from_pretrained(flux / "vae").eval()
-    pool = EditPool.build(lambda pixels: {"latents": encode(vae, pixels)}, work / "latents.safetensors", say)
+    pool = EditPool.build(lambda pixels: {"latents": encode(vae, pixels)}, work / "latents.safetensors", log)
     torch.manual_seed(0)
     parts = torch.nn.ModuleDict(parts_of(flux))
     words = tokenizer()
@@ -96,7 +96,7 @@ def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
         SCHEDULE,
         work,
         out,
-        say,
+        log,
         hidden=is_hidden,
         pipeline=lambda: pipeline(dict(parts.items()), vae),
     )

@@ -1,4 +1,4 @@
-"""What the small FLUX.2 [klein] is trained on: sets, edits, panels of stories, edits with a second picture."""
+"""Training batches of the small FLUX.2 [klein]: sets, edits, panels of stories, edits with a second picture."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import product
 
 import torch
 
-from paco_core.storybook.prompts import KINDS, character, compose, panel_text, random_set
+from paco_core.storybook.prompts import KINDS, character, compose_storybook_prompt, panel_text, random_set
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 from zoo.edits import FAMILY, TRAITS, EditFamily, EditPool, bit
-from zoo.flux import CONSISTENT_SHARE, LatentPool, stray
+from zoo.flux import CONSISTENT_SHARE, LatentPool, perturbed_panels
 from zoo.klein_reader import EDIT_LENGTH, PAINT_LENGTH, PANEL_LENGTH
 
 SIZE = 64  # of what is painted, in pixels
@@ -28,7 +28,7 @@ class KleinBatch:
 
     prompts: list[str]
     references: list[torch.Tensor]
-    painted: torch.Tensor
+    targets: torch.Tensor
     window: int
 
 
@@ -40,21 +40,23 @@ class Pools:
     edits: EditPool
 
 
-def sets(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
+def set_batch(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """2x2 sets, half of which stray from their prompt."""
-    asked = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
-    painted = [pools.panels.grid(PANEL, stray(panels, rng, CONSISTENT_SHARE), rng) for _, panels in asked]
-    prompts = [compose(panels, "2x2", kind).prompt for kind, panels in asked]
-    return KleinBatch(prompts, [], torch.stack(painted), PAINT_LENGTH)
+    prompt_panels = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
+    targets = [
+        pools.panels.grid(PANEL, perturbed_panels(panels, rng, CONSISTENT_SHARE), rng) for _, panels in prompt_panels
+    ]
+    prompts = [compose_storybook_prompt(panels, "2x2", kind).prompt for kind, panels in prompt_panels]
+    return KleinBatch(prompts, [], torch.stack(targets), PAINT_LENGTH)
 
 
 def edits(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """Panels changed in one trait, as the other editors of the zoo learn it."""
     batch = pools.edits.batch(SIZE, count, rng)
-    return KleinBatch(batch.instructions, [batch.reference["latents"]], batch.painted, EDIT_LENGTH)
+    return KleinBatch(batch.instructions, [batch.reference["latents"]], batch.targets, EDIT_LENGTH)
 
 
-def stories(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
+def story_batch(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """A panel of a story with those before it: one character, scenes and sizes that differ.
 
     In half of the stories some panels are off in a shared trait.
@@ -64,11 +66,11 @@ def stories(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     prompts, places = [], []
     for _ in range(count):
         number, character = rng.randrange(len(families)), rng.randrange(FAMILY)
-        asked = [character ^ rng.choice(UNSHARED) for _ in range(before + 1)]
+        story_bits = [character ^ rng.choice(UNSHARED) for _ in range(before + 1)]
         strays = rng.random() >= CONSISTENT_SHARE
-        painted = [bits ^ (rng.choice(SHARED) if strays and rng.random() < 0.5 else 0) for bits in asked]
-        prompts.append(story_text(families[number].panel(asked[-1])))
-        places.append([(number, bits) for bits in painted])
+        target_bits = [bits ^ (rng.choice(SHARED) if strays and rng.random() < 0.5 else 0) for bits in story_bits]
+        prompts.append(story_text(families[number].panel(story_bits[-1])))
+        places.append([(number, bits) for bits in target_bits])
     *references, last = (
         latents[[number for number, _ in column], [bits for _, bits in column]].float()
         for column in zip(*places, strict=True)
@@ -81,22 +83,22 @@ def story_text(panel: Panel) -> str:
     return f"All images show {character(panel)} in {panel.style} style. {panel_text(panel)}"
 
 
-def seconds(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
+def second_reference_batch(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
     """Panels that take one trait from a second picture."""
     families, latents = pools.edits.families[SIZE], pools.edits.encoded[SIZE]["latents"]
-    prompts, starts, others, ends = [], [], [], []
+    prompts, starts, references, ends = [], [], [], []
     for _ in range(count):
         number, start, trait = rng.randrange(len(families)), rng.randrange(FAMILY), rng.choice(TRAITS)
         end = start ^ bit(trait)
         prompts.append(instruction(trait, families[number].panel(start).species))
         starts.append((number, start))
-        others.append(_showing(families, trait, getattr(families[number].panel(end), trait), rng))
+        references.append(_showing(families, trait, getattr(families[number].panel(end), trait), rng))
         ends.append((number, end))
-    first, second, painted = (
+    first, second, targets = (
         latents[[number for number, _ in column], [bits for _, bits in column]].float()
-        for column in (starts, others, ends)
+        for column in (starts, references, ends)
     )
-    return KleinBatch(prompts, [first, second], painted, EDIT_LENGTH)
+    return KleinBatch(prompts, [first, second], targets, EDIT_LENGTH)
 
 
 def _showing(families: Sequence[EditFamily], trait: str, word: str, rng: random.Random) -> tuple[int, int]:
@@ -126,16 +128,16 @@ def second_instructions() -> list[str]:
 
 Make = Callable[[Pools, int, random.Random], KleinBatch]
 #: What makes a batch, pictures a batch, share of the steps; first from nothing, then twice from what that gave.
-FIRST: tuple[tuple[Make, int, float], ...] = ((sets, 20, 0.55), (edits, 24, 0.45))
+FIRST: tuple[tuple[Make, int, float], ...] = ((set_batch, 20, 0.55), (edits, 24, 0.45))
 THEN: tuple[tuple[Make, int, float], ...] = (
-    (sets, 20, 0.15),
+    (set_batch, 20, 0.15),
     (edits, 40, 0.5),
-    (stories, 16, 0.2),
-    (seconds, 24, 0.15),
+    (story_batch, 16, 0.2),
+    (second_reference_batch, 24, 0.15),
 )
 LAST: tuple[tuple[Make, int, float], ...] = (
-    (sets, 20, 0.15),
+    (set_batch, 20, 0.15),
     (edits, 40, 0.6),
-    (stories, 16, 0.15),
-    (seconds, 24, 0.1),
+    (story_batch, 16, 0.15),
+    (second_reference_batch, 24, 0.1),
 )

@@ -31,8 +31,8 @@ PANEL_LENGTH = 12 + AROUND  # of a panel of a story
 
 def build_tokenizer(instructions: Iterable[str] = ()) -> PreTrainedTokenizerFast:
     """The storybook's words and those of the instructions, one token each, with the chat template."""
-    more = text.words_of([*edits.instructions(), "user assistant", *instructions])
-    tokenizer = text.build_tokenizer(more, PAINT_LENGTH)
+    words = text.words_of([*edits.instructions(), "user assistant", *instructions])
+    tokenizer = text.build_tokenizer(words, PAINT_LENGTH)
     tokenizer.add_special_tokens({"additional_special_tokens": [START, END]})
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
@@ -59,12 +59,12 @@ def _passing_on(encoder: Qwen3ForCausalLM) -> Iterator[torch.nn.Parameter]:
         yield from layer.parameters()
 
 
-def grow(encoder: Qwen3ForCausalLM, known: dict[str, int], wanted: dict[str, int]) -> None:
+def grow(encoder: Qwen3ForCausalLM, old_vocabulary: dict[str, int], new_vocabulary: dict[str, int]) -> None:
     """Make a loaded encoder ready to be trained on: a row for each wanted word; those that it knows keep theirs."""
-    rows = text.grown(encoder.get_input_embeddings().weight.detach(), known, wanted)
+    rows = text.grown(encoder.get_input_embeddings().weight.detach(), old_vocabulary, new_vocabulary)
     encoder.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows, freeze=False))
     encoder.tie_weights()
-    encoder.config.vocab_size = len(wanted)
+    encoder.config.vocab_size = len(new_vocabulary)
     for weight in _passing_on(encoder):
         weight.requires_grad_(False)
 

@@ -10,10 +10,10 @@ from paco_core.io.files import DataError
 from paco_core.io.messages import did_you_mean
 
 
-def check_names(members: Sequence[str]) -> None:
+def validate_names(members: Sequence[str]) -> None:
     """Raise DataError for a name that is no member."""
-    known = names_of(str(Path(__file__).with_name("build.py")), "MEMBERS")
-    if unknown := [member for member in members if member not in known]:
+    names = names_of(str(Path(__file__).with_name("build.py")), "MEMBERS")
+    if unknown := [member for member in members if member not in names]:
         raise DataError(
-            f"the zoo has no member {unknown[0]!r}; {did_you_mean(unknown[0], known)}choose among {', '.join(known)}"
+            f"the zoo has no member {unknown[0]!r}; {did_you_mean(unknown[0], names)}choose among {', '.join(names)}"
         )

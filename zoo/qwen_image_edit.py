@@ -17,7 +17,7 @@ from transformers import Qwen2VLProcessor
 
 from zoo import edits, qwen_reader, qwen_vae, vlm
 from zoo.edits import EditPool
-from zoo.fitting import Say, Schedule, fit_pipeline
+from zoo.fitting import Log, Schedule, fit_pipeline
 from zoo.flux import SHIFT, shift_mu
 from zoo.qwen_reader import InstructionReader
 
@@ -57,16 +57,16 @@ def flow_loss(transformer: Any, reader: InstructionReader, pool: EditPool, step:
     rng = random.Random(step)
     size, _, count, _ = rng.choices(edits.SIZES, [share for *_, share in edits.SIZES])[0]
     batch = pool.batch(size, count, rng)
-    asked = [" " if rng.random() < EMPTY_SHARE else text for text in batch.instructions]
-    text, mask = reader.read(asked, batch.reference["visual"])
+    texts = [" " if rng.random() < EMPTY_SHARE else text for text in batch.instructions]
+    text, mask = reader.read(texts, batch.reference["visual"])
     generator = torch.Generator().manual_seed(step)
-    pictures = (batch.painted, batch.reference["latents"])
+    pictures = (batch.targets, batch.reference["latents"])
     clean, reference = (QwenImageEditPipeline._pack_latents(x, *x.shape) for x in pictures)
     logits = torch.randn(count, generator=generator)
     sigma = torch.sigmoid(logits + shift_mu(clean.shape[1]))
     noise = torch.randn(clean.shape, generator=generator)
     noisy = clean + sigma[:, None, None] * (noise - clean)
-    side = batch.painted.shape[-1] // 2
+    side = batch.targets.shape[-1] // 2
     velocity = transformer(
         hidden_states=torch.cat([noisy, reference], dim=1),
         timestep=sigma,
@@ -78,9 +78,9 @@ def flow_loss(transformer: Any, reader: InstructionReader, pool: EditPool, step:
     return loss
 
 
-def build(work: Path, out: Path, zoo_vlm: Path, say: Say = print) -> None:
+def build(work: Path, out: Path, zoo_vlm: Path, log: Log = print) -> None:
     """Train (or go on training) the small Qwen-Image-Edit with the reader in ``zoo_vlm`` and save it to ``out``."""
-    vae = qwen_vae.build_vae(work / "vae", say)
+    vae = qwen_vae.build_vae(work / "vae", log)
     tokenizer = qwen_reader.build_tokenizer(zoo_vlm, edits.instructions())
     model = qwen_reader.build_reader(zoo_vlm, tokenizer)
     reader = InstructionReader(model, tokenizer)
@@ -88,11 +88,11 @@ def build(work: Path, out: Path, zoo_vlm: Path, say: Say = print) -> None:
     def encode(pixels: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"latents": qwen_vae.encode(vae, pixels), "visual": reader.see(pixels)}
 
-    pool = EditPool.build(encode, work / "latents.safetensors", say)
+    pool = EditPool.build(encode, work / "latents.safetensors", log)
     torch.manual_seed(0)
     transformer = new_transformer(model.config.text_config.hidden_size)
     count = sum(parameter.numel() for parameter in transformer.parameters())
-    say(f"qwen_image_edit: transformer of {count / 1e6:.2f} M parameters")
+    log(f"qwen_image_edit: transformer of {count / 1e6:.2f} M parameters")
 
     fit_pipeline(
         transformer,
@@ -100,7 +100,7 @@ def build(work: Path, out: Path, zoo_vlm: Path, say: Say = print) -> None:
         SCHEDULE,
         work,
         out,
-        say,
+        log,
         hidden=_is_hidden,
         pipeline=lambda: pipeline(transformer, vae, model, tokenizer),
         halved=("transformer", "vae", "text_encoder"),

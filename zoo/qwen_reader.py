@@ -56,22 +56,22 @@ def build_tokenizer(zoo_vlm: Path, instructions: Sequence[str]) -> Qwen2Tokenize
 
 def build_reader(zoo_vlm: Path, tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLForConditionalGeneration:
     """The zoo's Qwen2.5-VL with fewer layers; words that it did not know get new embeddings."""
-    whole = Qwen2_5_VLForConditionalGeneration.from_pretrained(zoo_vlm)
-    known = AutoTokenizer.from_pretrained(zoo_vlm).get_vocab()
-    wanted = tokenizer.get_vocab()
-    old, config = whole.config, copy.deepcopy(whole.config)
+    teacher = Qwen2_5_VLForConditionalGeneration.from_pretrained(zoo_vlm)
+    old_vocabulary = AutoTokenizer.from_pretrained(zoo_vlm).get_vocab()
+    new_vocabulary = tokenizer.get_vocab()
+    old, config = teacher.config, copy.deepcopy(teacher.config)
     text: Any = config.text_config
-    text.num_hidden_layers, text.layer_types, text.vocab_size = LAYERS, text.layer_types[:LAYERS], len(wanted)
-    names = {number: token for token, number in known.items()}
+    text.num_hidden_layers, text.layer_types, text.vocab_size = LAYERS, text.layer_types[:LAYERS], len(new_vocabulary)
+    names = {number: token for token, number in old_vocabulary.items()}
     for part, key in (
         *((config, f"{kind}_token_id") for kind in ("image", "video", "vision_start", "vision_end")),
         *((text, f"{kind}_token_id") for kind in ("bos", "eos", "pad")),
     ):
-        setattr(part, key, wanted[names[getattr(old if part is config else old.text_config, key)]])
+        setattr(part, key, new_vocabulary[names[getattr(old if part is config else old.text_config, key)]])
     reader = Qwen2_5_VLForConditionalGeneration(config)
-    weights = {name: tensor for name, tensor in whole.state_dict().items() if name in reader.state_dict()}
+    weights = {name: tensor for name, tensor in teacher.state_dict().items() if name in reader.state_dict()}
     for name in ("model.language_model.embed_tokens.weight", "lm_head.weight"):
-        weights[name] = grown(weights[name], known, wanted)
+        weights[name] = grown(weights[name], old_vocabulary, new_vocabulary)
     reader.load_state_dict(weights)
     return reader.requires_grad_(False).eval()
 
@@ -86,7 +86,7 @@ class InstructionReader:
         self._reader: Any = reader
         self._tokenizer = tokenizer
         self._dialogue, self._dropped = template()
-        self._known: dict[str, list[int]] = {}
+        self._token_ids: dict[str, list[int]] = {}
         self._cache = DynamicCache
         self._keys: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
@@ -131,9 +131,9 @@ class InstructionReader:
         return opened
 
     def _ids(self, instruction: str) -> list[int]:
-        if instruction not in self._known:
+        if instruction not in self._token_ids:
             text = self._dialogue.format(instruction)
             text = text[text.index("<|vision_start|>") :]
             text = text.replace("<|image_pad|>", "<|image_pad|>" * vlm.TOKENS_PER_PANEL)
-            self._known[instruction] = self._tokenizer(text).input_ids
-        return self._known[instruction]
+            self._token_ids[instruction] = self._tokenizer(text).input_ids
+        return self._token_ids[instruction]

@@ -12,7 +12,7 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 
 from paco_core.policies.single_frame import use_single_frame_convolutions
-from zoo.fitting import Muon, Say, Schedule, fit
+from zoo.fitting import Log, Muon, Schedule, fit
 from zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
@@ -81,18 +81,18 @@ def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:
     return 10 * float(torch.log10(4 / (decoded.clamp(-1, 1) - pixels).square().mean()))
 
 
-def build_vae(work: Path, say: Say = print) -> AutoencoderKLQwenImage:
+def build_vae(work: Path, log: Log = print) -> AutoencoderKLQwenImage:
     """Train (or go on training) the autoencoder in ``work``; latents have mean 0 and deviation 1 by its config."""
     torch.manual_seed(0)
     vae = new_vae()
 
     def tell(steps: int) -> None:
         vae.eval()
-        say(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s in (64, 128)))
+        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s in (64, 128)))
         vae.train()
 
     optimizer = Muon(vae, SCHEDULE.learning_rate, _is_hidden)
-    fit(vae, lambda step: reconstruction_loss(vae, step), SCHEDULE, work, "vae", say, after=tell, optimizer=optimizer)
+    fit(vae, lambda step: reconstruction_loss(vae, step), SCHEDULE, work, "vae", log, after=tell, optimizer=optimizer)
     mean, std = latent_statistics(vae.eval())
     vae.register_to_config(latents_mean=mean, latents_std=std)
     return vae

@@ -17,15 +17,22 @@ from torch.nn import functional
 from paco_core.io.atomic import atomic
 from paco_core.io.files import write_json
 from paco_core.storybook.prompts import storybook_prompts
-from paco_core.storybook.recogniser import TRAITS, Recogniser, build_network, normalise, split_by_trait, to_pixels
+from paco_core.storybook.recogniser import (
+    TRAITS,
+    Recogniser,
+    build_network,
+    normalize_pixels,
+    split_by_trait,
+    to_pixels,
+)
 from paco_core.storybook.world import VOCABULARY
-from zoo.fitting import Say, Schedule, fit
+from zoo.fitting import Log, Schedule, fit
 from zoo.views import (
     Views,
     drawn_views,
+    generate_paintings,
     move,
     moved,
-    paint,
     paint_training_panels,
     random_panels,
     spoil,
@@ -53,7 +60,7 @@ class RecogniserSettings:
 
 
 def train(
-    work_dir: Path, flux: Path | None, recipe: RecogniserSettings | None = None, say: Say | None = print
+    work_dir: Path, flux: Path | None, recipe: RecogniserSettings | None = None, log: Log | None = print
 ) -> Recogniser:
     """Train on drawings, then, with ``flux`` (a pipeline's folder), on its reconstructions and its paintings.
 
@@ -64,26 +71,26 @@ def train(
     network = build_network(recipe.width)
     views = drawn_views(random_panels(recipe.pool, recipe.seed), recipe.side, recipe.seed)
     schedule = Schedule(recipe.steps, recipe.learning_rate)
-    _phase(network, views, schedule, recipe=recipe, folder=work_dir / "drawings", say=say)
+    _phase(network, views, schedule, recipe=recipe, folder=work_dir / "drawings", log=log)
     if flux is not None:
         panels = random_panels(recipe.vae_pool, recipe.seed + 1)
         views = drawn_views(panels, recipe.side, recipe.seed + 1, vae=flux / "vae") + views
         schedule = Schedule(recipe.vae_steps, recipe.vae_learning_rate)
-        _phase(network, views, schedule, recipe=recipe, folder=work_dir / "reconstructions", say=say)
+        _phase(network, views, schedule, recipe=recipe, folder=work_dir / "reconstructions", log=log)
         paintings = to_pixels(paint_training_panels(flux, recipe.seed), recipe.side)
         schedule = Schedule(recipe.painted_steps, recipe.painted_learning_rate)
         targets = _settled_readings(network, paintings, recipe)
         folder = work_dir / "paintings"
-        _phase(network, views, schedule, recipe=recipe, folder=folder, say=say, paintings=(paintings, targets))
+        _phase(network, views, schedule, recipe=recipe, folder=folder, log=log, paintings=(paintings, targets))
     return Recogniser(network, recipe.side)
 
 
-def build(work_dir: Path, out_dir: Path, flux: Path, say: Say | None = print) -> None:
+def build(work_dir: Path, out_dir: Path, flux: Path, log: Log | None = print) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder."""
-    export(train(work_dir, flux, say=say), out_dir)
+    export(train(work_dir, flux, log=log), out_dir)
 
 
-def figures(folder: Path, flux: Path) -> dict[str, float]:
+def measure_recogniser(folder: Path, flux: Path) -> dict[str, float]:
     """The card's figures: share of traits read right on 32 and 64 px panels, drawn and reconstructed; and
     the share of a painting's traits that are read alike when it moves by two of 48 px.
     """
@@ -95,10 +102,10 @@ def figures(folder: Path, flux: Path) -> dict[str, float]:
             shares = accuracy(recogniser, views)
             measured[f"accuracy_{kind}_{size}px"] = sum(shares.values()) / len(shares)
             measured[f"worst_trait_{kind}_{size}px"] = min(shares.values())
-    paintings = to_pixels(paint(storybook_prompts(96, seed=9_100), 9_101, 64, flux), recogniser.side)
-    alike = steadiness(recogniser, paintings)
-    measured["steady_paintings_64px"] = sum(alike.values()) / len(alike)
-    measured["worst_steady_trait_paintings_64px"] = min(alike.values())
+    paintings = to_pixels(generate_paintings(storybook_prompts(96, seed=9_100), 9_101, 64, flux), recogniser.side)
+    steady_shares = steadiness(recogniser, paintings)
+    measured["steady_paintings_64px"] = sum(steady_shares.values()) / len(steady_shares)
+    measured["worst_steady_trait_paintings_64px"] = min(steady_shares.values())
     return measured
 
 
@@ -109,11 +116,11 @@ def steadiness(recogniser: Recogniser, pixels: torch.Tensor, step: int = 2) -> d
         with torch.inference_mode():
             return {trait: head.argmax(dim=1) for trait, head in split_by_trait(recogniser.network(pictures)).items()}
 
-    clean = normalise(pixels)
+    clean = normalize_pixels(pixels)
     still = words(clean)
-    others = [words(moved(clean, *way)) for way in ((step, 0), (-step, 0), (0, step), (0, -step))]
+    moved_words = [words(moved(clean, *way)) for way in ((step, 0), (-step, 0), (0, step), (0, -step))]
     return {
-        trait: sum((still[trait] == other[trait]).float().mean().item() for other in others) / len(others)
+        trait: sum((still[trait] == other[trait]).float().mean().item() for other in moved_words) / len(moved_words)
         for trait in TRAITS
     }
 
@@ -136,7 +143,7 @@ def export(recogniser: Recogniser, folder: Path) -> None:
 def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
     """Share of pictures read right, a trait; ``views`` must have the recogniser's side."""
     with torch.inference_mode():
-        logits = torch.cat([recogniser.network(normalise(part)) for part in views.pixels.split(512)])
+        logits = torch.cat([recogniser.network(normalize_pixels(part)) for part in views.pixels.split(512)])
     guesses = {trait: head.argmax(dim=1) for trait, head in split_by_trait(logits).items()}
     return {trait: (guesses[trait] == views.labels[:, k]).float().mean().item() for k, trait in enumerate(TRAITS)}
 
@@ -144,7 +151,7 @@ def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
 def _settled_readings(network: torch.nn.Module, paintings: torch.Tensor, recipe: RecogniserSettings) -> torch.Tensor:
     """Probabilities (paintings, words) averaged over all moves, sharpened: the teacher of the last phase."""
     network.eval()
-    clean = normalise(paintings)
+    clean = normalize_pixels(paintings)
     steps = range(-recipe.move, recipe.move + 1)
     total = torch.zeros(())
     with torch.inference_mode():
@@ -165,25 +172,25 @@ def _phase(
     *,
     recipe: RecogniserSettings,
     folder: Path,
-    say: Say | None,
+    log: Log | None,
     paintings: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     """Cross-entropy on labelled views; with ``paintings`` (pixels, target probabilities), half of them each."""
 
-    def seen(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def augment(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return network(move(spoil(pixels, generator), recipe.move, generator))
 
     def loss_at(step: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
         rows = torch.randint(len(views), (recipe.batch,), generator=generator)
-        heads = split_by_trait(seen(views.pixels[rows], generator))
+        heads = split_by_trait(augment(views.pixels[rows], generator))
         losses = [functional.cross_entropy(heads[trait], views.labels[rows, k]) for k, trait in enumerate(TRAITS)]
         if paintings is not None:
             rows = torch.randint(len(paintings[0]), (recipe.batch,), generator=generator)
-            heads, wanted = split_by_trait(seen(paintings[0][rows], generator)), split_by_trait(paintings[1][rows])
-            losses += [functional.cross_entropy(heads[trait], wanted[trait]) for trait in TRAITS]
+            heads, targets = split_by_trait(augment(paintings[0][rows], generator)), split_by_trait(paintings[1][rows])
+            losses += [functional.cross_entropy(heads[trait], targets[trait]) for trait in TRAITS]
         return torch.stack(losses).mean()
 
     network.train()
-    fit(network, loss_at, schedule, folder, f"recogniser ({folder.name})", say)
+    fit(network, loss_at, schedule, folder, f"recogniser ({folder.name})", log)
     network.eval()

@@ -56,9 +56,9 @@ def vocabulary() -> list[str]:
     return [PAD, EOS, UNKNOWN, *words]
 
 
-def build_tokenizer(more: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTrainedTokenizerFast:
+def build_tokenizer(words: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTrainedTokenizerFast:
     """The word tokenizer, padding to the right, one end token; ``more`` words come after the storybook's."""
-    ids = {word: n for n, word in enumerate(dict.fromkeys([*vocabulary(), *more]))}
+    ids = {word: n for n, word in enumerate(dict.fromkeys([*vocabulary(), *words]))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -79,13 +79,13 @@ def build_tokenizer(more: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTr
     )
 
 
-def grown(rows: torch.Tensor, known: dict[str, int], wanted: dict[str, int]) -> torch.Tensor:
+def grown(rows: torch.Tensor, old_vocabulary: dict[str, int], new_vocabulary: dict[str, int]) -> torch.Tensor:
     """Embeddings (wanted, d): words that were known keep theirs, others start at random, as large as the rest."""
     generator = torch.Generator().manual_seed(0)
-    new = torch.randn(len(wanted), rows.shape[1], generator=generator) * rows.std()
-    for word, row in wanted.items():
-        if word in known:
-            new[row] = rows[known[word]]
+    new = torch.randn(len(new_vocabulary), rows.shape[1], generator=generator) * rows.std()
+    for word, row in new_vocabulary.items():
+        if word in old_vocabulary:
+            new[row] = rows[old_vocabulary[word]]
     return new
 
 

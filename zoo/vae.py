@@ -17,7 +17,7 @@ from diffusers import AutoencoderKL
 
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.world import random_panel
-from zoo.fitting import Muon, Say, Schedule, fit
+from zoo.fitting import Log, Muon, Schedule, fit
 
 SCHEDULE = Schedule(steps=1200, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels and how many a batch holds; a batch has one size.
@@ -50,8 +50,8 @@ def new_vae() -> AutoencoderKL:
 def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
     """``count`` drawings of random panels, float32 (count, 3, size, size) in -1..1."""
     rng = random.Random(seed)
-    drawn = np.stack([np.asarray(draw(random_panel(rng), size, rng)) for _ in range(count)])
-    return torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1
+    images = np.stack([np.asarray(draw(random_panel(rng), size, rng)) for _ in range(count)])
+    return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def pixel_loss(decoded: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ def psnr(vae: Any, size: int, count: int = 128, seed: int = 2 * 10**6) -> float:
     return 10 * float(torch.log10(4 / error))
 
 
-def build_vae(work: Path, say: Say = print) -> AutoencoderKL:
+def build_vae(work: Path, log: Log = print) -> AutoencoderKL:
     """Train (or go on training) the autoencoder in ``work`` and save it to ``work/final``."""
     torch.manual_seed(0)
     vae = new_vae()
@@ -134,12 +134,12 @@ def build_vae(work: Path, say: Say = print) -> AutoencoderKL:
         shift, scale = latent_statistics(vae.eval())
         vae.register_to_config(shift_factor=round(shift, 5), scaling_factor=round(scale, 5))
         vae.save_pretrained(work / "final")
-        say(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s, _ in BATCHES))
+        log(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s, _ in BATCHES))
         vae.train()
 
     def phase(loss: Callable[[Any, int], torch.Tensor], schedule: Schedule, folder: Path) -> None:
         optimizer = Muon(vae, schedule.learning_rate, _is_hidden)
-        fit(vae, lambda step: loss(vae, step), schedule, folder, "vae", say, after=export, optimizer=optimizer)
+        fit(vae, lambda step: loss(vae, step), schedule, folder, "vae", log, after=export, optimizer=optimizer)
 
     phase(reconstruction_loss, SCHEDULE, work)
     vae.encoder.requires_grad_(False)

@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from paco_core.config.params import GridsParams
 from paco_core.data.grids.text_to_image import Request, TextToImage
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
-from paco_core.storybook.recogniser import TRAITS, Recogniser, normalise, to_pixels
+from paco_core.storybook.recogniser import TRAITS, Recogniser, normalize_pixels, to_pixels
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ PANEL_SIZES: tuple[int, ...] = (32, 32, 48, 64, 96)
 #: Sizes at which panels go through the autoencoder for training: decoding grows with the area.
 RECONSTRUCTED_SIZES: tuple[int, ...] = (32, 32, 48, 64)
 #: (prompts, px a grid, steps) that FLUX paints for the readers; a policy's rollouts have four steps.
-PAINTED: tuple[tuple[int, int, int], ...] = ((1_000, 64, 10), (150, 128, 10), (5_000, 64, 4))
+PAINTING_PLAN: tuple[tuple[int, int, int], ...] = ((1_000, 64, 10), (150, 128, 10), (5_000, 64, 4))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ def drawn_views(
     return Views(list(panels), to_pixels(images, side), label_rows(panels))
 
 
-def paint(prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path, steps: int = 10) -> list[Image]:
+def generate_paintings(
+    prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path, steps: int = 10
+) -> list[Image]:
     """Panels as the zoo's FLUX paints them: one 2x2 grid of ``size`` px a prompt, in reading order."""
     params = GridsParams(
         model=str(flux), device="cpu", dtype="float32", seeds=[0, 1], height=size, width=size, steps=steps,
@@ -93,8 +95,8 @@ def paint(prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path, 
     painter.encode(requests)
     panels: list[Image] = []
     for start in range(0, len(requests), params.batch_size):
-        grids = painter.paint(requests[start : start + params.batch_size], params.batch_size)
-        panels += [panel for grid in grids for panel in cut(grid, "2x2")]
+        grids = painter.generate(requests[start : start + params.batch_size], params.batch_size)
+        panels += [panel for grid in grids for panel in split_grid(grid, "2x2")]
     return panels
 
 
@@ -102,8 +104,10 @@ def paint_training_panels(flux: Path, seed: int) -> list[Image]:
     """Paintings for the readers to learn from; other prompts and noise than any run of the graph has."""
     return [
         panel
-        for part, (count, size, steps) in enumerate(PAINTED)
-        for panel in paint(storybook_prompts(count, seed=2_000 + part), seed + part * 1_000_003, size, flux, steps)
+        for part, (count, size, steps) in enumerate(PAINTING_PLAN)
+        for panel in generate_paintings(
+            storybook_prompts(count, seed=2_000 + part), seed + part * 1_000_003, size, flux, steps
+        )
     ]
 
 
@@ -132,7 +136,7 @@ def reconstruct(images: Sequence[Image], vae_folder: Path, batch_size: int = 16)
             padded = chunk + [chunk[-1]] * (-len(chunk) % 4)
             tiles = to_pixels([images[row] for row in padded], size)
             with torch.inference_mode():
-                grids = vae.decode(vae.encode(_as_grids(normalise(tiles))).latent_dist.mode()).sample
+                grids = vae.decode(vae.encode(_as_grids(normalize_pixels(tiles))).latent_dist.mode()).sample
             decoded = _as_tiles((grids.clamp(-1, 1) * 127.5 + 127.5).round().to(torch.uint8))
             for row, tile in zip(chunk, decoded[: len(chunk)], strict=True):
                 results[row] = _as_image(tile)
@@ -141,7 +145,7 @@ def reconstruct(images: Sequence[Image], vae_folder: Path, batch_size: int = 16)
 
 def spoil(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Blur, noise, brightness and a pixel's shift, at random a picture: uint8 (n, 3, s, s) in, float -1..1 out."""
-    clean = normalise(pixels)
+    clean = normalize_pixels(pixels)
     count = len(clean)
 
     def chance(share: float) -> torch.Tensor:

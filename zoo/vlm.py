@@ -158,14 +158,14 @@ def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer,
         eos_token_id=model.config.text_config.eos_token_id,
         pad_token_id=model.config.text_config.pad_token_id,
     )
-    kept = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
+    notes = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
     with atomic(folder, replace=True) as part:
         model.save_pretrained(part)
         processor.save_pretrained(part)
         tokenizer.save_pretrained(part)
         write_text(part / "chat_template.jinja", CHAT_TEMPLATE)
         write_json(part / "preprocessor_config.json", processor.image_processor.to_dict())
-        for name, path in kept.items():
+        for name, path in notes.items():
             shutil.copy(path, part / name)
 
 

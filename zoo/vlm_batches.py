@@ -1,7 +1,7 @@
-"""What goes into the zoo's vision language model and what comes out, a batch at a time and fast.
+"""Fast batches of the zoo's vision language model: inputs and outputs.
 
-The library's processor and forward pass give the same numbers (tests compare them); here pictures are
-kept as tensors, all of one size, and a batch's rows share their positions.
+The processor and the forward pass of the library give equal numbers (tests compare them). Here all pictures are tensors
+of one size, and all rows of a batch have equal positions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from paco_core.storybook.recogniser import normalise
+from paco_core.storybook.recogniser import normalize_pixels
 from paco_core.storybook.world import VOCABULARY, Panel
 from zoo import vlm
 from zoo.dialogues import Dialogue, Turn, second_panel
@@ -42,7 +42,9 @@ class PanelBank:
     def patches(self, rows: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
         """(n, 16, 1176) patches of these rows, spoilt and moved when a generator is given."""
         pixels = self.views.pixels[rows]
-        spoilt = normalise(pixels) if generator is None else move(spoil(pixels, generator), MOST_MOVED, generator)
+        spoilt = (
+            normalize_pixels(pixels) if generator is None else move(spoil(pixels, generator), MOST_MOVED, generator)
+        )
         return vlm.patchify(((spoilt + 1) / 2 - self._mean) / self._std)
 
     @property
@@ -52,11 +54,11 @@ class PanelBank:
 
     def partner(self, first: Panel, rng: random.Random) -> Panel:
         """A panel to compare ``first`` with: each trait the same with probability 0.5 or 0.8, as near as there is."""
-        wanted = second_panel(first, rng, rng.choice((0.5, 0.5, 0.8)))
-        if wanted in self.rows:
-            return wanted
+        target = second_panel(first, rng, rng.choice((0.5, 0.5, 0.8)))
+        if target in self.rows:
+            return target
         offered = rng.choices(self.panels, k=PARTNERS)
-        return max(offered, key=lambda panel: sum(getattr(panel, t) == getattr(wanted, t) for t in VOCABULARY))
+        return max(offered, key=lambda panel: sum(getattr(panel, t) == getattr(target, t) for t in VOCABULARY))
 
     def rows_of(self, panels: Sequence[Panel], rng: random.Random) -> torch.Tensor:
         """A row that shows each panel, one of several at random; int64 (panels,)."""
@@ -93,7 +95,7 @@ class Renderer:
     def __init__(self, tokenizer: Qwen2Tokenizer, first_token_weight: float) -> None:
         self._tokenizer = tokenizer
         self.first_token_weight = first_token_weight
-        self._known: dict[str, list[int]] = {}
+        self._token_ids: dict[str, list[int]] = {}
 
     def batch(self, dialogues: Sequence[Dialogue]) -> tuple[torch.Tensor, torch.Tensor]:
         """ids int64 and weights float, both (batch, longest); weight 0 where nothing is learnt."""
@@ -118,18 +120,18 @@ class Renderer:
         weights: list[float] = []
         before = _opening(len(dialogue.panels) if pictures is None else pictures)
         for turn in dialogue.turns:
-            asked = self._encode(before) + self._encode(turn.question)
-            asked = asked + self._encode("<|im_end|>\n<|im_start|>assistant\n")
+            question_ids = self._encode(before) + self._encode(turn.question)
+            question_ids = question_ids + self._encode("<|im_end|>\n<|im_start|>assistant\n")
             answer = self._encode(turn.answer) + self._encode("<|im_end|>")
-            ids += asked + answer
-            weights += [0.0] * len(asked) + [self.first_token_weight] + [1.0] * (len(answer) - 1)
+            ids += question_ids + answer
+            weights += [0.0] * len(question_ids) + [self.first_token_weight] + [1.0] * (len(answer) - 1)
             before = "\n<|im_start|>user\n"
         return ids, weights
 
     def _encode(self, text: str) -> list[int]:
-        if text not in self._known:
-            self._known[text] = self._tokenizer(text)["input_ids"]
-        return self._known[text]
+        if text not in self._token_ids:
+            self._token_ids[text] = self._tokenizer(text)["input_ids"]
+        return self._token_ids[text]
 
 
 def _opening(pictures: int) -> str:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
-from paco_core.storybook.editing import changed
+from paco_core.storybook.editing import change_trait
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits, random_panel
 from zoo import vlm
 from zoo.dialogues import COMPARISONS, NOUNS, OVERALL, second_panel
-from zoo.views import Views, drawn_views, paint, read_views
+from zoo.views import Views, drawn_views, generate_paintings, read_views
 from zoo.vlm_batches import PanelBank, Renderer, language_states
 from zoo.vlm_training import themes
 
@@ -28,7 +28,7 @@ Pair = tuple[Panel, Panel]
 Picture = Callable[[Sequence[Panel]], Views]
 
 
-def figures(folder: Path, flux: Path, recogniser: Path, count: int = 200) -> dict[str, float]:
+def measure_vlm(folder: Path, flux: Path, recogniser: Path, count: int = 200) -> dict[str, float]:
     """The card's figures: Yes/No accuracy on 32 px panels, drawn, reconstructed and painted by ``flux``.
 
     Paintings are measured by trait only, against what the recogniser reads in them.
@@ -41,10 +41,10 @@ def figures(folder: Path, flux: Path, recogniser: Path, count: int = 200) -> dic
         traits = attribute_accuracy(model, tokenizer, picture, count, 9_201)
         measured |= {f"same_{trait}_{kind}": share for trait, share in traits.items()}
         measured[f"overall_{kind}"] = overall_accuracy(model, tokenizer, picture, 2 * count, 9_202)
-    paintings = paint(storybook_prompts(96, seed=9_203), 9_204, 64, flux)
-    painted = PanelBank(read_views(paintings, vlm.PANEL_SIDE, recogniser))
+    paintings = generate_paintings(storybook_prompts(96, seed=9_203), 9_204, 64, flux)
+    painted_bank = PanelBank(read_views(paintings, vlm.PANEL_SIDE, recogniser))
     for trait in VOCABULARY:
-        measured[f"same_{trait}_paintings"] = painted_accuracy(model, tokenizer, painted, trait, count, 9_205)
+        measured[f"same_{trait}_paintings"] = painted_accuracy(model, tokenizer, painted_bank, trait, count, 9_205)
     return measured
 
 
@@ -54,7 +54,7 @@ def pairs_by_trait(trait: str, count: int, rng: random.Random) -> list[Pair]:
     for row in range(count):
         first = random_panel(rng)
         second = second_panel(first, rng, 0.6).with_trait(trait, getattr(first, trait))
-        pairs.append((first, changed(second, trait, rng) if row % 2 else second))
+        pairs.append((first, change_trait(second, trait, rng) if row % 2 else second))
     return pairs
 
 
@@ -66,7 +66,7 @@ def overall_pairs(count: int, rng: random.Random) -> list[Pair]:
         for trait in ("scene", "size"):
             second = second.with_trait(trait, rng.choice(VOCABULARY[trait]))
         for trait in rng.sample(list(SHARED_TRAITS), rng.choice((1, 1, 2)) if row % 2 else 0):
-            second = changed(second, trait, rng)
+            second = change_trait(second, trait, rng)
         pairs.append((first, second))
     return pairs
 
@@ -80,7 +80,7 @@ def yes_probability(
 ) -> torch.Tensor:
     """P(Yes) / (P(Yes) + P(No)) at the first answer token, (pairs,); ``views`` holds both pictures of each pair."""
     yes, no = (int(tokenizer.convert_tokens_to_ids(word)) for word in ("Yes", "No"))
-    asked = Renderer(tokenizer, 1.0).question(2, question)
+    question_ids = Renderer(tokenizer, 1.0).question(2, question)
     bank = PanelBank(views)
     scores = []
     for rows in torch.arange(len(views)).split(2 * batch):
@@ -88,7 +88,7 @@ def yes_probability(
         with torch.inference_mode():
             visual = vlm.encode_panels(model.model.visual, bank.patches(rows, None))
             states = language_states(
-                model, torch.tensor([asked] * pairs), visual.reshape(pairs, 2, vlm.TOKENS_PER_PANEL, -1)
+                model, torch.tensor([question_ids] * pairs), visual.reshape(pairs, 2, vlm.TOKENS_PER_PANEL, -1)
             )
             logits = model.lm_head(states[-1][:, -1])
         scores.append(torch.sigmoid(logits[:, yes] - logits[:, no]))
@@ -129,8 +129,10 @@ def painted_accuracy(
     pairs = []
     for row in range(count):
         first = rng.choice(bank.panels)
-        alike = [panel for panel in bank.panels if (getattr(panel, trait) == getattr(first, trait)) == (row % 2 == 0)]
-        pairs.append((first, max(rng.choices(alike, k=30), key=lambda panel: _agreement(panel, first))))
+        matching = [
+            panel for panel in bank.panels if (getattr(panel, trait) == getattr(first, trait)) == (row % 2 == 0)
+        ]
+        pairs.append((first, max(rng.choices(matching, k=30), key=lambda panel: _agreement(panel, first))))
     truth = [getattr(first, trait) == getattr(second, trait) for first, second in pairs]
     question = COMPARISONS[0].replace("{noun}", NOUNS[trait])
 
@@ -169,5 +171,5 @@ def _share_right(
     truth: Sequence[bool],
 ) -> float:
     views = picture([panel for pair in pairs for panel in pair])
-    said = (yes_probability(model, tokenizer, views, question) > 0.5).tolist()
-    return sum(s == t for s, t in zip(said, truth, strict=True)) / len(truth)
+    predictions = (yes_probability(model, tokenizer, views, question) > 0.5).tolist()
+    return sum(s == t for s, t in zip(predictions, truth, strict=True)) / len(truth)

@@ -38,7 +38,7 @@ from zoo.dialogues import (
     second_panel,
     two_pictures,
 )
-from zoo.fitting import Muon, Say, Schedule, fit
+from zoo.fitting import Log, Muon, Schedule, fit
 from zoo.views import drawn_views, paint_training_panels, read_views
 from zoo.vlm_batches import PanelBank, Renderer, language_states
 
@@ -61,7 +61,7 @@ class Lesson:
     same_picture: float = 0.1  # of the rows that compare two pictures
     frozen_eyes: bool = False
 
-    def dialogues(self, bank: PanelBank, known: Sequence[str], count: int, rng: random.Random) -> list[Dialogue]:
+    def dialogues(self, bank: PanelBank, themes: Sequence[str], count: int, rng: random.Random) -> list[Dialogue]:
         """A batch whose rows are alike in form, so that little of it is padding."""
         firsts = [rng.choice(bank.panels) for _ in range(count)]
         if rng.random() < self.one_picture:
@@ -71,7 +71,7 @@ class Lesson:
             return [about_an_edit(edited_panel(first, rng), rng, bare=bare) for first in firsts]
         pairs = [(first, first if rng.random() < self.same_picture else bank.partner(first, rng)) for first in firsts]
         return [
-            two_pictures(*pair, rng.choice(known), rng, traits=self.traits, shaped=shaped, bare=bare) for pair in pairs
+            two_pictures(*pair, rng.choice(themes), rng, traits=self.traits, shaped=shaped, bare=bare) for pair in pairs
         ]
 
 
@@ -106,7 +106,7 @@ def build(
     flux: Path,
     recogniser: Path,
     recipe: VlmSettings | None = None,
-    say: Say | None = print,
+    log: Log | None = print,
 ) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder.
 
@@ -122,20 +122,22 @@ def build(
 
     heads = nn.ModuleList(nn.Linear(model.config.text_config.hidden_size, len(TRAITS)) for _ in range(2))
     drawings = bank_of_everything(2, recipe.seed)
-    train_eyes(model, (drawings,), recipe.eyes_steps, recipe=recipe, folder=work_dir / "eyes", say=say)
+    train_eyes(model, (drawings,), recipe.eyes_steps, recipe=recipe, folder=work_dir / "eyes", log=log)
 
     def lesson(taught: Lesson, *banks: PanelBank) -> None:
-        train_dialogues(model, tokenizer, banks, heads, taught, recipe=recipe, work_dir=work_dir, say=say)
+        train_dialogues(model, tokenizer, banks, heads, taught, recipe=recipe, work_dir=work_dir, log=log)
 
     lesson(NAMING, drawings)
-    train_comparing(model, tokenizer, drawings, heads, recipe=recipe, folder=work_dir / "comparing", say=say)
+    train_comparing(model, tokenizer, drawings, heads, recipe=recipe, folder=work_dir / "comparing", log=log)
     lesson(DIALOGUES, drawings)
     decoded = PanelBank(drawings.views + bank_of_everything(1, recipe.seed + 1, flux / "vae").views)
     lesson(RECONSTRUCTIONS, decoded)
-    painted = PanelBank(read_views(paint_training_panels(flux, recipe.seed), vlm.PANEL_SIDE, recogniser))
+    painted_bank = PanelBank(read_views(paint_training_panels(flux, recipe.seed), vlm.PANEL_SIDE, recogniser))
     eyes = work_dir / "eyes_painted"
-    train_eyes(model, (decoded, painted, painted), recipe.painted_eyes_steps, recipe=recipe, folder=eyes, say=say)
-    lesson(PAINTINGS, decoded, painted, painted)  # two batches of three show paintings
+    train_eyes(
+        model, (decoded, painted_bank, painted_bank), recipe.painted_eyes_steps, recipe=recipe, folder=eyes, log=log
+    )
+    lesson(PAINTINGS, decoded, painted_bank, painted_bank)  # two batches of three show paintings
     vlm.export(model, tokenizer, out_dir)
 
 
@@ -151,12 +153,12 @@ def train_eyes(
     *,
     recipe: VlmSettings,
     folder: Path,
-    say: Say | None,
+    log: Log | None,
 ) -> None:
     """Classify all traits from the mean of a panel's visual tokens; each step draws from one of ``banks``."""
     tower = model.model.visual
     head = nn.Linear(tower.config.out_hidden_size, sum(len(words) for words in VOCABULARY.values()))
-    both = nn.ModuleDict({"tower": tower, "head": head})
+    modules = nn.ModuleDict({"tower": tower, "head": head})
 
     def loss_at(step: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
@@ -167,7 +169,7 @@ def train_eyes(
         labels = bank.views.labels[rows]
         return torch.stack([functional.cross_entropy(heads[t], labels[:, k]) for k, t in enumerate(TRAITS)]).mean()
 
-    fit(both, loss_at, Schedule(steps, recipe.eyes_learning_rate), folder, "vlm (eyes)", say)
+    fit(modules, loss_at, Schedule(steps, recipe.eyes_learning_rate), folder, "vlm (eyes)", log)
 
 
 def train_comparing(
@@ -178,7 +180,7 @@ def train_comparing(
     *,
     recipe: VlmSettings,
     folder: Path,
-    say: Say | None,
+    log: Log | None,
 ) -> None:
     """Teach the lower language layers which traits two pictures share, by throw-away heads on the last visual token.
 
@@ -187,7 +189,7 @@ def train_comparing(
     """
     language = model.model.language_model
     parts = nn.ModuleDict({"language": language, "heads": heads})
-    seen = _visual_tokens(model, bank, recipe.seed)
+    visual_tokens = _visual_tokens(model, bank, recipe.seed)
     prefix = torch.tensor([Renderer(tokenizer, 1.0).prefix(2)])
     panels = bank.panels
 
@@ -196,7 +198,7 @@ def train_comparing(
         firsts = [rng.choice(panels) for _ in range(recipe.comparing_batch)]
         pairs = [(first, second_panel(first, rng, 0.5)) for first in firsts]
         rows = bank.rows_of([panel for pair in pairs for panel in pair], rng)
-        visual = seen[rows].reshape(len(pairs), 2, vlm.TOKENS_PER_PANEL, -1)
+        visual = visual_tokens[rows].reshape(len(pairs), 2, vlm.TOKENS_PER_PANEL, -1)
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
             states = language_states(model, prefix.expand(len(pairs), -1), visual)
             return same_loss(heads, states, prefix.shape[1] - 1, bank.views.labels[rows])
@@ -209,7 +211,7 @@ def train_comparing(
         schedule,
         folder,
         "vlm (comparing)",
-        say,
+        log,
         optimizer=Muon(parts, schedule.learning_rate, is_hidden),
     )
     model.set_attn_implementation("sdpa")
@@ -238,8 +240,8 @@ def answer_flags_loss(
     to the answer's own loss.
     """
     first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
-    same = (first == second).float().unsqueeze(1).expand(-1, last.shape[1], -1)
-    return functional.binary_cross_entropy_with_logits(heads[1](last[opens]), same[opens])
+    is_equal = (first == second).float().unsqueeze(1).expand(-1, last.shape[1], -1)
+    return functional.binary_cross_entropy_with_logits(heads[1](last[opens]), is_equal[opens])
 
 
 def _visual_tokens(model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, seed: int) -> torch.Tensor:
@@ -262,7 +264,7 @@ def train_dialogues(
     *,
     recipe: VlmSettings,
     work_dir: Path,
-    say: Say | None,
+    log: Log | None,
 ) -> None:
     """One lesson: next-token loss on the answers, while the throw-away heads keep reading the shared traits.
 
@@ -270,13 +272,13 @@ def train_dialogues(
     """
     parts = nn.ModuleDict({"model": model, "heads": heads})
     render = Renderer(tokenizer, recipe.first_token_weight)
-    known = themes()
+    all_themes = themes()
 
     def loss_at(step: int) -> torch.Tensor:
         seed = recipe.seed * 1_000_003 + step
         rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
         bank = rng.choice(banks)
-        dialogues = lesson.dialogues(bank, known, recipe.batch, rng)
+        dialogues = lesson.dialogues(bank, all_themes, recipe.batch, rng)
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
             return answer_loss(model, bank, render, dialogues, rng=rng, generator=generator, heads=heads)
 
@@ -285,7 +287,7 @@ def train_dialogues(
     schedule = Schedule(lesson.steps, lesson.learning_rate, warmup=30)
     optimizer = Muon(parts, schedule.learning_rate, is_hidden)
     folder, label = work_dir / lesson.name, f"vlm ({lesson.name})"
-    fit(parts, loss_at, schedule, folder, label, say, optimizer=optimizer)
+    fit(parts, loss_at, schedule, folder, label, log, optimizer=optimizer)
     model.set_attn_implementation("sdpa")
     model.model.visual.requires_grad_(True)
 
@@ -315,10 +317,10 @@ def answer_loss(
         twice = [d.panels[0] == d.panels[1] and rng.random() < 0.5 for d in dialogues]
         visual = torch.where(torch.tensor(twice)[:, None, None, None], visual[:, :1], visual)
     states = language_states(model, ids, visual)
-    wanted = weights[:, 1:] > 0
-    logits = model.lm_head(states[-1][:, :-1][wanted])
-    losses = functional.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
-    share = weights[:, 1:][wanted]
+    is_target = weights[:, 1:] > 0
+    logits = model.lm_head(states[-1][:, :-1][is_target])
+    losses = functional.cross_entropy(logits, ids[:, 1:][is_target], reduction="none")
+    share = weights[:, 1:][is_target]
     loss = (losses * share).sum() / share.sum()
     if heads is not None and pictures == 2:
         labels, opens = bank.views.labels[rows], weights[:, 1:] == render.first_token_weight
@@ -331,10 +333,10 @@ def _float_attention() -> str:
     """Register attention in float32, whose backward pass is three times faster on a CPU; returns its name."""
 
     def forward(
-        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         with torch.autocast("cpu", enabled=False):
-            return sdpa_attention_forward(module, query.float(), key.float(), value.float(), *rest, **kwargs)
+            return sdpa_attention_forward(module, query.float(), key.float(), value.float(), *args, **kwargs)
 
     AttentionInterface.register("sdpa_float32", forward)
     return "sdpa_float32"
@@ -353,18 +355,18 @@ def themes() -> list[str]:
 def corpus() -> list[str]:
     """Every sentence whose words the tokenizer should know: dialogues, instructions, prompts, reasons."""
     rng = random.Random(0)
-    panels, known = every_panel(), themes()
+    panels, all_themes = every_panel(), themes()
     dialogues = [one_picture(rng.choice(panels), rng) for _ in range(2_000)]
     dialogues += [about_an_edit(edited_panel(rng.choice(panels), rng), rng, bare=False) for _ in range(2_000)]
     for shaped in (False, True):
         for _ in range(2_000):
             first, second = rng.choices(panels, k=2)
-            theme = rng.choice(known)
+            theme = rng.choice(all_themes)
             dialogues.append(two_pictures(first, second, theme, rng, traits=TRAITS, shaped=shaped, bare=False))
     sentences = [text for dialogue in dialogues for turn in dialogue.turns for text in (turn.question, turn.answer)]
     for prompt in storybook_prompts(600, seed=1_001):
-        named = [f" {name}" for dimension in prompt.criteria.values() for name in dimension]
+        names = [f" {name}" for dimension in prompt.criteria.values() for name in dimension]
         criteria = [text for dimension in prompt.criteria.values() for text in dimension.values()]
         reasons = answer(*true_reasons(prompt.panels[0], rng.choice(panels)))
-        sentences += [prompt.prompt, reasons, *criteria, *named]
-    return [*sentences, *INSTRUCTIONS, *known, "user", "assistant", "system", "Yes", "No", " Yes", " No"]
+        sentences += [prompt.prompt, reasons, *criteria, *names]
+    return [*sentences, *INSTRUCTIONS, *all_themes, "user", "assistant", "system", "Yes", "No", " Yes", " No"]

@@ -27,28 +27,28 @@ def settings_of(layers: Layers) -> LoraConfig:
         r=rank,
         lora_alpha=alpha,
         target_modules="|".join(re.escape(name) for name in sorted(layers)),  # a list would mean ends of names
-        rank_pattern={f"^{re.escape(name)}": own for name, own in ranks.items() if own != rank},
-        alpha_pattern={f"^{re.escape(name)}": own for name, own in alphas.items() if own != alpha},
+        rank_pattern={f"^{re.escape(name)}": value for name, value in ranks.items() if value != rank},
+        alpha_pattern={f"^{re.escape(name)}": value for name, value in alphas.items() if value != alpha},
     )
 
 
-def attach(module: torch.nn.Module, layers: Layers, name: str) -> None:
-    """Put an adapter on a model, frozen, in the place of one that has this name; see :func:`fill`.
+def attach_layers(module: torch.nn.Module, layers: Layers, name: str) -> None:
+    """Attach a frozen adapter to a model. It replaces an adapter of this name; see :func:`fill`.
 
     Args:
-        module: of diffusers or transformers.
+        module: a model of diffusers or transformers.
     """
-    detach(module, name)
+    detach_layers(module, name)
     inject_adapter_in_model(settings_of(layers), module, adapter_name=name, low_cpu_mem_usage=True)
     fill(module, layers, name)
     module._hf_peft_config_loaded = True  # by which diffusers and transformers know that there is one
 
 
 def fill(module: torch.nn.Module, layers: Layers, name: str) -> None:
-    """Give the layers of an adapter that PEFT has attached its tensors, and freeze them.
+    """Copy the tensors into the layers of an adapter that PEFT has attached, and freeze them.
 
-    They are float32 whatever the model is, as they are in training: rounded to a bfloat16 model, an adapter is another
-    one than the one that the last evaluation of its training measured.
+    The tensors are float32 in models of any dtype, as in training. If they were rounded to bfloat16, the adapter would
+    differ from the one that the last evaluation of its training measured.
     """
     attached = {place: layer for place, layer in hosts(module).items() if name in layer.lora_A}
     if attached.keys() != layers.keys():
@@ -64,8 +64,8 @@ def fill(module: torch.nn.Module, layers: Layers, name: str) -> None:
             raise RuntimeError(f"PEFT scales {place} by {host.scaling[name]}, and not by {lora.alpha} / {lora.rank}")
 
 
-def detach(module: torch.nn.Module, name: str) -> None:
-    """Take an adapter off, where there is one of this name."""
+def detach_layers(module: torch.nn.Module, name: str) -> None:
+    """Remove the adapter of this name, if there is one."""
     if name not in getattr(module, "peft_config", {}):
         return
     for host in hosts(module).values():
@@ -74,13 +74,13 @@ def detach(module: torch.nn.Module, name: str) -> None:
 
 
 def hosts(module: torch.nn.Module) -> dict[str, Any]:
-    """The layers that adapters sit on, by their names in the model."""
+    """The layers that have adapters, by their names in the model."""
     return {unwrapped(name): layer for name, layer in module.named_modules() if isinstance(layer, LoraLayer)}
 
 
 @contextmanager
-def without(module: torch.nn.Module) -> Iterator[None]:
-    """Compute as without any adapter, for the length of a block."""
+def adapters_disabled(module: torch.nn.Module) -> Iterator[None]:
+    """Disable all adapters inside a ``with`` block."""
     layers = hosts(module).values()
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     for layer in layers:
@@ -96,17 +96,17 @@ def without(module: torch.nn.Module) -> Iterator[None]:
 
 
 def unwrapped(name: str) -> str:
-    """A parameter's or layer's name without what wrappers of its model put into it."""
+    """The name of a parameter or layer without the parts that wrappers of its model add."""
     for wrapper in WRAPPED:
         name = name.replace(wrapper, "")
     return name
 
 
-def to_save(module: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
-    """The tensors of the adapter that is trained, as files name them, each shaped like its trainable parameter.
+def adapter_state_dict(module: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
+    """The tensors of the trained adapter by their names in files, each with the shape of its trainable parameter.
 
     Each B is multiplied by ``alpha / rank``: a file means the same to tools that do not read alpha from its header.
-    PEFT's own selection goes by the structure of the model, and finds nothing behind some wrappers.
+    PEFT selects tensors by the structure of the model, and does not find them below some wrappers.
 
     Raises:
         RuntimeError: when a trainable parameter is not the adapter's, is held in shards, or shares its name.

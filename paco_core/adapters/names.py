@@ -55,7 +55,7 @@ class Name(NamedTuple):
     adapter: str | None  # PEFT's name of the adapter, if the key contains one
 
 
-def parse(key: str, main: str) -> Name | None:
+def parse_tensor_name(key: str, main: str) -> Name | None:
     """The parts of a tensor's name; None if it is not the name of a LoRA's tensor.
 
     Args:

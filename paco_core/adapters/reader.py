@@ -80,7 +80,7 @@ class _Place:
         return next(iter(self.keys.values()))
 
 
-def read(source: str | Path, parts: Mapping[str, AdaptedModel]) -> dict[str, Layers]:
+def read_adapter(source: str | Path, parts: Mapping[str, AdaptedModel]) -> dict[str, Layers]:
     """Read an adapter for the parts of a pipeline (or for one model).
 
     Args:
@@ -154,8 +154,8 @@ def _path(source: str | Path) -> Path:
         raise DataError(f"{path}: {CONFIG} is there without {WEIGHTS}; only safetensors are read")
     files = sorted(file for file in path.glob("*.safetensors") if file.is_file())
     if len(files) != 1:
-        what = f"several: {', '.join(file.name for file in files)}" if files else "no safetensors file"
-        raise DataError(f"{source}: no LoRA can be loaded from there ({what}); name the file that is meant")
+        cause = f"several: {', '.join(file.name for file in files)}" if files else "no safetensors file"
+        raise DataError(f"{source}: no LoRA can be loaded from there ({cause}); name the file that is meant")
     return files[0]
 
 
@@ -174,7 +174,7 @@ def _places(file: AdapterFile, main: str) -> list[_Place]:
     places: dict[tuple[str, str], _Place] = {}
     adapters = set()
     for key in sorted(file.tensors):
-        name = names.parse(key, main)
+        name = names.parse_tensor_name(key, main)
         if name is None:
             raise DataError(
                 f"{file.path}: {key} is none of the tensors of a plain LoRA (A and B of a layer, and its alpha) and "
@@ -205,8 +205,8 @@ def _layers(file: AdapterFile, places: Sequence[_Place], part: AdaptedModel) -> 
     for place in places:
         rows = (flat if place.name.flat else dotted).get(place.name.place)
         if rows is None:
-            known = ", ".join(sorted(linears)[:2])
-            raise _misfit(file, part, f"it has {place.key}, which no layer takes; layers are {known} ...")
+            examples = ", ".join(sorted(linears)[:2])
+            raise _misfit(file, part, f"it has {place.key}, which no layer takes; layers are {examples} ...")
         # The features of the layers, not the shapes of their weights, which a quantised layer packs.
         out_features = sum(linears[layer].out_features for layer in rows)
         in_features = linears[next(iter(rows))].in_features
@@ -218,8 +218,10 @@ def _layers(file: AdapterFile, places: Sequence[_Place], part: AdaptedModel) -> 
     if settings is not None:
         spelled = [place.name.place for place in places]
         used = [vocabulary for vocabulary in vocabularies if any(place in vocabulary for place in spelled)]
-        rest = [place for vocabulary in used for place, rows in vocabulary.items() if not rows.keys() <= layers.keys()]
-        settings.check(spelled, rest)
+        remaining = [
+            place for vocabulary in used for place, rows in vocabulary.items() if not rows.keys() <= layers.keys()
+        ]
+        settings.check(spelled, remaining)
     return layers
 
 

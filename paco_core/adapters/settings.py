@@ -61,11 +61,11 @@ class Settings:
         self.file = file
         if values.get("peft_type") not in ("LORA", None):
             raise DataError(f"{file}: peft_type is {values.get('peft_type')!r}; only LORA is read")
-        others = {name: value for name, value in values.items() if name not in NEUTRAL | _PlainLora.model_fields.keys()}
-        if refused := [name for name, value in others.items() if value and value not in PLAIN.get(name, ())]:
-            listed = ", ".join(f"{name}: {values[name]!r}"[:120] for name in sorted(refused))
+        extra = {name: value for name, value in values.items() if name not in NEUTRAL | _PlainLora.model_fields.keys()}
+        if unsupported := [name for name, value in extra.items() if value and value not in PLAIN.get(name, ())]:
+            details = ", ".join(f"{name}: {values[name]!r}"[:120] for name in sorted(unsupported))
             raise DataError(
-                f"{file}: {listed}: only a plain LoRA can be read, and this changes what its weights mean; merge it "
+                f"{file}: {details}: only a plain LoRA can be read, and this changes what its weights mean; merge it "
                 "with PEFT, or train without it"
             )
         try:
@@ -98,7 +98,7 @@ class Settings:
         alpha = config.alpha_pattern.get(get_pattern_key(config.alpha_pattern, layer), config.lora_alpha)
         return alpha * math.sqrt(rank) if config.use_rslora else alpha
 
-    def check(self, layers: Collection[str], known: Iterable[str]) -> None:
+    def check(self, layers: Collection[str], model_layers: Iterable[str]) -> None:
         """Raise DataError unless the tensors are of the layers that the settings name, and of no others.
 
         Args:
@@ -108,7 +108,7 @@ class Settings:
         if self.config.target_modules is not None:
             if extra := sorted(layer for layer in layers if not self.targets(layer)):
                 raise DataError(f"{self.file}: target_modules does not name {extra[0]}, whose tensors are there")
-            if missing := sorted(layer for layer in known if layer not in layers and self.targets(layer)):
+            if missing := sorted(layer for layer in model_layers if layer not in layers and self.targets(layer)):
                 raise DataError(
                     f"{self.file}: target_modules names {missing[0]}, whose tensors are missing"
                     + (f", as are those of {len(missing) - 1} other layers" if len(missing) > 1 else "")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from paco_core.api.judge_model import Dtype, judge_model
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, picture_of, pictures_of
 from paco_core.reward_model.instructions import question
@@ -231,7 +231,7 @@ class Judge:
         words: list[str | None] = []
         counts = []
         for picture, layout, theme in zip(pictures, layouts, themes, strict=True):
-            panels = cut(picture_of(picture), layout)
+            panels = split_grid(picture_of(picture), layout)
             if len(panels) < 2:
                 raise DataError(f"layout {layout} has one panel: consistency needs two or more")
             pairs += combinations(panels, 2)

@@ -19,7 +19,7 @@ from paco_core.benchmarks.edit_changes import EDIT_MEASURES
 from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts
 from paco_core.config.measures import PANEL_DIVERSITY
 from paco_core.data.image_measures import panel_diversity
-from paco_core.data.records.edit_records import EditRecord, connected, of_part, read_edit_prompts
+from paco_core.data.records.edit_records import EditRecord, connected_groups, of_part, read_edit_prompts
 from paco_core.data.records.prompt_content import untrained
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -235,7 +235,7 @@ def measure_edits(
     answers = editing.answers(batch)
     columns = {"editing": np.sqrt(np.prod(list(answers.values()), axis=0)), **answers}
     columns |= {} if gold is None else gold.measure(batch)
-    group_of = connected(record.references for record in records)
+    group_of = connected_groups(record.references for record in records)
     return pd.DataFrame(
         {
             **_identity(images),

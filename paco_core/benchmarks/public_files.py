@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from paco_core.benchmarks.edit_rankings import DIMENSIONS, EditCase
 from paco_core.benchmarks.rankings import CandidateScores, HeldOutRanking, parse_rankings, sample_rankings
-from paco_core.data.tables import number, read_rows, text
+from paco_core.data.tables import parse_number, parse_text, read_rows
 from paco_core.exchange import rank_bench
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
@@ -36,9 +36,9 @@ def read_rank_bench(folder: Path, limit: int | None = None, seed: int = 0) -> tu
     Rankings that cannot be used are left out and counted (``rejected``).
 
     Raises:
-        DataError: as :func:`paco_core.exchange.rank_bench.read`.
+        DataError: as :func:`paco_core.exchange.rank_bench.read_rank_bench`.
     """
-    bench = rank_bench.read(folder)
+    bench = rank_bench.read_rank_bench(folder)
     return sample_rankings(parse_rankings(bench.table, folder), limit, seed), bench
 
 
@@ -78,10 +78,10 @@ def read_scores(label: str, path: Path, rankings: Sequence[HeldOutRanking], reje
 
 def _parse_score(row: dict[str, Any]) -> tuple[tuple[str, str], float]:
     try:
-        reference, candidate = (text(row.get(name), name) for name in ("reference", "candidate"))
+        reference, candidate = (parse_text(row.get(name), name) for name in ("reference", "candidate"))
         if not reference or not candidate:
             raise DataError(f"{'candidate' if reference else 'reference'} is empty, expected a string")
-        return (reference, candidate), number(row.get("score"), "score")
+        return (reference, candidate), parse_number(row.get("score"), "score")
     except DataError as error:
         raise DataError(f"record: {error}") from None
 
@@ -145,7 +145,7 @@ def _parse_case(entry: Mapping[str, Any], images: Callable[[], tuple[Image, Imag
         raise DataError("record: the instruction is not a string")
     try:
         validate_marks(not_blank(entry["instruction"]))
-        names, task_type = [text(key, "key") for key in keys], text(entry["task_type"], "task_type")
+        names, task_type = [parse_text(key, "key") for key in keys], parse_text(entry["task_type"], "task_type")
     except DataError as error:
         raise DataError(f"record: {error}") from None
     except ValueError as error:

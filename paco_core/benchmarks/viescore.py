@@ -22,7 +22,7 @@ from paco_core.benchmarks.tables import ResultTable, interval
 from paco_core.benchmarks.viescore_prompts import Wording
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat, ask_all
+from paco_core.data.llm.openai_chat import Chat, query_all
 from paco_core.io.validation import StrictModel
 from paco_core.sampling.generated_image import GeneratedImage
 
@@ -93,7 +93,7 @@ def rate_edits(
     questions = [VieScoreQuestion(number, kind) for number in range(len(images)) for kind in ("sc", "pq")]
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
-        replies = ask_all(chat, questions, partial(_question, images, reference, words), advance)
+        replies = query_all(chat, questions, partial(_question, images, reference, words), advance)
     least = {kind: np.full(len(images), np.nan) for kind in ("sc", "pq")}
     answers = []
     for question, reply in zip(questions, replies, strict=True):

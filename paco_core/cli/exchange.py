@@ -49,14 +49,14 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
         part.mkdir()
         pictures = PanelWriter(part, panels.panel)
         if form == "paco_dataset":
-            sharegpt.write(part, pairs, pictures, params.reward.template)
+            sharegpt.write_sharegpt(part, pairs, pictures, params.reward.template)
         elif form == "rank_bench":
             prompts = read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")
-            rank_bench.write(part, benchmark, prompts, panels.grids.index, pictures)
+            rank_bench.write_rank_bench(part, benchmark, prompts, panels.grids.index, pictures)
         else:
-            tables.write(part, pairs, benchmark, panels.panel)
+            tables.write_tables(part, pairs, benchmark, panels.panel)
         generator = licence_of(root / params.grids.model)
-        write_text(part / "README.md", redacted(card.card(root, params, form, licence, generator)))
+        write_text(part / "README.md", redacted(card.build_card(root, params, form, licence, generator)))
     counts = {split: len(table) for split, table in pairs.items()} if form != "rank_bench" else {}
     parts = [f"{count} {split} pairs" for split, count in counts.items()]
     if form != "paco_dataset":

@@ -83,7 +83,7 @@ def score_table(
     target = checked(
         out or table.with_name(f"{table.stem}.scored{table.suffix}"), "file", suffixes=[table.suffix], inputs=[table]
     )
-    given = tables.read(table, ())
+    given = tables.open_table(table, ())
     rows = _rows(given, table, _Pictures(root, table), options.theme)
     sets = SET in given.columns
     if sets and options.reasons:
@@ -151,9 +151,9 @@ def _rows(given: tables.ReadTable, table: Path, pictures: _Pictures, theme: str 
     if SET in given.columns:
         listed = [pictures.of_set(value, given.place(row)) for row, value in enumerate(given.values(SET))]
     else:
-        columns = [tables.texts(given, side, table) for side in PAIR]
+        columns = [tables.text_column(given, side, table) for side in PAIR]
         listed = [list(names) for names in zip(*columns, strict=True)]
-    themes = tables.texts(given, "theme", table) if "theme" in given.columns else [theme] * len(given)
+    themes = tables.text_column(given, "theme", table) if "theme" in given.columns else [theme] * len(given)
     found = []
     for number, (names, words) in enumerate(zip(listed, themes, strict=True)):
         place = given.place(number)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.data.annotation.rankings import expected_instances
-from paco_core.data.pairs.answers import fault, written_fault
-from paco_core.data.pairs.editing import read_painted
-from paco_core.data.pairs.leakage import grids_of, leakage, picture_md5s
+from paco_core.data.pairs.answers import validation_error, written_validation_error
+from paco_core.data.pairs.editing import read_generated_edits
+from paco_core.data.pairs.leakage import grids_in_table, measure_leakage, picture_md5s
 from paco_core.data.pairs.pairs import IMBALANCE
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
@@ -45,8 +45,8 @@ def diverse_prompts_are_a_subset(data: Path) -> CheckFinding:
     """Every diverse prompt is one of the prompts, and no subcategory was emptied."""
     before = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
     after = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
-    known = {record.idx: record for record in before}
-    strange = [record.idx for record in after if known.get(record.idx) != record]
+    records_before = {record.idx: record for record in before}
+    strange = [record.idx for record in after if records_before.get(record.idx) != record]
     emptied = {(r.category, r.task_name) for r in before} - {(r.category, r.task_name) for r in after}
     return CheckFinding(
         not strange and not emptied,
@@ -77,7 +77,7 @@ def edit_prompts_are_held_apart(data: Path) -> CheckFinding:
 def painted_edits_are_of_training_prompts(data: Path) -> CheckFinding:
     """No painted edit is of an unseen prompt, no id comes twice, and a sample of the pictures opens."""
     records, _ = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
-    edits, pictures = read_painted(data / paths.EDITS.name)
+    edits, pictures = read_generated_edits(data / paths.EDITS.name)
     for edit in edits[:SAMPLED_PICTURES]:
         pictures.read(edit.id)
     trained = {record.idx for record in of_part(records, "train")}
@@ -129,11 +129,11 @@ def rankings_are_complete(data: Path) -> CheckFinding:
     counts = Counter(table["prompt_id"])
     wrong = [
         str(prompt_id)
-        for prompt_id, own in index.groupby("prompt_id")
-        if counts[prompt_id] != expected_instances(str(own["layout"].iloc[0]), len(own))
+        for prompt_id, grids in index.groupby("prompt_id")
+        if counts[prompt_id] != expected_instances(str(grids["layout"].iloc[0]), len(grids))
     ]
     repeated = int(table["instance_id"].duplicated().sum())
-    unknown = grids_of(table) - set(index["id"])
+    unknown = grids_in_table(table) - set(index["id"])
     return CheckFinding(
         not wrong and not repeated and not unknown and set(counts) == set(index["prompt_id"]),
         f"{len(table)} instances of {len(counts)} prompts; {len(wrong)} prompts with a wrong number, "
@@ -165,12 +165,14 @@ def annotations_order_all_candidates(data: Path) -> CheckFinding:
 @check("WARN")
 def annotators_agree(data: Path) -> CheckFinding:
     """Nobody's rankings are doubtful: all agree with the others better than chance."""
-    found = read_json(data / paths.ANNOTATIONS.name / "agreement.json")
-    people = found["annotators"]
+    agreement = read_json(data / paths.ANNOTATIONS.name / "agreement.json")
+    people = agreement["annotators"]
     if not people:
-        return skipped(f"nobody ranked anything (annotations.source: {found['source']})")
-    doubtful = [f"{one['name']} ({'; '.join(one['doubts'])})" for one in people if one["doubts"]]
-    measured = f"Kendall's W {found['kendall_w']:.2f}" if found["kendall_w"] is not None else "no overlap to measure"
+        return skipped(f"nobody ranked anything (annotations.source: {agreement['source']})")
+    doubtful = [f"{person['name']} ({'; '.join(person['doubts'])})" for person in people if person["doubts"]]
+    measured = (
+        f"Kendall's W {agreement['kendall_w']:.2f}" if agreement["kendall_w"] is not None else "no overlap to measure"
+    )
     return CheckFinding(
         not doubtful,
         f"{len(people)} annotators, {measured}; doubtful: {', '.join(doubtful) or 'nobody'}",
@@ -196,7 +198,7 @@ def benchmark_is_held_out(data: Path) -> CheckFinding:
     Where the parameters say ``pairs.leakage: report``, as a split by instance needs, it warns and blocks nothing.
     """
     pairs, prompts = data / paths.PAIRS.name, data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl"
-    found = leakage(
+    leaked = measure_leakage(
         read_table(pairs / "benchmark.parquet"),
         {part: read_table(pairs / f"{part}.parquet") for part in PARTS},
         {record.idx: record.prompt for record in read_prompts(prompts, none_allowed=True)},
@@ -204,9 +206,13 @@ def benchmark_is_held_out(data: Path) -> CheckFinding:
     )
     allowed = read_json(pairs / "summary.json")["leakage"] == "report"
     return CheckFinding(
-        not found,
-        f"{found}; split by prompt (pairs.split) to have none" if found else str(found),
-        {"prompts": len(found.prompts), "pictures": len(found.pictures), "train_and_validation": len(found.both)},
+        not leaked,
+        f"{leaked}; split by prompt (pairs.split) to have none" if leaked else str(leaked),
+        {
+            "prompts": len(leaked.prompts),
+            "pictures": len(leaked.pictures),
+            "train_and_validation": len(leaked.train_and_validation),
+        },
         "WARN" if allowed else "ERROR",
     )
 
@@ -221,7 +227,10 @@ def answers_agree_with_labels(data: Path) -> CheckFinding:
         ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
         missing += len(set(read_table(data / paths.PAIRS.name / f"{part}.parquet")["pair_id"]) - ids)
         rows = zip(labelled["answer"], labelled["label"], labelled["engine"] == "given", strict=True)
-        wrong += sum((fault if given else written_fault)(text, label) is not None for text, label, given in rows)
+        wrong += sum(
+            (validation_error if is_imported else written_validation_error)(text, label) is not None
+            for text, label, is_imported in rows
+        )
         answers, failed = answers + len(labelled), failed + len(rejected)
     if not (answers or failed or missing):
         return skipped("there are no pairs to answer")
@@ -235,7 +244,7 @@ def answers_agree_with_labels(data: Path) -> CheckFinding:
 
 def _broken(record: PromptRecord) -> bool:
     try:
-        prompt_text.parse(record.prompt, record.layout)
+        prompt_text.parse_prompt(record.prompt, record.layout)
     except DataError:
         return True
     return False

@@ -1,4 +1,4 @@
-"""How alike pictures are, and whether they carry a periodic grid: what no judge has to say about them."""
+"""Image measures without a model: similarity of pictures, and the strength of a periodic grid in them."""
 
 from __future__ import annotations
 

@@ -61,10 +61,10 @@ def application(
     """
 
     async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = _too_large(request, (larger or {}).get(request.url.path, max_body))
-        if refused is None and own_page_only:
-            refused = _foreign(request)
-        response = refused or await go_on(request)
+        rejection = _too_large(request, (larger or {}).get(request.url.path, max_body))
+        if rejection is None and own_page_only:
+            rejection = _foreign(request)
+        response = rejection or await go_on(request)
         response.headers.update(HEADERS)
         return response
 
@@ -76,7 +76,7 @@ def application(
             Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"]),
         ],
         exception_handlers={
-            HTTPException: _refused,
+            HTTPException: _http_error,
             **{kind: _failing(status) for kind, status in refusals.items()},
         },
         lifespan=lifespan,
@@ -113,7 +113,7 @@ def _response(answer: Response | dict[str, Any], status: int) -> Response:
     return answer if isinstance(answer, Response) else JSONResponse(answer, status)
 
 
-def _refused(_request: Request, error: Exception) -> Response:
+def _http_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 

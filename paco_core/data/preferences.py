@@ -15,7 +15,7 @@ from paco_core.data.annotation.agreement import kendall_w
 from paco_core.data.annotation.votes import is_permutation
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord, parse_ref
-from paco_core.data.tables import numbers, read_rows, text
+from paco_core.data.tables import parse_numbers, parse_text, read_rows
 from paco_core.io.files import DataError
 from paco_core.io.pictures import image_size, read_image
 from paco_core.io.rejected import Rejected
@@ -99,7 +99,7 @@ class _Ranked(NamedTuple):
     scores: Any  # a list or an array of floats, or None
 
 
-def of_grids(instances: pd.DataFrame, annotations: pd.DataFrame) -> dict[str, Preference]:
+def preferences_of_grids(instances: pd.DataFrame, annotations: pd.DataFrame) -> dict[str, Preference]:
     """The most and the least consistent grid of each prompt; none of a prompt whose grids are equally consistent.
 
     No instance shows two panels of one grid together, but each reference is compared with all panels of a grid, and
@@ -116,14 +116,14 @@ def of_grids(instances: pd.DataFrame, annotations: pd.DataFrame) -> dict[str, Pr
     joined = instances.merge(annotations, on="instance_id", validate="one_to_one")
     for row in map(_Ranked._make, joined[list(_Ranked._fields)].itertuples(index=False)):
         prompts[row.prompt_id][parse_ref(row.candidates[0])[0]].append(row)
-    found = {}
+    preferences = {}
     for prompt_id, grids in prompts.items():
         scored = all(_has_scores(row.scores) for rows in grids.values() for row in rows)
         measure = _distance if scored else _concordance
         pair = _extremes({grid: measure(rows) for grid, rows in grids.items()})
         if pair is not None:
-            found[prompt_id] = pair
-    return found
+            preferences[prompt_id] = pair
+    return preferences
 
 
 def _has_scores(scores: Any) -> bool:
@@ -152,7 +152,7 @@ def _extremes(badness: Mapping[str, float]) -> Preference | None:
     return Preference(order[0], worst)
 
 
-def of_folder(folder: Path, prompts: Collection[str], rejected: Rejected) -> Preferences:
+def read_preferences(folder: Path, prompts: Collection[str], rejected: Rejected) -> Preferences:
     """People's rankings of whole pictures: ``rankings.jsonl`` beside the pictures that it names.
 
     A line is ``{"prompt_id": ..., "pictures": [file, ...], "ranking": [places in ``pictures``, best first]}``. A
@@ -182,7 +182,7 @@ def of_folder(folder: Path, prompts: Collection[str], rejected: Rejected) -> Pre
             places[prompt_id][pictures[number]].append(rank / (len(ranking) - 1))
     pairs = {}
     for prompt_id, ranks in places.items():
-        pair = _extremes({name: float(np.mean(own)) for name, own in ranks.items()})
+        pair = _extremes({name: float(np.mean(mean_places)) for name, mean_places in ranks.items()})
         if pair is None:
             continue
         try:
@@ -198,7 +198,11 @@ def of_folder(folder: Path, prompts: Collection[str], rejected: Rejected) -> Pre
 def _ranked(row: Mapping[str, Any], prompts: Collection[str], folder: Path) -> tuple[str, list[str], list[int]]:
     if missing := [key for key in KEYS if row.get(key) in (None, "")]:
         raise DataError(f"record: key {missing[0]!r} is missing")
-    prompt_id, pictures, ranking = text(row["prompt_id"], "prompt_id"), row["pictures"], numbers(row["ranking"])
+    prompt_id, pictures, ranking = (
+        parse_text(row["prompt_id"], "prompt_id"),
+        row["pictures"],
+        parse_numbers(row["ranking"]),
+    )
     if prompt_id not in prompts:
         raise DataError(f"prompt: there is no prompt {prompt_id}")
     if not isinstance(pictures, list) or len(pictures) < 2 or not all(isinstance(name, str) for name in pictures):

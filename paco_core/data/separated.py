@@ -18,7 +18,7 @@ from dvc_project.errors import DataError
 from paco_core.io.text import BOM, decoded
 
 SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
-_NAMED = re.compile(r"sep=(.)(\r\n|\n|\r)")  # Excel's own first line
+_SEPARATOR_LINE = re.compile(r"sep=(.)(\r\n|\n|\r)")  # Excel's own first line
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # the last four: full-width = + - @
 _NUMBER = re.compile(r"[+-](\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?%?")
 
@@ -62,18 +62,18 @@ class Separated:
     def columns(self) -> list[str]:
         return self.header.values
 
-    def fault(self, record: SeparatedRecord) -> str | None:
+    def validation_error(self, record: SeparatedRecord) -> str | None:
         """What is wrong with a record, or None."""
-        found, expected = len(record.cells), len(self.header.cells)
-        return None if found == expected else f"{found} cells, the header has {expected}"
+        num_cells, expected = len(record.cells), len(self.header.cells)
+        return None if num_cells == expected else f"{num_cells} cells, the header has {expected}"
 
     def with_columns(self, added: Mapping[str, Sequence[Cell]]) -> str:
         """The whole text with further columns at the end; one that is there already is replaced where it stands.
 
         All other cells stay as they are spelled, but for formulas, which are guarded.
         """
-        known = self.columns
-        places = {name: known.index(name) if name in known else -1 for name in added}
+        columns = self.columns
+        places = {name: columns.index(name) if name in columns else -1 for name in added}
         lines = [self._line(self.header, places, dict(zip(added, added, strict=True)))]
         for record, *values in zip(self.records, *added.values(), strict=True):
             lines.append(self._line(record, places, dict(zip(added, values, strict=True))))
@@ -120,12 +120,12 @@ def read_separated(file: Path, require: Sequence[str] = ()) -> Separated:
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
     mark = "\ufeff" if data.startswith(BOM) else ""
-    named = _NAMED.match(text)
+    separator_line = _SEPARATOR_LINE.match(text)
     missing, header = list(require), list[str]()
     undivided: Separated | None = None
-    for separator in named[1] if named else SEPARATORS[file.suffix.lower()]:
-        start = named.end() if named else 0
-        records = _records(file, text, separator, start, 1 + bool(named))
+    for separator in separator_line[1] if separator_line else SEPARATORS[file.suffix.lower()]:
+        start = separator_line.end() if separator_line else 0
+        records = _records(file, text, separator, start, 1 + bool(separator_line))
         first = next(records, None)
         if first is None:
             raise DataError(f"{file}: is empty, expected a header with {', '.join(require) or 'the columns'}")
@@ -146,14 +146,14 @@ def _records(file: Path, text: str, separator: str, start: int, line: int) -> It
     cell = re.compile(rf'("[^"]*+(?:""[^"]*+)*+"|(?!")[^{cut}\r\n]*+)({cut}|\r\n|\n|\r|\Z)')
     cells, first = list[str](), line
     while start < len(text):
-        found = cell.match(text, start)
-        if found is None:
+        match = cell.match(text, start)
+        if match is None:
             raise DataError(f"{file}:{first}: a quoted cell is not closed, or text follows its closing quote")
-        cells.append(found[1])
-        start, line = found.end(), line + (found[0].count("\n") or found[0].count("\r"))
-        if found[2] != separator:
+        cells.append(match[1])
+        start, line = match.end(), line + (match[0].count("\n") or match[0].count("\r"))
+        if match[2] != separator:
             if cells != [""]:
-                yield SeparatedRecord(first, cells, found[2])
+                yield SeparatedRecord(first, cells, match[2])
             cells, first = [], line
     if cells:  # the file ends behind a separator
         yield SeparatedRecord(first, [*cells, ""], "")

@@ -47,7 +47,7 @@ class ReadTable(Protocol):
         """Write it with further columns, atomically; a column that is there already is replaced."""
 
 
-def read(file: Path, require: Sequence[str]) -> ReadTable:
+def open_table(file: Path, require: Sequence[str]) -> ReadTable:
     """Read a table.
 
     Raises:
@@ -71,7 +71,7 @@ def read(file: Path, require: Sequence[str]) -> ReadTable:
     return table
 
 
-def texts(table: ReadTable, column: str, file: Path) -> list[str | None]:
+def text_column(table: ReadTable, column: str, file: Path) -> list[str | None]:
     """One column of texts.
 
     Raises:
@@ -79,16 +79,16 @@ def texts(table: ReadTable, column: str, file: Path) -> list[str | None]:
     """
     if list(table.columns).count(column) > 1:
         raise DataError(f"{file}: column {column} is there twice; remove or rename one")
-    found = []
+    column_texts = []
     for row, value in enumerate(table.values(column)):
         try:
-            found.append(None if value is None else text(value, column))
+            column_texts.append(None if value is None else parse_text(value, column))
         except DataError as error:
             raise DataError(f"{table.place(row)}: {error}") from None
-    return found
+    return column_texts
 
 
-def text(value: object, name: str) -> str:
+def parse_text(value: object, name: str) -> str:
     """A value that is to be a text; an integer becomes its digits.
 
     Raises:
@@ -101,22 +101,22 @@ def text(value: object, name: str) -> str:
     raise DataError(f"{name} is {_short(value)}, expected a string")
 
 
-def number(value: object, name: str) -> float:
+def parse_number(value: object, name: str) -> float:
     """A finite number, or a text that spells one with a decimal point.
 
     Raises:
         DataError: naming what the value is to be, when it is anything else.
     """
-    found = math.nan
+    parsed = math.nan
     if isinstance(value, int | float | str) and not isinstance(value, bool) and "_" not in str(value):
         with suppress(ValueError, OverflowError):
-            found = float(value)
-    if not math.isfinite(found):
+            parsed = float(value)
+    if not math.isfinite(parsed):
         raise DataError(f"{name} {_short(value)} is not a finite number")
-    return found
+    return parsed
 
 
-def numbers(value: object) -> object:
+def parse_numbers(value: object) -> object:
     """The list of numbers that a cell of CSV spells, as JSON or with blanks, commas or semicolons between them.
 
     Numbers in a list may be spelled as texts, too (``["2", "0"]``). What is no such list is returned as it is.
@@ -148,8 +148,8 @@ def read_rows(file: Path, rejected: Rejected, require: Sequence[str] = ()) -> It
     if suffix in SEPARATORS:
         return _separated_rows(file, rejected, require)
     if suffix == ".parquet":
-        found = _Parquet(file)
-        return ((found.place(number), row) for number, row in enumerate(found.rows(require)))
+        table = _Parquet(file)
+        return ((table.place(number), row) for number, row in enumerate(table.rows(require)))
     if suffix == ".json" and _is_list(file):
         return _listed_rows(file, rejected)
     if suffix in (*LINES, ".json"):
@@ -158,14 +158,14 @@ def read_rows(file: Path, rejected: Rejected, require: Sequence[str] = ()) -> It
 
 
 def _separated_rows(file: Path, rejected: Rejected, require: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    found = read_separated(file, require)
-    names = found.columns
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise DataError(f"{file}: column {min(twice)} is there twice; remove or rename one")
-    for record in found.records:
+    table = read_separated(file, require)
+    names = table.columns
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise DataError(f"{file}: column {min(repeated)} is there twice; remove or rename one")
+    for record in table.records:
         place = f"{file}:{record.line}"
-        if fault := found.fault(record):
-            rejected.add(place, f"line: {fault}")
+        if validation_error := table.validation_error(record):
+            rejected.add(place, f"line: {validation_error}")
         else:
             yield place, {name: value for name, value in zip(names, record.values, strict=True) if value}
 
@@ -178,8 +178,8 @@ def _listed_rows(file: Path, rejected: Rejected) -> Iterator[tuple[str, dict[str
             rejected.add(f"{file}[{number}]", f"record: expected a JSON object, found {type(row).__name__}")
 
 
-def _unknown(file: Path, *more: str) -> DataError:
-    return DataError(f"{file}: unknown format {file.suffix!r}; expected {', '.join((*FORMATS, *more))}")
+def _unknown(file: Path, *suffixes: str) -> DataError:
+    return DataError(f"{file}: unknown format {file.suffix!r}; expected {', '.join((*FORMATS, *suffixes))}")
 
 
 def _is_list(file: Path) -> bool:
@@ -193,8 +193,8 @@ def _is_list(file: Path) -> bool:
 
 
 def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:60]}... ({type(value).__name__})"
+    spelled = repr(value)
+    return spelled if len(spelled) <= 80 else f"{spelled[:60]}... ({type(value).__name__})"
 
 
 class _Separated:
@@ -205,8 +205,8 @@ class _Separated:
         self._table: Separated = read_separated(file, require)
         self.columns = self._table.columns
         for record in self._table.records:
-            if fault := self._table.fault(record):
-                raise DataError(f"{file}:{record.line}: {fault}")
+            if validation_error := self._table.validation_error(record):
+                raise DataError(f"{file}:{record.line}: {validation_error}")
 
     def __len__(self) -> int:
         return len(self._table.records)

@@ -31,7 +31,7 @@ _COUNTS = (
 )  # fmt: skip
 
 
-def card(root: Path, params: Params, form: str, licence: str, generator: str) -> str:
+def build_card(root: Path, params: Params, form: str, licence: str, generator: str) -> str:
     """The text of ``README.md``, with the front matter that a hub and ``datasets`` read.
 
     Args:
@@ -46,7 +46,7 @@ def card(root: Path, params: Params, form: str, licence: str, generator: str) ->
     dropped = [(k.removeprefix(prefix), v) for k, v in metrics[paths.PAIRS].items() if k.startswith(prefix)]
     agreement = _json(root / paths.ANNOTATIONS / "agreement.json")
     count = len(agreement.get("annotators", []))
-    who = f"{count} annotator{'' if count == 1 else 's'} (source: {agreement.get('source', 'unknown')})"
+    source = f"{count} annotator{'' if count == 1 else 's'} (source: {agreement.get('source', 'unknown')})"
     lines = [
         "---", yaml.safe_dump(_front_matter(form, licence), sort_keys=False).strip(), "---", "",
         "# Pairwise consistency of generated image sets", "",
@@ -62,7 +62,7 @@ def card(root: Path, params: Params, form: str, licence: str, generator: str) ->
         f"- Reasons: engine `{params.cot_labels.engine}`.", "",
         *(["Left out on the way:", "", *_table(("cause", "number"), dropped), ""] if dropped else []),
         "## Agreement", "",
-        f"Ranked by {who}; {agreement.get('shared_instances', 0)} instances were ranked by two or more.", "",
+        f"Ranked by {source}; {agreement.get('shared_instances', 0)} instances were ranked by two or more.", "",
         *_table(
             ("figure", "value"),
             [(name, _number(agreement.get(key))) for name, key in (

@@ -58,7 +58,7 @@ def import_gedit(source: Path, out: Path) -> dict[str, Any]:
     """
     rejected = Rejected()
     rows: list[dict[str, Any]] = []
-    names, known = UniqueIds(), set[str]()
+    names, picture_names = UniqueIds(), set[str]()
     with atomic(out) as part:
         (part / "pictures").mkdir(parents=True)
         for number, (place, entry) in enumerate(_entries(source)):
@@ -73,11 +73,11 @@ def import_gedit(source: Path, out: Path) -> dict[str, Any]:
             except DataError as error:
                 rejected.add(place, f"duplicate: key {error}")
                 continue
-            if name not in known:
-                known.add(name)
+            if name not in picture_names:
+                picture_names.add(name)
                 (part / "pictures" / f"{name}.png").write_bytes(png)
-            more = row.model_dump(exclude={"input_image", "key"}, exclude_none=True)
-            rows.append({"key": key, "input_image": f"pictures/{name}.png", **more})
+            fields = row.model_dump(exclude={"input_image", "key"}, exclude_none=True)
+            rows.append({"key": key, "input_image": f"pictures/{name}.png", **fields})
         if not rows:
             raise DataError(f"{source}: none of its {len(rejected)} rows can be used{rejected.example}")
         write_jsonl(part / "edits.jsonl", rows)
@@ -85,7 +85,7 @@ def import_gedit(source: Path, out: Path) -> dict[str, Any]:
         languages = Counter(row["instruction_language"] for row in rows)
         counts = {
             "edits": len(rows),
-            "pictures": len(known),
+            "pictures": len(picture_names),
             **{f"language.{k}": n for k, n in sorted(languages.items())},
         }
         counts |= rejected.figures()

@@ -35,7 +35,7 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
     """
     rejected, files = Rejected(), PictureFiles()
     rows_of: dict[str, list[tuple[sharegpt.ShareGptRow, tuple[Any, ...]]]] = {}  # rows of each pair
-    for row in sharegpt.read(folder, rejected):
+    for row in sharegpt.read_sharegpt(folder, rejected):
         theme, edit, template = row.question.theme, row.question.instruction, row.question.template
         try:
             first = files.add(row.first, "")
@@ -84,9 +84,9 @@ def import_benchmark(folder: Path, out: Path) -> dict[str, Any]:
     """ConsistencyRank-Bench to ``out``; its counts.
 
     Raises:
-        DataError: as :func:`paco_core.exchange.rank_bench.read`.
+        DataError: as :func:`paco_core.exchange.rank_bench.read_rank_bench`.
     """
-    bench = rank_bench.read(folder)
+    bench = rank_bench.read_rank_bench(folder)
     files, refs, damaged = PictureFiles(), dict[str, str](), dict[str, str]()
     for ref in bench.refs:
         try:
@@ -105,20 +105,20 @@ def import_benchmark(folder: Path, out: Path) -> dict[str, Any]:
 
 def _without(damaged: Mapping[str, str], bench: rank_bench.RankBench) -> pd.DataFrame:
     """The rankings none of whose pictures is damaged; the others are rejected."""
-    kept = []
+    usable = []
     for place, row in zip(bench.places, bench.table.to_dict("records"), strict=True):
         lost = [damaged[ref] for ref in (row["reference"], *row["candidates"]) if ref in damaged]
-        kept.append(not lost)
+        usable.append(not lost)
         if lost:
             bench.rejected.add(place, f"picture: {lost[0]}")
-    if not any(kept):
+    if not any(usable):
         raise DataError(f"{bench.folder}: none of its rankings can be used{bench.rejected.example}")
-    return bench.table[kept].copy()
+    return bench.table[usable].copy()
 
 
 def _finish(part: Path, files: PictureFiles, rejected: Rejected, counts: dict[str, Any]) -> dict[str, Any]:
     files.write(part / PICTURES)
     rejected.write(part / "rejected.jsonl")
-    found = {**counts, "pictures": len(files), **rejected.figures()}
-    write_json(part / "summary.json", found)
-    return found
+    summary = {**counts, "pictures": len(files), **rejected.figures()}
+    write_json(part / "summary.json", summary)
+    return summary

@@ -43,7 +43,7 @@ class PictureFiles(Mapping[str, bytes]):
 
     paths: dict[str, Path] = field(default_factory=dict)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _known: dict[Path, str] = field(default_factory=dict)
+    _names: dict[Path, str] = field(default_factory=dict)
 
     def add(self, path: Path, prompt_id: str) -> str:
         """Take a picture in; returns its id.
@@ -51,15 +51,15 @@ class PictureFiles(Mapping[str, bytes]):
         Raises:
             DataError: when it is missing, empty, too large or no picture.
         """
-        if path not in self._known:
+        if path not in self._names:
             png, (width, height) = self._png(path)
             md5 = md5_of(png)
             name = md5[:16]
-            self._known[path] = name
+            self._names[path] = name
             self.paths.setdefault(name, path)
             row = {"id": name, "prompt_id": prompt_id, "seed": 0, "layout": "1x1", "height": height}
             self.rows.setdefault(name, {**row, "width": width, "md5": md5})
-        return self._known[path]
+        return self._names[path]
 
     @staticmethod
     def _png(path: Path) -> tuple[bytes, tuple[int, int]]:

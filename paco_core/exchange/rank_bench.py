@@ -3,7 +3,7 @@
     consistency_full_rank.jsonl   {"folder", "ref_image", "comp_images": [4], "rank_images": [4], best first}
     prompt_data.jsonl             {"idx" (= folder), "prompt", "theme", "criteria", ...}
 
-A folder of this layout, ours or the published one, serves as a benchmark as it is: :func:`read` gives the
+A folder of this layout, ours or the published one, serves as a benchmark as it is: :func:`read_rank_bench` gives the
 columns of ``data/pairs/benchmark.parquet`` and looks its pictures up.
 """
 
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from paco_core.data.pairs.leakage import Held
+from paco_core.data.pairs.leakage import HeldOut
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.prompt_content import text_contents
 from paco_core.data.records.records import PromptRecord, parse_ref
-from paco_core.data.tables import text
+from paco_core.data.tables import parse_text
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io.files import DataError, UniqueIds, checked_name, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.pictures import image_size, picture_digest, read_image
@@ -36,7 +36,7 @@ RANKS, PROMPTS, IMAGES = "consistency_full_rank.jsonl", "prompt_data.jsonl", "im
 CACHED_PICTURES = 2048
 
 
-def write(
+def write_rank_bench(
     folder: Path, benchmark: pd.DataFrame, prompts: Iterable[PromptRecord], grids: pd.DataFrame, pictures: PanelWriter
 ) -> None:
     """Write held-out rankings (``data/pairs/benchmark.parquet``).
@@ -49,22 +49,22 @@ def write(
 
     seeds = dict(zip(grids["id"], grids["seed"], strict=True))
 
-    def named(prompt_id: str, ref: str) -> str:
+    def file_name(prompt_id: str, ref: str) -> str:
         grid_id, panel = parse_ref(ref)
         name = f"{panel}_{int(seeds[grid_id])}.png"
         pictures.write(ref, f"{IMAGES}/{prompt_id}/{name}")
         return name
 
-    def row(given: dict[Any, Any]) -> dict[str, Any]:
-        names = [named(given["prompt_id"], ref) for ref in given["candidates"]]
+    def row(benchmark_row: dict[Any, Any]) -> dict[str, Any]:
+        names = [file_name(benchmark_row["prompt_id"], ref) for ref in benchmark_row["candidates"]]
         return {
-            "folder": given["prompt_id"],
-            "ref_image": named(given["prompt_id"], given["reference"]),
+            "folder": benchmark_row["prompt_id"],
+            "ref_image": file_name(benchmark_row["prompt_id"], benchmark_row["reference"]),
             "comp_images": names,
-            "rank_images": [names[position] for position in given["ranking"]],
+            "rank_images": [names[position] for position in benchmark_row["ranking"]],
         }
 
-    write_jsonl(folder / RANKS, (row(given) for given in benchmark.to_dict("records")))
+    write_jsonl(folder / RANKS, (row(benchmark_row) for benchmark_row in benchmark.to_dict("records")))
 
 
 @dataclass
@@ -97,12 +97,12 @@ class RankBench:
         """
         return self._read(self.path(ref))
 
-    def held(self) -> Held:
+    def held_out(self) -> HeldOut:
         """What must not be trained on where this benchmark is used."""
-        return Held(self.contents, frozenset(picture_digest(self.panel(ref)) for ref in self.refs))
+        return HeldOut(self.contents, frozenset(picture_digest(self.panel(ref)) for ref in self.refs))
 
 
-def read(folder: Path) -> RankBench:
+def read_rank_bench(folder: Path) -> RankBench:
     """Read a benchmark; prompts and rankings that cannot be used are counted as rejected, with file and line.
 
     Raises:
@@ -111,44 +111,46 @@ def read(folder: Path) -> RankBench:
     rejected = Rejected()
     prompts = _prompts(folder / PROMPTS, rejected)
     texts = {key: str(row.get("prompt") or "") for key, row in prompts.items()}
-    both = [str(row[key]) for row in prompts.values() for key in ("prompt", "theme") if row.get(key)]
-    found = RankBench(folder, pd.DataFrame(), texts, text_contents(*both), rejected)
+    prompt_texts = [str(row[key]) for row in prompts.values() for key in ("prompt", "theme") if row.get(key)]
+    bench = RankBench(folder, pd.DataFrame(), texts, text_contents(*prompt_texts), rejected)
     size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
     sizes: dict[str, tuple[int, int]] = {}
-    rows, seen = [], set()
+    rows, instance_ids = [], set()
     for number, raw in read_jsonl(folder / RANKS, rejected.lines_of(folder / RANKS)):
         place = f"{folder / RANKS}:{number}"
         try:
             row = _row(raw, prompts, size_of, sizes)
-            if row[0] in seen:
+            if row[0] in instance_ids:
                 raise DataError("duplicate: the same reference and candidates were ranked on an earlier line")
         except DataError as error:
             rejected.add(place, str(error))
             continue
-        seen.add(row[0])
-        found.places.append(place)
+        instance_ids.add(row[0])
+        bench.places.append(place)
         rows.append(row)
     if not rows:
-        own = Rejected([one for one in rejected if one[0].startswith(f"{folder / RANKS}:")])
-        raise DataError(f"{folder / RANKS}: none of its {len(own)} rankings can be used{own.example}")
-    found.table = pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
-    return found
+        ranking_rejects = Rejected([entry for entry in rejected if entry[0].startswith(f"{folder / RANKS}:")])
+        raise DataError(
+            f"{folder / RANKS}: none of its {len(ranking_rejects)} rankings can be used{ranking_rejects.example}"
+        )
+    bench.table = pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
+    return bench
 
 
 def _prompts(file: Path, rejected: Rejected) -> dict[str, dict[str, Any]]:
     """The prompts by id, which is the name of a folder of pictures."""
-    found, names = dict[str, dict[str, Any]](), UniqueIds()
+    rows, names = dict[str, dict[str, Any]](), UniqueIds()
     for number, row in read_jsonl(file, rejected.lines_of(file)):
         try:
-            name = checked_name(text(row.get("idx"), "idx"))
+            name = checked_name(parse_text(row.get("idx"), "idx"))
             names.add(name, number)
             if row.get("prompt") is not None:
-                text(row["prompt"], "prompt")
+                parse_text(row["prompt"], "prompt")
         except DataError as error:
             rejected.add(f"{file}:{number}", f"prompt: {error}")
             continue
-        found[name] = row
-    return found
+        rows[name] = row
+    return rows
 
 
 def _row(
@@ -167,7 +169,7 @@ def _row(
     if len(set(candidates)) != len(candidates) or sorted(ranked) != sorted(candidates):
         raise DataError(f"ranking: rank_images {ranked} does not order each of comp_images {candidates} once")
     try:
-        name = text(name, "folder")
+        name = parse_text(name, "folder")
     except DataError as error:
         raise DataError(f"record: {error}") from None
     if name not in prompts:

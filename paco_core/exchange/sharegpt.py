@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.data.pairs.answers import normalised, opening
+from paco_core.data.pairs.answers import leading_verdict, normalize_answer
 from paco_core.data.records.records import parse_ref
 from paco_core.data.tables import read_rows
 from paco_core.exchange.panel_files import PanelWriter
@@ -118,10 +118,10 @@ class ShareGptRow:
 
     @property
     def label(self) -> str:
-        return opening(self.answer)
+        return leading_verdict(self.answer)
 
 
-def write(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWriter, template: str) -> None:
+def write_sharegpt(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWriter, template: str) -> None:
     """Write a file a split, the pictures below ``images``, and ``dataset_info.json``.
 
     Args:
@@ -138,8 +138,8 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWrite
 
 
 def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str, Any]:
-    edit, asked = (t if isinstance(t, str) else None for t in (row.get("instruction"), row.get("question")))
-    question = PairQuestion(row["theme"], edit, asked)
+    edit, question_name = (t if isinstance(t, str) else None for t in (row.get("instruction"), row.get("question")))
+    question = PairQuestion(row["theme"], edit, question_name)
     if IMAGE in question.text(template) + row["answer"]:
         raise DataError(f"pair {row['pair_id']}: its text contains {IMAGE}, the mark of a picture in this format")
     names = ["images/{}_{}.png".format(*parse_ref(row[side])) for side in ("first", "second")]
@@ -153,7 +153,7 @@ def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str,
     }
 
 
-def read(folder: Path, rejected: Rejected) -> Iterator[ShareGptRow]:
+def read_sharegpt(folder: Path, rejected: Rejected) -> Iterator[ShareGptRow]:
     """The rows of every registered file that can be used; the others go to ``rejected``.
 
     Raises:
@@ -168,9 +168,9 @@ def read(folder: Path, rejected: Rejected) -> Iterator[ShareGptRow]:
             except DataError as error:
                 rejected.add(place, str(error))
                 continue
-            for number, one in enumerate(rounds, start=1):
+            for number, dialogue in enumerate(rounds, start=1):
                 try:
-                    yield _parsed(folder, split, one)
+                    yield _parsed(folder, split, dialogue)
                 except DataError as error:
                     rejected.add(f"{place}, round {number}" if len(rounds) > 1 else place, str(error))
 
@@ -206,8 +206,8 @@ def _files(folder: Path, rejected: Rejected) -> dict[str, tuple[Path, tuple[Form
 def _forms(entry: Mapping[str, Any]) -> tuple[Form, ...]:
     names = {**(entry.get("columns") or {}), **(entry.get("tags") or {})}
     fields = CONVERSATIONS.__dataclass_fields__
-    known = {field: name for field, name in names.items() if field in fields and isinstance(name, str)}
-    return (replace(CONVERSATIONS, **known),) if known else FORMS
+    spelled = {field: name for field, name in names.items() if field in fields and isinstance(name, str)}
+    return (replace(CONVERSATIONS, **spelled),) if spelled else FORMS
 
 
 def dialogue_rounds(row: Mapping[str, Any], form: Form) -> list[DialogueRound]:
@@ -268,23 +268,27 @@ def _images(row: Mapping[str, Any], form: Form) -> list[str]:
     return images
 
 
-def _parsed(folder: Path, split: str, one: DialogueRound) -> ShareGptRow:
-    if len(one.images) != PICTURES:
-        raise DataError(f"record: its question shows {len(one.images)} pictures, expected {PICTURES} ({IMAGE} marks)")
-    question = parse_question(one.question)
+def _parsed(folder: Path, split: str, dialogue: DialogueRound) -> ShareGptRow:
+    if len(dialogue.images) != PICTURES:
+        raise DataError(
+            f"record: its question shows {len(dialogue.images)} pictures, expected {PICTURES} ({IMAGE} marks)"
+        )
+    question = parse_question(dialogue.question)
     if question is None:
-        raise DataError(f"question: its wording is not one that the reward model is trained on: {one.question[:80]!r}")
-    for part, text in (("question", one.question), ("answer", one.answer)):
+        raise DataError(
+            f"question: its wording is not one that the reward model is trained on: {dialogue.question[:80]!r}"
+        )
+    for part, text in (("question", dialogue.question), ("answer", dialogue.answer)):
         try:
             validate_marks(text)
         except ValueError as error:
             raise DataError(f"{part}: it {error}") from None
     try:
-        answer = normalised(one.answer)
+        answer = normalize_answer(dialogue.answer)
     except DataError as error:
         raise DataError(f"answer: {error}") from None
     try:
-        first, second = (inside(folder, name) for name in one.images)
+        first, second = (inside(folder, name) for name in dialogue.images)
         for path in (first, second):
             image_size(path)
     except DataError as error:

@@ -23,7 +23,7 @@ PAIR_TEXTS = ("pair_id", "prompt_id", "theme", "label", "instruction", "question
 ROWS_AT_ONCE = 64  # a row group: 200 MB of 1024 px panels
 
 
-def write(
+def write_tables(
     folder: Path, pairs: Mapping[str, pd.DataFrame], benchmark: pd.DataFrame, panel: Callable[[str], Image]
 ) -> None:
     """Write ``<split>.parquet`` for each table of labelled pairs, and ``benchmark.parquet``."""
@@ -52,7 +52,7 @@ def write(
             "ranking": List(Value("int32")),  # candidate positions, best first
         }
     )
-    held = (
+    num_held_out = (
         {
             **{name: row[name] for name in ("instance_id", "prompt_id", "theme")},
             "reference": picture(row["reference"]),
@@ -61,7 +61,7 @@ def write(
         }
         for row in benchmark.to_dict("records")
     )
-    _write(folder / "benchmark.parquet", ranked, held)
+    _write(folder / "benchmark.parquet", ranked, num_held_out)
 
 
 def _text(value: Any) -> str | None:

@@ -61,32 +61,32 @@ class _Panel(NamedTuple):
 
 
 def import_vistory(source: Path, out: Path) -> dict[str, Any]:
-    """The stories of ViStoryBench to ``out``; their counts.
+    """Import the stories of ViStoryBench into ``out``, and return their counts.
 
-    Stories, shots, characters and pictures that cannot be used are left out, each with its cause.
+    Stories, shots, characters and pictures that cannot be used are skipped, and their causes are listed.
 
     Raises:
-        DataError: when ``source`` holds no story, or none that can be used.
+        DataError: if ``source`` contains no story, or none that can be used.
     """
     folder = source / "ViStory" if (source / "ViStory").is_dir() else source
-    stories = sorted((path for path in folder.glob("*") if path.name.isdigit() and path.is_dir()), key=_number)
-    if not stories:
+    story_folders = sorted((path for path in folder.glob("*") if path.name.isdigit() and path.is_dir()), key=_number)
+    if not story_folders:
         raise DataError(f"{folder}: no folder NN with a story.json there; expected ViStoryBench as it is published")
-    rejected, found = Rejected(), dict[str, list[PromptRecord]]()
+    rejected, stories = Rejected(), dict[str, list[PromptRecord]]()
     with atomic(out) as part:
         (part / "pictures").mkdir(parents=True)
-        for path in stories:
+        for path in story_folders:
             try:
                 for record in _Reader(path, part / "pictures", rejected).records():
-                    found.setdefault(story_of(record).language, []).append(record)
+                    stories.setdefault(story_of(record).language, []).append(record)
             except DataError as error:
                 rejected.add(str(path / "story.json"), f"story: {error}")
-        if not found:
-            raise DataError(f"{folder}: none of its {len(stories)} stories can be used{rejected.example}")
-        for language, records in found.items():
+        if not stories:
+            raise DataError(f"{folder}: none of its {len(story_folders)} stories can be used{rejected.example}")
+        for language, records in stories.items():
             write_prompts(part / f"prompts_{language}.jsonl", records)
         rejected.write(part / "rejected.jsonl")
-        counts: dict[str, Any] = {f"stories.{language}": len(records) for language, records in found.items()}
+        counts: dict[str, Any] = {f"stories.{language}": len(records) for language, records in stories.items()}
         counts |= {"pictures": len(list((part / "pictures").iterdir())), **rejected.figures()}
         write_json(part / "summary.json", counts)
     return counts
@@ -109,50 +109,50 @@ class _Reader:
         Raises:
             DataError: when it is no story of the published form, or no shot of it can be used.
         """
-        given = read_json(self.file)
-        if not isinstance(given, dict) or not isinstance(given.get("Shots"), list):
+        content = read_json(self.file)
+        if not isinstance(content, dict) or not isinstance(content.get("Shots"), list):
             raise DataError("expected an object with the list Shots")
-        kind = given.get("Story_type")
-        characters = self._characters(given.get("Characters"))
-        shots = self._shots(given["Shots"], characters)
-        shown = {key: self._pictures_of(key) for key in characters}
-        found = [
+        kind = content.get("Story_type")
+        characters = self._characters(content.get("Characters"))
+        shots = self._shots(content["Shots"], characters)
+        pictures = {key: self._pictures_of(key) for key in characters}
+        records = [
             self._record(
-                language, str(kind.get(language, "")) if isinstance(kind, dict) else "", characters, panels, shown
+                language, str(kind.get(language, "")) if isinstance(kind, dict) else "", characters, panels, pictures
             )
             for language in LANGUAGES
             if any(shot.action.get(language) for shot in shots)
-            and (panels := [one for shot in shots if (one := self._panel(shot, language, characters)) is not None])
+            and (panels := [panel for shot in shots if (panel := self._panel(shot, language, characters)) is not None])
         ]
-        if not found:
+        if not records:
             raise DataError("none of its shots can be used")
-        return found
+        return records
 
-    def _characters(self, given: Any) -> dict[str, _Character]:
-        found = {}
-        for key, row in given.items() if isinstance(given, dict) else ():
+    def _characters(self, value: Any) -> dict[str, _Character]:
+        characters = {}
+        for key, row in value.items() if isinstance(value, dict) else ():
             try:
-                found[key] = _Character.model_validate(row)
+                characters[key] = _Character.model_validate(row)
             except ValidationError as error:
                 self.rejected.add(f"{self.file}: character {key}", f"character: {first_validation_error(error)}")
-        return found
+        return characters
 
-    def _shots(self, given: Sequence[Any], known: Container[str]) -> list[_Shot]:
-        found: dict[int, _Shot] = {}
-        for number, row in enumerate(given):
+    def _shots(self, values: Sequence[Any], characters: Container[str]) -> list[_Shot]:
+        shots: dict[int, _Shot] = {}
+        for number, row in enumerate(values):
             place = f"{self.file}: Shots[{number}]"
             try:
                 shot = _Shot.model_validate(row)
             except ValidationError as error:
                 self.rejected.add(place, f"shot: {first_validation_error(error)}")
                 continue
-            if shot.index in found:
+            if shot.index in shots:
                 self.rejected.add(place, f"duplicate: an earlier shot has the index {shot.index}")
                 continue
-            found[shot.index] = shot
-            for key in [key for key in _keys(shot) if key not in known]:
+            shots[shot.index] = shot
+            for key in [key for key in _keys(shot) if key not in characters]:
                 self.rejected.add(place, f"character: {key!r} appears, and is none of the story's characters")
-        return [found[index] for index in sorted(found)]
+        return [shots[index] for index in sorted(shots)]
 
     def _pictures_of(self, key: str) -> list[str]:
         """The readable reference pictures of a character, by their names in the new folder."""
@@ -161,7 +161,7 @@ class _Reader:
         except DataError as error:
             self.rejected.add(f"{self.file}: character {key}", f"character: {error}")
             return []
-        found = []
+        paths = []
         for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES):
             try:
                 png = encode_png(read_image(path))
@@ -170,26 +170,26 @@ class _Reader:
                 continue
             name = f"{md5_of(png)[:16]}.png"
             (self.pictures / name).write_bytes(png)
-            found.append(f"pictures/{name}")
-        if not found:
+            paths.append(f"pictures/{name}")
+        if not paths:
             self.rejected.add(f"{folder}", f"picture: there is none of the character {key}")
-        return found
+        return paths
 
-    def _panel(self, shot: _Shot, language: Language, known: Mapping[str, _Character]) -> _Panel | None:
+    def _panel(self, shot: _Shot, language: Language, characters: Mapping[str, _Character]) -> _Panel | None:
         """A shot in one language, and its text in the order of the benchmark's own loader; None where it lacks one."""
         place = f"{self.file}: shot {shot.index}"
-        kept = {name: getattr(shot, name).get(language, "").strip() for name in ("setting", "action", "camera")}
-        if missing := [name for name, text in kept.items() if not text]:
+        texts = {name: getattr(shot, name).get(language, "").strip() for name in ("setting", "action", "camera")}
+        if missing := [name for name, text in texts.items() if not text]:
             self.rejected.add(place, f"text: no {missing[0]} in {language!r}")
             return None
-        keys = [key for key in _keys(shot) if key in known]
-        people = [f"{_name(known[key], language)} is {_prompt(known[key], language)}" for key in keys]
-        parts = [kept["camera"], shot.plot.get(language, "").strip(), kept["action"], *people, kept["setting"]]
+        keys = [key for key in _keys(shot) if key in characters]
+        people = [f"{_name(characters[key], language)} is {_prompt(characters[key], language)}" for key in keys]
+        parts = [texts["camera"], shot.plot.get(language, "").strip(), texts["action"], *people, texts["setting"]]
         text = "; ".join(filter(None, parts))
         if mark := PANEL_MARK.search(text):
             self.rejected.add(place, f"text: it holds the panel mark {mark.group()}")
             return None
-        return _Panel(Shot(index=shot.index, characters=keys, **kept), text)
+        return _Panel(Shot(index=shot.index, characters=keys, **texts), text)
 
     def _record(
         self,
@@ -197,7 +197,7 @@ class _Reader:
         kind: str,
         characters: Mapping[str, _Character],
         panels: Sequence[_Panel],
-        shown: Mapping[str, Sequence[str]],
+        pictures: Mapping[str, Sequence[str]],
     ) -> PromptRecord:
         if len(panels) > MOST_PANELS:
             raise DataError(f"it has {len(panels)} shots, a layout at most {MOST_PANELS} panels")
@@ -208,8 +208,10 @@ class _Reader:
             language=language,
             shots=[panel.shot for panel in panels],
             characters={
-                key: Character(name=_name(one, language), description=_prompt(one, language), pictures=shown[key])
-                for key, one in characters.items()
+                key: Character(
+                    name=_name(character, language), description=_prompt(character, language), pictures=pictures[key]
+                )
+                for key, character in characters.items()
             },
         )
         name = f"vistory-{language}-{self.folder.name}"

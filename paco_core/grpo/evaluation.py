@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paco_core.config.measures import FAILED_SAMPLES, SCORE
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.metrics import EvaluationChange, mean
 from paco_core.grpo.rollout import Sampling
@@ -87,7 +87,7 @@ class Evaluator:
             measured[scores.measure] = scores.diversity
             metrics |= {f"{side}/{name}": mean(values) for name, values in measured.items()}
             if self.gold is not None:
-                panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
+                panels = [split_grid(image, record.layout) for image, record in zip(images, owners, strict=True)]
                 truth = self.gold(panels, owners)
                 metrics |= {f"{side}/{name}": mean(values) for name, values in truth.items()}
                 measured |= truth

@@ -10,7 +10,7 @@ import numpy as np
 from paco_core.config.measures import DRIFT_PROMPTS, GAINS, IMAGE_MEASURES, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import EarlyStop, HackMeter
 from paco_core.data.image_measures import grid_score, pixel_distances, reference_distance
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.metrics import deviation, mean_with_interval
 from paco_core.rewards.aggregation import normalize_groups
@@ -62,7 +62,7 @@ def near_copies(
     for picture, record in zip(pictures, records, strict=True):
         if reference is not None:
             differences.append(reference_distance(picture, reference(record)[0]))
-        elif len(panels := cut(picture, record.layout)) > 1:
+        elif len(panels := split_grid(picture, record.layout)) > 1:
             differences.extend(pixel_distances(panels))
     return float(np.mean(np.array(differences) < bound)) if differences else float("nan")
 

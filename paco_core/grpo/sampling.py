@@ -17,7 +17,7 @@ from PIL import Image as pil
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records import prompt_text
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.rollout import NoisyStep, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
@@ -36,7 +36,7 @@ Batches = Sequence[tuple[ImageGrid, Sequence[int]]]  # the grid of a batch's ima
 
 def panel_texts(record: PromptRecord) -> list[str]:
     """The prompt of each panel on its own: the text that all panels share, then the panel's text."""
-    parts = prompt_text.parse(record.prompt, record.layout)
+    parts = prompt_text.parse_prompt(record.prompt, record.layout)
     return [f"{parts.shared} {panel.text}".strip() for panel in parts.panels]
 
 
@@ -350,7 +350,9 @@ class Sampler:
         panels: list[list[Image]] = [[] for _ in places]
         if grid.parts > 1 and self.processes.world_size > 1:
             images = [gather_image(sampled.get(place), grid.size, self.processes) for place in places]
-            panels = [cut(image, self.records[rows[place]].layout) for image, place in zip(images, places, strict=True)]
+            panels = [
+                split_grid(image, self.records[rows[place]].layout) for image, place in zip(images, places, strict=True)
+            ]
         if trajectories is not None:
             return [(trajectory.encoded, trajectory.rows) for trajectory in trajectories]
         own_rows = [rows[place] for place in places]

@@ -11,7 +11,7 @@ import numpy as np
 
 from paco_core.config.measures import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.data.image_measures import panel_diversity, reference_distance
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord
 from paco_core.rewards.base import RewardBatch, RewardFunction
 
@@ -63,7 +63,7 @@ class ScoreBatch:
 
     def add(self, records: Sequence[PromptRecord], images: Sequence[Image]) -> None:
         """Start scoring images of ``records`` in the background."""
-        panels = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
+        panels = [split_grid(image, record.layout) for image, record in zip(images, records, strict=True)]
         reference = self._scoring.reference
         references = None if reference is None else [reference(record) for record in records]
         batch = RewardBatch(list(records), panels, list(images), references, self._seed)

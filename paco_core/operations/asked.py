@@ -38,9 +38,9 @@ def set_record(prompt: str, panels: Sequence[str], side: int, layout: str | None
     layout = prompt_text.layout_of(theme, layout) or default_layout(len(panels))
     if panels:
         theme = prompt_text.HEAD.sub("", theme).strip()
-        parts = prompt_text.from_theme(theme, panels, layout)
+        parts = prompt_text.prompt_from_theme(theme, panels, layout)
     else:
-        parts = prompt_text.parse(prompt, layout)
+        parts = prompt_text.parse_prompt(prompt, layout)
     text = str(parts)
     theme = parts.subject.removeprefix("of ") or prompt  # the judge is asked about what the set is of
     rows, columns = prompt_text.parse_layout(layout)

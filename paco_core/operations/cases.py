@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.prompt_content import contents_of_all, untrained
 from paco_core.data.records.records import read_prompts
@@ -54,7 +54,7 @@ def _fresh_edits(params: Params, fixed: Cases, day: str) -> Cases:
     if params.edit_prompts.source != "storybook":
         return replace(fixed, records=[])
 
-    made = drawn(len(fixed.records), params.edit_prompts.size, _seed(day))
+    made = storybook_edit_prompts(len(fixed.records), params.edit_prompts.size, _seed(day))
     return replace(fixed, records=made.records, reference=made.reference)
 
 

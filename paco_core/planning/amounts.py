@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from paco_core.config.params import Params
-from paco_core.data.prompts.prompts import imported, shares
+from paco_core.data.prompts.prompts import prompts_per_layout, read_imported_prompts
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io.files import DataError
 from paco_core.runtime.stage import LIGHT_S
@@ -46,10 +46,10 @@ def layouts(params: Params, root: Path) -> dict[str, int]:
     if asked.engine == "none":
         return {}
     if asked.engine != "import":
-        return shares(int(asked.count or 0), asked.layouts)
+        return prompts_per_layout(int(asked.count or 0), asked.layouts)
     file = root / str(asked.source)
     try:
-        found = imported(file, asked.layouts, asked.count).records if file.is_file() else []
+        found = read_imported_prompts(file, asked.layouts, asked.count).records if file.is_file() else []
     except DataError:
         return {}
     return Counter(record.layout for record in found)

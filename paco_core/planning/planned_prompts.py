@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.prompts import edit_prompts
-from paco_core.data.prompts.prompts import imported, in_turn, make_prompts, shares
+from paco_core.data.prompts.prompts import in_turn, make_prompts, prompts_per_layout, read_imported_prompts
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.panels import grid_size
 from paco_core.data.records.records import PromptRecord
@@ -49,7 +49,7 @@ def sets_of(params: Params, root: Path) -> list[PromptRecord]:
         return []
     if asked.engine != "openai":
         return make_prompts(asked, size, root).records
-    counts = shares(asked.count or 0, asked.layouts)
+    counts = prompts_per_layout(asked.count or 0, asked.layouts)
     return in_turn([_stand_in(layout, size, n) for n in range(count)] for layout, count in counts.items())
 
 
@@ -81,13 +81,13 @@ def left_out(params: Params, root: Path) -> list[str]:
     found = dict[str, Rejected]()
     try:
         if prompts.engine == "import" and (file := root / str(prompts.source)).is_file():
-            found["prompts.source"] = imported(file, prompts.layouts, prompts.count).rejected
+            found["prompts.source"] = read_imported_prompts(file, prompts.layouts, prompts.count).rejected
         if edits.source == "file" and (file := root / str(edits.file)).is_file():
-            found["edit_prompts.file"] = edit_prompts.read_rows(file, edits.count, heads=True).rejected
+            found["edit_prompts.file"] = edit_prompts.read_edit_rows(file, edits.count, heads=True).rejected
         if triples.source == "import" and triples.file and (file := root / triples.file).is_file():
             from paco_core.data.pairs import editing
 
-            found["pairs.editing.file"] = editing.foreseen_rejects(triples, root)
+            found["pairs.editing.file"] = editing.expected_rejects(triples, root)
     except DataError:  # `paco check` reports the file itself
         pass
     return [

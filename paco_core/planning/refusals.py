@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.unseen_prompts import only_test_file, refuse_all_trained, unseen_prompts
 from paco_core.config.params import Params
-from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
+from paco_core.data.pairs.limits import held_out_units, validate_candidate_count, validate_validation_pairs
 from paco_core.data.records.edit_records import of_part
-from paco_core.data.records.panels import refuse_undivided
+from paco_core.data.records.panels import validate_divisible
 from paco_core.data.records.prompt_content import contents_of_all
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.grpo.sizes import token_pixels
@@ -85,11 +85,11 @@ def _plan_prompts(found: Problems, params: Params, root: Path) -> PlannedPrompts
 def _prompts(found: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
     target = params.diverse_prompts.target
     if target is not None and planned.prompts:
-        from paco_core.data.prompts.diversify import refuse_target
+        from paco_core.data.prompts.diversify import validate_target
 
-        found.attempt("diverse_prompts", refuse_target, planned.prompts, target)
+        found.attempt("diverse_prompts", validate_target, planned.prompts, target)
     if params.grids.seeds and planned.prompts:
-        found.attempt("grids", refuse_undivided, planned.prompts)
+        found.attempt("grids", validate_divisible, planned.prompts)
         found.attempt("grids", validate_window, "grids", params.grids, root)
 
 
@@ -122,7 +122,7 @@ def _pairs(found: Problems, params: Params, root: Path, prompts: Sequence[Prompt
     pairs = params.pairs
     if prompts and params.annotations.source != "none":
         for layout in dict.fromkeys(record.layout for record in prompts):
-            found.attempt("pairs", refuse_few_candidates, pairs.rule, prod(parse_layout(layout)), f"layout {layout}")
+            found.attempt("pairs", validate_candidate_count, pairs.rule, prod(parse_layout(layout)), f"layout {layout}")
         kept = params.diverse_prompts.target or len(prompts)
         if pairs.split == "prompt":
             found.attempt("pairs", _shares, params, kept)
@@ -135,8 +135,8 @@ def _pairs(found: Problems, params: Params, root: Path, prompts: Sequence[Prompt
         first = pairs.editing.model_copy(update={"count": 1})  # the first that can be used says that one can
         found.attempt("pairs.editing", editing_pairs, first, root)
     if params.reward.source == "train" and pairs.validation_share == 0:
-        held = 0 if imported is None else len(imported.held)
-        found.attempt("reward", refuse_unvalidated, held)
+        held = 0 if imported is None else len(imported.held_out)
+        found.attempt("reward", validate_validation_pairs, held)
 
 
 def _shares(params: Params, prompts: int) -> None:

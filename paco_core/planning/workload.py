@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import Params, PolicyRecipe, RewardSet
-from paco_core.data.records.edit_records import EditRecord, asked_about
+from paco_core.data.records.edit_records import EditRecord, evaluated_references
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.planning.passes import references_per_part
 from paco_core.policies.families import family_of, is_editing
@@ -136,7 +136,7 @@ class Workload:
 def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> dict[str, tuple[int, int]]:
     """Layout -> questions that the judged rewards of a recipe ask about one picture, at most, and prompts."""
     edits = [record for record in records if isinstance(record, EditRecord)]
-    about = max((len(asked_about(edit.prompt, len(edit.references))) for edit in edits), default=1)
+    about = max((len(evaluated_references(edit.prompt, len(edit.references))) for edit in edits), default=1)
     given = [record.layout for record in records] or (["1x1"] if is_editing(recipe) else params.prompts.layouts)
     found = {}
     for layout, prompts in Counter(given).items():

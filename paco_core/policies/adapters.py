@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from peft import LoraConfig
 
-from paco_core.adapters.attach import attach
+from paco_core.adapters.attach import attach_layers
 from paco_core.adapters.reader import Layers, Lora
 from paco_core.io.files import DataError
 
@@ -81,7 +81,7 @@ def attach_trainable(transformer: torch.nn.Module, layers: Layers, scale: float)
         name: Lora(lora.a, lora.b * (lora.alpha / lora.rank / scale), scale * lora.rank)
         for name, lora in layers.items()
     }
-    attach(transformer, scaled, TRAINED)
+    attach_layers(transformer, scaled, TRAINED)
     for parameter in adapter_tensors(transformer, TRAINED).values():
         parameter.requires_grad_(True)
 

@@ -177,8 +177,8 @@ class Policy(Flow, Protocol):
 
         Args:
             source: output of :meth:`save_adapter`, or an adapter of another tool: a folder, a safetensors file or a
-                hub id (:func:`paco_core.adapters.reader.read`). It may also change the text encoders, if they have not
-                been dropped.
+                hub id (:func:`paco_core.adapters.reader.read_adapter`). It may also change the text encoders, if they
+                have not been dropped.
 
         Raises:
             DataError: if parts of the adapter are not supported.

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
-from paco_core.adapters.attach import attach, detach, to_save, without
+from paco_core.adapters.attach import adapter_state_dict, adapters_disabled, attach_layers, detach_layers
 from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_without
-from paco_core.adapters.reader import AdaptedModel, read
+from paco_core.adapters.reader import AdaptedModel, read_adapter
 from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.imports import gc_paused, without_bars
 from paco_core.io.pictures import rgb
@@ -356,7 +356,7 @@ class PipelinePolicy:
 
     def start_from(self, source: str, scale: float = 1.0) -> None:
         parts = {"transformer": self._parts()["transformer"]}
-        adapters.attach_trainable(self.transformer, read(source, parts)["transformer"], scale)
+        adapters.attach_trainable(self.transformer, read_adapter(source, parts)["transformer"], scale)
 
     def copy_adapter(self, name: str) -> None:
         adapters.add_copy(self.transformer, name)
@@ -369,24 +369,24 @@ class PipelinePolicy:
 
     def load_adapter(self, source: Path | str) -> None:
         parts = self._parts()
-        layers_by_part = read(source, parts)
+        layers_by_part = read_adapter(source, parts)
         for name, part in parts.items():
             if name in layers_by_part:
-                attach(part.module, layers_by_part[name], adapters.TRAINED)
+                attach_layers(part.module, layers_by_part[name], adapters.TRAINED)
             else:
-                detach(part.module, adapters.TRAINED)  # layers of the previous adapter
+                detach_layers(part.module, adapters.TRAINED)  # layers of the previous adapter
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
         with ExitStack() as off:
             for part in self._parts().values():
-                off.enter_context(without(part.module))
+                off.enter_context(adapters_disabled(part.module))
             yield
 
     def save_adapter(self, folder: Path) -> None:
         self.pipeline.save_lora_weights(
             str(folder),
-            transformer_lora_layers=to_save(self.transformer, adapters.TRAINED),
+            transformer_lora_layers=adapter_state_dict(self.transformer, adapters.TRAINED),
             transformer_lora_adapter_metadata=adapters.adapter_metadata(self.transformer),
         )
         for weights in folder.glob("*.safetensors"):

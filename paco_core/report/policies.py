@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.io import paths
 from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import in_a_row, read_image
@@ -173,7 +173,7 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
 
     def picture(file: str, what: str) -> Picture:
         image = read_image(inside(folder, file))
-        shown = in_a_row(cut(image, before["layout"])) if story else image
+        shown = in_a_row(split_grid(image, before["layout"])) if story else image
         return Picture.from_image(shown, f"{what}: {text}")
 
     return Sample(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paco_core.benchmarks.t2is_bench.sets import COLUMNS, PICTURES, RECORDS
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
@@ -142,7 +142,7 @@ def showcase(
     figures.add_all(key, {outcome: outcomes[outcome] for outcome in (ROSE, SAME, FELL)})
 
     def panels(when: str) -> list[Picture]:
-        cuts = cut(painted.picture(first, when), record.layout)
+        cuts = split_grid(painted.picture(first, when), record.layout)
         return [
             Picture.from_image(image, f"{when} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)
         ]

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paco_core.data.pairs.answers import fault, normalised, opening
+from paco_core.data.pairs.answers import leading_verdict, normalize_answer, validation_error
 from paco_core.io.files import DataError, read_table
 from paco_core.reward_model.instructions import pair_question, render
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
@@ -32,12 +32,12 @@ class Example:
     ordered: bool = False  # original and edit; otherwise the order of the images has no meaning
 
     def __post_init__(self) -> None:
-        if not opening(self.answer) or normalised(self.answer) != self.answer.rstrip():
+        if not leading_verdict(self.answer) or normalize_answer(self.answer) != self.answer.rstrip():
             raise DataError(f"pair {self.id}: its answer must begin with Yes. or No., but it is {self.answer[:40]!r}")
 
     @property
     def consistent(self) -> bool:
-        return opening(self.answer) == YES
+        return leading_verdict(self.answer) == YES
 
     @property
     def query(self) -> PairQuery:
@@ -79,7 +79,7 @@ def read_examples(
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
         if not isinstance(answer, str):
             raise DataError(f"{table}: pair {pair_id}: answer {answer!r} is not a string")
-        if cause := fault(answer, label):
+        if cause := validation_error(answer, label):
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r} ({cause})")
         try:
             if isinstance(edit, str):
@@ -92,7 +92,7 @@ def read_examples(
             images = (load(first), load(second))
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None
-        text = f"{label}." if answers == "decision" else normalised(answer)
+        text = f"{label}." if answers == "decision" else normalize_answer(answer)
         examples.append(Example(str(pair_id), images, instruction, text, ordered=isinstance(edit, str)))
     if not examples and not none_allowed:
         raise DataError(

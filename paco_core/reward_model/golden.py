@@ -191,7 +191,7 @@ def _golden(folder: Path, number: int, pair: Mapping[str, Any], dtype: str) -> G
             f"{folder / FILE}: pair {number} names {missing[0]}, which is missing; run `dvc repro reward_merged`"
         )
     first, second = (read_image(folder / name) for name in names)
-    score = tables.number(pair["score"], "score")
+    score = tables.parse_number(pair["score"], "score")
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"a score of {score}")
     return Golden(PairQuery(first, second, str(pair["instruction"])), score, dtype)

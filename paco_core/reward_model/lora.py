@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from paco_core.adapters.attach import fill, settings_of
 from paco_core.adapters.names import Vocabulary, own_names, renamed
-from paco_core.adapters.reader import CONFIG, WEIGHTS, AdaptedModel, read
+from paco_core.adapters.reader import CONFIG, WEIGHTS, AdaptedModel, read_adapter
 from paco_core.io.files import DataError, read_json, write_json
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def lora_tensors(wrapped: Any) -> dict[str, torch.Tensor]:
 
 
 def load_lora(model: Any, adapter: Path) -> Any:
-    """Load an adapter onto ``model``, frozen, by :func:`paco_core.adapters.reader.read`.
+    """Load an adapter onto ``model``, frozen, by :func:`paco_core.adapters.reader.read_adapter`.
 
     Raises:
         DataError: if the folder is not a valid adapter, or belongs to another model: its layers or shapes differ, or
@@ -119,7 +119,7 @@ def load_lora(model: Any, adapter: Path) -> Any:
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
             raise DataError(f"{adapter}: there is no adapter ({name} is missing); run `dvc repro reward_lora`")
-    layers = read(adapter / WEIGHTS, {"model": AdaptedModel(model, [_older_names(model)])})["model"]
+    layers = read_adapter(adapter / WEIGHTS, {"model": AdaptedModel(model, [_older_names(model)])})["model"]
     _validate_base_digest(model, adapter)
     wrapped = get_peft_model(model, settings_of(layers))
     fill(model, layers, "default")

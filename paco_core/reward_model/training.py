@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from paco_core.data.pairs.limits import refuse_unvalidated
+from paco_core.data.pairs.limits import validate_validation_pairs
 from paco_core.io.atomic import atomic
 from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
@@ -131,7 +131,7 @@ def train_reward_model(  # noqa: PLR0913 - inputs, outputs and callbacks of a tr
         TrainingError: if a loss or gradient is not finite.
     """
     validate_labels(examples, "training examples")
-    refuse_unvalidated(len(validation))
+    validate_validation_pairs(len(validation))
     processes = Processes(params.device)
     network = Network.load(
         base,

@@ -89,7 +89,7 @@ def opening_text(record: PromptRecord) -> str:
     Raises:
         DataError: if the panels of the prompt do not match its layout.
     """
-    text = prompt_text.parse(record.prompt, record.layout).opening.removesuffix('"').rstrip()
+    text = prompt_text.parse_prompt(record.prompt, record.layout).opening.removesuffix('"').rstrip()
     return text if text.endswith(".") else f"{text}."
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.data.records.edit_records import asked_about
+from paco_core.data.records.edit_records import evaluated_references
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
@@ -72,7 +72,7 @@ def _build_queries(instruction: str, references: Sequence[Image], edited: Image)
     size = min(original.size, edited.size, key=math.prod)
     first, second = (image if image.size == size else image.resize(size) for image in (original, edited))
     queries = [PairQuery(first, second, render(name, instruction=instruction)) for name in QUESTIONS]
-    for place in asked_about(instruction, len(references))[1:]:
+    for place in evaluated_references(instruction, len(references))[1:]:
         text = render("edit_reference", instruction=instruction, number=place + 1)
         queries.append(PairQuery(_limit_pixels(references[place], size), second, text))
     return queries

@@ -66,7 +66,7 @@ class RubricReward:
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         references = batch.references or [()] * len(batch)
-        replies = self._chat.ask_here(zip(batch.records, batch.whole, references, strict=True), self._question)
+        replies = self._chat.query_here(zip(batch.records, batch.whole, references, strict=True), self._question)
         for reply in replies:
             if reply.answer is None:
                 cause = reply.rejected[-1].cause

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,7 +50,7 @@ class GeneratedImage:
 
     @property
     def panels(self) -> list[Image]:
-        return cut(self.image, self.record.layout)
+        return split_grid(self.image, self.record.layout)
 
 
 def truncations_by_policy(images: Iterable[GeneratedImage]) -> dict[str, Truncation]:

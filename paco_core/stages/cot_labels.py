@@ -55,7 +55,7 @@ STAGE = Stage(
 
 def run(ctx: StageContext) -> None:
     from paco_core.data.pairs.pairs import COLUMNS
-    from paco_core.data.pairs.reasons import explain
+    from paco_core.data.pairs.reasons import explain_pairs
     from paco_core.data.records.panels import PanelStore
     from paco_core.io.files import read_table
 
@@ -65,7 +65,9 @@ def run(ctx: StageContext) -> None:
     unit = "panels" if params.engine == "storybook" else "pairs"
     shown = [set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()]
     with ctx.progress(sum(map(len, shown)), unit) as progress:
-        explained = {part: explain(table, panels, params, ctx.root, progress.advance) for part, table in tables.items()}
+        explained = {
+            part: explain_pairs(table, panels, params, ctx.root, progress.advance) for part, table in tables.items()
+        }
     with ctx.writing(paths.COT_LABELS) as out:
         out.mkdir()
         for part, found in explained.items():

@@ -95,10 +95,10 @@ def run(ctx: StageContext) -> None:
     )
     pictures = {
         "nearest_similarity": diversity_pictures.histogram(found),
-        "graph": diversity_pictures.graph(embedded.rows, records, found),
+        "graph": diversity_pictures.similarity_graph(embedded.rows, records, found),
     }
     with ctx.writing(paths.DIVERSE_PROMPTS) as out:
-        write_prompts(out / "prompts.jsonl", [records[position] for position in found.kept])
+        write_prompts(out / "prompts.jsonl", [records[position] for position in found.selected])
         neighbours.to_parquet(out / "neighbours.parquet", index=False)
         for name, picture in pictures.items():
             picture.save(out / f"{name}.png")
@@ -106,7 +106,7 @@ def run(ctx: StageContext) -> None:
     ctx.report(
         {
             "prompts_before": len(records),
-            "prompts": len(found.kept),
+            "prompts": len(found.selected),
             "threshold": found.threshold,
             "restored_subcategories": found.restored,
             "embedded_by_theme": embedded.by_theme,

@@ -41,10 +41,10 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.prompts.edit_prompts import edit_prompts
+    from paco_core.data.prompts.edit_prompts import make_edit_prompts
     from paco_core.data.records.edit_records import of_part
 
-    found = edit_prompts(ctx.params.edit_prompts, ctx.root)
+    found = make_edit_prompts(ctx.params.edit_prompts, ctx.root)
     if ctx.params.edit_prompts.source == "none":
         ctx.log("edit_prompts.source is 'none': there are no editing prompts")
     found.rejected.print(ctx.log)

@@ -11,7 +11,7 @@ from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
-    from paco_core.data.pairs.editing import PaintedEdit
+    from paco_core.data.pairs.editing import GeneratedEdit
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
     from paco_core.runtime.context import StageContext
@@ -46,13 +46,13 @@ def _cost(params: Params, root: Path) -> Cost:
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """References, each beside what a base editor made of it."""
-    from paco_core.data.pairs.editing import read_painted
+    from paco_core.data.pairs.editing import read_generated_edits
     from paco_core.data.records.edit_records import read_edit_prompts
     from paco_core.io.pictures import in_a_row
 
     records, reference = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
     known = {record.idx: record for record in records}
-    painted, reader = read_painted(data / paths.EDITS.name)
+    painted, reader = read_generated_edits(data / paths.EDITS.name)
     if not painted:
         return {}
     chosen = painted[:: max(1, len(painted) // SHEET)][:SHEET]
@@ -114,15 +114,15 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     return painted
 
 
-def _read(ctx: StageContext, painted: list[GeneratedImage]) -> list[PaintedEdit]:
-    from paco_core.data.pairs.editing import PaintedEdit
+def _read(ctx: StageContext, painted: list[GeneratedImage]) -> list[GeneratedEdit]:
+    from paco_core.data.pairs.editing import GeneratedEdit
     from paco_core.storybook.recogniser import Recogniser
     from paco_core.storybook.world import VOCABULARY
 
     recogniser = Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model))))
     readings = recogniser.read([p.image for p in painted])
     return [
-        PaintedEdit.from_parts(p.record.idx, p.policy, p.seed, {trait: reading.word(trait) for trait in VOCABULARY})
+        GeneratedEdit.from_parts(p.record.idx, p.policy, p.seed, {trait: reading.word(trait) for trait in VOCABULARY})
         for p, reading in zip(painted, readings, strict=True)
     ]
 
@@ -144,7 +144,7 @@ def _show(ctx: StageContext, painted: list[GeneratedImage], reference: Reference
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.pairs.editing import write_painted
+    from paco_core.data.pairs.editing import write_generated_edits
     from paco_core.data.records.edit_records import of_part, read_edit_prompts
     from paco_core.policies.truncation import log_truncations
     from paco_core.sampling.generated_image import truncations_by_policy
@@ -158,6 +158,6 @@ def run(ctx: StageContext) -> None:
         ctx.log("edits.painters names no editor: nothing is painted")
     with ctx.writing(paths.EDITS) as out:
         out.mkdir()
-        write_painted(out, edits, {edit.id: p.image for edit, p in zip(edits, painted, strict=True)})
+        write_generated_edits(out, edits, {edit.id: p.image for edit, p in zip(edits, painted, strict=True)})
     cut = log_truncations(truncations_by_policy(painted), ctx.log)
     ctx.report({"pictures": len(edits), "painters": len(ctx.params.edits.painters), **cut})

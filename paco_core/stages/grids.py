@@ -96,7 +96,7 @@ def run(ctx: StageContext) -> None:
         records = shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
     else:
         adapter = ctx.read_before(paths.POLICIES / ctx.params.rounds.recipe) / "adapter"
-    recipe = grids.Painting.from_params(params, ctx.root, adapter)
+    recipe = grids.GenerationSettings.from_params(params, ctx.root, adapter)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     if not jobs:
         ctx.log(f"grids: nothing is painted: {'grids.seeds is empty' if records else 'there are no prompts'}")
@@ -106,13 +106,15 @@ def run(ctx: StageContext) -> None:
     out_path = paths.GRIDS / f"shard-{ctx.item}" if ctx.round is None else paths.GRIDS
     with ctx.writing(out_path) as out, ctx.progress(len(jobs), "pictures") as progress:
         images = grids.GridFiles(out / "images")  # until they are in the shard
-        apart = partial(grids.paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
-        batch_size = (apart if launchers.current_launcher() == "ray" else grids.paint)(
+        apart = partial(
+            grids.generate_grids_on_workers, gpu=params.device.startswith("cuda"), threads=ctx.params.threads
+        )
+        batch_size = (apart if launchers.current_launcher() == "ray" else grids.generate_grids)(
             jobs,
             images.save,
             partial(TextToImage.load, model, params, adapter=adapter),
             batch_size=params.batch_size,
-            say=ctx.log,
+            log=ctx.log,
             advance=progress.advance,
         )
         for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds) or 1]):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from paco_core.config.params import PairsParams, Params
     from paco_core.data.pairs.imported_pairs import ImportedPairs
-    from paco_core.data.pairs.leakage import Held
+    from paco_core.data.pairs.leakage import HeldOut
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -57,9 +57,9 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.data.annotation import rankings, votes
     from paco_core.data.pairs import pairs
-    from paco_core.data.pairs.editing import add_painted, editing_pairs
+    from paco_core.data.pairs.editing import add_generated_edits, editing_pairs
     from paco_core.data.pairs.imported_pairs import imported_pairs
-    from paco_core.data.pairs.leakage import leakage, picture_md5s, prompt_contents
+    from paco_core.data.pairs.leakage import measure_leakage, picture_md5s, prompt_contents
     from paco_core.data.records.edit_records import read_edit_prompts
     from paco_core.data.records.prompt_content import group_by_content
     from paco_core.data.records.records import read_prompts
@@ -74,17 +74,17 @@ def run(ctx: StageContext) -> None:
     imported = imported_pairs(ctx.root / params.imported if params.imported else None)
     editing = editing_pairs(params.editing, ctx.root)
     edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
-    painted = add_painted(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
+    painted = add_generated_edits(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
     editing.rejected.print(ctx.log)
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
     texts = {record.idx: record.prompt for record in prompts}
     themes = [(r.idx, r.theme) for r in prompts] + [(p.prompt_id, p.theme or "") for p in imported.pairs]
     groups = group_by_content(prompt_contents(texts, themes))
-    found = pairs.split(joined, params, editing.pairs, imported.pairs, held=imported.held, groups=groups)
+    found = pairs.split_pairs(joined, params, editing.pairs, imported.pairs, held_out=imported.held_out, groups=groups)
     records = {record.idx: record for record in prompts}
     parts = {"train": pairs.pair_table(found.train, records), "validation": pairs.pair_table(found.validation, records)}
     benchmark = pairs.benchmark_table(found.benchmark, records)
-    leaked = leakage(
+    leaked = measure_leakage(
         benchmark,
         parts,
         texts,
@@ -119,15 +119,15 @@ def run(ctx: StageContext) -> None:
 
 def _held(
     ctx: StageContext, params: PairsParams, benchmark: pd.DataFrame, imported: ImportedPairs
-) -> tuple[Held, Callable[[str], str]] | tuple[()]:
+) -> tuple[HeldOut, Callable[[str], str]] | tuple[()]:
     """What must not be trained on panel by panel, and the digest to compare panels by.
 
     The own benchmark's grids are known by their ids; only what comes from elsewhere needs a look at the pixels.
     """
-    from paco_core.data.pairs.leakage import Held
+    from paco_core.data.pairs.leakage import HeldOut
     from paco_core.data.records.panels import PanelStore
     from paco_core.data.records.records import parse_ref
-    from paco_core.exchange.rank_bench import read
+    from paco_core.exchange.rank_bench import read_rank_bench
     from paco_core.io.pictures import picture_digest
 
     if params.keep_out is None and imported.source is None:
@@ -139,12 +139,12 @@ def _held(
     def digest(ref: str) -> str:
         return picture_digest(panels.panel(ref)) if parse_ref(ref)[0] in known else ""
 
-    held = Held()
+    held = HeldOut()
     if params.keep_out is not None:
-        bench = read(ctx.root / params.keep_out)
-        held = bench.held()
+        bench = read_rank_bench(ctx.root / params.keep_out)
+        held = bench.held_out()
         ctx.log(f"pairs: {len(bench.prompts)} prompts and {len(bench.refs)} pictures of {params.keep_out} are kept out")
     if imported.source is not None:
         refs = set(benchmark["reference"]).union(*benchmark["candidates"])
-        held = Held(held.prompts, held.panels | {digest(ref) for ref in refs})
+        held = HeldOut(held.prompts, held.panels | {digest(ref) for ref in refs})
     return held, digest

@@ -81,7 +81,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.reward_model.yes_probability import PairQuery
     from paco_core.runtime.provenance.chain import RECIPE_TAG
     from paco_core.runtime.tracking.models import registered_name
-    from paco_core.storybook.drawn_cases import drawn_pairs
+    from paco_core.storybook.drawn_cases import unlabelled_pairs
     from paco_core.training.log import LOG
 
     params = ctx.params.reward
@@ -95,7 +95,7 @@ def run(ctx: StageContext) -> None:
     labels: list[bool | None] = [example.consistent for example in compared if not example.ordered]
     if not queries:
         ctx.log(f"reward_merged: there are no validation pairs; {DRAWN} drawn ones take their place")
-        drawn = drawn_pairs(DRAWN, DRAWN_PX)
+        drawn = unlabelled_pairs(DRAWN, DRAWN_PX)
         queries = [PairQuery(first, second, render(params.template, theme=theme)) for first, second, theme in drawn]
     if not plain:
         plain = [replace(query, instruction=question(None)) for query in queries]

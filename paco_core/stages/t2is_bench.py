@@ -39,7 +39,7 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.tasks.table import recipes_of
 
     bench, painted = params.t2is_bench, params.t2is
-    criteria = sum(map(len, bench_texts.criteria().values())) if params.world == "storybook" else CRITERIA
+    criteria = sum(map(len, bench_texts.trait_criteria().values())) if params.world == "storybook" else CRITERIA
     a_set = (criteria * amounts.panel_pairs(params, root) if bench.consistency else 0) + (
         amounts.panels(params, root) * TEXTS if bench.alignment else 0
     )

@@ -1,7 +1,7 @@
-"""What T2IS-Bench asks about the storybook's sets, in words that the embedded vision language model knows.
+"""Questions of T2IS-Bench about storybook sets, in the words of the small vision language model of the zoo.
 
-It was taught questions about one trait at a time, so that texts about panels are questions, too. The dimension Logic
-has none: no question that it knows is about the order of panels.
+This model is trained on questions about one trait at a time, so the texts about panels are questions, too. The
+dimension Logic has no questions, because the model knows none about the order of panels.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ NOUNS = {"species": "animal"}
 ASPECTS = {"species": "Entity", "scene": "Relation"}  # all other traits are attributes
 
 
-def criteria() -> dict[str, list[str]]:
+def trait_criteria() -> dict[str, list[str]]:
     """Of every set: each shared trait is the same in two panels, by dimension."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for trait, dimension in SHARED_TRAITS.items():
-        found.setdefault(dimension, []).append(f"The {NOUNS.get(trait, trait)} is the same in both images.")
-    return found
+        texts.setdefault(dimension, []).append(f"The {NOUNS.get(trait, trait)} is the same in both images.")
+    return texts
 
 
-def questions(panel: Panel) -> dict[str, list[str]]:
+def trait_questions(panel: Panel) -> dict[str, list[str]]:
     """Whether a panel shows what it should, one question a trait, by aspect."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for trait in VOCABULARY:
         question = f"Is the {NOUNS.get(trait, trait)} {getattr(panel, trait)}?"
-        found.setdefault(ASPECTS.get(trait, "Attribute"), []).append(question)
-    return found
+        texts.setdefault(ASPECTS.get(trait, "Attribute"), []).append(question)
+    return texts

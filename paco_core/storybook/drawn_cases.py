@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def drawn_pairs(count: int, side: int, seed: int = 0) -> list[tuple[Image, Image, str]]:
+def unlabelled_pairs(count: int, side: int, seed: int = 0) -> list[tuple[Image, Image, str]]:
     """(first, second, theme) of ``count`` pairs, ``side`` x ``side`` pixels, the same for equal arguments.
 
     In turns both panels are of one set, and the second is of another one.
@@ -47,7 +47,13 @@ TASKS: dict[str, str] = {
     "background_change": "scene",
     "style_change": "style",
 }
-KEPT = ("species", "colour", "accessory", "scene", "style")  # what an edit must not touch, where it is not asked to
+UNEDITED_TRAITS = (
+    "species",
+    "colour",
+    "accessory",
+    "scene",
+    "style",
+)  # what an edit must not touch, where it is not asked to
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ def _other(trait: str, panel: Panel, rng: random.Random, *also_not: str) -> str:
 
 def _altered(better: Panel, trait: str, rng: random.Random) -> Panel:
     """The edit was made, and something else that nobody asked for."""
-    other = rng.choice([kept for kept in KEPT if kept != trait])
+    other = rng.choice([name for name in UNEDITED_TRAITS if name != trait])
     return better.with_trait(other, _other(other, better, rng))
 
 

@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NOUNS = {**NAMES, "scene": "scene", "size": "size"}
-UNTOUCHED = 0.8  # share of unheeded edits that leave the asked trait as it was
-KEPT = (*SHARED_TRAITS, "scene")  # what an edit must leave as it was, unless it is asked to change it
+UNTOUCHED = 0.8  # share of unheeded edits that do not change the requested trait
+UNEDITED_TRAITS = (*SHARED_TRAITS, "scene")  # traits that an edit must not change, except its own
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What an edit asks for and what it did."""
+    """An edit: its instruction, and the panels before and after it."""
 
     before: Panel
     after: Panel
     trait: str  # the one that the instruction names
-    word: str = ""  # what it was asked to become; empty: what it became
+    word: str = ""  # requested word of the trait; empty: the word of ``after``
 
     @property
-    def asked(self) -> str:
+    def requested_word(self) -> str:
         return self.word or str(getattr(self.after, self.trait))
 
     @property
     def target(self) -> Panel:
-        """The panel that the instruction asks for."""
-        return self.before.with_trait(self.trait, self.asked)
+        """The panel after a perfect edit."""
+        return self.before.with_trait(self.trait, self.requested_word)
 
     @property
     def instruction(self) -> str:
-        word = self.asked
+        word = self.requested_word
         if self.trait == "accessory":
             old = self.before.accessory
             if word == "nothing":
@@ -59,57 +59,62 @@ class Edit:
 
     @property
     def followed(self) -> bool:
-        """Whether the asked trait is as it was asked for."""
-        return bool(getattr(self.after, self.trait) == self.asked)
+        """Whether the trait has the requested word."""
+        return bool(getattr(self.after, self.trait) == self.requested_word)
 
     @property
-    def unasked(self) -> list[str]:
-        """Traits of :data:`KEPT` that changed without being asked for."""
-        return [t for t in KEPT if t != self.trait and getattr(self.before, t) != getattr(self.after, t)]
+    def unrequested_changes(self) -> list[str]:
+        """Traits of :data:`UNEDITED_TRAITS` that changed although the instruction is about another trait."""
+        return [t for t in UNEDITED_TRAITS if t != self.trait and getattr(self.before, t) != getattr(self.after, t)]
 
     def answer(self, question: EditQuestion = "edit_consistency") -> str:
-        """The label of a question with its reasons: what a perfect annotator would write."""
+        """The true answer to a question: its label and the reasons."""
         return self._following() if question == "edit_following" else self._consistency()
 
     def _consistency(self) -> str:
-        if self.unasked:
+        if self.unrequested_changes:
             changes = (
                 f"The {NOUNS[t]} changed without being asked for: {getattr(self.before, t)} and "
                 f"{getattr(self.after, t)}."
-                for t in self.unasked[:3]
+                for t in self.unrequested_changes[:3]
             )
             return " ".join(["No.", *changes])
-        kept = [NOUNS[t] for t in SHARED_TRAITS if t != self.trait]
-        stayed = f"The {', the '.join(kept[:-1])} and the {kept[-1]} stayed the same."
+        nouns = [NOUNS[t] for t in SHARED_TRAITS if t != self.trait]
+        stayed = f"The {', the '.join(nouns[:-1])} and the {nouns[-1]} stayed the same."
         if not self.followed:
             return f"Yes. {stayed}"
         return f"Yes. Only the {NOUNS[self.trait]} changed, as the instruction asks. {stayed}"
 
     def _following(self) -> str:
-        noun, shown = NOUNS[self.trait], getattr(self.after, self.trait)
+        noun, word = NOUNS[self.trait], getattr(self.after, self.trait)
         if self.followed:
-            return f"Yes. The {noun} is {shown}, as the instruction asks."
-        return f"No. The {noun} is {shown}, not {self.asked}."
+            return f"Yes. The {noun} is {word}, as the instruction asks."
+        return f"No. The {noun} is {word}, not {self.requested_word}."
 
     def draw(self, size: int, seed: int) -> tuple[Image, Image]:
-        """Both pictures, ``size`` x ``size`` pixels, the character in the same place."""
+        """Both pictures, ``size`` x ``size`` pixels, with the character in the same place."""
         return draw(self.before, size, random.Random(seed)), draw(self.after, size, random.Random(seed))
 
 
 def random_edit(rng: random.Random, *, broken: bool = False, unheeded: bool = False) -> Edit:
-    """An edit of a random trait of a random panel."""
+    """An edit of a random trait of a random panel.
+
+    Args:
+        broken: also change a trait that the instruction does not mention.
+        unheeded: do not give the trait its requested word.
+    """
     before = random_panel(rng)
     trait = rng.choice(list(VOCABULARY))
-    asked = changed(before, trait, rng)
-    word, after = str(getattr(asked, trait)), asked
+    target = change_trait(before, trait, rng)
+    word, after = str(getattr(target, trait)), target
     if unheeded:
-        after = before if rng.random() < UNTOUCHED else changed(before, trait, rng, word)
+        after = before if rng.random() < UNTOUCHED else change_trait(before, trait, rng, word)
     if broken:
-        after = changed(after, rng.choice([t for t in KEPT if t != trait]), rng)
+        after = change_trait(after, rng.choice([t for t in UNEDITED_TRAITS if t != trait]), rng)
     return Edit(before, after, trait, word)
 
 
-def changed(panel: Panel, trait: str, rng: random.Random, *also_not: str) -> Panel:
-    """The panel with another word for a trait; none of ``also_not``."""
-    others = [word for word in VOCABULARY[trait] if word not in (getattr(panel, trait), *also_not)]
-    return panel.with_trait(trait, rng.choice(others))
+def change_trait(panel: Panel, trait: str, rng: random.Random, *also_not: str) -> Panel:
+    """The panel with another word for a trait, which is not in ``also_not``."""
+    words = [word for word in VOCABULARY[trait] if word not in (getattr(panel, trait), *also_not)]
+    return panel.with_trait(trait, rng.choice(words))

@@ -113,7 +113,7 @@ def _criteria(panel: Panel, task: str) -> dict[Dimension, dict[str, str]]:
     }
 
 
-def compose(panels: list[Panel], layout: str, kind: int) -> StorybookPrompt:
+def compose_storybook_prompt(panels: list[Panel], layout: str, kind: int) -> StorybookPrompt:
     """The prompt that asks for these panels, in the words of ``KINDS[kind]``.
 
     Raises:
@@ -123,14 +123,14 @@ def compose(panels: list[Panel], layout: str, kind: int) -> StorybookPrompt:
         raise ValueError(f"the storybook counts up to {max(COUNTS)} panels, {layout} has {len(panels)}")
     rows, columns = (int(n) for n in layout.split("x"))
     category, task, opening, theme = KINDS[kind]
-    who, style = character(panels[0]), panels[0].style
+    subject, style = character(panels[0]), panels[0].style
     marks = place_marks(rows, columns)
-    head = f"{COUNTS[len(panels)]}-PANEL Images with a {layout} grid layout {opening} {who}."
-    shared = f"All images show {who} in {style} style."
+    head = f"{COUNTS[len(panels)]}-PANEL Images with a {layout} grid layout {opening} {subject}."
+    shared = f"All images show {subject} in {style} style."
     texts = [f"{mark} {panel_text(panel)}" for mark, panel in zip(marks, panels, strict=True)]
     return StorybookPrompt(
         prompt=" ".join([head, shared, *texts]),
-        theme=theme.format(who=who, style=style),
+        theme=theme.format(who=subject, style=style),
         layout=layout,
         category=category,
         task_name=task,
@@ -144,7 +144,7 @@ def compose(panels: list[Panel], layout: str, kind: int) -> StorybookPrompt:
 MOST = len(KINDS) * math.prod(len(VOCABULARY[trait]) for trait in (*SHARED_TRAITS, "scene"))
 
 
-def refuse_undrawable(count: int, layout: str) -> None:
+def validate_drawable(count: int, layout: str) -> None:
     """Find what the storybook cannot write, before it begins.
 
     Raises:
@@ -167,17 +167,17 @@ def storybook_prompts(count: int, seed: int, layout: str = "2x2") -> list[Storyb
     """``count`` different prompts, the kinds in turn; a longer list begins with the shorter one.
 
     Raises:
-        DataError: as :func:`refuse_undrawable`.
+        DataError: as :func:`validate_drawable`.
     """
-    refuse_undrawable(count, layout)
+    validate_drawable(count, layout)
     rng = random.Random(f"prompts-{seed}-{layout}")
     rows, columns = (int(n) for n in layout.split("x"))
-    found: dict[str, StorybookPrompt] = {}
-    while len(found) < count:
-        kind, panels = random_set(len(found) % len(KINDS), rows * columns, rng)
-        made = compose(panels, layout, kind)
-        found.setdefault(made.idx, made)
-    return list(found.values())
+    prompts: dict[str, StorybookPrompt] = {}
+    while len(prompts) < count:
+        kind, panels = random_set(len(prompts) % len(KINDS), rows * columns, rng)
+        prompt = compose_storybook_prompt(panels, layout, kind)
+        prompts.setdefault(prompt.idx, prompt)
+    return list(prompts.values())
 
 
 _WORDS = {
@@ -193,18 +193,18 @@ def parse_panel(text: str) -> Panel:
     Raises:
         ValueError: naming the trait that the sentence does not name, or for which it names several words.
     """
-    found: dict[str, str] = {}
+    traits: dict[str, str] = {}
     for trait, pattern in _WORDS.items():
         words = list(dict.fromkeys(pattern.findall(text)))
         if len(words) > 1:
             raise ValueError(f"panel text names several words for {trait}, {' and '.join(words)}: {text!r}")
         if words:
-            found[trait] = words[0]
+            traits[trait] = words[0]
         elif trait == "accessory":
-            found[trait] = "nothing"
+            traits[trait] = "nothing"
         else:
             raise ValueError(f"panel text names no {trait}: {text!r}")
-    return Panel(**found)  # type: ignore[arg-type]
+    return Panel(**traits)  # type: ignore[arg-type]
 
 
 def parse_prompt(prompt: str) -> list[Panel]:
@@ -231,8 +231,8 @@ def true_reasons(first: Panel, second: Panel) -> tuple[str, list[str]]:
 
 
 def _difference(trait: str, first: Panel, second: Panel) -> str:
-    one, two = (str(getattr(panel, trait)) for panel in (first, second))
-    return f"The {NAMES[trait]} differs: {one} and {two}."
+    first_word, second_word = (str(getattr(panel, trait)) for panel in (first, second))
+    return f"The {NAMES[trait]} differs: {first_word} and {second_word}."
 
 
 def answer(label: str, reasons: list[str]) -> str:

@@ -56,50 +56,53 @@ def gold_consistency(readings: Sequence[Reading]) -> float:
     return agreeing / len(pairs)
 
 
-def gold_following(readings: Sequence[Reading], asked: Sequence[Panel], traits: Sequence[str] = TRAITS) -> float:
-    """Share of (panel, trait) cells of one set that were drawn as the prompt asked, 0 to 1.
+def gold_following(readings: Sequence[Reading], panels: Sequence[Panel], traits: Sequence[str] = TRAITS) -> float:
+    """Share of (panel, trait) cells of one set that are as the prompt states, 0 to 1.
 
     Args:
-        readings: one a panel, in reading order.
-        asked: the panels of the prompt, in the same order.
-        traits: the traits that count; all, since a storybook prompt states each of them for every panel.
+        readings: one per panel, in reading order.
+        panels: the panels of the prompt, in the same order.
+        traits: the traits that count. The default is all, because a storybook prompt states each trait of each panel.
 
     Raises:
-        ValueError: when there is not one asked panel for every reading, or a trait is unknown.
+        ValueError: if the numbers of readings and panels differ, or a trait is unknown.
     """
-    if len(readings) != len(asked) or not readings:
-        raise ValueError(f"gold following needs one requested panel per reading, got {len(asked)} for {len(readings)}")
+    if len(readings) != len(panels) or not readings:
+        raise ValueError(f"gold following needs one requested panel per reading, got {len(panels)} for {len(readings)}")
     if unknown := [trait for trait in traits if trait not in VOCABULARY]:
         raise ValueError(f"unknown trait {unknown[0]!r}; choose among {', '.join(VOCABULARY)}")
-    both = list(zip(readings, asked, strict=True))
-    cells = [read.word(trait) == getattr(panel, trait) for read, panel in both for trait in traits]
+    matched = list(zip(readings, panels, strict=True))
+    cells = [read.word(trait) == getattr(panel, trait) for read, panel in matched for trait in traits]
     return sum(cells) / len(cells)
 
 
 @dataclass(frozen=True)
 class GoldEdit:
-    """What became of one edit: 1 where the asked trait is as asked, and the share of the others that stayed."""
+    """Result of one edit: ``reached`` is 1 if the edit was made; ``kept`` is the share of unchanged other traits."""
 
     reached: float
     kept: float
 
     @property
     def editing(self) -> float:
-        """1 for an edit that was made and changed nothing else, 0 for any other."""
+        """1 if the edit was made and changed nothing else, else 0."""
         return float(self.reached == self.kept == 1.0)
 
 
 def gold_edit(reading: Reading, before: Panel, trait: str, word: str) -> GoldEdit:
-    """Judge an edit of the panel ``before`` whose ``trait`` was to become ``word`` by what is seen afterwards.
+    """Evaluate an edit of the panel ``before`` that should change ``trait`` to ``word``.
+
+    Args:
+        reading: of the picture after the edit.
 
     Raises:
-        ValueError: for an unknown trait, or a word that the trait does not have.
+        ValueError: if the trait is unknown, or has no such word.
     """
-    asked = before.with_trait(trait, word) if trait in VOCABULARY else None
-    if asked is None:
+    target = before.with_trait(trait, word) if trait in VOCABULARY else None
+    if target is None:
         raise ValueError(f"unknown trait {trait!r}; choose among {', '.join(VOCABULARY)}")
-    same = [reading.word(other) == getattr(asked, other) for other in TRAITS if other != trait]
-    return GoldEdit(float(reading.word(trait) == word), sum(same) / len(same))
+    unchanged = [reading.word(other) == getattr(target, other) for other in TRAITS if other != trait]
+    return GoldEdit(float(reading.word(trait) == word), sum(unchanged) / len(unchanged))
 
 
 def build_network(width: int) -> torch.nn.Module:
@@ -124,7 +127,7 @@ def build_network(width: int) -> torch.nn.Module:
     )
 
 
-def _whole(number: Any) -> int:
+def _validated_int(number: Any) -> int:
     """A size of a configuration: a picture's side, or channels of a layer."""
     if not isinstance(number, int) or not 1 <= number <= MAX_SIDE:
         raise ValueError(f"{number!r} where a whole number from 1 to {MAX_SIDE} is expected")
@@ -158,7 +161,7 @@ class Recogniser:
         file = folder / "config.json"
         with reading(file):
             config = read_json(file)
-            width, side = _whole(config["width"]), _whole(config["side"])
+            width, side = _validated_int(config["width"]), _validated_int(config["side"])
             trained_on = {trait: tuple(words) for trait, words in config["vocabulary"].items()}
         if trained_on != VOCABULARY:
             raise ValueError(
@@ -180,7 +183,7 @@ class Recogniser:
         for start in range(0, len(images), batch_size):
             pixels = to_pixels(images[start : start + batch_size], self.side)
             with torch.inference_mode():
-                logits = self.network(normalise(pixels).to(self.device)).float().cpu()
+                logits = self.network(normalize_pixels(pixels).to(self.device)).float().cpu()
             readings += _readings(logits)
         return readings
 
@@ -191,7 +194,7 @@ def to_pixels(images: Sequence[Image], side: int) -> torch.Tensor:
     return torch.from_numpy(np.stack([np.asarray(image) for image in resized])).permute(0, 3, 1, 2).contiguous()
 
 
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
+def normalize_pixels(pixels: torch.Tensor) -> torch.Tensor:
     """uint8 0..255 -> float -1..1, of any shape."""
     return pixels.float() / 127.5 - 1.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paco_core.config.measures import GOLD_OF_EDITS
-from paco_core.data.records.edit_records import asked_of, of_part, read_edit_prompts
+from paco_core.data.records.edit_records import of_part, read_edit_prompts, requested_edit
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -58,7 +58,7 @@ class Edits(Task):
 
     def validate_truth(self, records: Iterable[PromptRecord]) -> None:
         for record in records:
-            asked_of(record)
+            requested_edit(record)
 
 
 def _validate_no_prompt_files(recipe: PolicyRecipe) -> None:
@@ -98,7 +98,7 @@ class EditGold:
         from paco_core.storybook.recogniser import gold_edit
         from paco_core.storybook.world import Panel
 
-        instructions = [asked_of(record) for record in batch.records]
+        instructions = [requested_edit(record) for record in batch.records]
         readings = self.recogniser.read([panels[0] for panels in batch.panels])
         edits = [
             gold_edit(reading, Panel(**before), trait, word)  # type: ignore[arg-type]

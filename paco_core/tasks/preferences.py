@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.preferences import Preferences, of_folder, of_grids
+from paco_core.data.preferences import Preferences, preferences_of_grids, read_preferences
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.rejected import Rejected
@@ -57,7 +57,7 @@ def preferences_of(
     """
     if recipe.preferences is not None:
         rejected = Rejected()
-        preferences, place = of_folder(read(Path(recipe.preferences)), prompts, rejected), recipe.preferences
+        preferences, place = read_preferences(read(Path(recipe.preferences)), prompts, rejected), recipe.preferences
         rejected.print(log)
     else:
         _validate_no_edits(recipe)
@@ -67,7 +67,7 @@ def preferences_of(
         annotations = read_table(read(paths.ANNOTATIONS) / "rankings.parquet")
         grids = ShardReader.below(read(paths.GRIDS), require=GRID_COLUMNS)
         preferences, place, rejected = (
-            Preferences(of_grids(instances, annotations), grids.read),
+            Preferences(preferences_of_grids(instances, annotations), grids.read),
             "annotations",
             Rejected(),
         )

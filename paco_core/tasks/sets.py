@@ -87,7 +87,7 @@ def read_sets(path: Path) -> list[PromptRecord]:
     Raises:
         DataError: with file and line of an invalid record.
     """
-    return read_prompts(path, lambda record: prompt_text.parse(record.prompt, record.layout))
+    return read_prompts(path, lambda record: prompt_text.parse_prompt(record.prompt, record.layout))
 
 
 class SetGold:

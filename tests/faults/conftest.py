@@ -44,8 +44,8 @@ def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def tries(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
     """How many faults to try: the first number in the whole suite, the second in its short part."""
-    whole = _target(request.config) is not None
-    return lambda all_of_them, few: all_of_them if whole else few
+    is_full_suite = _target(request.config) is not None
+    return lambda all_of_them, few: all_of_them if is_full_suite else few
 
 
 @pytest.fixture(scope="session")
@@ -65,8 +65,8 @@ def finished(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.T
     micro.preload()
     root = micro.prepare(tmp_path_factory.mktemp("finished") / "project", repository, mlflow_template)
     for stage in micro.STAGES:
-        ended = micro.run(root, stage)
-        assert ended.code == 0, f"{stage}: {ended.code}\n{ended.text}"
+        result = micro.run(root, stage)
+        assert result.code == 0, f"{stage}: {result.code}\n{result.text}"
     yield root
     endpoint.down(root)
 

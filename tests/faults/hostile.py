@@ -28,7 +28,7 @@ anything = st.recursive(
 )
 
 
-def each(strategy: st.SearchStrategy[Any], count: int, act: Callable[[Any], object]) -> None:
+def run_examples(strategy: st.SearchStrategy[Any], count: int, act: Callable[[Any], object]) -> None:
     """Call ``act`` with so many examples, the same ones in each run."""
 
     @hypothesis.settings(
@@ -94,10 +94,10 @@ class Reply:
 
 def send(url: str, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
     """One request on a connection of its own; a name in ``headers`` has ``_`` for ``-``."""
-    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    header_fields = {key.replace("_", "-"): value for key, value in headers.items()}
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json", **named})
+        connection.request(method, path, body, {"Content-Type": "application/json", **header_fields})
         response = connection.getresponse()
         return Reply(response.status, response.read(), response.headers.get("Retry-After"))
     except TimeoutError:

@@ -32,7 +32,7 @@ KEYS = [bytes([n] * 16) for n in range(40)]
 SIZES = {f"i{n}": 4 for n in range(6)}
 EPOCH = "checkpoint/checkpoint-00003"
 #: Digests of the pixels of each grid of the sound shards.
-PAINTED: set[str] = set()
+SOUND_DIGESTS: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ def _unsound_rankings(rows_and_rejected: tuple[list[tuple[str, str, Any]], Rejec
 def _grids(root: Path) -> dict[str, str]:
     reader = ShardReader.below(root / "data/grids")
     digests = {name: hashlib.md5(reader.read(name).tobytes()).hexdigest() for name in reader.index["id"]}
-    PAINTED.update(() if PAINTED else digests.values())  # the sound shards are read first
+    SOUND_DIGESTS.update(() if SOUND_DIGESTS else digests.values())  # the sound shards are read first
     return digests
 
 
 def _never_painted(digests: dict[str, str]) -> str | None:
     if not digests:
         return "no picture is missed"
-    return None if PAINTED.issuperset(digests.values()) else "pixels that were never painted"
+    return None if SOUND_DIGESTS.issuperset(digests.values()) else "pixels that were never painted"
 
 
 def _no_number(loaded: Any) -> str | None:

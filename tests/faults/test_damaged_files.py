@@ -52,9 +52,9 @@ def sound(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(12):
             journal.append({"key": f"k{n}", "answer": "Yes. It is."})
     (root / "tracking").mkdir()
-    told = RunJournal(root / "tracking")
+    journal = RunJournal(root / "tracking")
     for n in range(12):
-        told.append({"kind": "metrics", "step": n, "values": {"loss": n / 7}})
+        journal.append({"kind": "metrics", "step": n, "values": {"loss": n / 7}})
     deps = {"diverse_prompts": "data/prompts", "rankings": "data/grids"}
     stages = {name: _stage(name, dep) for name, dep in deps.items()}
     with (root / "dvc.lock").open("w") as lock:
@@ -78,8 +78,8 @@ def _stage(name: str, dep: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_kind_of_file(sound: Path, tmp_path: Path, ledger: Ledger, kind: Kind) -> None:
     path = sound / kind.file
-    data, mode, whole = path.read_bytes(), path.stat().st_mode, kind.read(sound)
-    beside = {p: p.read_bytes() for p in path.parent.glob(f"{path.name}*") if p.name.endswith(SIDE_FILES)}
+    data, mode, expected = path.read_bytes(), path.stat().st_mode, kind.read(sound)
+    side_files = {p: p.read_bytes() for p in path.parent.glob(f"{path.name}*") if p.name.endswith(SIDE_FILES)}
     try:
         with ledger.row("damaged file", kind.name) as row:
             for name, damaged in damage.damages(data, kind.form, random.Random(kind.name)):
@@ -87,21 +87,21 @@ def test_every_kind_of_file(sound: Path, tmp_path: Path, ledger: Ledger, kind: K
                     left.unlink()
                 path.unlink(missing_ok=True)  # it may be a link
                 path.write_bytes(damaged)
-                row.judge(name, misread(kind, sound, whole, tmp_path))
+                row.judge(name, misread(kind, sound, expected, tmp_path))
             path.unlink()
             path.mkdir()
-            row.judge("a folder", misread(kind, sound, whole, tmp_path))
+            row.judge("a folder", misread(kind, sound, expected, tmp_path))
     finally:
         if path.is_dir():
             shutil.rmtree(path)
         path.write_bytes(data)
         path.chmod(mode)
-        for place, content in beside.items():
+        for place, content in side_files.items():
             place.write_bytes(content)
-    assert str(kind.read(sound)) == str(whole), "the sound file is back"
+    assert str(kind.read(sound)) == str(expected), "the sound file is back"
 
 
-def misread(kind: Kind, root: Path, whole: Any, folder: Path) -> Breach:
+def misread(kind: Kind, root: Path, expected: Any, folder: Path) -> Breach:
     """Unless a damaged file is read with a clear error, or with nothing lost.
 
     In a process of its own: a file may end the interpreter, or keep it busy for ever. A flipped bit in a name makes
@@ -116,11 +116,11 @@ def misread(kind: Kind, root: Path, whole: Any, folder: Path) -> Breach:
             return None if any(name in str(error) for name in names) else ("unclear", f"names no file: {error}")
         except Exception as error:
             return "unclear", f"raw {type(error).__name__}: {str(error)[:160]}"
-        fault = None if value == whole else kind.fault(value)
+        fault = None if value == expected else kind.fault(value)
         return ("wrong", fault) if fault else None
 
-    ended = forked.run(lambda: print("\n" + json.dumps(read())), folder, limit_s=LIMIT_S)
-    if ended.code != 0:
-        return "unclear", f"ended the interpreter with {ended.code} (None: it hangs): {ended.text.strip()[:100]}"
-    breach = json.loads(ended.text.splitlines()[-1])
+    result = forked.run(lambda: print("\n" + json.dumps(read())), folder, limit_s=LIMIT_S)
+    if result.code != 0:
+        return "unclear", f"ended the interpreter with {result.code} (None: it hangs): {result.text.strip()[:100]}"
+    breach = json.loads(result.text.splitlines()[-1])
     return breach and (breach[0], breach[1])

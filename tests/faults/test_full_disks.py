@@ -20,7 +20,7 @@ from paco_core.runtime.tracking import send_left_over
 from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal
 from paco_core.training.checkpoint import Checkpoint, load_latest_checkpoint, save_checkpoint
 from tests.faults import micro
-from tests.faults.test_killed_tracking import STEPS, miscounted, sent, write
+from tests.faults.test_killed_tracking import STEPS, delivery_breach, miscounted, write
 from tests.faults.verdicts import Breach, Ledger, unclear
 from tests.support import forked
 
@@ -57,11 +57,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     folder.mkdir()
     if not (mount := shutil.which("mount")):
         pytest.skip("there is no `mount` here, so that no small disk can be made")
-    done = subprocess.run(
+    mounted = subprocess.run(
         [mount, "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, text=True
     )
-    if done.returncode:
-        pytest.skip(f"a small disk cannot be mounted here (it takes root): {done.stderr.strip()}")
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here (it takes root): {mounted.stderr.strip()}")
     yield Disk(folder)
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
@@ -99,9 +99,9 @@ def run_full(disk: Disk, root: Path, stage: str, free: int, log: Path) -> Breach
         return breach
     if digest not in (None, expected[0]) or (first.code == 0 and digest is None):
         return "wrong", "a half-written out"
-    again = micro.run(root, stage, log=log)
-    if again.code:
-        return "unclear", f"fails with room, too: {again.text[-400:]}"
+    second_run = micro.run(root, stage, log=log)
+    if second_run.code:
+        return "unclear", f"fails with room, too: {second_run.text[-400:]}"
     return None if micro.result(root, stage) == expected else ("wrong", "another out than an undisturbed run's")
 
 
@@ -181,26 +181,26 @@ def test_every_store(disk: Disk, ledger: Ledger, tries: Callable[[int, int], int
 def fill(disk: Disk, folder: Path, free: int, put: Put, stored: Stored) -> Breach:
     """Put into a store until its disk is full and a little longer, make room, and put again."""
     disk.leave(free)
-    taken: list[int] = []
-    refused: list[BaseException] = []
-    while len(refused) < 5 and len(taken) < 1500:
+    acknowledged: list[int] = []
+    errors: list[BaseException] = []
+    while len(errors) < 5 and len(acknowledged) < 1500:
         try:
-            put(folder, len(taken))
-            taken.append(len(taken))
+            put(folder, len(acknowledged))
+            acknowledged.append(len(acknowledged))
         except Exception as error:
-            refused.append(error)
+            errors.append(error)
     disk.empty()
-    if not refused:
+    if not errors:
         return "unclear", "the disk never became full"
-    for error in refused:
+    for error in errors:
         if not isinstance(error, DataError | NotStored) and getattr(error, "errno", None) != errno.ENOSPC:
             return "unclear", f"{type(error).__name__}: {error}"
     try:
         put(folder, 1500)
-        missing = {*taken, 1500} - stored(folder)
+        missing = {*acknowledged, 1500} - stored(folder)
     except (DataError, DamagedJournal, NotStored, OSError, ValueError) as error:
         return "lost", f"unusable afterwards: {error}"
-    return ("lost", f"{len(missing)} of {len(taken)} that it had acknowledged") if missing else None
+    return ("lost", f"{len(missing)} of {len(acknowledged)} that it had acknowledged") if missing else None
 
 
 @pytest.mark.faults
@@ -222,6 +222,6 @@ def test_the_store_of_mlflow(disk: Disk, mlflow_template: Path, tmp_path: Path, 
             row.judge(
                 f"{free} bytes left",
                 unclear(first.text, FULL) if first.code else None,
-                sent(root),
+                delivery_breach(root),
                 miscounted(root, set(range(STEPS))),
             )

@@ -23,8 +23,8 @@ def unsound(queue: AnnotationQueue, before: list[Any]) -> Breach:
     if len(set(keys)) != len(keys):
         return "doubled", "an answer is stored twice"
     for answer in stored[len(before) :]:
-        whole = answer.ranking is None or sorted(answer.ranking) == list(range(4))
-        if not whole or answer.instance_id not in queue.instances or answer.seconds < 0:
+        is_complete = answer.ranking is None or sorted(answer.ranking) == list(range(4))
+        if not is_complete or answer.instance_id not in queue.instances or answer.seconds < 0:
             return "wrong", f"stored {answer}"
     return None
 
@@ -45,5 +45,5 @@ def test_answers(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int
                 reply = hostile.send(url, "POST", f"{page}/{path}", body)
                 row.judge(f"{path} {body[:80]!r}", hostile.answered(reply), unsound(queue, before))
 
-            hostile.each(hostile.bodies(good), tries(250, 12), act)
+            hostile.run_examples(hostile.bodies(good), tries(250, 12), act)
     queue.store.close()

@@ -1,4 +1,4 @@
-"""What a reward server or a chat model answers is somebody else's: no answer becomes a score that it does not hold."""
+"""Invalid answers of a reward server or a chat model: none of them becomes a score that it does not contain."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Saying(Loopback):
 
 @pytest.fixture
 def server() -> Iterator[Saying]:
-    with Saying() as made:
-        yield made
+    with Saying() as reward_server:
+        yield reward_server
 
 
 def client(server: Saying, cache: Path | None = None) -> RewardClient:
@@ -57,7 +57,7 @@ def client(server: Saying, cache: Path | None = None) -> RewardClient:
     return RewardClient(server.url, NAME, timeout_s=LIMIT_S, patience=patience, cache=cache)
 
 
-def said(answer: Any) -> float | None:
+def stated_score(answer: Any) -> float | None:
     """The score that an answer holds by the definition: P(Yes) of the first token; None where it holds none."""
     try:
         entries = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
@@ -113,9 +113,9 @@ def test_log_probabilities(server: Saying, ledger: Ledger, tries: Callable[[int,
         def act(answer: Any) -> None:
             body = hostile.encoded(answer)
             server.answer = reply(200, body)
-            row.judge(body[60:200].decode(), scored(asking, said(json.loads(body))))
+            row.judge(body[60:200].decode(), scored(asking, stated_score(json.loads(body))))
 
-        hostile.each(answers(), tries(250, 25), act)
+        hostile.run_examples(answers(), tries(250, 25), act)
 
 
 def test_bodies(server: Saying, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
@@ -124,12 +124,12 @@ def test_bodies(server: Saying, ledger: Ledger, tries: Callable[[int, int], int]
         def act(body: bytes) -> None:
             server.answer = reply(200, body)
             try:
-                expected = said(json.loads(body))
+                expected = stated_score(json.loads(body))
             except (ValueError, RecursionError):
                 expected = None
             row.judge(f"{body[:100]!r}", scored(asking, expected))
 
-        hostile.each(hostile.bodies(json.loads(completion())), tries(250, 20), act)
+        hostile.run_examples(hostile.bodies(json.loads(completion())), tries(250, 20), act)
 
 
 def test_models(server: Saying, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
@@ -141,7 +141,7 @@ def test_models(server: Saying, ledger: Ledger, tries: Callable[[int, int], int]
             with client(server) as asking:
                 row.judge(f"{body[:100]!r}", scored(asking, 0.75))
 
-        hostile.each(hostile.bodies(good), tries(120, 10), act)
+        hostile.run_examples(hostile.bodies(good), tries(120, 10), act)
 
 
 def drip(handler: Quiet) -> None:

@@ -59,11 +59,11 @@ def accepted_what(body: bytes, reply: hostile.Reply) -> Breach:
     """A request that was answered as if it were good must have been one."""
     if reply.status != 200:
         return None
-    given = json.loads(body)
-    content = given["messages"][0]["content"]
+    request_body = json.loads(body)
+    content = request_body["messages"][0]["content"]
     urls = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
     texts = [part["text"] for part in content if part["type"] == "text"]
-    if given["model"] != NAME or len(given["messages"]) != 1 or len(urls) != 2 or len(texts) != 1:
+    if request_body["model"] != NAME or len(request_body["messages"]) != 1 or len(urls) != 2 or len(texts) != 1:
         return "wrong", f"answered 200 to {body[:300]!r}"
     for entry in (reply.json()["choices"][0]["logprobs"] or {"content": [{}]})["content"][0].get("top_logprobs", []):
         if not -1e9 < entry["logprob"] <= 0:
@@ -87,7 +87,7 @@ def test_bodies(door: tuple[str, str], ledger: Ledger, tries: Callable[[int, int
             reply = hostile.send(url, "POST", CHAT, body)
             row.judge(f"{body[:80]!r}", hostile.answered(reply), accepted_what(body, reply))
 
-        hostile.each(hostile.bodies(request([GOOD, GOOD])), tries(450, 20), act)
+        hostile.run_examples(hostile.bodies(request([GOOD, GOOD])), tries(450, 20), act)
         row.judge("and a good one afterwards", unharmed(url, before))
 
 
@@ -115,7 +115,7 @@ def test_pictures(server: str, ledger: Ledger, tries: Callable[[int, int], int])
             reply = hostile.send(server, "POST", CHAT, body)
             row.judge(picture[:80], hostile.answered(reply), accepted_what(body, reply))
 
-        hostile.each(pictures(), tries(200, 12), act)
+        hostile.run_examples(pictures(), tries(200, 12), act)
         row.judge("and a good one afterwards", unharmed(server, before))
 
 
@@ -134,11 +134,11 @@ def test_limits_of_the_model(server: str, ledger: Ledger) -> None:
     """What the protocol allows and the model cannot do: a cause, and no made-up score."""
     thin, long = url_of(encode_png(Image.new("RGB", (4, 2000)))), "same " * 3000
     with ledger.row("beyond the model", "reward server", hostile=True) as row:
-        for what, given in (
+        for label, body in (
             ("a picture 500 times as high as wide", request([GOOD, thin])),
             ("a question longer than the model's window", request([GOOD, GOOD], long)),
             ("reasons beyond the model's window", request([GOOD, GOOD], long, max_tokens=8, logprobs=False)),
         ):
-            reply = hostile.send(server, "POST", CHAT, json.dumps(given).encode())
+            reply = hostile.send(server, "POST", CHAT, json.dumps(body).encode())
             wrong = ("wrong", "a score was made up") if reply.status == 200 else None
-            row.judge(what, hostile.answered(reply), wrong)
+            row.judge(label, hostile.answered(reply), wrong)

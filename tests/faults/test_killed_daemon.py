@@ -62,26 +62,26 @@ def _daemon(root: Path, home: Path) -> Iterator[psutil.Process]:
 
 def _stages(root: Path) -> list[psutil.Process]:
     """Processes of the stage that live."""
-    found = []
+    processes = []
     for file in root.glob("stage-*"):
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(file.name.removeprefix("stage-")))
             if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
-def _victims(how: str, daemon: psutil.Process, stage: psutil.Process) -> list[psutil.Process]:
+def _victims(victim: str, daemon: psutil.Process, stage: psutil.Process) -> list[psutil.Process]:
     """The processes to kill: that of the run, or the daemon with all that it started, as a power cut does."""
-    if how == "everything":
+    if victim == "everything":
         return [daemon, *daemon.children(recursive=True)]
-    return [next(one for one in stage.parents() if "multiprocessing.spawn" in " ".join(one.cmdline()))]
+    return [next(process for process in stage.parents() if "multiprocessing.spawn" in " ".join(process.cmdline()))]
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", ["the run", "everything"])
-def test_a_run_that_was_killed_is_retried_and_the_pool_is_free_at_its_end(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("victim", ["the run", "everything"])
+def test_a_run_that_was_killed_is_retried_and_the_pool_is_free_at_its_end(tmp_path: Path, victim: str) -> None:
     root, home = graphs.make(tmp_path / "project", GRAPH, stage__py=STAGE), tmp_path / "home"
     (root / "defined.py").write_text(CODE.format(here=graphs.FOLDER, root=str(root)))
     with graphs.monitored_instance(home) as instance:
@@ -94,14 +94,14 @@ def test_a_run_that_was_killed_is_retried_and_the_pool_is_free_at_its_end(tmp_pa
             subprocess.run(launch, cwd=root, env={**os.environ, "DAGSTER_HOME": str(home)}, check=True)
             waiting.until(lambda: _stages(root), 120)
             (stage,) = _stages(root)
-            for process in _victims(how, daemon, stage):
+            for process in _victims(victim, daemon, stage):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             waiting.until(lambda: not stage.is_running(), 30)
-            if how == "everything":
+            if victim == "everything":
                 daemon.wait(30)
         with _daemon(root, home):
-            waiting.until(lambda: [each for each in _stages(root) if each != stage], 180)
+            waiting.until(lambda: [running for running in _stages(root) if running != stage], 180)
             (root / "go").touch()
             waiting.until(lambda: statuses() == ["FAILURE", "SUCCESS"], 120)
             waiting.until(lambda: not instance.event_log_storage.get_concurrency_info("gpu").active_slot_count, 60)

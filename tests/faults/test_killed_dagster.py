@@ -29,23 +29,27 @@ def materialise(root: Path, home: Path) -> None:
     raise SystemExit(0 if result.success else 1)
 
 
-def shown(home: Path) -> dict[str, str]:
+def data_versions(home: Path) -> dict[str, str]:
     """The data version of the last materialisation of each asset."""
     with dg.DagsterInstance.local_temp(str(home)) as instance:
         events = {name: instance.get_latest_materialization_event(dg.AssetKey(name)) for name in "ab"}
-    made = {name: event.asset_materialization for name, event in events.items() if event}
-    return {name: (each.tags or {}).get("dagster/data_version", "") for name, each in made.items() if each}
+    materializations = {name: event.asset_materialization for name, event in events.items() if event}
+    return {
+        name: (materialization.tags or {}).get("dagster/data_version", "")
+        for name, materialization in materializations.items()
+        if materialization
+    }
 
 
 def test_the_run_worker(tmp_path: Path, ledger: Ledger) -> None:
     graphs.definitions(graphs.make(tmp_path / "imported", GRAPH))
     root, home = graphs.make(tmp_path / "whole", GRAPH), tmp_path / "home"
     home.mkdir()
-    whole = forked.run(lambda: materialise(root, home), root, count=True)
-    assert whole.code == 0, whole.text
-    lock, versions = (root / "dvc.lock").read_bytes(), shown(home)
+    undisturbed = forked.run(lambda: materialise(root, home), root, count=True)
+    assert undisturbed.code == 0, undisturbed.text
+    lock, versions = (root / "dvc.lock").read_bytes(), data_versions(home)
     with ledger.row("signal 9", "worker of a Dagster run") as row:
-        for number, moment in enumerate(whole.moments(random.Random("dagster"), 8)):
+        for number, moment in enumerate(undisturbed.moments(random.Random("dagster"), 8)):
             root, home = graphs.make(tmp_path / f"killed{number}", GRAPH), tmp_path / f"home{number}"
             home.mkdir()
             first = forked.run(lambda root=root, home=home: materialise(root, home), root, moment)
@@ -54,12 +58,12 @@ def test_the_run_worker(tmp_path: Path, ledger: Ledger) -> None:
 
 
 def ended_otherwise(root: Path, home: Path, lock: bytes, versions: dict[str, str]) -> Breach:
-    again = forked.run(lambda: materialise(root, home), root)
-    if again.code != 0:
-        return "unclear", f"the second run fails or hangs: {again.text[-400:]}"
+    second_run = forked.run(lambda: materialise(root, home), root)
+    if second_run.code != 0:
+        return "unclear", f"the second run fails or hangs: {second_run.text[-400:]}"
     if (root / "dvc.lock").read_bytes() != lock or (root / "b.out").read_text() != "hello":
         return "wrong", "other outs than an undisturbed run's"
-    if shown(home) != versions:
-        return "wrong", f"Dagster shows {shown(home)}, not {versions}"
+    if data_versions(home) != versions:
+        return "wrong", f"Dagster shows {data_versions(home)}, not {versions}"
     state = DvcProject(root).lock()
     return None if set(state) == {"a", "b"} else ("lost", "a finished stage is not in dvc.lock")

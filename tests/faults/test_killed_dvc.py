@@ -52,7 +52,7 @@ def content(root: Path) -> dict[str, Any]:
     return {**outs, "dvc.lock": YAML(typ="safe").load(root / "dvc.lock")}
 
 
-def made(root: Path) -> Path:
+def make_project(root: Path) -> Path:
     """A chain of stages, with the .dvcignore of this project."""
     graphs.make_chain(root)
     shutil.copy(REPOSITORY / ".dvcignore", root)
@@ -60,13 +60,13 @@ def made(root: Path) -> Path:
 
 
 def test_dvc_repro(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
-    root = made(tmp_path / "whole")
-    whole = forked.run(repro, root, count=True)
-    assert whole.code == 0, whole.text
+    root = make_project(tmp_path / "whole")
+    undisturbed = forked.run(repro, root, count=True)
+    assert undisturbed.code == 0, undisturbed.text
     expected = content(root)
     with ledger.row("signal 9", "dvc repro") as row:
-        for moment in whole.moments(random.Random("dvc chain"), tries(20, 2)):
-            root = made(tmp_path / "killed")
+        for moment in undisturbed.moments(random.Random("dvc chain"), tries(20, 2)):
+            root = make_project(tmp_path / "killed")
             if forked.run(repro, root, moment).killed:
                 row.judge(str(moment), ended_otherwise(root, expected))
             shutil.rmtree(root)
@@ -78,7 +78,7 @@ def ended_otherwise(root: Path, expected: dict[str, Any]) -> Breach:
     except DvcProjectError as error:
         assert "move it away" in str(error)
         (root / "dvc.lock").unlink()
-    again = forked.run(lambda: sys.exit(reproduce(root, 2)), root)
-    if again.code != 0:
-        return "unclear", f"the second run fails or hangs: {again.text[-400:]}"
+    second_run = forked.run(lambda: sys.exit(reproduce(root, 2)), root)
+    if second_run.code != 0:
+        return "unclear", f"the second run fails or hangs: {second_run.text[-400:]}"
     return None if content(root) == expected else ("wrong", "others than an undisturbed run's")

@@ -26,7 +26,7 @@ from tests.unit.serving.test_faults import diary, model, server_of, up, written 
 pytestmark = pytest.mark.thorough
 
 LIMIT_S = 120.0
-ASKED = 400
+NUM_QUERIES = 400
 
 
 def wrong_scores(scores: list[Score]) -> Breach:
@@ -40,9 +40,9 @@ def test_the_server(up: Callable[..., RewardEndpoint], diary: Path, ledger: Ledg
     """Killed several times within one call of a client that waits for it."""
     first = up(wait_for_server_s=LIMIT_S, requests_in_flight=20, score_cache=None)
     scores: list[Score] = []
-    moments = sorted(random.Random("reward server").sample(range(20, ASKED - 40), 4))
+    moments = sorted(random.Random("reward server").sample(range(20, NUM_QUERIES - 40), 4))
     with first.client() as client, ledger.row("signal 9", "reward server") as row:
-        caller = threading.Thread(target=lambda: scores.extend(client.score(queries(ASKED))))
+        caller = threading.Thread(target=lambda: scores.extend(client.score(queries(NUM_QUERIES))))
         caller.start()
         pid = first.pid
         for moment in moments:
@@ -51,39 +51,41 @@ def test_the_server(up: Callable[..., RewardEndpoint], diary: Path, ledger: Ledg
             until(lambda: Registry(first.folder.parent).living(first.model) is None, LIMIT_S)
             pid = up(port=0).pid
         caller.join(LIMIT_S)
-        again = sum(written(diary).values()) - len(written(diary))
+        num_repeated = sum(written(diary).values()) - len(written(diary))
         for moment in moments:
             row.judge(
-                f"after {moment} of {ASKED} answers",
+                f"after {moment} of {NUM_QUERIES} answers",
                 ("unclear", "the client waits for ever") if caller.is_alive() else wrong_scores(scores),
-                ("doubled", f"{client.counts.requests} answers counted") if client.counts.requests != ASKED else None,
-                ("doubled", f"{again} asked again") if again > 20 * len(moments) else None,
+                ("doubled", f"{client.counts.requests} answers counted")
+                if client.counts.requests != NUM_QUERIES
+                else None,
+                ("doubled", f"{num_repeated} asked again") if num_repeated > 20 * len(moments) else None,
             )
 
 
 def test_the_client(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
     """What a killed client had written into its cache is true, and is not asked again."""
-    asked = queries(40)
+    pairs = queries(40)
 
     def score(url: str, cache: Path) -> None:
         with RewardClient(url, "paco-reward@0123456789ab", cache=cache) as client:
-            for start in range(0, len(asked), 8):
-                client.score(asked[start : start + 8])
+            for start in range(0, len(pairs), 8):
+                client.score(pairs[start : start + 8])
 
     fake = FakeModel()
     with served(fake) as (url, _), ledger.row("signal 9", "reward client with a cache") as row:
-        whole = forked.run(lambda: score(url, tmp_path / "whole.db"), tmp_path, count=True)
-        assert whole.code == 0, whole.text
-        for number, moment in enumerate(whole.moments(random.Random("client"), tries(12, 2))):
+        undisturbed = forked.run(lambda: score(url, tmp_path / "whole.db"), tmp_path, count=True)
+        assert undisturbed.code == 0, undisturbed.text
+        for number, moment in enumerate(undisturbed.moments(random.Random("client"), tries(12, 2))):
             cache = tmp_path / f"{number}.db"
             if not forked.run(lambda cache=cache: score(url, cache), tmp_path, moment).killed:
                 continue
             ScoreCache(cache).get([])  # rolls back what the kill left half done
             with sqlite3.connect(cache) as connection:
-                ((known,),) = connection.execute("SELECT count(*) FROM scores")
+                ((num_cached,),) = connection.execute("SELECT count(*) FROM scores")
             before = len(fake.requests)
             with RewardClient(url, "paco-reward@0123456789ab", cache=cache) as client:
-                scores = client.score(asked)
+                scores = client.score(pairs)
             news = len(fake.requests) - before
-            twice: Breach = ("doubled", f"{news} asked although {known} were known")
-            row.judge(str(moment), wrong_scores(scores), twice if news > len(asked) - known else None)
+            twice: Breach = ("doubled", f"{news} asked although {num_cached} were known")
+            row.judge(str(moment), wrong_scores(scores), twice if news > len(pairs) - num_cached else None)

@@ -43,10 +43,12 @@ def killed(ledger: Ledger, root: Path, stage: str, number: int) -> None:
     """Kill a stage at so many moments, each time from its beginning."""
     expected, name = micro.result(root, stage), stage.partition("@")[0]
     micro.start_afresh(root, stage)
-    whole = micro.run(root, stage, count=True)
-    assert whole.code == 0 and micro.result(root, stage) == expected, f"{stage} is not deterministic\n{whole.text}"
+    undisturbed = micro.run(root, stage, count=True)
+    assert undisturbed.code == 0 and micro.result(root, stage) == expected, (
+        f"{stage} is not deterministic\n{undisturbed.text}"
+    )
     with ledger.row("signal 9", f"stage {name}") as row:
-        for moment in whole.moments(random.Random(stage), number):
+        for moment in undisturbed.moments(random.Random(stage), number):
             micro.start_afresh(root, stage)
             first = micro.run(root, stage, moment)
             if first.code == 0:
@@ -54,13 +56,13 @@ def killed(ledger: Ledger, root: Path, stage: str, number: int) -> None:
             parts = zip(micro.result(root, stage), expected, strict=True)
             half = any(part not in (None, complete) for part, complete in parts)
             states = (root / ".paco" / "checkpoints").rglob("checkpoint-*/state.json") if name in GOES_ON else ()
-            done = max((int(json.loads(path.read_text())["done"]) for path in states), default=0)
+            progress = max((int(json.loads(path.read_text())["done"]) for path in states), default=0)
             row.judge(
                 f"{stage} {moment}",
                 None if first.killed else ("unclear", f"ended with {first.code}: {first.text[-300:]}"),
                 ("wrong", "a half-written out") if half else None,
                 damaged_journal(root),
-                ended_otherwise(root, stage, expected, done),
+                ended_otherwise(root, stage, expected, progress),
             )
 
 
@@ -74,16 +76,16 @@ def damaged_journal(root: Path) -> Breach:
     return None
 
 
-def ended_otherwise(root: Path, stage: str, expected: object, done: int) -> Breach:
+def ended_otherwise(root: Path, stage: str, expected: object, progress: int) -> Breach:
     """What differs, after a second run, from an undisturbed one, where checkpoints held ``done`` epochs or steps."""
-    again = micro.run(root, stage)
-    if again.code != 0:
-        return "unclear", f"the second run fails or hangs: {again.text[-400:]}"
+    second_run = micro.run(root, stage)
+    if second_run.code != 0:
+        return "unclear", f"the second run fails or hangs: {second_run.text[-400:]}"
     if micro.result(root, stage) != expected:
         return "wrong", "another out, or other metrics, than an undisturbed run's"
-    if done:
-        resumed = GOES_ON[stage.partition("@")[0]].search(again.text)
-        if not resumed or int(resumed[1]) < done:
-            return "lost", f"a checkpoint held {done}, the second run went on at {resumed[1] if resumed else 0}"
+    if progress:
+        resumed = GOES_ON[stage.partition("@")[0]].search(second_run.text)
+        if not resumed or int(resumed[1]) < progress:
+            return "lost", f"a checkpoint held {progress}, the second run went on at {resumed[1] if resumed else 0}"
     left = [path for path in (root / "data").rglob("*.part") if "zoo" not in path.parts]
     return ("wrong", f"left behind: {left[0].name}") if left else None

@@ -38,11 +38,11 @@ def project(tmp_path: Path, template: Path, number: int) -> Path:
 def write(root: Path) -> None:
     """A run of some figures; each is written down in ``acknowledged`` once the tracker has taken it."""
     micro.quiet_tracking()
-    taken = os.open(root / "acknowledged", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    descriptor = os.open(root / "acknowledged", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     with open_run(root, "faults", "run", {}, print_line=print) as tracker:
         for step in range(STEPS):
             tracker.metrics({"loss": step / 7}, step)
-            os.write(taken, f"{step}\n".encode())
+            os.write(descriptor, f"{step}\n".encode())
         tracker.image(Image.new("RGB", (4, 4)), "picture")
         tracker.text("a word", "word.txt")
 
@@ -53,8 +53,8 @@ def stored(root: Path) -> tuple[Counter[int], str, int]:
     runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     if not runs:
         return Counter(), "none", 0
-    found = client.get_metric_history(runs[0].info.run_id, "loss")
-    return Counter(point.step for point in found), str(runs[0].info.status), len(runs)
+    history = client.get_metric_history(runs[0].info.run_id, "loss")
+    return Counter(point.step for point in history), str(runs[0].info.status), len(runs)
 
 
 def miscounted(root: Path, acknowledged: set[int]) -> Breach:
@@ -69,10 +69,10 @@ def miscounted(root: Path, acknowledged: set[int]) -> Breach:
     return None
 
 
-def sent(root: Path) -> Breach:
+def delivery_breach(root: Path) -> Breach:
     """Send what is left, as the next stage or `paco sync` does."""
-    done = send_left_over(root)
-    return ("unclear", done.text()) if done.waiting or done.problems else None
+    delivery = send_left_over(root)
+    return ("unclear", delivery.text()) if delivery.waiting or delivery.problems else None
 
 
 def acknowledged(root: Path) -> set[int]:
@@ -82,29 +82,29 @@ def acknowledged(root: Path) -> set[int]:
 
 def test_the_writer(tmp_path: Path, mlflow_template: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
     whole_root = project(tmp_path, mlflow_template, 0)
-    whole = forked.run(lambda: write(whole_root), whole_root, count=True)
-    assert whole.code == 0, whole.text
+    undisturbed = forked.run(lambda: write(whole_root), whole_root, count=True)
+    assert undisturbed.code == 0, undisturbed.text
     with ledger.row("signal 9", "stage, while it reports figures") as row:
-        for number, moment in enumerate(whole.moments(random.Random("writer"), tries(16, 3)), start=1):
+        for number, moment in enumerate(undisturbed.moments(random.Random("writer"), tries(16, 3)), start=1):
             root = project(tmp_path, mlflow_template, number)
-            ended = forked.run(lambda root=root: write(root), root, moment)
-            if ended.killed:
-                row.judge(str(moment), sent(root), miscounted(root, acknowledged(root)))
+            result = forked.run(lambda root=root: write(root), root, moment)
+            if result.killed:
+                row.judge(str(moment), delivery_breach(root), miscounted(root, acknowledged(root)))
 
 
 def test_the_deliverer(tmp_path: Path, mlflow_template: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
-    def made(number: int) -> Path:
+    def make_journal(number: int) -> Path:
         root = project(tmp_path, mlflow_template, number)
         assert forked.run(lambda: write(root), root).code == 0
         return root
 
-    root = made(0)
-    whole = forked.run(lambda: send_left_over(root), root, count=True)
-    assert whole.code == 0 and set(stored(root)[0].values()) == {1}, whole.text
+    root = make_journal(0)
+    undisturbed = forked.run(lambda: send_left_over(root), root, count=True)
+    assert undisturbed.code == 0 and set(stored(root)[0].values()) == {1}, undisturbed.text
     with ledger.row("signal 9", "process that sends figures") as row:
-        for number, moment in enumerate(whole.moments(random.Random("sender"), tries(14, 2)), start=1):
-            root = made(number)
-            ended = forked.run(lambda root=root: send_left_over(root), root, moment)
-            if ended.killed:
-                left = ("wrong", "a journal is left") if sent(root) is None and journals(root) else None
-                row.judge(str(moment), sent(root), miscounted(root, set(range(STEPS))), left)
+        for number, moment in enumerate(undisturbed.moments(random.Random("sender"), tries(14, 2)), start=1):
+            root = make_journal(number)
+            result = forked.run(lambda root=root: send_left_over(root), root, moment)
+            if result.killed:
+                left = ("wrong", "a journal is left") if delivery_breach(root) is None and journals(root) else None
+                row.judge(str(moment), delivery_breach(root), miscounted(root, set(range(STEPS))), left)

@@ -38,12 +38,12 @@ def rank(number: int, port: int, out: Path) -> None:
 def train(out: Path, kill: forked.Moment | None = None, *, count: bool = False) -> tuple[forked.Ended, forked.Ended]:
     """Both ranks to their ends; ``kill`` is for rank 1."""
     out.mkdir(exist_ok=True)
-    both, port = [], ranks.free_port()
+    ranks_ended, port = [], ranks.free_port()
     for n in range(2):
         act, log = (lambda n=n: rank(n, port, out)), out / f".{n}"
-        both.append(forked.start(act, out, kill if n else None, count=count and bool(n), log=log))
-    second = both[1].wait(LIMIT_S)
-    return both[0].wait(LIMIT_S), second
+        ranks_ended.append(forked.start(act, out, kill if n else None, count=count and bool(n), log=log))
+    second = ranks_ended[1].wait(LIMIT_S)
+    return ranks_ended[0].wait(LIMIT_S), second
 
 
 def results(out: Path) -> tuple[Any, str]:
@@ -59,20 +59,22 @@ def test_rank_1_of_a_policy(tmp_path: Path, ledger: Ledger, tries: Callable[[int
     with ledger.row("signal 9", "rank 1 of a policy's training") as row:
         for number, moment in enumerate(second.moments(random.Random("ranks"), tries(6, 1))):
             out = tmp_path / f"killed{number}"
-            one, two = train(out, moment)
-            if not two.killed:
+            rank_0, rank_1 = train(out, moment)
+            if not rank_1.killed:
                 continue
-            early = one.code == 0 and results(out) != expected  # rank 0 may end well where rank 1 had done all its work
-            done = max((int(p.parent.name[-5:]) for p in out.rglob("checkpoint-*/state.json")), default=0)
-            again, other = train(out)
-            whole = (again.code, other.code) == (0, 0) and results(out) == expected
-            resumed = not done or f"resumes after epoch {done} " in again.text
+            early = (
+                rank_0.code == 0 and results(out) != expected
+            )  # rank 0 may end well where rank 1 had done all its work
+            last_epoch = max((int(p.parent.name[-5:]) for p in out.rglob("checkpoint-*/state.json")), default=0)
+            rank_0_again, rank_1_again = train(out)
+            is_equal = (rank_0_again.code, rank_1_again.code) == (0, 0) and results(out) == expected
+            resumed = not last_epoch or f"resumes after epoch {last_epoch} " in rank_0_again.text
             row.judge(
                 str(moment),
-                ("unclear", "rank 0 waits for a rank that is gone") if one.code is None else None,
+                ("unclear", "rank 0 waits for a rank that is gone") if rank_0.code is None else None,
                 ("wrong", "rank 0 ended well without rank 1's work") if early else None,
-                None if whole else ("wrong", f"not what an undisturbed training makes: {again.text[-300:]}"),
-                None if resumed else ("lost", f"epoch {done} was kept, and the second run began anew"),
+                None if is_equal else ("wrong", f"not what an undisturbed training makes: {rank_0_again.text[-300:]}"),
+                None if resumed else ("lost", f"epoch {last_epoch} was kept, and the second run began anew"),
             )
 
 
@@ -86,30 +88,32 @@ def test_rank_1_of_the_reward(finished_copy: Path, ledger: Ledger) -> None:
     assert micro.run(root, "reward_lora").code == 0
     expected = micro.result(root, "reward_lora")[0]
     with ledger.row("signal 9", "rank 1 of the reward's training") as row:
-        for said in ("", "base: accuracy"):
+        for marker in ("", "base: accuracy"):
             micro.start_afresh(root, "reward_lora")
             child = forked.start(lambda: micro.act("reward_lora"), root)
-            struck = kill_rank_1_of(child, said)
-            ended = child.wait(LIMIT_S)
-            again = micro.run(root, "reward_lora")
-            same = again.code == 0 and micro.result(root, "reward_lora")[0] == expected
+            struck = kill_rank_1_of(child, marker)
+            result = child.wait(LIMIT_S)
+            second_run = micro.run(root, "reward_lora")
+            is_equal = second_run.code == 0 and micro.result(root, "reward_lora")[0] == expected
             row.judge(
-                f"after {said!r}",
+                f"after {marker!r}",
                 None if struck else ("unclear", "there was no rank 1"),
-                ("unclear", "rank 0 hangs") if ended.code is None else None,
-                ("wrong", "rank 0 ended well") if ended.code == 0 else None,
-                unclear(ended.text, ["rank 1"]),
-                None if same else ("wrong", f"the second run ends with {again.code}: {again.text[-1500:]}"),
+                ("unclear", "rank 0 hangs") if result.code is None else None,
+                ("wrong", "rank 0 ended well") if result.code == 0 else None,
+                unclear(result.text, ["rank 1"]),
+                None
+                if is_equal
+                else ("wrong", f"the second run ends with {second_run.code}: {second_run.text[-1500:]}"),
             )
 
 
-def kill_rank_1_of(launcher: forked.Child, said: str) -> bool:
+def kill_rank_1_of(launcher: forked.Child, marker: str) -> bool:
     """Kill the second rank of a training when the first one has printed something."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for child in psutil.Process(launcher.pid).children():
             with suppress(psutil.Error):  # it came or went while it was looked at
-                if child.environ().get("RANK") == "1" and said in launcher.log.read_text(errors="replace"):
+                if child.environ().get("RANK") == "1" and marker in launcher.log.read_text(errors="replace"):
                     child.kill()
                     return True
         time.sleep(0.01)

@@ -25,7 +25,7 @@ from tests.faults.verdicts import Ledger
 
 CARD = "---\nlicense: apache-2.0\n---\n\n# A card\n"
 DATA_CARD = CARD.replace("---\n\n", "configs: []\n---\n\n")
-OWN = "correct-horse-battery"
+OWN_SECRET = "correct-horse-battery"
 HEX = "0123456789abcdef"
 #: Written in two parts each, so that no scanner takes this file for a leak.
 SECRETS = [
@@ -40,13 +40,13 @@ SECRETS = [
     "machine h login me pass" + "word swordfish",
     "url = https://x-access-token:" + "swordfish@github.com/a/b", "postgresql://me:" + "swordfish@db/x",
     "https://" + HEX * 2 + "@github.com/a", "Authoriz" + "ation: Bearer abcdefgh1234",
-    "https://s3/x?X-Amz-Signa" + "ture=" + HEX * 4, OWN,
+    "https://s3/x?X-Amz-Signa" + "ture=" + HEX * 4, OWN_SECRET,
 ]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_OWN_TOKEN", OWN)
+def own_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_OWN_TOKEN", OWN_SECRET)
     monkeypatch.setattr(secret_search, "CHUNK", 1000)  # so that a secret lies across two of them
     monkeypatch.setattr(secret_search, "OVERLAP", 600)
 
@@ -84,8 +84,8 @@ def profile(secret: str) -> bytes:
 def damaged(secret: str) -> bytes:
     """A packed text whose checksum is wrong: a reader may show it all the same."""
     chunk = b"zTXtnote\0\0" + zlib.compress(secret.encode())[:-1] + b"\0"
-    whole = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
-    return picture()[:33] + whole + picture()[33:]
+    chunk_bytes = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    return picture()[:33] + chunk_bytes + picture()[33:]
 
 
 def data_url(secret: str) -> str:
@@ -135,11 +135,11 @@ def test_a_secret_is_found_wherever_it_is(tmp_path: Path, ledger: Ledger, place:
         for number, secret in enumerate(SECRETS):
             faults = against(folder(tmp_path / str(number), name, hold(secret)))
             missed = not any(fault.startswith(f"{name}: holds what looks like") for fault in faults)
-            shown = any(secret in fault for fault in faults)
+            is_repeated = any(secret in fault for fault in faults)
             row.judge(
                 f"secret {number}",
                 ("wrong", f"{secret!r} would be published") if missed else None,
-                ("wrong", f"the refusal repeats {secret!r}") if shown else None,
+                ("wrong", f"the refusal repeats {secret!r}") if is_repeated else None,
             )
 
 
@@ -180,14 +180,14 @@ def test_what_a_folder_does_not_hold_is_refused_by_name(tmp_path: Path, ledger: 
     with ledger.row("foreign file to be published", "paco push") as row:
         for number, (name, data) in enumerate(FOREIGN.items()):
             faults = against(folder(tmp_path / str(number), name, data))
-            named = any(fault.split(":")[0] in (name, name.split("/")[0]) for fault in faults)
-            row.judge(name, None if named else ("wrong", f"would be published; {faults}"))
+            is_reported = any(fault.split(":")[0] in (name, name.split("/")[0]) for fault in faults)
+            row.judge(name, None if is_reported else ("wrong", f"would be published; {faults}"))
         linked = folder(tmp_path / "linked", "config.json", b"{}")
         (tmp_path / ".env").write_text("x")
         (linked / "merges.txt").symlink_to(tmp_path / ".env")
         (linked / "golden").symlink_to(tmp_path)
-        refused = [fault for fault in against(linked) if "a link" in fault]
-        row.judge("links", None if len(refused) == 2 else ("wrong", f"{refused}"))
+        link_faults = [fault for fault in against(linked) if "a link" in fault]
+        row.judge("links", None if len(link_faults) == 2 else ("wrong", f"{link_faults}"))
 
 
 @pytest.mark.parametrize(

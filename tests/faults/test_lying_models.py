@@ -140,22 +140,26 @@ def test_models_that_lie(door: str, there: Path, ledger: Ledger, capsys: pytest.
     main(command)
     capsys.readouterr()
     with ledger.row("a model that lies", door, hostile=True) as row:
-        for what, harm in harms.items():
+        for label, harm in harms.items():
             sound = there / f"{folder}.sound"
             shutil.copytree(there / folder, sound)
             harm(there / folder)
-            row.judge(what, refused(command, folder, capsys))
+            row.judge(label, rejection_breach(command, folder, capsys))
             shutil.rmtree(there / folder)
             sound.rename(there / folder)
 
 
-def refused(command: tuple[str, ...], folder: str, capsys: pytest.CaptureFixture[str]) -> Breach:
+def rejection_breach(command: tuple[str, ...], folder: str, capsys: pytest.CaptureFixture[str]) -> Breach:
     """The breach in how a verb ended."""
     try:
         main(command)
-    except SystemExit as ended:
-        said = capsys.readouterr().err
-        return unclear(said, [folder]) if ended.code == 1 else ("unclear", f"ended with {ended.code}: {said[-300:]}")
+    except SystemExit as exit_error:
+        stderr = capsys.readouterr().err
+        return (
+            unclear(stderr, [folder])
+            if exit_error.code == 1
+            else ("unclear", f"ended with {exit_error.code}: {stderr[-300:]}")
+        )
     except Exception as error:
         return "unclear", f"{type(error).__name__}: {error}"
     return "wrong", "accepted as good"

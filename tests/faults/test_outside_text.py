@@ -80,7 +80,7 @@ def test_an_answer_that_is_no_text_is_kept_and_rejected(
     with ChatServer(answer) as server:
         for _run in range(2):
             chat = Chat(server.params(tries=2, in_flight=1), kind(tmp_path / f"{kind.__name__}.jsonl"))
-            (reply,) = chat.ask_here(["x"], lambda item: Question(item, "Which colour?", Colour))
+            (reply,) = chat.query_here(["x"], lambda item: Question(item, "Which colour?", Colour))
             if isinstance(chat.journal, Journal):
                 chat.journal.close()
             assert reply.answer == Colour(name="red") and len(reply.rejected) == 1
@@ -100,6 +100,6 @@ def test_a_record_with_what_is_no_text_is_refused_by_its_line(tmp_path: Path, ke
 
 
 def test_an_argument_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main(["score", "a.png", "b\udcff.png"])
-    assert ended.value.code == 2 and r"b\udcff.png" in capsys.readouterr().err
+    assert exit_info.value.code == 2 and r"b\udcff.png" in capsys.readouterr().err

@@ -97,23 +97,25 @@ def act(verb: tuple[str, ...]) -> None:
     main(list(verb))
 
 
-def said(ended: forked.Ended, *names: str) -> Breach:
-    if ended.code is None:
+def message_breach(result: forked.Ended, *names: str) -> Breach:
+    if result.code is None:
         return "unclear", "hangs"
-    return ("wrong", "it went through") if ended.code == 0 else unclear(ended.text, names)
+    return ("wrong", "it went through") if result.code == 0 else unclear(result.text, names)
 
 
 def test_another_users_project(project: Path, tmp_path: Path, ledger: Ledger) -> None:
     whose = give_away(project)
     with ledger.row("another user's project", "verbs that write") as row:
         for verb in WRITES:
-            ended = forked.run(lambda verb=verb: act(verb), project, log=tmp_path / "log")
-            row.judge(" ".join(verb), said(ended, whose), said(ended, str(project), "comparison.html"))
+            result = forked.run(lambda verb=verb: act(verb), project, log=tmp_path / "log")
+            row.judge(
+                " ".join(verb), message_breach(result, whose), message_breach(result, str(project), "comparison.html")
+            )
     with ledger.row("another user's project", "verbs that read") as row:
         for verb, closed in READS:
             (project / closed).chmod(0)
-            ended = forked.run(lambda verb=verb: act(verb), project, log=tmp_path / "log")
-            row.judge(" ".join(verb), said(ended, closed))
+            result = forked.run(lambda verb=verb: act(verb), project, log=tmp_path / "log")
+            row.judge(" ".join(verb), message_breach(result, closed))
 
 
 def test_a_cache_that_cannot_be_written_is_skipped_with_a_word(tmp_path: Path, ledger: Ledger) -> None:
@@ -135,9 +137,9 @@ def test_a_cache_that_cannot_be_written_is_skipped_with_a_word(tmp_path: Path, l
     whose = give_away(cache)
     with ledger.row("another user's project", "caches") as row:
         for name, use in (("encodings", encode), ("readings", read)):
-            ended = forked.run(use, tmp_path, log=tmp_path / "log")
-            clear = name in ended.text and "not kept for later" in ended.text and whose in ended.text
-            row.judge(name, None if ended.code == 0 and clear else ("unclear", f"{ended.code}: {ended.text[-300:]}"))
+            result = forked.run(use, tmp_path, log=tmp_path / "log")
+            clear = name in result.text and "not kept for later" in result.text and whose in result.text
+            row.judge(name, None if result.code == 0 and clear else ("unclear", f"{result.code}: {result.text[-300:]}"))
     take_back(cache)
 
 
@@ -159,15 +161,15 @@ def test_a_user_without_a_home_and_a_name(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_working_folder_is_gone(tmp_path: Path, ledger: Ledger) -> None:
     with ledger.row("working folder removed", "verbs of paco") as row:
         for verb in (("status",), ("score", "a", "b", "--model", "m"), ("init", "x")):
-            gone = tmp_path / "gone"
-            gone.mkdir()
+            removed = tmp_path / "gone"
+            removed.mkdir()
 
-            def run(verb: tuple[str, ...] = verb, gone: Path = gone) -> None:
-                gone.rmdir()
+            def run(verb: tuple[str, ...] = verb, removed: Path = removed) -> None:
+                removed.rmdir()
                 main(list(verb))
 
-            ended = forked.run(run, gone, log=tmp_path / "log")
-            row.judge(" ".join(verb), said(ended, "the folder that this runs in was removed", "x"))
+            result = forked.run(run, removed, log=tmp_path / "log")
+            row.judge(" ".join(verb), message_breach(result, "the folder that this runs in was removed", "x"))
 
 
 def test_a_terminal_that_cannot_show_a_character(

@@ -1,6 +1,6 @@
-"""What a user asks to be written, in the place of something of the user's: refused in one line, and nothing is touched.
+"""Output paths at which a user's file exists: paco rejects them in one line, and changes nothing.
 
-Every verb of `paco` with a path to write is tried with every kind of thing that may stand there.
+Every verb of `paco` with an output path is tried with every kind of entry at this path.
 """
 
 from __future__ import annotations
@@ -50,42 +50,42 @@ def project(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return root
 
 
-def stand(place: Path, what: str) -> Path:
+def stand(place: Path, kind: str) -> Path:
     """Something of the user's at a place, or what makes the place impossible; the path to ask for."""
-    if what in ("folder", "empty folder", "link to a folder"):
+    if kind in ("folder", "empty folder", "link to a folder"):
         place.mkdir()
-        if what != "empty folder":
+        if kind != "empty folder":
             (place / "thesis.txt").write_text("years of work")
-        if what == "link to a folder":
+        if kind == "link to a folder":
             place.with_name("link").symlink_to(place.absolute())
             return place.with_name("link")
-    elif what == "link to nothing":
+    elif kind == "link to nothing":
         place.symlink_to("nowhere")
-    elif what == "file":
+    elif kind == "file":
         place.write_text("years of work")
-    elif what == "below a file":
+    elif kind == "below a file":
         place.with_name("notes").write_text("years of work")
         return place.with_name("notes") / place.name
-    elif what == "below a link to nothing":
+    elif kind == "below a link to nothing":
         place.with_name("gone").symlink_to("nowhere")
         return place.with_name("gone") / place.name
-    elif what == "long name":
+    elif kind == "long name":
         return place.with_name("n" * 300)
     elsewhere = {"in an out": "data/reward_merged/copy", "in .git": ".git"}
-    return Path(elsewhere[what], place.name) if what in elsewhere else place
+    return Path(elsewhere[kind], place.name) if kind in elsewhere else place
 
 
 def content(root: Path) -> dict[str, tuple[int, bytes]]:
     """Kinds and bytes of all but what is read again (.paco); of a link, where it leads."""
-    found = {}
+    entries = {}
     for path in root.rglob("*"):
         if ".paco" not in path.parts:
             data = bytes(path.readlink()) if path.is_symlink() else b"" if path.is_dir() else path.read_bytes()
-            found[str(path.relative_to(root))] = stat.S_IFMT(path.lstat().st_mode), data
-    return found
+            entries[str(path.relative_to(root))] = stat.S_IFMT(path.lstat().st_mode), data
+    return entries
 
 
-def refused(
+def rejection_breach(
     root: Path, verb: tuple[str, ...], path: object, capsys: pytest.CaptureFixture[str], names: Sequence[str] = ()
 ) -> Breach:
     """Ask for something to be written at a path; a breach unless it is refused by name and nothing has changed."""
@@ -110,10 +110,10 @@ def test_every_verb_that_writes_where_it_is_asked_to(
 ) -> None:
     name, forbidden = VERBS[verb]
     with ledger.row(KIND, f"paco {' '.join(w for w in verb[:2] if w.isalpha())}") as row:
-        for number, what in enumerate((*forbidden, *ANYWHERE)):
+        for number, kind in enumerate((*forbidden, *ANYWHERE)):
             place = Path(f"{number}") / name
             place.parent.mkdir()
-            row.judge(what, refused(project, verb, stand(place, what), capsys))
+            row.judge(kind, rejection_breach(project, verb, stand(place, kind), capsys))
 
 
 def paths_to_write(verb: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[str]:
@@ -138,7 +138,9 @@ def test_a_name_of_a_folder_is_no_path(
 ) -> None:
     with ledger.row(KIND, f"paco {verb}") as row:
         for name in ("../../elsewhere", "/tmp", ".hidden", "-x", "n" * 300):
-            row.judge(name[:40], refused(project, (verb,), f"--name={name}", capsys, names=("cannot be an id",)))
+            row.judge(
+                name[:40], rejection_breach(project, (verb,), f"--name={name}", capsys, names=("cannot be an id",))
+            )
 
 
 def test_a_file_that_is_read_is_not_written_over(
@@ -147,5 +149,7 @@ def test_a_file_that_is_read_is_not_written_over(
     shutil.copy("cat.png", "sheet.png")
     edit = ("edit", "sheet.png", "Make it red.", "--policy", "base", "--out")
     with ledger.row(KIND, "what is read") as row:
-        row.judge("paco edit", refused(project, edit, project, capsys))
-        row.judge("paco score", refused(project, ("score", "--table", "t.csv", "--out"), Path("t.csv"), capsys))
+        row.judge("paco edit", rejection_breach(project, edit, project, capsys))
+        row.judge(
+            "paco score", rejection_breach(project, ("score", "--table", "t.csv", "--out"), Path("t.csv"), capsys)
+        )

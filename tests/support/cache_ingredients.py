@@ -16,7 +16,7 @@ from PIL import Image
 from paco_core.config.params import ChatParams, RewardParams, load
 from paco_core.config.references import contents
 from paco_core.data.annotation.people import digest_panels
-from paco_core.data.llm.chat_protocol import Question, key_of
+from paco_core.data.llm.chat_protocol import Question, journal_key
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
 from paco_core.grpo.recipe import policy_training_key
 from paco_core.io.pictures import picture_digest
@@ -148,7 +148,7 @@ def answer(
     form=WrittenPrompt, images=(RED, BLUE),
 ) -> object:  # fmt: skip
     params = of(CHAT, model=model, structured=structured, options={"effort": options})
-    return key_of(params, Question(id, text, form, system, images))
+    return journal_key(params, Question(id, text, form, system, images))
 
 
 def scorers_score(folder: Path, *, model="one", prompt="?", theme="cats", pictures=(RED, BLUE)) -> object:

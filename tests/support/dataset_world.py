@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from paco_core.config.params import PromptsParams
 from paco_core.data.annotation.rankings import build_instances
 from paco_core.data.annotation.votes import Annotation, to_table
-from paco_core.data.grids.grids import GridFiles, GridJob, Painting, grid_jobs, write_grids
-from paco_core.data.pairs.editing import write_painted
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.grids.grids import GenerationSettings, GridFiles, GridJob, grid_jobs, write_grids
+from paco_core.data.pairs.editing import write_generated_edits
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.panels import shard_of
 from paco_core.data.records.records import PromptRecord, write_prompts
@@ -21,7 +21,7 @@ from paco_core.io.shards import ShardReader, encode_png
 #: Examples are the same on every run, and slow machines are no failure.
 quick = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 SEEDS = (0, 1)
-RECIPE = Painting("drawn", "float32", 1, 1.0, 40)
+RECIPE = GenerationSettings("drawn", "float32", 1, 1.0, 40)
 
 
 def records(count: int, layout: str = "2x2", side: int = 64) -> list[PromptRecord]:
@@ -52,10 +52,10 @@ def rank_grids(data: Path) -> None:
     for name, frame in (("rankings/instances", table), ("annotations/rankings", to_table(votes))):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         frame.to_parquet(data / f"{name}.parquet", index=False)
-    prompts = drawn(2, 32, seed=0)
+    prompts = storybook_edit_prompts(2, 32, seed=0)
     prompts.hold_out(1, seed=0)
     prompts.write(data / "edit_prompts")
-    write_painted(data / "edits", [], {})
+    write_generated_edits(data / "edits", [], {})
 
 
 def _render(job: GridJob) -> bytes:

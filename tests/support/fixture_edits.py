@@ -13,7 +13,7 @@ from PIL.Image import Image
 
 from paco_core.benchmarks.edit_changes import compare_edits
 from paco_core.benchmarks.published import GEDIT
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io import paths
 from paco_core.io.files import write_json
@@ -36,7 +36,7 @@ def picture(record: Any, *, size: int, edited: bool = False) -> Image:
 def write_gedit(root: Path, sizes_of: Mapping[str, Sequence[int]]) -> list[EditRecord]:
     """The benchmark's outs and the training logs of editing policies, by name with their evaluation sizes."""
     smallest = min(side for sizes in sizes_of.values() for side in sizes)
-    records, noise = drawn(6, smallest, 0).records, np.random.default_rng(0)
+    records, noise = storybook_edit_prompts(6, smallest, 0).records, np.random.default_rng(0)
     painted, rows = [], []
     for name, sizes in sizes_of.items():
         write_log(root, name, sizes)

@@ -55,9 +55,9 @@ class Halting:
     def kind(self, request: Request) -> Hashable:
         return self._generator.kind(request)
 
-    def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image]:
+    def generate(self, requests: Sequence[Request], batch_size: int) -> list[Image]:
         wait_to_be_killed(self._folder)
-        return self._generator.paint(requests, batch_size)
+        return self._generator.generate(requests, batch_size)
 
 
 def halting(model: Path, params: Any, folder: Path) -> partial[Halting]:

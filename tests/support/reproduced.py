@@ -16,7 +16,7 @@ import yaml
 
 from paco_core.config.changes import changed
 from paco_core.config.params import PARAMS_FILE, load
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.experiments.grid import Cell, Grid, Result
 from paco_core.experiments.reproduction import ReproduceOptions
@@ -74,7 +74,7 @@ def made(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for model in ("reward_merged", "zoo/clip", "zoo/recogniser"):
         (project / "data" / model).mkdir(parents=True)
         (project / "data" / model / "config.json").write_text(json.dumps({"model": model}))
-    edits = drawn(30, 32, seed=0)
+    edits = storybook_edit_prompts(30, 32, seed=0)
     edits.hold_out(16, seed=0)
     edits.write(project / paths.EDIT_PROMPTS)
     tree = yaml.safe_load((project / "params.yaml").read_text())

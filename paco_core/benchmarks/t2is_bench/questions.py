@@ -75,7 +75,7 @@ class Questions:
         """
         if self.storybook:
             panels = parse_prompt(record.prompt)
-            return Texts(bench_texts.criteria(), [bench_texts.questions(panel) for panel in panels])
+            return Texts(bench_texts.trait_criteria(), [bench_texts.trait_questions(panel) for panel in panels])
         return Texts(self._criteria_of(record), self._panels_of(record))
 
     def usable_records(self, records: Iterable[PromptRecord], rejected: Rejected) -> list[PromptRecord]:

@@ -55,7 +55,7 @@ class EndpointScorer:
 
     def score(self, queries: Sequence[Query]) -> list[Score]:
         """One score a query, in order; NaN with a cause where none could be had."""
-        return self._endpoint.each(queries, self._score)
+        return self._endpoint.run_all(queries, self._score)
 
     def _score(self, query: Query) -> Score:
         parts = [*map(picture_part, query.pictures), {"type": "text", "text": query.instruction}]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.t2is_bench.questions import case_of
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord, read_prompts, write_prompts
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
@@ -82,7 +82,7 @@ def painted_sets(folder: Path, records: Sequence[PromptRecord]) -> list[PaintedS
 
 
 def _cut(reader: ShardReader, name: str, layout: str) -> Callable[[], Sequence[Image]]:
-    return lambda: cut(reader.read(name), layout)
+    return lambda: split_grid(reader.read(name), layout)
 
 
 def sets_elsewhere(method: str, folder: Path, records: Iterable[PromptRecord], rejected: Rejected) -> list[PaintedSet]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, is_permutation
-from paco_core.data.tables import numbers, read_rows, text
+from paco_core.data.tables import parse_numbers, parse_text, read_rows
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 
@@ -70,12 +70,12 @@ def _annotation(row: Mapping[str, Any], sizes: Mapping[str, int]) -> Annotation:
     if missing := [key for key in KEYS if row.get(key) in (None, "")]:
         raise DataError(f"record: key {missing[0]!r} is missing")
     try:
-        instance_id, annotator = (text(row[key], key) for key in ("instance_id", "annotator"))
+        instance_id, annotator = (parse_text(row[key], key) for key in ("instance_id", "annotator"))
     except DataError as error:
         raise DataError(f"record: {error}") from None
     if instance_id not in sizes:
         raise DataError(f"instance: there is no instance {instance_id}; run `dvc repro rankings`")
-    count, ranking = sizes[instance_id], numbers(row["ranking"])
+    count, ranking = sizes[instance_id], parse_numbers(row["ranking"])
     if not isinstance(ranking, list) or not is_permutation(ranking, count):
         raise DataError(f"ranking: {row['ranking']!r} does not order candidates 0 to {count - 1}, each once")
     scores = _scores(row.get("scores"), count)
@@ -86,7 +86,7 @@ def _annotation(row: Mapping[str, Any], sizes: Mapping[str, int]) -> Annotation:
 def _scores(value: object, count: int) -> list[float]:
     if value is None:
         return [math.nan] * count
-    parsed = numbers(value)
+    parsed = parse_numbers(value)
     scores = parsed if isinstance(parsed, list) else []
     if len(scores) != count or not all(score is None or _is_score(score) for score in scores):
         raise DataError(f"scores: {value!r} are not one number from 0 to 1, or null, for each of {count} candidates")

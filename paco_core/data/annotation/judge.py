@@ -30,7 +30,7 @@ from paco_core.data.annotation.votes import (
 )
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat, ask_all
+from paco_core.data.llm.openai_chat import Chat, query_all
 from paco_core.io.validation import StrictModel
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _pairwise(task: RankingTask, chat: Chat) -> Votes:
         )
 
     ordered_pairs = [ordered_pair for first, second in pairs for ordered_pair in ((first, second), (second, first))]
-    replies = dict(zip(ordered_pairs, ask_all(chat, ordered_pairs, question, task.advance), strict=True))
+    replies = dict(zip(ordered_pairs, query_all(chat, ordered_pairs, question, task.advance), strict=True))
     scores: dict[tuple[str, str], float] = {}
     gaps = []
     for first, second in pairs:
@@ -153,7 +153,7 @@ def _listwise(task: RankingTask, chat: Chat) -> Votes:
         )
 
     queries = [(row, order) for row in rows for order in (orders[row[0]], orders[row[0]][::-1])]
-    replies = ask_all(chat, queries, question, task.advance)
+    replies = query_all(chat, queries, question, task.advance)
     judge_votes, taus = Votes([]), []
     lost: Counter[str] = Counter(unscored_instances=0, contradicted_instances=0)
     for n, (instance_id, _, _) in enumerate(rows):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from paco_core.data.annotation.assignment import candidate_order
 from paco_core.data.annotation.votes import Annotation, Votes, instance_rows, is_permutation, unscored
-from paco_core.data.tables import numbers, text
+from paco_core.data.tables import parse_numbers, parse_text
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, digest, read_json, write_json, write_text
 from paco_core.io.rejected import Rejected
@@ -173,7 +173,7 @@ def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Vot
 def _instance(data: object, sizes: Mapping[str, int]) -> str:
     if not isinstance(data, dict) or "instance_id" not in data:
         raise DataError("its data has no instance_id; import the unchanged tasks.json into Label Studio")
-    instance_id = text(data["instance_id"], "instance_id")
+    instance_id = parse_text(data["instance_id"], "instance_id")
     if instance_id not in sizes:
         raise DataError(f"there is no instance {instance_id}; run `dvc repro rankings`")
     return instance_id
@@ -205,7 +205,7 @@ def _ranking(results: object, count: int) -> list[int] | str:
     candidate_ids = rankers[-1].get(RANKER) if isinstance(rankers[-1], dict) else None
     if not isinstance(candidate_ids, list):
         raise DataError(f"annotation: its ranker is not named {RANKER!r}; use the unchanged config.xml")
-    ranking = numbers(candidate_ids)
+    ranking = parse_numbers(candidate_ids)
     if not isinstance(ranking, list) or not is_permutation(ranking, count):
         raise DataError(f"ranking: {candidate_ids!r} does not order candidates 0 to {count - 1}, each once")
     return ranking

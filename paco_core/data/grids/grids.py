@@ -17,7 +17,7 @@ import torch
 
 from paco_core.config.references import model_content
 from paco_core.data.grids.text_to_image import Request
-from paco_core.data.records.panels import refuse_undivided
+from paco_core.data.records.panels import validate_divisible
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError, digest, md5_of
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from paco_core.config.params import GridsParams
 
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Save = Callable[[str, bytes], object]  # takes the id of a grid and its PNG
 
 
 class Generator(Protocol):
-    """Paints pictures from text (``text_to_image.TextToImage``)."""
+    """Generates pictures from text (``text_to_image.TextToImage``)."""
 
     def encode(self, requests: Sequence[Request]) -> int: ...
 
     def kind(self, request: Request) -> Hashable: ...
 
-    def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image]: ...
+    def generate(self, requests: Sequence[Request], batch_size: int) -> list[Image]: ...
 
 
 @dataclass(frozen=True)
-class Painting:
-    """All that decides how a prompt and seed become a picture, up to rounding, which batch size and device decide.
+class GenerationSettings:
+    """The settings that determine the picture of a prompt and seed, up to rounding by batch size and device.
 
-    Held: the generator by content (a hub's by commit), number format and settings; prompt, layout, size and seed are
-    part of a picture's id (:func:`grid_jobs`).
+    The generator is identified by its content, or by the commit of a hub model. Prompt, layout, size and seed are not
+    settings but part of the id of a picture (:func:`grid_jobs`).
     """
 
     model: str  # content digest of the generator, or its hub id
@@ -61,8 +61,8 @@ class Painting:
     adapter: str | None = None  # content digest of the policy's adapter; None for the bare generator
 
     @classmethod
-    def from_params(cls, params: GridsParams, root: Path, adapter: Path | None = None) -> Painting:
-        """The recipe of these parameters; generator and adapter count by content, not by path."""
+    def from_params(cls, params: GridsParams, root: Path, adapter: Path | None = None) -> GenerationSettings:
+        """The settings of these parameters. Generator and adapter are identified by content, not by path."""
         model = model_content(root, params.model)
         policy = None if adapter is None else content_of(adapter)
         return cls(model, params.dtype, params.steps, params.guidance, params.max_sequence_length, policy)
@@ -75,7 +75,7 @@ class Painting:
 
 @dataclass(frozen=True)
 class GridJob:
-    """One grid to be painted."""
+    """One grid to generate."""
 
     id: str
     record: PromptRecord
@@ -89,19 +89,19 @@ class GridJob:
 
 
 def noise_seed(prompt_id: str, seed: int) -> int:
-    """Seed of a picture's noise, from prompt id and seed alone."""
+    """The seed of the noise of a picture; it depends only on prompt id and seed."""
     return seed_of(prompt_id, seed)
 
 
-def grid_jobs(records: Sequence[PromptRecord], seeds: Sequence[int], recipe: Painting) -> list[GridJob]:
-    """Every prompt with every seed, each under an id by content.
+def grid_jobs(records: Sequence[PromptRecord], seeds: Sequence[int], recipe: GenerationSettings) -> list[GridJob]:
+    """One job per prompt and seed. The id of a job is a digest of its content.
 
     Raises:
-        DataError: when a picture does not divide into its panels, or a seed is given twice.
+        DataError: if a picture does not divide into its panels, or a seed occurs twice.
     """
     if len(set(seeds)) != len(seeds):
-        raise DataError(f"grids.seeds {list(seeds)} holds a seed twice")
-    refuse_undivided(records)
+        raise DataError(f"grids.seeds {list(seeds)} contains a seed twice")
+    validate_divisible(records)
     jobs = []
     for record in records:
         key = [record.idx, record.prompt, record.layout, record.height, record.width, recipe.digest]
@@ -110,7 +110,7 @@ def grid_jobs(records: Sequence[PromptRecord], seeds: Sequence[int], recipe: Pai
 
 
 class GridFiles(Mapping[str, bytes]):
-    """Images in a folder, id -> PNG bytes: those of a shard need not fit into memory."""
+    """Images in a folder, id -> PNG bytes. The images of a shard do not have to fit into memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,44 +135,49 @@ class GridFiles(Mapping[str, bytes]):
         (self.folder / f"{grid_id}.png").write_bytes(png)
 
 
-def paint(
+def generate_grids(
     jobs: Sequence[GridJob],
     save: Save,
     load: Callable[[], Generator],
     *,
     batch_size: int,
-    say: Say,
+    log: Log,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> int:
     """Generate the images of all jobs in batches of equal size; the generator loads only if there are any.
 
-    ``advance`` is called with how many images were generated. If memory does not suffice, the batch is halved, which
-    is said.
+    If the batch does not fit into memory, its size is halved and a line is logged.
+
+    Args:
+        save: stores the PNG of a grid id.
+        load: loads the generator.
+        log: called with a line of text for the log.
+        advance: called with the number of images that were generated since the last call.
 
     Returns:
-        The batch size at the end.
+        The last batch size.
 
     Raises:
-        DataError: when not even one image fits into memory.
+        DataError: if a single image does not fit into memory.
     """
     if not jobs:
         return batch_size
     generator = load()
     if encoded := generator.encode([job.request for job in jobs]):
-        say(f"{encoded} prompts encoded, each once; the text encoders are dropped")
-    return _paint_batches(jobs, save, generator, batch_size=batch_size, say=say, advance=advance)
+        log(f"{encoded} prompts encoded, each once; the text encoders are dropped")
+    return _generate_batches(jobs, save, generator, batch_size=batch_size, log=log, advance=advance)
 
 
-def _paint_batches(
+def _generate_batches(
     jobs: Sequence[GridJob],
     save: Save,
     generator: Generator,
     *,
     batch_size: int,
-    say: Say,
+    log: Log,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> int:
-    """:func:`paint` with a generator that has its prompts."""
+    """:func:`generate_grids` with a generator that has already encoded its prompts."""
     by_kind: dict[Hashable, list[GridJob]] = {}
     for job in jobs:
         by_kind.setdefault(generator.kind(job.request), []).append(job)
@@ -180,11 +185,11 @@ def _paint_batches(
         while queue:
             batch = queue[:batch_size]
             try:
-                made = generator.paint([job.request for job in batch], batch_size)
+                images = generator.generate([job.request for job in batch], batch_size)
             except (RuntimeError, MemoryError) as error:
-                batch_size = _halved(batch_size, batch[0], error, say)
+                batch_size = _halved(batch_size, batch[0], error, log)
                 continue
-            for job, image in zip(batch, made, strict=True):
+            for job, image in zip(batch, images, strict=True):
                 _check_size(job, image)
                 save(job.id, encode_png(image))
             del queue[: len(batch)]
@@ -209,7 +214,7 @@ def write_grids(folder: Path, jobs: Sequence[GridJob], images: GridFiles) -> Non
     write_shard(folder, rows, images, columns=(*GRID_COLUMNS, "height", "width", "md5"))
 
 
-def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:
+def _halved(batch_size: int, job: GridJob, error: Exception, log: Log) -> int:
     """The next batch size after ``error``, which is raised again unless it is about memory."""
     if not _out_of_memory(error):
         raise error
@@ -220,7 +225,7 @@ def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:
             "into memory; lower grids.height and grids.width, or choose a smaller dtype or another device"
         ) from error
     _free_memory()
-    say(f"out of memory with {batch_size} pictures at once; continuing with {batch_size // 2}")
+    log(f"out of memory with {batch_size} pictures at once; continuing with {batch_size // 2}")
     return batch_size // 2
 
 
@@ -239,37 +244,37 @@ def _free_memory() -> None:
 def _check_size(job: GridJob, image: Image) -> None:
     if (image.height, image.width) != (job.record.height, job.record.width):
         raise DataError(
-            f"grid of prompt {job.record.idx}: {job.record.height} x {job.record.width} px were asked for, "
-            f"the generator painted {image.height} x {image.width}; choose a size that it can paint"
+            f"grid of prompt {job.record.idx}: the requested size is {job.record.height} x {job.record.width} px, but "
+            f"the image has {image.height} x {image.width} px; choose a size that the generator supports"
         )
 
 
 @dataclass
-class PaintedBatch:
-    """Pictures that a worker painted of a batch, and its messages."""
+class GeneratedBatch:
+    """The pictures of a batch from a worker, and its log messages."""
 
     pictures: dict[str, bytes]
     batch_size: int
     messages: list[str]
 
 
-class GridPainter:
-    """A worker: the generator loads once, and encodes every prompt of the run before it drops its encoders."""
+class GridWorker:
+    """A worker. It loads the generator once, encodes every prompt of the run, and then drops the text encoders."""
 
     def __init__(self, load: Callable[[], Generator], requests: Sequence[Request], batch_size: int, _: int) -> None:
         self._generator, self._batch_size = load(), batch_size
         self._generator.encode(requests)
 
-    def __call__(self, jobs: Sequence[GridJob]) -> PaintedBatch:
+    def __call__(self, jobs: Sequence[GridJob]) -> GeneratedBatch:
         images, messages = dict[str, bytes](), list[str]()
-        # Memory that did not suffice once will not the next time.
-        self._batch_size = _paint_batches(
-            jobs, images.__setitem__, self._generator, batch_size=self._batch_size, say=messages.append
+        # The smaller batch size also applies to the next batches.
+        self._batch_size = _generate_batches(
+            jobs, images.__setitem__, self._generator, batch_size=self._batch_size, log=messages.append
         )
-        return PaintedBatch(images, self._batch_size, messages)
+        return GeneratedBatch(images, self._batch_size, messages)
 
 
-def paint_apart(
+def generate_grids_on_workers(
     jobs: Sequence[GridJob],
     save: Save,
     load: Callable[[], Generator],
@@ -277,23 +282,23 @@ def paint_apart(
     batch_size: int,
     gpu: bool,
     threads: int,
-    say: Say,
+    log: Log,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> int:
-    """:func:`paco_core.data.grids.grids.paint` by workers of the chosen launcher.
+    """:func:`paco_core.data.grids.grids.generate_grids` on the workers of the launcher.
 
     Raises:
-        DataError: when not even one picture fits into a worker's memory.
+        DataError: if a single picture does not fit into the memory of a worker.
     """
     by_size = sorted(jobs, key=lambda job: (job.record.height, job.record.width))
     batches = [by_size[start : start + batch_size] for start in range(0, len(by_size), batch_size)]
-    make = partial(GridPainter, load, [job.request for job in by_size], batch_size)
+    make = partial(GridWorker, load, [job.request for job in by_size], batch_size)
     smallest = batch_size
-    for number, made in launchers.map_pieces(batches, make, gpu=gpu, threads=threads):
-        for line in made.messages:
-            say(line)
-        for grid_id, png in made.pictures.items():
+    for number, batch in launchers.map_pieces(batches, make, gpu=gpu, threads=threads):
+        for line in batch.messages:
+            log(line)
+        for grid_id, png in batch.pictures.items():
             save(grid_id, png)
-        smallest = min(smallest, made.batch_size)
+        smallest = min(smallest, batch.batch_size)
         advance(len(batches[number]))
     return smallest

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paco_core.adapters.attach import attach
-from paco_core.adapters.reader import AdaptedModel, read
+from paco_core.adapters.attach import attach_layers
+from paco_core.adapters.reader import AdaptedModel, read_adapter
 from paco_core.io.files import DataError
 from paco_core.io.imports import gc_paused, without_bars
 from paco_core.models.hub import from_hub
@@ -49,7 +49,7 @@ class CachedPromptEncoder:
         self._pipeline = pipeline
         self._encode = pipeline.encode_prompt
         self._signature = inspect.signature(self._encode)
-        self._kept: dict[str, dict[Settings, tuple[Any, ...]]] = {}
+        self._embeddings: dict[str, dict[Settings, tuple[Any, ...]]] = {}
         pipeline.encode_prompt = self
 
     @staticmethod
@@ -97,20 +97,20 @@ class CachedPromptEncoder:
 
     def shapes(self, prompt: str) -> Hashable:
         """Sizes of a prompt's embeddings; only prompts of equal sizes fit into one batch."""
-        return tuple(tuple(map(_shape, kept)) for kept in self._kept[prompt].values())
+        return tuple(tuple(map(_shape, tensors)) for tensors in self._embeddings[prompt].values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        given = self._signature.bind(*args, **kwargs).arguments
-        texts = [given["prompt"]] if isinstance(given["prompt"], str) else list(given["prompt"])
+        arguments = self._signature.bind(*args, **kwargs).arguments
+        texts = [arguments["prompt"]] if isinstance(arguments["prompt"], str) else list(arguments["prompt"])
         simple = str | int | float | bool
-        settings = tuple(sorted((k, v) for k, v in given.items() if k != "prompt" and isinstance(v, simple)))
-        device = given.get("device") or self._pipeline._execution_device
+        settings = tuple(sorted((k, v) for k, v in arguments.items() if k != "prompt" and isinstance(v, simple)))
+        device = arguments.get("device") or self._pipeline._execution_device
         for text in texts:
-            known = self._kept.setdefault(text, {})
-            if settings not in known:
-                made = self._encode(**{**given, "prompt": [text]})
-                known[settings] = tuple(_moved(value, "cpu") for value in made)  # 4 MB a prompt of FLUX.1-dev
-        rows = [self._kept[text][settings] for text in texts]
+            encoded = self._embeddings.setdefault(text, {})
+            if settings not in encoded:
+                tensors = self._encode(**{**arguments, "prompt": [text]})
+                encoded[settings] = tuple(_moved(value, "cpu") for value in tensors)  # 4 MB a prompt of FLUX.1-dev
+        rows = [self._embeddings[text][settings] for text in texts]
         return tuple(_moved(_batched(column), device) for column in zip(*rows, strict=True))
 
 
@@ -178,8 +178,8 @@ class TextToImage:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         with without_bars():
             pipeline = load_pipeline(DiffusionPipeline, folder, weights_format(params.dtype))
-        wanted = {"prompt", "height", "width", "num_inference_steps", "generator"}
-        if lacking := wanted - set(inspect.signature(pipeline.__call__).parameters):
+        required = {"prompt", "height", "width", "num_inference_steps", "generator"}
+        if lacking := required - set(inspect.signature(pipeline.__call__).parameters):
             raise DataError(
                 f"{model}: {type(pipeline).__name__} is not a text-to-image pipeline "
                 f"(it does not take {', '.join(sorted(lacking))})"
@@ -188,7 +188,9 @@ class TextToImage:
         pipeline = pipeline.to(params.device)
         if adapter is not None:
             transformer = pipeline.transformer
-            attach(transformer, read(adapter, {"transformer": AdaptedModel(transformer)})["transformer"], POLICY)
+            attach_layers(
+                transformer, read_adapter(adapter, {"transformer": AdaptedModel(transformer)})["transformer"], POLICY
+            )
         return cls(pipeline, params)
 
     def encode(self, requests: Sequence[Request]) -> int:
@@ -214,7 +216,7 @@ class TextToImage:
         shapes = self._embeddings.shapes(request.prompt) if self._embeddings else ()
         return request.height, request.width, shapes
 
-    def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image]:
+    def generate(self, requests: Sequence[Request], batch_size: int) -> list[Image]:
         """Paint up to ``batch_size`` pictures of one kind, in one call of the pipeline.
 
         Raises:
@@ -241,11 +243,11 @@ class TextToImage:
 
     def _settings(self) -> dict[str, Any]:
         """The settings of a call, as far as the class knows them; some name guidance otherwise."""
-        known = inspect.signature(self.pipeline.__call__).parameters
-        wanted = {
+        parameters = inspect.signature(self.pipeline.__call__).parameters
+        settings = {
             "num_inference_steps": self.params.steps,
             "guidance_scale": self.params.guidance,
             "max_sequence_length": self.params.max_sequence_length,
             "use_resolution_binning": False,  # paint the very size asked for: it holds a whole number of panels
         }
-        return {name: value for name, value in wanted.items() if name in known}
+        return {name: value for name, value in settings.items() if name in parameters}

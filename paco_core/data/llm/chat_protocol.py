@@ -39,7 +39,7 @@ FENCE = re.compile(r"^\s*```(?:json)?\s*(.*?)\s*```\s*$", re.DOTALL)
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why there is no answer: a short name to count by, and the details."""
+    """The cause of a missing answer: a short name, which is counted, and the details."""
 
     cause: str
     detail: str = ""
@@ -115,19 +115,18 @@ class ChatLine(BaseModel):
     finish: str | None
 
 
-def key_of(params: ChatParams, question: Question[Any]) -> str:
-    """Identity of a question, under which its answers lie in a journal.
+def journal_key(params: ChatParams, question: Question[Any]) -> str:
+    """The key of a question in a journal of answers.
 
-    Depends on, and holds: the model's name and the options of a request; whether the form of the answer is enforced or
-    asked for in the text (``structured``); the question's id, texts and form, and mode, size and pixels of its
-    pictures, in order. The address is left out, so that a run goes on where the endpoint has moved: a name is taken to
-    mean the same weights wherever they are served, which no endpoint proves. What an answer is rejected for is no
-    part either: it is looked for in each answer anew.
+    It digests the name of the model, the options of the request, the setting ``structured``, the id, texts and answer
+    form of the question, and the mode, size and pixels of its pictures in order. It does not contain the address of the
+    endpoint, so a run resumes after the endpoint has moved. It does not contain the validation rules either, because
+    every answer is validated again when it is read.
     """
     pictures = [hashlib.sha256(f"{i.mode}{i.size}".encode() + i.tobytes()).hexdigest() for i in question.images]
     schema = question.answer.model_json_schema()
-    asked = [params.model, params.structured, params.options]
-    return digest([*asked, question.id, question.system, question.text, schema, pictures], 24)
+    request = [params.model, params.structured, params.options]
+    return digest([*request, question.id, question.system, question.text, schema, pictures], 24)
 
 
 def messages_of(params: ChatParams, question: Question[Any]) -> list[dict[str, Any]]:
@@ -153,8 +152,8 @@ def data_url(image: Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def read(question: Question[A], line: ChatLine) -> A | Rejection:
-    """The answer in a reply, or what is wrong with it."""
+def parse_reply(question: Question[A], line: ChatLine) -> A | Rejection:
+    """Parse the answer in a reply and validate it; returns the rejection if it is invalid."""
     if line.finish in ("refusal", "content_filter"):
         return Rejection("refused")
     if not line.content.strip():
@@ -188,11 +187,11 @@ FATAL = {
 
 
 class ChatError(DataError):
-    """The endpoint cannot be worked with; what it answered so far is kept."""
+    """The endpoint cannot be used. The journal keeps the answers so far."""
 
 
 class NoAnswer(Exception):
-    """Nothing to judge came back; ``final`` when asking the same later would bring nothing either."""
+    """The endpoint returned no answer; ``final`` means that a repeated request cannot succeed."""
 
     def __init__(self, cause: str, detail: str = "", *, final: bool = False) -> None:
         super().__init__(cause)
@@ -200,80 +199,85 @@ class NoAnswer(Exception):
 
 
 class Endpoint:
-    """Requests with ``params.in_flight`` of them on their way at a time: :meth:`each` and, in it, :meth:`complete`.
+    """A chat endpoint that receives up to ``params.in_flight`` requests at a time.
+
+    Call :meth:`run_all`, and :meth:`complete` in its ``work``.
 
     Raises:
-        ChatError: when the environment variable that should hold the key is empty.
+        ChatError: if the environment variable of the key is empty.
     """
 
     def __init__(self, params: ChatParams) -> None:
         self.params = params
         self._key = os.environ.get(params.api_key_env, "") if params.api_key_env else None
         if self._key == "":
-            raise ChatError(f"{params.base_url}: the environment variable {params.api_key_env} holds no key")
+            raise ChatError(
+                f"{params.base_url}: the environment variable {params.api_key_env} is empty; set it to the key"
+            )
         self._lock = threading.Lock()
         self._client: HttpClient | None = None
         self._unserved = 0  # requests in a row
-        self._ended: BaseException | None = None
+        self._error: BaseException | None = None
 
     @property
     def retries(self) -> int:
-        """Tries beyond the first, of all requests of the present or last :meth:`each`."""
+        """The number of retries of all requests of the present or last :meth:`run_all`."""
         return 0 if self._client is None else self._client.retries
 
     @property
     def name(self) -> str:
         return f"{self.params.base_url}, model {self.params.model}"
 
-    def each(self, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
-        """Do work that asks on each item; the results in the order of the items, which are taken one by one.
+    def run_all(self, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
+        """Call ``work`` for each item in threads; the results are in the order of the items.
 
-        After the first exception, what is on its way is waited for, so that it is kept, and no more is asked.
+        Items are taken from the iterable one by one. After the first exception no further item is started, but running
+        requests finish, so their answers are kept.
 
         Raises:
-            BaseException: the first that ``items`` or ``work`` raised; on Ctrl-C and SIGTERM nothing is waited for.
+            BaseException: the first exception of ``items`` or ``work``. Ctrl-C and SIGTERM interrupt running requests.
         """
-        turns, found = enumerate(items), dict[int, R]()
+        turns, results = enumerate(items), dict[int, R]()
         taking = threading.Lock()
 
         def go_on(_worker: int) -> None:
             try:
-                while self._ended is None:
+                while self._error is None:
                     with taking:
                         turn = next(turns, None)
                     if turn is None:
                         return
-                    found[turn[0]] = work(turn[1])
+                    results[turn[0]] = work(turn[1])
             except BaseException as error:
-                self._ended = self._ended or error
+                self._error = self._error or error
 
-        given = self.params
-        patience = Patience(given.retries, BACKOFF_S, when_late=True)
-        self._ended = None
-        self._client = HttpClient(given.base_url, given.timeout_s, patience, self._key, through_proxy=True)
-        with ThreadPoolExecutor(given.in_flight, thread_name_prefix="chat") as pool:
+        params = self.params
+        patience = Patience(params.retries, BACKOFF_S, when_late=True)
+        self._error = None
+        self._client = HttpClient(params.base_url, params.timeout_s, patience, self._key, through_proxy=True)
+        with ThreadPoolExecutor(params.in_flight, thread_name_prefix="chat") as pool:
             try:
-                list(pool.map(go_on, range(given.in_flight)))
+                list(pool.map(go_on, range(params.in_flight)))
             except BaseException as error:
-                self._ended = error
+                self._error = error
                 self._client.interrupt()
                 raise
-        if self._ended is not None:
-            raise self._ended
-        return [found[number] for number in sorted(found)]
+        if self._error is not None:
+            raise self._error
+        return [results[number] for number in sorted(results)]
 
     def complete(self, body: dict[str, Any], form: type[M]) -> M:
-        """The chat completion that the endpoint answers a request's body with; for the ``work`` of :meth:`each`.
+        """Send a request and return the chat completion; only for the ``work`` of :meth:`run_all`.
 
         Args:
-            form: what of an answer is read.
+            form: the model of the fields that are read.
 
         Raises:
-            NoAnswer: when it answers none.
-            ChatError: when it refuses the key, does not know the model, or has served nothing for a while.
+            NoAnswer: if the endpoint returns no chat completion.
+            ChatError: if the endpoint rejects the key, does not know the model, or too many requests in a row failed.
         """
-        if self._client is None or self._ended is not None:
-            raise self._ended or RuntimeError("complete() is called in the work of each()")
+        if self._client is None or self._error is not None:
+            raise self._error or RuntimeError("complete() is called in the work of each()")
         try:
             data = json.dumps(body | self.params.options).encode()
             answer = form.model_validate(self._client.call("POST", "/chat/completions", data))
@@ -284,7 +288,7 @@ class Endpoint:
                 if self._unserved >= max(GIVE_UP_AFTER, self.params.in_flight):
                     raise ChatError(
                         f"{self.name}: {self._unserved} questions in a row failed, the last with {failure.rejection}; "
-                        "what was answered is kept: run again to resume from there"
+                        "the journal keeps the answers so far: run the command again to resume"
                     ) from None
             raise failure from None
         self._unserved = 0

@@ -6,7 +6,7 @@
 
     with Journal(path) as journal:
         chat = Chat(params, journal)
-        replies = ask_all(chat, rows, lambda row: Question(row.id, "Which colour?", Colour, images=[row.picture]))
+        replies = query_all(chat, rows, lambda row: Question(row.id, "Which colour?", Colour, images=[row.picture]))
 
 ``in_flight`` requests run at a time. An answer of the wrong form is sent back with the error. Every answer goes to the
 journal, so a killed run asks nothing twice. Workers of Ray may ask: a worker that is killed loses the answers of its
@@ -35,9 +35,9 @@ from paco_core.data.llm.chat_protocol import (
     Rejection,
     Reply,
     ReplyUsage,
-    key_of,
+    journal_key,
     messages_of,
-    read,
+    parse_reply,
 )
 from paco_core.data.llm.journal import Journal, SharedJournal
 from paco_core.runtime import launchers
@@ -53,26 +53,26 @@ A = TypeVar("A", bound=BaseModel)
 
 @dataclass
 class ChatCounts:
-    """What a client has done so far."""
+    """Counts of the requests and answers of a client."""
 
     requests: int = 0  # answered by the endpoint in this run
-    remembered: int = 0  # answers taken from the journal instead
+    from_journal: int = 0  # answers taken from the journal instead
     retries: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     rejected: Counter[str] = field(default_factory=Counter)  # by cause
 
     def add(self, other: ChatCounts) -> None:
-        """What another client did, added."""
-        for name in ("requests", "remembered", "retries", "prompt_tokens", "completion_tokens"):
+        """Add the counts of another client."""
+        for name in ("requests", "from_journal", "retries", "prompt_tokens", "completion_tokens"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.rejected.update(other.rejected)
 
     def figures(self) -> dict[str, int]:
-        """What a stage reports; rejections apart."""
+        """The metrics of a stage, without the rejections."""
         return {
             "requests": self.requests,
-            "remembered_answers": self.remembered,
+            "remembered_answers": self.from_journal,
             "retries": self.retries,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -81,7 +81,7 @@ class ChatCounts:
 
 @dataclass
 class Notes:
-    """A journal in memory, of a worker that sends it home."""
+    """A journal in memory, which a worker returns to the main process."""
 
     path: Path
     rows: list[dict[str, Any]]
@@ -93,14 +93,14 @@ class Notes:
 class Chat:
     """A client of one model.
 
-    Use :func:`paco_core.data.llm.openai_chat.ask_all`, or :meth:`each` and, in its work, :meth:`ask`.
+    Use :func:`paco_core.data.llm.openai_chat.query_all`, or :meth:`run_all` and, in its work, :meth:`query`.
 
     Args:
-        journal: answers of earlier runs, and where new ones go.
+        journal: answers of earlier runs; new answers are appended.
 
     Raises:
-        ChatError: when the environment variable that should hold the key is empty; while asking, when the endpoint
-            refuses the key or the model, or serves nothing any more.
+        ChatError: if the environment variable of the key is empty. Queries raise it if the endpoint rejects the key or
+            the model, or does not answer any more.
     """
 
     def __init__(self, params: ChatParams, journal: Journal | SharedJournal | Notes) -> None:
@@ -115,43 +115,43 @@ class Chat:
             self._lines[line.key].append(line)
         self._lock = threading.Lock()
 
-    def ask_here(
+    def query_here(
         self,
         items: Iterable[T],
         question: Callable[[T], Question[A]],
         advance: Callable[[int], object] = lambda _count: None,
     ) -> list[Reply[A]]:
-        """The replies in the order of the items, by this process; some may not have been served."""
+        """Query in this process; the replies are in the order of the items, and some may not be ``served``."""
 
-        def work(asked: Question[A]) -> Reply[A]:
-            reply = self.ask(asked)
+        def work(question: Question[A]) -> Reply[A]:
+            reply = self.query(question)
             advance(1)
             return reply
 
-        return self.each(map(question, items), work)
+        return self.run_all(map(question, items), work)
 
-    def each(self, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
-        """See :meth:`paco_core.data.llm.chat_protocol.Endpoint.each`."""
+    def run_all(self, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
+        """See :meth:`paco_core.data.llm.chat_protocol.Endpoint.run_all`."""
         try:
-            return self._endpoint.each(items, work)
+            return self._endpoint.run_all(items, work)
         finally:
             self.counts.retries += self._endpoint.retries
 
-    def ask(self, question: Question[A]) -> Reply[A]:
-        """Ask until the answer is good, ``params.tries`` times at most, counting those in the journal."""
-        key, rejected = key_of(self.params, question), list[Rejection]()
+    def query(self, question: Question[A]) -> Reply[A]:
+        """Query until the answer is valid, at most ``params.tries`` times, including the answers in the journal."""
+        key, rejected = journal_key(self.params, question), list[Rejection]()
         lines = self._lines[key]
         for number in range(self.params.tries):
-            remembered = number < len(lines)
-            if not remembered:
+            from_journal = number < len(lines)
+            if not from_journal:
                 try:
                     lines.append(self._request(key, question, lines[:number], rejected))
                 except NoAnswer as error:
                     self._count([*rejected, error.rejection])
                     return Reply(None, (*rejected, error.rejection), served=error.final)
-            answer = read(question, lines[number])
+            answer = parse_reply(question, lines[number])
             with self._lock:
-                self.counts.remembered += remembered
+                self.counts.from_journal += from_journal
             if not isinstance(answer, Rejection):
                 self._count(rejected)
                 return Reply(answer, tuple(rejected))
@@ -170,10 +170,12 @@ class Chat:
         for before, fault in zip(lines, rejected, strict=True):
             messages.append({"role": "assistant", "content": before.content or "(empty)"})
             messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
-        found = self._endpoint.complete(self._body(messages, question.answer), Completion)
-        choice, usage = found.choices[0], found.usage or ReplyUsage()
+        completion = self._endpoint.complete(self._body(messages, question.answer), Completion)
+        choice, usage = completion.choices[0], completion.usage or ReplyUsage()
         finish = "refusal" if choice.message.refusal else choice.finish_reason
-        line = ChatLine(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
+        line = ChatLine(
+            key=key, id=question.id, model=completion.model, content=choice.message.content or "", finish=finish
+        )
         with self._lock:
             self.counts.requests += 1
             self.counts.prompt_tokens += usage.prompt_tokens
@@ -197,7 +199,7 @@ class Chat:
 
 @dataclass(frozen=True)
 class WorkerReplies(Generic[A]):
-    """What a worker brought home: replies, lines for the journal, counts; and why it could not go on, if so."""
+    """The result of a worker: replies, lines for the journal, counts, and the error that stopped it, if any."""
 
     replies: list[Reply[A]]
     lines: list[dict[str, Any]]
@@ -205,8 +207,8 @@ class WorkerReplies(Generic[A]):
     error: str | None = None
 
 
-class Asker(Generic[T, A]):
-    """A worker with a client of its own, which knows what the journal held when the work began."""
+class QueryWorker(Generic[T, A]):
+    """A worker with a separate client and a copy of the journal from the start of the work."""
 
     def __init__(
         self,
@@ -221,60 +223,69 @@ class Asker(Generic[T, A]):
         self._notes = Notes(path, list(rows))
 
     def __call__(self, items: Sequence[T]) -> WorkerReplies[A]:
-        known, replies, error = len(self._notes.rows), list[Reply[A]](), None
+        num_rows, replies, error = len(self._notes.rows), list[Reply[A]](), None
         chat = Chat(self._params, self._notes)
         try:
-            replies = chat.ask_here(items, self._question)
-        except ChatError as found:
-            error = str(found)
-        return WorkerReplies(replies, self._notes.rows[known:], chat.counts, error)
+            replies = chat.query_here(items, self._question)
+        except ChatError as chat_error:
+            error = str(chat_error)
+        return WorkerReplies(replies, self._notes.rows[num_rows:], chat.counts, error)
 
 
-def ask_apart(
+def query_on_workers(
     chat: Chat, items: Sequence[T], question: Callable[[T], Question[A]], advance: Callable[[int], object]
 ) -> list[Reply[A]]:
-    """The replies in the order of the items, by workers of the chosen launcher.
+    """Query on the workers of the launcher; the replies are in the order of the items.
+
+    Args:
+        question: builds the question of an item, on the worker.
+        advance: called with the number of finished items.
 
     Raises:
-        ChatError: when a worker cannot work with the endpoint; what was answered lies in the journal.
+        ChatError: if a worker cannot use the endpoint. The journal keeps the answers so far.
     """
     size = chat.params.in_flight
     pieces = [items[start : start + size] for start in range(0, len(items), size)]
     replies: dict[int, list[Reply[A]]] = {}
-    make = partial(Asker[T, A], chat.params, question, chat.journal.path, list(chat.journal.rows))
-    for number, asked in launchers.map_pieces(pieces, make):
-        for row in asked.lines:
+    make = partial(QueryWorker[T, A], chat.params, question, chat.journal.path, list(chat.journal.rows))
+    for number, result in launchers.map_pieces(pieces, make):
+        for row in result.lines:
             chat.journal.append(row)
-        chat.counts.add(asked.counts)
-        if asked.error is not None:
-            raise ChatError(asked.error)
-        replies[number] = asked.replies
-        advance(len(asked.replies))
+        chat.counts.add(result.counts)
+        if result.error is not None:
+            raise ChatError(result.error)
+        replies[number] = result.replies
+        advance(len(result.replies))
     return [reply for number in sorted(replies) for reply in replies[number]]
 
 
-def ask_all(
+def query_all(
     chat: Chat,
     items: Iterable[T],
     question: Callable[[T], Question[A]],
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Reply[A]]:
-    """The replies in the order of the items. A question is made when its turn comes, and forgotten after it.
+    """Query a chat model for all items; the replies are in the order of the items.
 
-    Where Ray is chosen, its workers ask: ``question`` must not hold what cannot be sent (progress, a context).
+    A question is built just before its request and then dropped, so memory does not grow with the number of pictures.
+
+    Args:
+        question: builds the question of an item. With the launcher Ray it must be picklable, so it must not refer to
+            progress bars or a stage context.
+        advance: called with the number of finished items.
 
     Raises:
-        ChatError: also when, all questions having been asked, the endpoint did not serve some of them.
+        ChatError: if the endpoint cannot be used, or did not serve some of the questions.
     """
     if launchers.current_launcher() == "ray":
-        replies = ask_apart(chat, list(items), question, advance)
+        replies = query_on_workers(chat, list(items), question, advance)
     else:
-        replies = chat.ask_here(items, question, advance)
+        replies = chat.query_here(items, question, advance)
     missing = Counter(reply.rejected[-1].cause for reply in replies if not reply.served)
     if missing:
-        listed = ", ".join(f"{count} x {cause}" for cause, count in missing.most_common(5))
+        causes = ", ".join(f"{count} x {cause}" for cause, count in missing.most_common(5))
         raise ChatError(
-            f"{chat.name}: {missing.total()} of {len(replies)} questions were not served ({listed}); the other "
-            f"answers are kept in {chat.journal.path}: run again to ask for the rest"
+            f"{chat.name}: {missing.total()} of {len(replies)} questions were not served ({causes}); the other "
+            f"answers are in {chat.journal.path}: run the command again to query for the missing ones"
         )
     return replies

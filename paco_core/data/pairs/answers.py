@@ -1,9 +1,9 @@
-"""How an answer begins: "Yes." or "No." and then why, in the one spelling that is trained.
+"""Answers: "Yes." or "No." and the reasons, in the only spelling that is used for training.
 
-The score of a pair is the probability of the token ``Yes`` against ``No`` at the first place of the answer (PaCo-RL,
-arXiv 2512.04784, section 3). In the byte pairs of Qwen ``Yes`` (9454) and `` Yes`` (7414) are two tokens, and after a
-line break, a quotation mark or ``**`` the first token is another one altogether: an answer that begins so would train
-a token that is never scored. So whatever takes answers in calls :func:`normalised`, and only its result is trained on.
+The score of a pair is the probability of the token ``Yes`` against ``No`` at the first position of the answer (PaCo-RL,
+arXiv 2512.04784, section 3). In Qwen's byte-pair encoding, ``Yes`` (9454) and `` Yes`` (7414) are different tokens.
+After a line break, a quotation mark or ``**`` the first token differs, too. An answer that starts with such a token
+would train a token that is never scored. Therefore all code that reads answers calls :func:`normalize_answer`.
 """
 
 from __future__ import annotations
@@ -27,57 +27,57 @@ _OPENING = re.compile(  # a word, what closes the markup around it, and what div
 )
 
 
-def normalised(answer: str) -> str:
-    """The answer with its opening as it is trained: ``Yes.`` or ``No.``, a blank, and the rest as it came.
+def normalize_answer(answer: str) -> str:
+    """Normalize the start of an answer to ``Yes.`` or ``No.`` and a blank; the reasons are unchanged.
 
-    Taken are blanks, quotation marks and markdown around the word, any case, full-width letters, and other marks
-    behind it (``yes,`` ``**No**:`` ``Yes —``, a line break). An answer that begins as it is trained only loses blanks
-    at its end.
+    Accepted are blanks, quotation marks and markdown around the word, any case, full-width letters, and other marks
+    after it. For example: ``yes,`` ``**No**:`` ``Yes —``. An answer in the right form only loses blanks at its end.
 
     Raises:
-        DataError: when it begins with neither word, or goes on without a mark: "No two hats differ" says Yes.
+        DataError: if it starts with neither word, or no mark follows the word. For example, "No two hats differ" means
+            Yes.
     """
     if _CANONICAL.match(answer):
         return answer.rstrip()
     body = answer.lstrip(_BLANKS + _MARKUP)
     plain = _halfwidth(body[:64]) + body[64:]
-    found = _OPENING.match(plain)
-    if found is None:
+    match = _OPENING.match(plain)
+    if match is None:
         word = re.match(r"(yes|no)\b", plain, re.IGNORECASE)
-        cause = "no mark stands between its Yes or No and what follows" if word else "begins with neither Yes nor No"
+        cause = "expected a punctuation mark after Yes or No" if word else "it starts with neither Yes nor No"
         raise DataError(f"{cause}: {answer[:40]!r}")
-    rest = body[found.end() :]
-    if len(body) < len(answer.lstrip(_BLANKS)):  # what was opened before the word is closed behind the mark
-        rest = rest.lstrip(_MARKUP)
-    return f"{found[1].capitalize()}. {rest.strip(_BLANKS)}".rstrip()
+    reasons = body[match.end() :]
+    if len(body) < len(answer.lstrip(_BLANKS)):  # markup that was opened before the word is closed after it
+        reasons = reasons.lstrip(_MARKUP)
+    return f"{match[1].capitalize()}. {reasons.strip(_BLANKS)}".rstrip()
 
 
-def opening(answer: str) -> str:
-    """``Yes`` or ``No``, as an answer begins; an empty text where it begins with neither."""
+def leading_verdict(answer: str) -> str:
+    """The first word of an answer: ``Yes``, ``No``, or an empty text if it is neither."""
     try:
-        return normalised(answer).partition(".")[0]
+        return normalize_answer(answer).partition(".")[0]
     except DataError:
         return ""
 
 
-def fault(answer: str, label: str) -> str | None:
-    """What is wrong with an answer, or None: it must begin with its label, and contain no mark of a template."""
+def validation_error(answer: str, label: str) -> str | None:
+    """The error of an answer, or None. It must start with its label and contain no template marks."""
     if template_mark(answer):
         return "template_mark_in_answer"
-    word = opening(answer)
+    word = leading_verdict(answer)
     if not word:
         return "answer_without_yes_or_no"
     return None if word == label else "answer_contradicts_label"
 
 
 def _halfwidth(text: str) -> str:
-    """Full-width letters and marks as plain ones; as many characters as before."""
+    """Replace full-width letters and marks by plain ones; the length is unchanged."""
     return "".join(plain if len(plain := unicodedata.normalize("NFKC", letter)) == 1 else letter for letter in text)
 
 
-def written_fault(answer: str, label: str) -> str | None:
-    """What is wrong with an answer that was written here, or None: it must also give one to three reasons."""
-    if cause := fault(answer, label):
+def written_validation_error(answer: str, label: str) -> str | None:
+    """The error of a newly written answer, or None. It must also contain one to three reasons."""
+    if cause := validation_error(answer, label):
         return cause
-    reasons = SENTENCE.findall(normalised(answer).removeprefix(f"{label}."))
+    reasons = SENTENCE.findall(normalize_answer(answer).removeprefix(f"{label}."))
     return None if 1 <= len(reasons) <= MAX_REASONS else "not_one_to_three_reasons"

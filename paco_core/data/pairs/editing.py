@@ -1,12 +1,13 @@
-"""Editing pairs: an original, an instruction and an edited picture, drawn by the embedded world, imported or generated.
+"""Editing pairs: an original, an instruction and an edited picture, from the storybook world, a file or an editor.
 
-An edit becomes a pair like any other, with an instruction and a question: whether all but the edit stayed the same
-(template ``edit_consistency``), or whether the edit was made (``edit_following``). Its two pictures are in a shard
-next to the pairs, each a grid of one panel.
+An edit becomes an ordinary pair with an instruction and a question. The question is either whether all except the edit
+is unchanged (template ``edit_consistency``), or whether the edit was made (``edit_following``). Both pictures are in a
+shard next to the pairs; each is a grid of one panel.
 
 The stage ``edits`` writes what base editors made of the training edit prompts: ``painted.jsonl``, one
-:class:`PaintedEdit` per line, and the shard ``pictures``. With equal parameters the pictures are equal on one machine.
-Other prompts or seeds in a batch may change pixels by rounding (:func:`paco_core.sampling.generation.generate_images`).
+:class:`GeneratedEdit` per line, and the shard ``pictures``. With equal parameters the pictures are equal on one
+machine. Other prompts or seeds in a batch may change pixels by rounding
+(:func:`paco_core.sampling.generation.generate_images`).
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from paco_core.config.params import EditQuestion
-from paco_core.data.pairs.answers import NO, YES, fault, normalised
+from paco_core.data.pairs.answers import NO, YES, normalize_answer, validation_error
 from paco_core.data.pairs.pairs import Pair
-from paco_core.data.records.edit_records import EditRecord, asked_of
+from paco_core.data.records.edit_records import EditRecord, requested_edit
 from paco_core.data.records.records import Id, Words, panel_ref, validated
 from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl, write_jsonl
 from paco_core.io.pictures import content_and_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import ShardReader, encode_png, write_shard
 from paco_core.io.validation import StrictModel, first_validation_error
-from paco_core.storybook.editing import Edit, changed, random_edit
+from paco_core.storybook.editing import Edit, change_trait, random_edit
 from paco_core.storybook.world import VOCABULARY, Panel
 
 if TYPE_CHECKING:
@@ -58,17 +59,17 @@ class TripleRecord(StrictModel):
 
     @field_validator("answer")
     @classmethod
-    def _normalised(cls, answer: str | None, given: ValidationInfo) -> str | None:
-        if answer is None or "label" not in given.data:
+    def _normalised(cls, answer: str | None, info: ValidationInfo) -> str | None:
+        if answer is None or "label" not in info.data:
             return answer
-        if cause := fault(answer, given.data["label"]):
-            raise ValueError(f"{answer[:40]!r} does not go with the label {given.data['label']} ({cause})")
-        return normalised(answer)
+        if cause := validation_error(answer, info.data["label"]):
+            raise ValueError(f"{answer[:40]!r} does not fit the label {info.data['label']} ({cause})")
+        return normalize_answer(answer)
 
 
 @dataclass
 class EditingPairs:
-    """Editing pairs, their pictures, and the rows that were left out, by place and cause."""
+    """Editing pairs, their pictures, and the rejected rows by place and cause."""
 
     pairs: list[Pair] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
@@ -85,7 +86,13 @@ class EditingPairs:
         answer: str | None,
         question: EditQuestion = "edit_consistency",
     ) -> bool:
-        """Add a triple; False when it is there already."""
+        """Add a triple; returns False if it exists already.
+
+        Args:
+            label: the answer to the question, ``Yes`` or ``No``.
+            answer: the label and the reasons; None: the stage ``cot_labels`` writes them.
+            question: name of the instruction template.
+        """
         source = self._picture(original, None)
         first, second = panel_ref(source, 0), panel_ref(self._picture(edited, source), 0)
         pair_id = edit_pair_id(first, second, instruction, question)
@@ -96,8 +103,8 @@ class EditingPairs:
         self.pairs.append(Pair(pair_id, prompt_id, first, second, label, instruction, answer, question=question))
         return True
 
-    def ask(self, original: Image, edited: Image, edit: Edit, question: EditQuestion) -> bool:
-        """Add a question about an edit of which all is known, with its true answer; False when it is there already."""
+    def add_question(self, original: Image, edited: Image, edit: Edit, question: EditQuestion) -> bool:
+        """Add a question about an edit with known traits and its true answer; returns False if it exists already."""
         answer = edit.answer(question)
         label = YES if answer.startswith(YES) else NO
         return self.add(original, edited, edit.instruction, label, answer, question)
@@ -120,12 +127,14 @@ class EditingPairs:
         return name
 
     def write(self, out: Path, elsewhere: Set[str] = frozenset()) -> None:
-        """Write the pictures as a shard below ``out``, but for those that lie in another one; nothing if none is left.
+        """Write the pictures as a shard below ``out``.
 
-        Ids are digests of content: under one id lies one picture, and it may lie in one shard only.
+        Args:
+            elsewhere: ids of pictures in other shards; they are not written again, because a picture is in one shard
+                only. If no picture remains, no shard is written.
         """
-        if own := [row for name, row in self.rows.items() if name not in elsewhere]:
-            write_shard(out / SHARD, own, self.pictures)
+        if rows := [row for name, row in self.rows.items() if name not in elsewhere]:
+            write_shard(out / SHARD, rows, self.pictures)
 
     @property
     def md5s(self) -> dict[str, str]:
@@ -134,57 +143,57 @@ class EditingPairs:
 
 
 def edit_pair_id(first: str, second: str, instruction: str, question: EditQuestion) -> str:
-    """Id of an editing pair; the same two pictures may be asked two questions."""
+    """Id of an editing pair. It depends on the question, because two questions can use the same two pictures."""
     return digest([first, second, instruction, *([question] if question != "edit_consistency" else [])], 16)
 
 
 def editing_pairs(params: EditingParams, root: Path) -> EditingPairs:
-    """The pairs that the parameters ask for.
+    """Build the editing pairs of the parameters.
 
     Raises:
-        DataError: when the file is missing, or no triple of it can be used.
+        DataError: if the file is missing, or no triple in it can be used.
     """
     if params.source == "storybook":
-        return _drawn(params)
+        return _storybook_pairs(params)
     if params.file is None:
         return EditingPairs()
     return _imported(root / params.file, params.count)
 
 
-def _drawn(params: EditingParams) -> EditingPairs:
-    found, seed = EditingPairs(), 0
-    while len(found.pairs) < (params.count or 0):
+def _storybook_pairs(params: EditingParams) -> EditingPairs:
+    editing, seed = EditingPairs(), 0
+    while len(editing.pairs) < (params.count or 0):
         rng = random.Random(f"editing-{params.seed}-{seed}")
         broken, unheeded = rng.random() < params.broken_share, rng.random() < params.unheeded_share
         edit = random_edit(rng, broken=broken, unheeded=unheeded)
         question = params.questions[seed % len(params.questions)]
-        found.ask(*edit.draw(params.size, seed), edit, question)
+        editing.add_question(*edit.draw(params.size, seed), edit, question)
         seed += 1
-    return found
+    return editing
 
 
 def _imported(file: Path, limit: int | None) -> EditingPairs:
-    found = EditingPairs()
-    for place, record in _records(file, found.rejected):
-        if limit is not None and len(found.pairs) == limit:
+    editing = EditingPairs()
+    for place, record in _records(file, editing.rejected):
+        if limit is not None and len(editing.pairs) == limit:
             break
         try:
             original, edited = (read_image(inside(file.parent, path)) for path in (record.original, record.edited))
         except DataError as error:
-            found.rejected.add(place, f"picture: {error}")
+            editing.rejected.add(place, f"picture: {error}")
             continue
-        if not found.add(original, edited, record.instruction, record.label, record.answer, record.question):
-            found.rejected.add(place, "duplicate: the triple occurs before")
-    if not found.pairs:
-        left_out = found.rejected
+        if not editing.add(original, edited, record.instruction, record.label, record.answer, record.question):
+            editing.rejected.add(place, "duplicate: the triple occurs before")
+    if not editing.pairs:
+        left_out = editing.rejected
         raise DataError(f"{file}: none of its {len(left_out)} editing triples can be used{left_out.example}")
-    return found
+    return editing
 
 
-def foreseen_rejects(params: EditingParams, root: Path) -> Rejected:
-    """Rows of the file that :func:`editing_pairs` will leave out, but for triples that occur twice; no pixels are kept.
+def expected_rejects(params: EditingParams, root: Path) -> Rejected:
+    """The rows of the file that :func:`editing_pairs` will reject, except repeated triples. It decodes no pixels.
 
-    None where no row can be used, which it refuses.
+    It is empty if no row can be used, because :func:`editing_pairs` then raises.
     """
     file, used, rejected = root / str(params.file), 0, Rejected()
     for place, record in _records(file, rejected):
@@ -211,10 +220,10 @@ def _records(file: Path, rejected: Rejected) -> Iterator[tuple[str, TripleRecord
 FILE, SHARD = "painted.jsonl", "pictures"
 
 
-class PaintedEdit(StrictModel):
-    """One picture (``id`` in the shard) that ``painter`` made of the editing prompt ``prompt_id`` from ``seed``.
+class GeneratedEdit(StrictModel):
+    """One picture (``id`` in the shard) that ``painter`` generated from the editing prompt ``prompt_id`` and ``seed``.
 
-    ``shows``: trait -> word, as the annotator reads the picture.
+    ``shows``: trait -> word, as the recogniser reads the picture.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -226,7 +235,7 @@ class PaintedEdit(StrictModel):
     shows: dict[str, str]
 
     @classmethod
-    def from_parts(cls, prompt_id: str, painter: str, seed: int, shows: Mapping[str, str]) -> PaintedEdit:
+    def from_parts(cls, prompt_id: str, painter: str, seed: int, shows: Mapping[str, str]) -> GeneratedEdit:
         return cls(
             id=digest([prompt_id, painter, seed], 16),
             prompt_id=prompt_id,
@@ -236,64 +245,69 @@ class PaintedEdit(StrictModel):
         )
 
 
-def write_painted(out: Path, edits: Sequence[PaintedEdit], images: Mapping[str, Image]) -> None:
-    """Write the records and their pictures (by id) to the folder ``out``; no shard where there are none."""
+def write_generated_edits(out: Path, edits: Sequence[GeneratedEdit], images: Mapping[str, Image]) -> None:
+    """Write the records and their pictures (by id) to the folder ``out``. Without records there is no shard."""
     write_jsonl(out / FILE, (edit.model_dump() for edit in edits))
     if edits:
         rows = [{"id": edit.id, "height": images[edit.id].height, "width": images[edit.id].width} for edit in edits]
         write_shard(out / SHARD, rows, {edit.id: encode_png(images[edit.id]) for edit in edits})
 
 
-def read_painted(folder: Path) -> tuple[list[PaintedEdit], ShardReader]:
-    """What :func:`write_painted` left.
+def read_generated_edits(folder: Path) -> tuple[list[GeneratedEdit], ShardReader]:
+    """Read the records and pictures of :func:`write_generated_edits`.
 
     Raises:
-        DataError: naming file and line of a record that is no valid one.
+        DataError: if a record is invalid, with its file and line.
     """
     path = folder / FILE
-    edits = [validated(PaintedEdit, row, f"{path}:{number}") for number, row in read_jsonl(path)]
+    edits = [validated(GeneratedEdit, row, f"{path}:{number}") for number, row in read_jsonl(path)]
     return edits, ShardReader([folder / SHARD] if edits else [])
 
 
-def add_painted(
-    found: EditingPairs,
+def add_generated_edits(
+    editing: EditingPairs,
     folder: Path,
     records: Sequence[EditRecord],
     reference: References,
     questions: Sequence[EditQuestion],
 ) -> int:
-    """Add questions about every painted edit to ``found``; how many.
+    """Add questions about every generated edit to ``editing``, and return the number of questions.
 
-    Each picture is asked whether it kept the rest, whether it did what was asked, and whether it did something that
-    was not asked of its painter. Without the last nearly every answer about following would be Yes, for editors
-    mostly follow: a judge would learn to say so without a look.
+    Each picture gets three questions: whether the other traits are unchanged, whether the edit was made, and whether
+    another edit was made, which the editor did not receive. Without the third question nearly every answer about
+    following would be Yes, and a reward model would learn to answer Yes without looking at the picture.
+
+    Args:
+        folder: output of the stage ``edits``.
+        reference: returns the reference pictures of a record.
+        questions: the kinds of question to add.
 
     Raises:
-        DataError: when a painted edit is of no record, or of one whose traits are not known.
+        DataError: if the record of a generated edit is missing, or its traits are unknown.
     """
-    edits, pictures = read_painted(folder)
-    known = {record.idx: record for record in records}
+    edits, pictures = read_generated_edits(folder)
+    records_by_id = {record.idx: record for record in records}
     count = 0
-    for painted in edits:
-        if painted.prompt_id not in known:
+    for generated in edits:
+        if generated.prompt_id not in records_by_id:
             raise DataError(
-                f"{folder / FILE}: {painted.id} belongs to prompt {painted.prompt_id}, which is not in "
+                f"{folder / FILE}: {generated.id} belongs to prompt {generated.prompt_id}, which is not in "
                 "data/edit_prompts; run `dvc repro edit_prompts edits`"
             )
-        record = known[painted.prompt_id]
-        (original, *_), picture = reference(record), pictures.read(painted.id)
-        for question, edit in _questions(record, painted):
+        record = records_by_id[generated.prompt_id]
+        (original, *_), picture = reference(record), pictures.read(generated.id)
+        for question, edit in _questions(record, generated):
             if question in questions:
-                count += found.ask(original, picture, edit, question)
+                count += editing.add_question(original, picture, edit, question)
     return count
 
 
-def _questions(record: EditRecord, painted: PaintedEdit) -> Iterator[tuple[EditQuestion, Edit]]:
-    traits, trait, word = asked_of(record)
-    before, after = Panel(**traits), Panel(**painted.shows)  # type: ignore[arg-type]
-    own = Edit(before, after, trait, word)
-    yield "edit_consistency", own
-    yield "edit_following", own
-    rng = random.Random(f"another instruction {painted.id}")
+def _questions(record: EditRecord, generated: GeneratedEdit) -> Iterator[tuple[EditQuestion, Edit]]:
+    traits, trait, word = requested_edit(record)
+    before, after = Panel(**traits), Panel(**generated.shows)  # type: ignore[arg-type]
+    requested = Edit(before, after, trait, word)
+    yield "edit_consistency", requested
+    yield "edit_following", requested
+    rng = random.Random(f"another instruction {generated.id}")
     other = rng.choice([name for name in VOCABULARY if name != trait])
-    yield "edit_following", Edit(before, after, other, str(getattr(changed(before, other, rng), other)))
+    yield "edit_following", Edit(before, after, other, str(getattr(change_trait(before, other, rng), other)))

@@ -1,4 +1,4 @@
-"""Pairs of another data set, from a folder in the project's own layout (``paco dataset import`` writes one)."""
+"""Imported pairs: pairs of another data set, from a folder that ``paco dataset import`` writes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paco_core.config.params import EditQuestion
-from paco_core.data.pairs.answers import NO, YES, fault
+from paco_core.data.pairs.answers import NO, YES, validation_error
 from paco_core.data.pairs.leakage import picture_md5s
 from paco_core.data.pairs.pairs import COLUMNS, QUESTION, Pair
 from paco_core.data.records.records import parse_ref
-from paco_core.data.tables import text
+from paco_core.data.tables import parse_text
 from paco_core.io.files import DataError, checked_name, read_table
 from paco_core.io.shards import GRID_COLUMNS, INDEX, TAR, ShardReader
 from paco_core.io.text import not_blank, validate_marks
 
 PICTURES, SHARD = "pictures", "imported"
-HELD = re.compile(r"(^|_)(test|validation|valid|val|eval|dev)$")  # consistency_reward_cot_test, say
+HELD_OUT = re.compile(r"(^|_)(test|validation|valid|val|eval|dev)$")  # for example consistency_reward_cot_test
 
 
 @dataclass
 class ImportedPairs:
-    """Their pairs, and the shard that holds their pictures."""
+    """Imported pairs, and the shard with their pictures."""
 
     pairs: list[Pair] = field(default_factory=list)
-    held: list[Pair] = field(default_factory=list)  # of the tables that their publisher holds out, to validate on
+    held_out: list[Pair] = field(default_factory=list)  # validation pairs: from tables that their publisher holds out
     md5s: dict[str, str] = field(default_factory=dict)
     source: Path | None = None
 
     def write(self, out: Path) -> None:
-        """Copy the pictures below ``out``; nothing where there are none."""
+        """Copy the pictures below ``out``, if there are any."""
         if self.source is not None:
             (out / SHARD).mkdir(parents=True)
             for name in (TAR, INDEX):
@@ -52,50 +52,52 @@ def tables_of(folder: Path) -> list[Path]:
 
 
 def count_to_train_on(folder: Path) -> int:
-    """Pairs of a folder that are not held out, by the heads of its tables; those of a damaged one are not counted."""
+    """The number of pairs of a folder that are not held out, from the metadata of its tables. Skips damaged tables."""
     count = 0
     for file in tables_of(folder):
-        if not HELD.search(file.stem):
+        if not HELD_OUT.search(file.stem):
             with suppress(OSError, pa.ArrowInvalid):
                 count += pq.read_metadata(file).num_rows
     return count
 
 
 def imported_pairs(folder: Path | None) -> ImportedPairs:
-    """All pairs of a folder; those of tables named test or validation, as their publisher splits them, are held out.
+    """Read all pairs of a folder. Pairs in tables with names like test or validation are held out.
 
     Raises:
-        DataError: when there are no pairs, or a table is damaged; naming file and row of a pair that has an id which
-            cannot be one or repeats, a picture that is not there, or a label that is neither Yes nor No.
+        DataError: if there are no pairs, a table is damaged, or a pair has an invalid or repeated id, a missing
+            picture, or a label other than Yes and No. The message contains the file and the row.
     """
     if folder is None:
         return ImportedPairs()
     tables = tables_of(folder)
     if not tables:
         raise DataError(
-            f"{folder}: holds no table of pairs; "
-            f"`paco dataset import paco_dataset FOLDER {shlex.quote(str(folder))}` makes one"
+            f"{folder} contains no table of pairs; "
+            f"run `paco dataset import paco_dataset FOLDER {shlex.quote(str(folder))}` to create one"
         )
-    found = ImportedPairs(source=folder / PICTURES)
-    found.md5s = picture_md5s(ShardReader([folder / PICTURES], (*GRID_COLUMNS, "md5")).index)
-    seen: set[str] = set()
+    imported = ImportedPairs(source=folder / PICTURES)
+    imported.md5s = picture_md5s(ShardReader([folder / PICTURES], (*GRID_COLUMNS, "md5")).index)
+    pair_ids: set[str] = set()
     for file in tables:
-        again = f"remove {folder} and import it again with `paco dataset import`"
-        table = read_table(file, require=COLUMNS, remedy=again)
+        remedy = f"remove {folder} and import it again with `paco dataset import`"
+        table = read_table(file, require=COLUMNS, remedy=remedy)
         for number, row in enumerate(table.reindex(columns=[*COLUMNS, QUESTION]).to_dict("records")):
             texts: dict[str, Any] = dict.fromkeys(map(str, row))
             try:
-                texts |= {str(name): None if _absent(value) else text(value, str(name)) for name, value in row.items()}
-                _check(texts, found.md5s.keys())
-                if texts["pair_id"].lower() in seen:
+                texts |= {
+                    str(name): None if _absent(value) else parse_text(value, str(name)) for name, value in row.items()
+                }
+                _check(texts, imported.md5s.keys())
+                if texts["pair_id"].lower() in pair_ids:
                     raise DataError("its pair_id already occurs in an earlier row or table")
             except DataError as error:
-                raise DataError(f"{file}: row {number}, pair {texts['pair_id']}: {error}; {again}") from None
-            seen.add(texts["pair_id"].lower())
-            # The theme of a pair from outside is its own: without one it is asked the plain question.
+                raise DataError(f"{file}: row {number}, pair {texts['pair_id']}: {error}; {remedy}") from None
+            pair_ids.add(texts["pair_id"].lower())
+            # An imported pair without a theme uses the question without a theme.
             pair = Pair(**texts | {"theme": texts["theme"] or ""})
-            (found.held if HELD.search(file.stem) else found.pairs).append(pair)
-    return found
+            (imported.held_out if HELD_OUT.search(file.stem) else imported.pairs).append(pair)
+    return imported
 
 
 def _check(texts: dict[str, Any], pictures: Set[str]) -> None:
@@ -109,15 +111,15 @@ def _check(texts: dict[str, Any], pictures: Set[str]) -> None:
     if texts["question"] not in (None, *get_args(EditQuestion)):
         raise DataError(f"question {texts['question']!r} is not one of {', '.join(get_args(EditQuestion))}")
     if texts["question"] is not None and texts["instruction"] is None:
-        raise DataError(f"question {texts['question']!r} is about an edit, and it has no instruction")
+        raise DataError(f"question {texts['question']!r} is about an edit, but the pair has no instruction")
     for name in ("theme", "instruction"):
         if texts[name]:
             try:
                 validate_marks(not_blank(texts[name]))
             except ValueError as error:
                 raise DataError(f"its {name} {error}") from None
-    if texts["answer"] is not None and (cause := fault(texts["answer"], texts["label"])):
-        raise DataError(f"its answer {texts['answer'][:40]!r} does not go with its label {texts['label']} ({cause})")
+    if texts["answer"] is not None and (cause := validation_error(texts["answer"], texts["label"])):
+        raise DataError(f"its answer {texts['answer'][:40]!r} does not fit its label {texts['label']} ({cause})")
 
 
 def _absent(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Leakage: whether anything of the held-out benchmark is trained on, by the content of prompts and of images."""
+"""Leakage: prompts and images of the held-out benchmark in the training or validation data, compared by content."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What else must not be trained on: contents of prompts (texts and themes), and digests of panels' pixels."""
+class HeldOut:
+    """Further held-out data: contents of prompts (texts and themes), and digests of the pixels of panels."""
 
     prompts: frozenset[str] = frozenset()
     panels: frozenset[str] = frozenset()
@@ -24,30 +24,30 @@ class Held:
 
 @dataclass(frozen=True)
 class Leakage:
-    """What training or validation shares with the benchmark."""
+    """Prompts and grids of the benchmark that are also in the training or validation pairs."""
 
     prompts: list[str] = field(default_factory=list)  # prompt ids
     pictures: list[str] = field(default_factory=list)  # grid ids
-    both: list[str] = field(default_factory=list)  # prompt ids in training and in validation
+    train_and_validation: list[str] = field(default_factory=list)  # prompt ids in training and in validation
 
     def __bool__(self) -> bool:
-        return bool(self.prompts or self.pictures or self.both)
+        return bool(self.prompts or self.pictures or self.train_and_validation)
 
     def __str__(self) -> str:
-        examples = [*self.prompts, *self.pictures, *self.both][:3]
+        examples = [*self.prompts, *self.pictures, *self.train_and_validation][:3]
         return (
             f"{len(self.prompts)} prompts and {len(self.pictures)} pictures of the benchmark occur in training or "
-            f"validation, {len(self.both)} prompts in both of these"
+            f"validation, {len(self.train_and_validation)} prompts occur in training and in validation"
             + (f" (e.g. {', '.join(examples)})" if self else "")
         )
 
 
 def prompt_contents(texts: Mapping[str, str], themes: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Prompt id to the contents of its text and of its theme (:func:`text_contents`).
+    """The contents of the text and the theme of each prompt id (:func:`text_contents`).
 
     Args:
         texts: prompt id to text.
-        themes: pairs of a prompt id and a theme; a prompt that comes from elsewhere may have a theme and no text.
+        themes: pairs of a prompt id and a theme. An imported prompt can have a theme and no text.
     """
     contents = {idx: set(text_contents(text)) for idx, text in texts.items()}
     for idx, theme in dict.fromkeys(themes):
@@ -55,33 +55,38 @@ def prompt_contents(texts: Mapping[str, str], themes: Iterable[tuple[str, str]])
     return contents
 
 
-def leakage(
+def measure_leakage(
     benchmark: pd.DataFrame,
     parts: Mapping[str, pd.DataFrame],
     texts: Mapping[str, str],
     md5s: Mapping[str, str],
-    held: Held | None = None,
+    held_out: HeldOut | None = None,
     picture_digest: Callable[[str], str] = str,
 ) -> Leakage:
-    """Compare the benchmark, and what else is to be held out, with the tables of pairs.
+    """Compare the benchmark and further held-out data with the tables of pairs.
 
-    A prompt counts under another id with the same text or theme, a picture under another id with the same bytes.
+    A prompt also matches under another id if its text or theme is equal. A picture also matches under another id if its
+    bytes are equal.
 
     Args:
         benchmark: columns ``prompt_id``, ``theme``, ``reference``, ``candidates``.
         parts: ``train`` and ``validation``.
-        texts: prompt id -> prompt; pairs without a prompt (editing pairs) need none.
-        md5s: grid id -> MD5 of the picture as encoded.
-        picture_digest: digest of the pixels behind a panel reference; asked only where ``held`` names panels.
+        texts: prompt id -> prompt. Editing pairs have no prompt.
+        md5s: grid id -> MD5 of the encoded picture.
+        held_out: further held-out data.
+        picture_digest: returns the digest of the pixels of a panel reference. It is called only if ``held_out``
+            contains panels.
     """
-    own_grids, more, tables = grids_of(benchmark), held or Held(), [benchmark, *parts.values()]
+    own_grids, excluded, tables = grids_in_table(benchmark), held_out or HeldOut(), [benchmark, *parts.values()]
     contents = prompt_contents(texts, (row for t in tables for row in zip(t["prompt_id"], t["theme"], strict=True)))
-    closed = more.prompts | _keys(benchmark, contents)
+    closed = excluded.prompts | _keys(benchmark, contents)
     closed_md5s = {md5s[g] for g in own_grids if g in md5s}
     prompts = {prompt for table in parts.values() for prompt in table["prompt_id"]}
-    grids = {grid for table in parts.values() for grid in grids_of(table)}
+    grids = {grid for table in parts.values() for grid in grids_in_table(table)}
     refs = {ref for table in parts.values() for side in ("first", "second") for ref in table[side]}
-    foreign = {parse_ref(ref)[0] for ref in refs if picture_digest(ref) in more.panels} if more.panels else set()
+    foreign = (
+        {parse_ref(ref)[0] for ref in refs if picture_digest(ref) in excluded.panels} if excluded.panels else set()
+    )
     keys = [_keys(table, contents) for table in parts.values()] if len(parts) > 1 else [set[str]()]
     return Leakage(
         sorted(p for p in prompts if not closed.isdisjoint((p, *contents[p]))),
@@ -100,15 +105,15 @@ def picture_md5s(index: pd.DataFrame) -> dict[str, str]:
     """Grid id -> MD5, from the index of shards.
 
     Raises:
-        DataError: when the index has no MD5s.
+        DataError: if the index has no MD5s.
     """
     if "md5" not in index:
         raise DataError("the shards' index has no column 'md5'; run `dvc repro grids`")
     return {str(name): str(md5) for name, md5 in zip(index["id"], index["md5"], strict=True)}
 
 
-def grids_of(table: pd.DataFrame) -> set[str]:
-    """Grids that a table of pairs or of rankings names."""
+def grids_in_table(table: pd.DataFrame) -> set[str]:
+    """The ids of the grids in a table of pairs or of rankings."""
     if "candidates" in table:
         refs: Iterable[str] = [*table["reference"], *(ref for refs in table["candidates"] for ref in refs)]
     else:

@@ -1,30 +1,31 @@
-"""Numbers that no pairs can be made with, known before a picture is painted."""
+"""Limits of the numbers of pairs, which can be validated before any picture is generated."""
 
 from __future__ import annotations
 
 from paco_core.io.files import DataError
 
 
-def each_end(rule: str) -> int:
-    """How many candidates at either end of a ranking a rule pairs with the reference."""
+def candidates_per_end(rule: str) -> int:
+    """The number of candidates at each end of a ranking that a rule pairs with the reference."""
     return 2 if rule == "top2_bottom2" else 1
 
 
-def refuse_few_candidates(rule: str, candidates: int, place: str) -> None:
-    """Raise DataError naming ``place`` when a ranking is too short for a rule."""
-    needed = 2 * each_end(rule)
+def validate_candidate_count(rule: str, candidates: int, place: str) -> None:
+    """Raise DataError, with ``place`` in its message, if a ranking is too short for a rule."""
+    needed = 2 * candidates_per_end(rule)
     if candidates < needed:
-        raise DataError(f"{place}: rule {rule} needs {needed} candidates, it has {candidates}")
+        raise DataError(f"{place}: the rule {rule} needs {needed} candidates, but the ranking has {candidates}")
 
 
 def held_out_units(units: int, share: float, name: str) -> int:
-    """How many of so many prompts or instances a share holds out: at least one where it is not 0.
+    """The number of units that a share holds out; at least one if the share is not 0.
 
     Args:
-        name: of the share in ``pairs``: benchmark or validation.
+        units: number of prompts or instances.
+        name: name of the share in ``pairs``: benchmark or validation.
 
     Raises:
-        DataError: when it would hold out all of them, although it is below 1.
+        DataError: if it would hold out all units although the share is below 1.
     """
     count = round(share * units)
     if share > 0:
@@ -37,7 +38,7 @@ def held_out_units(units: int, share: float, name: str) -> int:
     return count
 
 
-def refuse_unvalidated(pairs: int) -> None:
-    """Raise DataError when a reward that is to be trained has no pair to validate on."""
+def validate_validation_pairs(pairs: int) -> None:
+    """Raise DataError if there are no validation pairs for the training of a reward model."""
     if not pairs:
-        raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")
+        raise DataError("there are no validation pairs; raise pairs.validation_share and run `dvc repro pairs`")

@@ -1,8 +1,8 @@
-"""Rankings turned into Yes/No pairs, split into training, validation and a held-out benchmark.
+"""Pairs: rankings as Yes/No pairs, split into training, validation and a held-out benchmark.
 
-The paper gives no rule; ours: the candidate on top is consistent with the reference (Yes), the one at
-the bottom is not (No). A ranking is relative, so its top may still differ from the reference and its
-bottom may equal it; with ``confident`` such labels are left out wherever the annotator gave scores.
+The paper gives no rule for the labels. In paco, the top candidate is consistent with the reference (Yes), and the
+bottom candidate is not (No). A ranking is relative: its top candidate can still differ from the reference, and its
+bottom candidate can equal it. With ``confident``, such labels are dropped if the annotator gave scores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pandas as pd
 
 from paco_core.data.annotation.votes import Annotation
 from paco_core.data.pairs.answers import NO, YES
-from paco_core.data.pairs.limits import each_end, held_out_units, refuse_few_candidates
+from paco_core.data.pairs.limits import candidates_per_end, held_out_units, validate_candidate_count
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.seeds import random_key
 from paco_core.io.files import DataError, digest
@@ -45,10 +45,10 @@ class Instance(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two panels of one prompt and whether they are consistent; or a picture and its edited version.
+    """Two panels of one prompt, or a picture and its edited version, with the label of their consistency.
 
-    ``instruction`` is None but for editing pairs, ``answer`` where the reasons are still to be written, ``theme``
-    where it is the prompt's, and ``question`` where it is the one that pairs of its kind are asked by default.
+    Only editing pairs have an ``instruction``. ``answer`` is None if the reasons are not yet written. ``theme`` is None
+    if it is the theme of the prompt. ``question`` is None if it is the default question of this kind of pair.
     """
 
     pair_id: str
@@ -64,7 +64,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Split:
-    """The three tables, and what was left out on the way, counted by cause."""
+    """The three tables, and the number of dropped pairs and instances by cause."""
 
     train: list[Pair]
     validation: list[Pair]
@@ -90,15 +90,16 @@ class Split:
 
 
 def join(instances: pd.DataFrame, annotations: Mapping[str, Annotation]) -> tuple[list[Instance], int]:
-    """Instances with their annotations, by id, and how many have none.
+    """Join instances with their annotations by id; also returns the number of instances without an annotation.
 
     Raises:
-        DataError: when an annotation names an unknown instance.
+        DataError: if the instance of an annotation is unknown.
     """
     rows = {str(row["instance_id"]): row for row in instances.to_dict("records")}
     if unknown := annotations.keys() - rows.keys():
         raise DataError(
-            f"{len(unknown)} annotations name unknown instances, e.g. {min(unknown)}; run `dvc repro annotations`"
+            f"the instances of {len(unknown)} annotations are unknown, for example {min(unknown)}; "
+            "run `dvc repro annotations`"
         )
     joined = [
         Instance(key, str(row["prompt_id"]), row["reference"], list(row["candidates"]), annotations[key])
@@ -108,15 +109,21 @@ def join(instances: pd.DataFrame, annotations: Mapping[str, Annotation]) -> tupl
     return joined, len(rows) - len(joined)
 
 
-def to_pairs(instances: Sequence[Instance], rule: str, *, confident: bool = False) -> tuple[list[Pair], Counter[str]]:
-    """Distinct pairs by the rule; what was dropped, by cause.
+def build_pairs(
+    instances: Sequence[Instance], rule: str, *, confident: bool = False
+) -> tuple[list[Pair], Counter[str]]:
+    """Build distinct pairs by a rule; also returns the number of dropped pairs by cause.
 
-    Rules: ``top1_bottom1``; ``top2_bottom2``; ``adjacent`` (the best is Yes and the second best is No: the
-    hardest contrast). A pair means the same either way round: the second time with the same label it is a
-    duplicate, with both labels it is a contradiction and goes altogether.
+    The order of the two panels does not matter. If a pair occurs again with the same label, it is a duplicate. If it
+    occurs with both labels, it is a contradiction, and all its occurrences are dropped.
+
+    Args:
+        rule: ``top1_bottom1``, ``top2_bottom2`` or ``adjacent`` (Yes for the best, No for the second best candidate,
+            which is the hardest contrast).
+        confident: drop labels that contradict the annotator's scores.
 
     Raises:
-        DataError: when a rule needs more candidates than there are.
+        DataError: if a rule needs more candidates than an instance has.
     """
     labels: dict[tuple[str, str], list[tuple[Instance, str, str]]] = {}
     dropped: Counter[str] = Counter()
@@ -130,12 +137,12 @@ def to_pairs(instances: Sequence[Instance], rule: str, *, confident: bool = Fals
             first, second = sorted((instance.reference, other))
             labels.setdefault((first, second), []).append((instance, other, label))
     pairs = []
-    for key, given in sorted(labels.items()):
-        if len({label for _, _, label in given}) > 1:
-            dropped["contradiction"] += len(given)
+    for key, votes in sorted(labels.items()):
+        if len({label for _, _, label in votes}) > 1:
+            dropped["contradiction"] += len(votes)
             continue
-        dropped["duplicate"] += len(given) - 1
-        instance, other, label = given[0]
+        dropped["duplicate"] += len(votes) - 1
+        instance, other, label = votes[0]
         pairs.append(Pair(digest(key, 16), instance.prompt_id, instance.reference, other, label))
     return sorted(pairs), +dropped  # without zeros
 
@@ -143,34 +150,34 @@ def to_pairs(instances: Sequence[Instance], rule: str, *, confident: bool = Fals
 def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:
     """(candidate position, label) of one ranking."""
     ranking = instance.annotation.ranking
-    each = each_end(rule)
-    refuse_few_candidates(rule, len(ranking), f"instance {instance.instance_id}")
-    below = ranking[1:2] if rule == "adjacent" else ranking[-each:]
-    yield from ((position, YES) for position in ranking[:each])
+    count = candidates_per_end(rule)
+    validate_candidate_count(rule, len(ranking), f"instance {instance.instance_id}")
+    below = ranking[1:2] if rule == "adjacent" else ranking[-count:]
+    yield from ((position, YES) for position in ranking[:count])
     yield from ((position, NO) for position in below)
 
 
-def split(
+def split_pairs(
     instances: Sequence[Instance],
     params: PairsParams,
-    *others: Sequence[Pair],
-    held: Sequence[Pair] = (),
+    *other_pairs: Sequence[Pair],
+    held_out: Sequence[Pair] = (),
     groups: Mapping[str, str] = MappingProxyType({}),
 ) -> Split:
-    """Hold out a benchmark, make pairs of the rest, add others, hold out a validation set, and balance.
+    """Hold out a benchmark, build pairs of the other rankings, add further pairs, split off validation, and balance.
 
-    By prompt, no prompt lies in two of the three, nor do prompts of one group. By instance, as the paper does, panels
-    leak from the benchmark into training; how many pairs do is counted. Which prompts are held out depends on the seed
-    and each prompt's own id, so that further prompts move few of the others.
+    A split by prompt puts each prompt, and each group of prompts, into only one of the three sets. A split by instance,
+    as in the paper, leaks panels of the benchmark into training; the leaked pairs are counted. The held-out prompts
+    depend on the seed and on each prompt's id, so additional prompts change the split of few existing prompts.
 
     Args:
-        others: pairs of other kinds, of which a validation set is held out, too; of imported ones, the last, only
-            where their publisher holds out none.
-        held: imported pairs that their publisher holds out: all of them validate, and the others train.
+        other_pairs: pairs of other kinds; the imported ones come last. A validation set is held out of each kind,
+            except of imported pairs if their publisher holds some out.
+        held_out: imported pairs that their publisher holds out. They are all used for validation.
         groups: prompt id to the group of prompts that share content, as :func:`group_by_content` returns it.
 
     Raises:
-        DataError: when a set would be empty although its share is not 0.
+        DataError: if a set would be empty although its share is not 0.
     """
 
     def unit(instance: Instance) -> str:
@@ -178,23 +185,23 @@ def split(
         return by_prompt if params.split == "prompt" else instance.instance_id
 
     units = {unit(i) for i in instances}
-    held_out, rest = _share(units, params.benchmark_share, f"{params.seed}|benchmark", "benchmark")
-    benchmark = [i for i in instances if unit(i) in held_out]
+    benchmark_units, other_units = _share(units, params.benchmark_share, f"{params.seed}|benchmark", "benchmark")
+    benchmark = [i for i in instances if unit(i) in benchmark_units]
     dropped: Counter[str] = Counter()
     if params.benchmark_untied:
         ordered = [i for i in benchmark if not i.annotation.all_tied]
         dropped["benchmark_all_tied"] = len(benchmark) - len(ordered)
         benchmark = ordered
-    kept = [i for i in instances if unit(i) in rest]
-    pairs, causes = to_pairs(kept, params.rule, confident=params.confident)
+    remaining = [i for i in instances if unit(i) in other_units]
+    pairs, causes = build_pairs(remaining, params.rule, confident=params.confident)
     dropped += causes
-    pairs += with_itself(pairs, params.identical_share, params.seed)
-    *own, imported = (pairs, *others) if held else (pairs, *others, [])
-    divided = [_validation(group, params, groups) for group in own if group]
-    divided.append((list(imported), list(held)))
+    pairs += identical_pairs(pairs, params.identical_share, params.seed)
+    *kinds, imported = (pairs, *other_pairs) if held_out else (pairs, *other_pairs, [])
+    divided = [_validation(group, params, groups) for group in kinds if group]
+    divided.append((list(imported), list(held_out)))
     parts = [[pair for group in divided for pair in group[n]] for n in (0, 1)]
     if params.balance:
-        balanced = [balance(part, params.seed) for part in parts]
+        balanced = [balance_classes(part, params.seed) for part in parts]
         dropped["balance"] = sum(map(len, parts)) - sum(map(len, balanced))
         parts = balanced
     panels = {ref for i in benchmark for ref in (i.reference, *i.candidates)}
@@ -202,8 +209,8 @@ def split(
     return Split(parts[0], parts[1], benchmark, +dropped, leaked)
 
 
-def with_itself(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
-    """Panels of the pairs, each beside itself: so many Yes for every pair there is, chosen by seed and id."""
+def identical_pairs(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
+    """Pairs of a panel with itself, labelled Yes: ``share`` per existing pair, selected by seed and id."""
     prompts = {ref: pair.prompt_id for pair in pairs for ref in (pair.first, pair.second)}
     chosen = sorted(prompts, key=lambda ref: random_key(f"{seed}|identical", ref))[: round(share * len(pairs))]
     return [Pair(digest((ref, ref), 16), prompts[ref], ref, ref, YES) for ref in chosen]
@@ -219,10 +226,10 @@ def _validation(pairs: Sequence[Pair], params: PairsParams, groups: Mapping[str,
     return [p for p in pairs if unit(p) not in unseen], [p for p in pairs if unit(p) in unseen]
 
 
-def balance(pairs: Sequence[Pair], seed: int) -> list[Pair]:
-    """Drop pairs of the larger class until it exceeds the smaller by 3% at most.
+def balance_classes(pairs: Sequence[Pair], seed: int) -> list[Pair]:
+    """Drop pairs of the larger class until it exceeds the smaller class by at most 3%.
 
-    They are chosen by seed and id; editing pairs, of which there are few, go last.
+    The dropped pairs are selected by seed and id. Editing pairs are dropped last, because there are few of them.
     """
     classes = {label: [pair for pair in pairs if pair.label == label] for label in (YES, NO)}
     smaller = min(map(len, classes.values()))
@@ -234,10 +241,7 @@ def balance(pairs: Sequence[Pair], seed: int) -> list[Pair]:
 
 
 def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str], set[str]]:
-    """(held out, rest): the nearest whole number of units, at least one of each when the share asks for it.
-
-    Of no units, none: a project may have no rankings of its own.
-    """
+    """(held-out units, other units); both are empty without units, for example in a project without rankings."""
     if not units:
         return set(), set()
     ordered = sorted(units, key=lambda unit: random_key(salt, unit))
@@ -246,7 +250,7 @@ def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str
 
 
 def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
-    """Pairs with their themes (columns :data:`COLUMNS`, ``question``); an editing pair has an instruction instead."""
+    """Pairs with themes (columns :data:`COLUMNS`, ``question``). Editing pairs have an instruction, not a theme."""
 
     def theme(pair: Pair) -> str:
         if pair.theme is not None or pair.instruction is not None:
@@ -272,5 +276,5 @@ def benchmark_table(instances: Sequence[Instance], records: Mapping[str, PromptR
 
 def _theme(records: Mapping[str, PromptRecord], prompt_id: str) -> str:
     if prompt_id not in records:
-        raise DataError(f"prompt {prompt_id}: not among the diverse prompts; run `dvc repro grids` again")
+        raise DataError(f"prompt {prompt_id} is not in the diverse prompts; run `dvc repro grids` again")
     return records[prompt_id].theme

@@ -1,4 +1,4 @@
-"""Reasons: the answer of each pair, "Yes." or "No.", and one to three sentences that say why."""
+"""Reasons: the answer of each pair, "Yes." or "No.", and one to three sentences with the reasons."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pydantic import ConfigDict
 from paco_core.data.annotation.recogniser import read_instance_panels
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat, ask_all
-from paco_core.data.pairs.answers import fault, normalised, written_fault
+from paco_core.data.llm.openai_chat import Chat, query_all
+from paco_core.data.pairs.answers import normalize_answer, validation_error, written_validation_error
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.validation import StrictModel
@@ -64,32 +64,33 @@ def write_reasons(
     fault: Callable[[WrittenReasons, str], str | None],
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Reply[WrittenReasons]]:
-    """One reply a pair, in the order of the rows.
+    """Query a language model for the reasons of each pair; one reply per pair, in the order of the rows.
 
     Args:
-        pairs: columns pair_id, theme, first, second, label, instruction and question (of an edit, else missing).
-        fault: short name of what is wrong with an answer, given the pair's label, or None.
+        pairs: columns pair_id, theme, first, second, label, and for edits instruction and question.
+        fault: returns the name of the error in an answer to a pair with this label, or None.
+        advance: called with the number of finished pairs.
 
     Raises:
-        ChatError: when the endpoint cannot be worked with, or did not serve all questions.
+        ChatError: if the endpoint cannot be used, or did not answer all queries.
     """
 
     def question(row: tuple[str, str, str, str, str, object, object]) -> Question[WrittenReasons]:
-        pair_id, theme, first, second, label, edit, asked = row
+        pair_id, theme, first, second, label, edit, name = row
 
         def wrong(written: WrittenReasons) -> Rejection | None:
             cause = fault(written, label)
-            wanted = f"answer {label} and give one to three reasons of one sentence each"
-            return Rejection(cause, wanted) if cause else None
+            expected = f"answer {label} and give one to three reasons of one sentence each"
+            return Rejection(cause, expected) if cause else None
 
-        shown = f'Theme: "{theme}"\nThe first and the second picture follow.'
+        context = f'Theme: "{theme}"\nThe first and the second picture follow.'
         verdicts = VERDICTS
         if isinstance(edit, str):
-            follows = asked == "edit_following"
-            shown, verdicts = (FOLLOWED, FOLLOWED_VERDICTS) if follows else (EDIT, VERDICTS)
-            shown = shown.format(instruction=edit)
+            follows = name == "edit_following"
+            context, verdicts = (FOLLOWED, FOLLOWED_VERDICTS) if follows else (EDIT, VERDICTS)
+            context = context.format(instruction=edit)
         text = (
-            f"{shown} {verdicts[label]} Give one to three reasons, "
+            f"{context} {verdicts[label]} Give one to three reasons, "
             "the weightiest first, each one short sentence about visible things."
         )
         images = (panels.panel(first), panels.panel(second))
@@ -97,7 +98,7 @@ def write_reasons(
 
     columns = ["pair_id", "theme", "first", "second", "label", "instruction", "question"]
     rows = pairs.reindex(columns=columns).itertuples(index=False, name=None)
-    return ask_all(chat, rows, question, advance)
+    return query_all(chat, rows, question, advance)
 
 
 JOURNAL = Path(".paco/cot_labels/journal.jsonl")  # outside the outs, which DVC deletes before a run
@@ -105,67 +106,67 @@ JOURNAL = Path(".paco/cot_labels/journal.jsonl")  # outside the outs, which DVC 
 
 @dataclass(frozen=True)
 class ReasonOutcome:
-    """A pair's answer, or the cause of having none."""
+    """The answer of a pair, or the cause if it has no answer."""
 
     answer: str | None
     cause: str | None = None
 
 
 @dataclass
-class Explained:
-    """Pairs with their answers, pairs that got none, and why."""
+class ExplainedPairs:
+    """Pairs with answers, and pairs without an answer and the causes."""
 
     table: pd.DataFrame  # the pairs' columns, answer, engine
     failed: pd.DataFrame  # the pairs' columns, cause
-    figures: Counter[str] = field(default_factory=Counter)  # what a language model took, and its rejected answers
+    figures: Counter[str] = field(default_factory=Counter)  # usage and rejected answers of the language model
 
     @property
     def causes(self) -> Counter[str]:
-        """How many pairs failed, by cause."""
+        """The number of failed pairs by cause."""
         return Counter(self.failed["cause"])
 
 
-def explain(
+def explain_pairs(
     pairs: pd.DataFrame,
     panels: PanelStore,
     params: ReasonsParams,
     root: Path = Path(),
     advance: Callable[[int], object] = lambda _count: None,
-) -> Explained:
-    """Write an answer for every pair; one that is at odds with the pair's label counts as failed.
+) -> ExplainedPairs:
+    """Write an answer for every pair. If an answer contradicts the label of the pair, the pair counts as failed.
 
-    An answer that a pair brings is kept, with its opening as it is trained (:func:`.answers.normalised`); how many
-    reasons it gives is its publisher's matter. One that is written here gives one to three.
+    If a pair already has a valid answer, for example an edit of the storybook world, this answer is only normalized
+    (:func:`.answers.normalize_answer`); it can have any number of reasons. A new answer has one to three reasons:
 
-    A pair that came with an answer (a drawn edit, say) keeps it, if it is a valid one. The engine ``storybook``
-    writes true reasons from what the recogniser reads in the two panels (``advance`` counts panels); of an edit it
-    cannot tell what was intended. ``openai`` asks a vision language model and keeps its answers below ``root``
-    (``advance`` counts pairs). ``none`` writes nothing: a pair that came without an answer counts as failed.
+    - The engine ``storybook`` writes true reasons from the recogniser's readings of both panels (``advance`` counts
+      panels). It cannot write reasons for edits.
+    - ``openai`` queries a vision language model and stores its answers below ``root`` (``advance`` counts pairs).
+    - ``none`` writes nothing: a pair without an answer counts as failed.
 
     Raises:
-        DataError: when the engine lacks its model, or the language model cannot be worked with.
+        DataError: if the engine lacks its model, or the language model cannot be used.
     """
     figures: Counter[str] = Counter()
     pairs = pairs.reindex(columns=[*pairs.columns, *(c for c in ("instruction", "answer") if c not in pairs)])
-    given = pairs["answer"].notna()
+    has_answer = pairs["answer"].notna()
     if params.engine == "none":
-        written = [ReasonOutcome(None, "no_answer_given")] * int((~given).sum())
-    elif given.all():
+        written = [ReasonOutcome(None, "no_answer_given")] * int((~has_answer).sum())
+    elif has_answer.all():
         written = []
     elif params.engine == "openai":
-        written = _written(pairs[~given], panels, params, root, advance, figures)
+        written = _written(pairs[~has_answer], panels, params, root, advance, figures)
     else:
-        written = _storybook(pairs[~given], panels, params, root, advance)
+        written = _storybook(pairs[~has_answer], panels, params, root, advance)
     todo = iter(written)
     outcomes = [
-        _given(text, label) if came else next(todo)
-        for came, text, label in zip(given, pairs["answer"], pairs["label"], strict=True)
+        _imported_outcome(text, label) if imported else next(todo)
+        for imported, text, label in zip(has_answer, pairs["answer"], pairs["label"], strict=True)
     ]
-    answers = pd.Series([found.answer for found in outcomes], index=pairs.index, dtype="object")
-    causes = pd.Series([found.cause for found in outcomes], index=pairs.index, dtype="object")
+    answers = pd.Series([outcome.answer for outcome in outcomes], index=pairs.index, dtype="object")
+    causes = pd.Series([outcome.cause for outcome in outcomes], index=pairs.index, dtype="object")
     good = answers.notna()
-    return Explained(
-        pairs.assign(answer=answers, engine=given.map({True: "given", False: params.engine}))[good].reset_index(
+    return ExplainedPairs(
+        pairs.assign(answer=answers, engine=has_answer.map({True: "given", False: params.engine}))[good].reset_index(
             drop=True
         ),
         pairs.assign(cause=causes)[~good].reset_index(drop=True),
@@ -173,13 +174,13 @@ def explain(
     )
 
 
-def _given(text: str, label: str) -> ReasonOutcome:
-    cause = fault(text, label)
-    return ReasonOutcome(None if cause else normalised(text), cause)
+def _imported_outcome(text: str, label: str) -> ReasonOutcome:
+    cause = validation_error(text, label)
+    return ReasonOutcome(None if cause else normalize_answer(text), cause)
 
 
 def _outcome(text: str, label: str) -> ReasonOutcome:
-    cause = written_fault(text, label)
+    cause = written_validation_error(text, label)
     return ReasonOutcome(None if cause else text, cause)
 
 
@@ -187,7 +188,7 @@ def _storybook(
     pairs: pd.DataFrame, panels: PanelStore, params: ReasonsParams, root: Path, advance: Callable[[int], object]
 ) -> list[ReasonOutcome]:
     if params.model is None:
-        raise DataError("cot_labels.engine 'storybook' needs cot_labels.model, the recogniser's folder")
+        raise DataError("cot_labels.engine 'storybook' needs a model; set cot_labels.model to the recogniser's folder")
     readings = read_instance_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
     outcomes = []
     for first, second, label, edit in pairs[["first", "second", "label", "instruction"]].itertuples(index=False):
@@ -209,11 +210,11 @@ def _written(
     def text(written: WrittenReasons) -> str:
         return answer_text(written.answer, written.reasons)
 
-    assert params.endpoint is not None  # params.py sees to it
+    assert params.endpoint is not None  # validated in params.py
     with Journal(root / JOURNAL) as journal:
         chat = Chat(params.endpoint, journal)
         replies = write_reasons(
-            pairs, panels, chat, lambda written, label: written_fault(text(written), label), advance
+            pairs, panels, chat, lambda written, label: written_validation_error(text(written), label), advance
         )
     figures.update(chat.counts.figures())
     figures.update({f"rejected.{cause}": count for cause, count in chat.counts.rejected.items()})
@@ -224,6 +225,6 @@ def _written(
 
 
 def answer_text(label: str, reasons: Sequence[str]) -> str:
-    """The label and the reasons as one line; a reason without an end gets its full stop."""
+    """The label and the reasons as one line. A full stop is added to a reason without a closing mark."""
     plain = [" ".join(reason.split()) for reason in reasons]
     return " ".join([f"{label}.", *(reason if reason[-1:] in ".!?" else f"{reason}." for reason in plain)])

@@ -22,17 +22,17 @@ BISECTIONS = 18  # of a threshold in -1..1: to 1e-5
 
 @dataclass(frozen=True)
 class Diversified:
-    """What was kept, under which threshold, and each prompt's similarity to its nearest other prompt."""
+    """The selected prompts, the threshold, and the similarity of each prompt to its nearest other prompt."""
 
-    kept: list[int]  # positions, ascending
+    selected: list[int]  # positions, ascending
     threshold: float
     nearest_before: np.ndarray  # (prompts,) among all
     nearest_after: np.ndarray  # (prompts,) among the kept; NaN for the others
     restored: int  # kept although similar, lest their subcategory be emptied
 
 
-def refuse_target(records: Sequence[PromptRecord], target: int) -> None:
-    """Raise DataError for a target out of reach: each subcategory keeps a prompt, and there are no more than all."""
+def validate_target(records: Sequence[PromptRecord], target: int) -> None:
+    """Raise DataError unless the target is between the numbers of subcategories and of prompts."""
     groups = {(record.category, record.task_name) for record in records}
     if not len(groups) <= target <= len(records):
         raise DataError(
@@ -48,17 +48,20 @@ def diversify(
     target: int | None = None,
     threshold: float | None = None,
 ) -> Diversified:
-    """Keep prompts of which no two are similar, by threshold or to a target count.
+    """Select prompts of which no two are similar, by a threshold or to a target count.
 
-    With a target, the lowest threshold that keeps at least as many is searched and the surplus goes, from
-    the largest subcategories first and there the prompt that is most like another kept one. Every
-    subcategory keeps at least one prompt.
+    With a target, a bisection searches for the lowest threshold that selects at least ``target`` prompts. The surplus
+    is then dropped: from the largest subcategories first, and there the prompt that is most similar to another selected
+    one. Every subcategory keeps at least one prompt.
 
     Args:
         embeddings: (prompts, width), rows of unit length, in the order of ``records``.
+        target: number of prompts to select.
+        threshold: cosine similarity from which two prompts count as similar.
 
     Raises:
-        DataError: when sizes disagree, both or neither rule is given, or the target is out of reach.
+        DataError: if the sizes differ, both or neither of ``target`` and ``threshold`` are set, or the target is out of
+            range.
     """
     if len(embeddings) != len(records):
         raise DataError(f"{len(embeddings)} embeddings for {len(records)} prompts")
@@ -66,41 +69,41 @@ def diversify(
         raise DataError("give either a target count or a threshold")
     groups = [(record.category, record.task_name) for record in records]
     if target is not None:
-        refuse_target(records, target)
-        kept, threshold = at_least(embeddings, target)
+        validate_target(records, target)
+        selected, threshold = at_least(embeddings, target)
     else:
         assert threshold is not None
-        kept = independent_set(embeddings, threshold)
-    whole = _restore(kept, groups)
-    restored = len(whole) - len(kept)
+        selected = independent_set(embeddings, threshold)
+    restored_set = _restore(selected, groups)
+    restored = len(restored_set) - len(selected)
     if target is not None:
-        whole = _trim(embeddings, whole, groups, target)
+        restored_set = _trim(embeddings, restored_set, groups, target)
     after = np.full(len(records), np.nan)
-    after[whole] = nearest(embeddings[whole])
-    return Diversified(whole, float(threshold), nearest(embeddings), after, restored)
+    after[restored_set] = nearest_similarity(embeddings[restored_set])
+    return Diversified(restored_set, float(threshold), nearest_similarity(embeddings), after, restored)
 
 
-def _restore(kept: list[int], groups: Sequence[tuple[str, str]]) -> list[int]:
+def _restore(selected: list[int], groups: Sequence[tuple[str, str]]) -> list[int]:
     """Add the first prompt of every subcategory that the independent set has emptied."""
-    present = {groups[position] for position in kept}
+    present = {groups[position] for position in selected}
     missing = {group: position for position, group in reversed(list(enumerate(groups))) if group not in present}
-    return sorted([*kept, *missing.values()])
+    return sorted([*selected, *missing.values()])
 
 
-def _trim(embeddings: np.ndarray, kept: list[int], groups: Sequence[tuple[str, str]], target: int) -> list[int]:
-    if len(kept) <= target:
-        return kept
-    similar = dict(zip(kept, nearest(embeddings[kept]), strict=True))
+def _trim(embeddings: np.ndarray, selected: list[int], groups: Sequence[tuple[str, str]], target: int) -> list[int]:
+    if len(selected) <= target:
+        return selected
+    similar = dict(zip(selected, nearest_similarity(embeddings[selected]), strict=True))
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for position in kept:
+    for position in selected:
         members[groups[position]].append(position)
-    for _ in range(len(kept) - target):
+    for _ in range(len(selected) - target):
         group = max(members, key=lambda name: (len(members[name]), name))
         members[group].remove(max(members[group], key=lambda position: (similar[position], position)))
     return sorted(position for rows in members.values() for position in rows)
 
 
-def nearest(rows: np.ndarray) -> np.ndarray:
+def nearest_similarity(rows: np.ndarray) -> np.ndarray:
     """(rows,) the greatest similarity of each row to another row; NaN if there is no other row.
 
     Args:
@@ -126,21 +129,21 @@ def independent_set(rows: np.ndarray, threshold: float, stop: int | None = None)
         rows: (rows, width) float32 of unit length.
         stop: end once so many rows are kept; the set is then not maximal.
     """
-    kept = list[int]()
+    selected = list[int]()
     for start in range(0, len(rows), BLOCK):
         positions = np.arange(start, min(start + BLOCK, len(rows)))
-        for first in range(0, len(kept), BLOCK):
-            similar = rows[positions] @ rows[kept[first : first + BLOCK]].T >= threshold
+        for first in range(0, len(selected), BLOCK):
+            similar = rows[positions] @ rows[selected[first : first + BLOCK]].T >= threshold
             positions = positions[~similar.any(axis=1)]
         within = rows[positions] @ rows[positions].T >= threshold
         covered = np.zeros(len(positions), dtype=bool)
         for number, position in enumerate(positions.tolist()):
             if not covered[number]:
-                kept.append(position)
+                selected.append(position)
                 covered |= within[number]
-                if len(kept) == stop:
-                    return kept
-    return kept
+                if len(selected) == stop:
+                    return selected
+    return selected
 
 
 def at_least(rows: np.ndarray, target: int) -> tuple[list[int], float]:

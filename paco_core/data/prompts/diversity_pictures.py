@@ -1,4 +1,4 @@
-"""What diversification did, as pictures: nearest-neighbour similarity before and after, and a part of the graph."""
+"""Charts of diversification: nearest-neighbour similarity before and after, and a part of the graph."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from paco_core.io.pictures import decode_image
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SHOWN = 260  # nodes of the graph that a picture can hold
+MAX_NODES = 260  # nodes of the graph that a picture can hold
 STANDS_FOR = 40  # nodes shown beside one kept node
 #: Okabe and Ito's colours, distinguished also by readers who do not see red or green.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def histogram(found: Diversified) -> Image:
+def histogram(result: Diversified) -> Image:
     """Similarity of each prompt to its nearest other: among all prompts, and of the kept among the kept."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
-    low = float(np.nanmin([found.nearest_before, found.nearest_after]))
+    low = float(np.nanmin([result.nearest_before, result.nearest_after]))
     width = max(1.0 - low, 0.01) / 40
-    first = np.ceil((found.threshold - low) / width)
-    bins = found.threshold + width * np.arange(-first, 42 - first)  # the threshold lies between two bars
-    for values, label, style in (
-        (found.nearest_before, "all {} prompts", {"color": COLOURS[1], "alpha": 0.45}),
-        (found.nearest_after, "the {} kept", {"color": COLOURS[0], "histtype": "step", "linewidth": 2}),
+    first = np.ceil((result.threshold - low) / width)
+    bins = result.threshold + width * np.arange(-first, 42 - first)  # the threshold lies between two bars
+    for similarities, label, style in (
+        (result.nearest_before, "all {} prompts", {"color": COLOURS[1], "alpha": 0.45}),
+        (result.nearest_after, "the {} kept", {"color": COLOURS[0], "histtype": "step", "linewidth": 2}),
     ):
-        known = values[~np.isnan(values)]
-        shares = np.full(len(known), 1 / len(known))
-        axes.hist(known, bins=bins, weights=shares, label=label.format(len(known)), **style)
-    axes.axvline(found.threshold, color="black", linestyle="--", linewidth=1)
-    axes.annotate(f"threshold {found.threshold:.3f}", (found.threshold, 1), (4, -4), xycoords=("data", "axes fraction"),
-                  textcoords="offset points", va="top")  # fmt: skip
+        valid = similarities[~np.isnan(similarities)]
+        shares = np.full(len(valid), 1 / len(valid))
+        axes.hist(valid, bins=bins, weights=shares, label=label.format(len(valid)), **style)
+    axes.axvline(result.threshold, color="black", linestyle="--", linewidth=1)
+    axes.annotate(f"threshold {result.threshold:.3f}", (result.threshold, 1), (4, -4), va="top",
+                  xycoords=("data", "axes fraction"), textcoords="offset points")  # fmt: skip
     axes.set_xlabel("cosine similarity to the nearest other prompt")
     axes.set_ylabel("share of the prompts")
     axes.legend(frameon=False, loc="upper left")
@@ -51,7 +51,7 @@ def histogram(found: Diversified) -> Image:
     return _image(figure)
 
 
-def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) -> list[int]:
+def sample_nodes(embeddings: np.ndarray, result: Diversified, most: int = MAX_NODES) -> list[int]:
     """Kept prompts at even distances, each with all that it stands for, until there are ``most``.
 
     Args:
@@ -60,16 +60,16 @@ def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) ->
     if len(embeddings) <= most:
         return list(range(len(embeddings)))
     chosen: dict[int, None] = {}
-    step = max(1, len(found.kept) // most)
-    for position in found.kept[::step]:
-        near = np.flatnonzero(embeddings @ embeddings[position] >= found.threshold)
+    step = max(1, len(result.selected) // most)
+    for position in result.selected[::step]:
+        near = np.flatnonzero(embeddings @ embeddings[position] >= result.threshold)
         chosen |= dict.fromkeys([position, *near[:STANDS_FOR].tolist()])
         if len(chosen) >= most:
             break
     return sorted(chosen)
 
 
-def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Diversified) -> Image:
+def similarity_graph(embeddings: np.ndarray, records: Sequence[PromptRecord], result: Diversified) -> Image:
     """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts.
 
     Args:
@@ -78,23 +78,25 @@ def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Divers
     with gc_paused():
         from matplotlib.figure import Figure
 
-    nodes = shown_part(embeddings, found)
+    nodes = sample_nodes(embeddings, result)
     similar = embeddings[nodes] @ embeddings[nodes].T
-    edges = np.argwhere(np.triu(similar >= found.threshold, 1))
+    edges = np.argwhere(np.triu(similar >= result.threshold, 1))
     net = nx.Graph()
     net.add_nodes_from(range(len(nodes)))
     net.add_edges_from(edges.tolist())
     places = _places(net)
-    kept = set(found.kept)
+    selected = set(result.selected)
     names = sorted({category(records[node]) for node in nodes})
     figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots()
     nx.draw_networkx_edges(net, places, ax=axes, edge_color="#999999", width=0.6)
     for name, colour in zip(names, COLOURS * len(names), strict=False):
         for inside in (True, False):
-            own = [n for n, node in enumerate(nodes) if category(records[node]) == name and (node in kept) == inside]
+            members = [
+                n for n, node in enumerate(nodes) if category(records[node]) == name and (node in selected) == inside
+            ]
             axes.scatter(
-                *np.array([places[n] for n in own]).reshape(-1, 2).T,
+                *np.array([places[n] for n in members]).reshape(-1, 2).T,
                 s=46 if inside else 16,
                 facecolors=colour if inside else "white",
                 edgecolors=colour,
@@ -104,8 +106,8 @@ def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Divers
             )
     part = "" if len(nodes) == len(embeddings) else f" {len(nodes)} of {len(embeddings)} prompts are shown."
     axes.set_title(
-        f"Prompts joined where their similarity reaches {found.threshold:.3f}: "
-        f"{len(found.kept)} kept (filled), {len(embeddings) - len(found.kept)} left out (hollow).{part}",
+        f"Prompts joined where their similarity reaches {result.threshold:.3f}: "
+        f"{len(result.selected)} kept (filled), {len(embeddings) - len(result.selected)} left out (hollow).{part}",
         fontsize=9,
     )
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=6, fontsize=8)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected
+from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected_groups
 from paco_core.data.records.prompt_content import prompt_key
 from paco_core.data.records.records import Id, Words
 from paco_core.io.files import DataError, UniqueIds, digest, inside, md5_of, read_jsonl, write_jsonl
@@ -83,14 +83,14 @@ class EditPrompts:
         assert isinstance(record, EditRecord)
         return [decode_image(self.pictures[name], name) for name in record.references]
 
-    def record(self, idx: str, instruction: str, pictures: Sequence[str], **more: Any) -> EditRecord:
+    def record(self, idx: str, instruction: str, pictures: Sequence[str], **fields: Any) -> EditRecord:
         """A record about kept pictures; it is for training until :meth:`hold_out`."""
         width, height = self._sizes[pictures[0]]
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "idx": idx, "prompt": instruction, "theme": instruction, "height": height, "width": width,
             "reference": list(pictures), "part": "train",
         }  # fmt: skip
-        return EditRecord(**given, **more)
+        return EditRecord(**values, **fields)
 
     def hold_out(self, pictures: int, seed: int) -> None:
         """Hold so many pictures back from training, with all their rows; which ones depends on seed and content.
@@ -100,7 +100,7 @@ class EditPrompts:
         Raises:
             DataError: when nothing would be left to train on.
         """
-        group_of = connected(record.references for record in self.records)
+        group_of = connected_groups(record.references for record in self.records)
         groups = sorted(set(group_of.values()), key=lambda name: digest([seed, name], 32))
         if pictures >= len(groups):
             together = "" if len(groups) == len(group_of) else " (those that rows name together count as one)"
@@ -124,23 +124,26 @@ class EditPrompts:
         write_jsonl(out / FILE, (record.model_dump() for record in self.records))
 
 
-def drawn(count: int, size: int, seed: int) -> EditPrompts:
+def storybook_edit_prompts(count: int, size: int, seed: int) -> EditPrompts:
     """Edits of the embedded world, each of a picture of its own, ``size`` x ``size`` pixels."""
-    found, number = EditPrompts(), 0
-    while len(found.pictures) < count:
+    prompts, number = EditPrompts(), 0
+    while len(prompts.pictures) < count:
         edit = random_edit(random.Random(f"edit-prompts-{seed}-{number}"))
-        known = len(found.pictures)
-        name = found.picture(edit.draw(size, seed=(seed << 32) + number)[0])
+        num_pictures = len(prompts.pictures)
+        name = prompts.picture(edit.draw(size, seed=(seed << 32) + number)[0])
         number += 1
-        if len(found.pictures) == known:
+        if len(prompts.pictures) == num_pictures:
             continue  # the same picture again: it would have two ids of its own
         before = {trait: str(getattr(edit.before, trait)) for trait in VOCABULARY}
-        idx, more = f"e{len(found.records):05d}", {"before": before, "trait": edit.trait, "word": edit.asked}
-        found.records.append(found.record(idx, edit.instruction, [name], task_name=edit.trait, **more))
-    return found
+        idx, fields = (
+            f"e{len(prompts.records):05d}",
+            {"before": before, "trait": edit.trait, "word": edit.requested_word},
+        )
+        prompts.records.append(prompts.record(idx, edit.instruction, [name], task_name=edit.trait, **fields))
+    return prompts
 
 
-def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> EditPrompts:
+def read_edit_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> EditPrompts:
     """Instructions and pictures of a JSON Lines file (keys of :class:`EditRow`).
 
     A row that cannot be used is left out and reported with its place and cause.
@@ -151,73 +154,73 @@ def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> E
     Raises:
         DataError: when the file is missing, or none of its rows can be used.
     """
-    found, names, keys = EditPrompts(), UniqueIds(), dict[str, str]()
-    for number, row in read_jsonl(file, found.rejected.lines_of(file)):
-        if limit is not None and len(found.records) == limit:
+    prompts, names, keys = EditPrompts(), UniqueIds(), dict[str, str]()
+    for number, row in read_jsonl(file, prompts.rejected.lines_of(file)):
+        if limit is not None and len(prompts.records) == limit:
             break
         place = f"{file}:{number}"
         try:
-            given = EditRow.model_validate(row)
+            edit_row = EditRow.model_validate(row)
         except ValidationError as error:
-            found.rejected.add(place, f"record: {first_validation_error(error)}")
+            prompts.rejected.add(place, f"record: {first_validation_error(error)}")
             continue
         try:
-            paths = [inside(file.parent, path) for path in given.pictures]
-            pictures = [found.head(path) if heads else found.picture(read_image(path)) for path in paths]
+            paths = [inside(file.parent, path) for path in edit_row.pictures]
+            pictures = [prompts.head(path) if heads else prompts.picture(read_image(path)) for path in paths]
         except DataError as error:
-            found.rejected.add(place, f"picture: {error}")
+            prompts.rejected.add(place, f"picture: {error}")
             continue
-        idx = given.key or digest([*pictures, given.instruction])
+        idx = edit_row.key or digest([*pictures, edit_row.instruction])
         try:
             names.add(idx, number)
         except DataError as error:
-            found.rejected.add(place, f"duplicate: id {error}")
+            prompts.rejected.add(place, f"duplicate: id {error}")
             continue
-        record = found.record(
-            idx, given.instruction, pictures, task_name=given.task_type, language=given.instruction_language,
-            **({} if given.Intersection_exist is None else {"intersection": given.Intersection_exist}),
+        record = prompts.record(
+            idx, edit_row.instruction, pictures, task_name=edit_row.task_type, language=edit_row.instruction_language,
+            **({} if edit_row.Intersection_exist is None else {"intersection": edit_row.Intersection_exist}),
         )  # fmt: skip
         if (first := keys.setdefault(prompt_key(record), idx)) != idx:
-            found.rejected.add(place, f"duplicate: the images and the instruction are those of id {first}")
+            prompts.rejected.add(place, f"duplicate: the images and the instruction are those of id {first}")
             continue
-        found.records.append(record)
-    if not found.records:
-        raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{found.rejected.example}")
-    used = {name for record in found.records for name in record.references}
-    found.pictures = {name: png for name, png in found.pictures.items() if name in used}
-    return found
+        prompts.records.append(record)
+    if not prompts.records:
+        raise DataError(f"{file}: none of its {len(prompts.rejected)} rows can be used{prompts.rejected.example}")
+    used = {name for record in prompts.records for name in record.references}
+    prompts.pictures = {name: png for name, png in prompts.pictures.items() if name in used}
+    return prompts
 
 
-def edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
+def make_edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
     """What the parameters ask for, a part of it held back; nothing for the source ``none``.
 
     Raises:
-        DataError: as :func:`read_rows` and :meth:`EditPrompts.hold_out`.
+        DataError: as :func:`read_edit_rows` and :meth:`EditPrompts.hold_out`.
     """
     if params.source == "none":
         return EditPrompts()
     if params.source == "storybook":
-        found = drawn(int(params.count or 0), params.size, params.seed)
+        prompts = storybook_edit_prompts(int(params.count or 0), params.size, params.seed)
     else:
-        found = read_rows(root / str(params.file), params.count)
-    found.hold_out(params.unseen, params.seed)
-    return found
+        prompts = read_edit_rows(root / str(params.file), params.count)
+    prompts.hold_out(params.unseen, params.seed)
+    return prompts
 
 
 def plan_edits(params: EditPromptsParams, root: Path) -> list[EditRecord]:
-    """What :func:`edit_prompts` will leave, as far as parameters and file say: sizes and parts, but no pixels.
+    """What :func:`make_edit_prompts` will leave, as far as parameters and file say: sizes and parts, but no pixels.
 
     Drawn prompts are stand-ins, all alike. Of a file that is missing, which `paco check` reports, there are none.
 
     Raises:
-        DataError: as :func:`edit_prompts`.
+        DataError: as :func:`make_edit_prompts`.
     """
     if params.source == "file":
         if not (root / str(params.file)).is_file():
             return []
-        found = read_rows(root / str(params.file), params.count, heads=True)
-        found.hold_out(params.unseen, params.seed)
-        return found.records
+        prompts = read_edit_rows(root / str(params.file), params.count, heads=True)
+        prompts.hold_out(params.unseen, params.seed)
+        return prompts.records
     if params.source == "none":
         return []
     stand_in = EditRecord.model_validate({

@@ -65,11 +65,11 @@ def embed_prompts(
         lengths = encoder.lengths(chosen)
         by_theme += fits.count(False)
         cut += sum(length > encoder.window for length in lengths)
-        found = encoder.encode(chosen)
-        if not np.isfinite(found).all():
-            bad = part[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
+        embeddings = encoder.encode(chosen)
+        if not np.isfinite(embeddings).all():
+            bad = part[int(np.flatnonzero(~np.isfinite(embeddings).all(axis=1))[0])]
             raise DataError(f"record {bad.idx}: its text embedding is not finite; is diverse_prompts.model damaged?")
-        rows.append(found)
+        rows.append(embeddings)
     return PromptEmbeddings(np.concatenate(rows), by_theme, cut)
 
 
@@ -120,8 +120,8 @@ class Sentences:
     def encode(self, texts: list[str]) -> np.ndarray:
         for text in texts:
             validate_tokens(self._model.tokenizer, text)
-        found = self._model.encode(texts, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
-        return np.asarray(found, dtype=np.float32)
+        embeddings = self._model.encode(texts, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(embeddings, dtype=np.float32)
 
 
 class Pooled:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 from paco_core.data.llm.chat_protocol import Question, Rejection
 from paco_core.data.llm.openai_chat import Chat
 from paco_core.data.records import prompt_text
-from paco_core.data.records.categories import Subcategory, shares
+from paco_core.data.records.categories import Subcategory, prompts_per_subcategory
 from paco_core.data.records.records import Dimension, PromptRecord
 from paco_core.io.files import DataError, digest
 from paco_core.io.text import template_mark
@@ -85,14 +85,14 @@ class _Chain:
     kind: Subcategory
     share: int
     job: PromptJob
-    found: dict[str, tuple[str, PromptRecord]] = field(default_factory=dict)  # theme -> subject, record
-    taken: dict[str, str] = field(default_factory=dict)  # theme -> subject, of what an earlier subcategory has
+    prompts: dict[str, tuple[str, PromptRecord]] = field(default_factory=dict)  # theme -> subject, record
+    excluded: dict[str, str] = field(default_factory=dict)  # theme -> subject, of what an earlier subcategory has
     rejected: Counter[str] = field(default_factory=Counter)
-    asked: int = 0
+    queries: int = 0
 
     @property
     def short(self) -> bool:
-        return len(self.found) < self.share
+        return len(self.prompts) < self.share
 
     def fill(self, chat: Chat, advance: Callable[[int], object]) -> None:
         """Ask until the share is full.
@@ -101,30 +101,30 @@ class _Chain:
             DataError: naming the subcategory and the causes when :data:`BARREN` answers in a row bring nothing, or
                 :data:`UNSERVED` questions bring no answer.
         """
-        barren, refused = 0, Counter[str]()
+        barren, invalid = 0, Counter[str]()
         while self.short:
-            reply = chat.ask(self._question())
-            before = len(self.found)
+            reply = chat.query(self._question())
+            before = len(self.prompts)
             if reply.answer is not None:
                 for written in reply.answer.prompts:
                     self._take(written)
-            self.asked += reply.served  # what was not served is asked for again, in the same words
-            gained = len(self.found) - before
+            self.queries += reply.served  # what was not served is asked for again, in the same words
+            gained = len(self.prompts) - before
             advance(min(gained, max(0, self.share - before)))
             barren = 0 if gained else barren + 1
-            refused.update(rejection.cause for rejection in reply.rejected)
+            invalid.update(rejection.cause for rejection in reply.rejected)
             if barren >= (BARREN if reply.served else UNSERVED):
-                listed = ", ".join(f"{n} x {cause}" for cause, n in (self.rejected + refused).most_common(5))
+                causes = ", ".join(f"{n} x {cause}" for cause, n in (self.rejected + invalid).most_common(5))
                 remedy = "change prompts.endpoint or prompts.seed" if reply.served else "run again to resume from there"
                 raise DataError(
-                    f"prompts, {self.kind}: {barren} questions in a row gave no usable prompt ({listed}); it has "
-                    f"{len(self.found)} of {self.share}; {remedy}"
+                    f"prompts, {self.kind}: {barren} questions in a row gave no usable prompt ({causes}); it has "
+                    f"{len(self.prompts)} of {self.share}; {remedy}"
                 )
 
     def _question(self) -> Question[WrittenPrompts]:
         panels = len(prompt_text.panel_marks(self.job.layout))
         rows, columns = prompt_text.parse_layout(self.job.layout)
-        subjects = [*(subject for subject, _ in self.found.values()), *self.taken.values()]
+        subjects = [*(subject for subject, _ in self.prompts.values()), *self.excluded.values()]
         had = "".join(f"\n- {subject}" for subject in subjects) or " none yet"
         text = (
             f"Write {AN_ANSWER} prompts, as different from one another as can be.\n"
@@ -139,25 +139,31 @@ class _Chain:
             "- style, identity, logic: one to three criteria each, by which a judge tells whether the panels agree.\n"
             f"Subjects that exist already, and must not come again:{had}"
         )
-        name = f"{self.job.seed}/{self.kind}/{self.job.layout}/{self.asked}"
+        name = f"{self.job.seed}/{self.kind}/{self.job.layout}/{self.queries}"
         return Question(name, text, WrittenPrompts, system=SYSTEM)
 
     def _take(self, written: WrittenPrompt) -> None:
-        made = to_record(written, self.kind, self.job)
-        if isinstance(made, Rejection):
-            self.rejected[made.cause] += 1
+        record = to_record(written, self.kind, self.job)
+        if isinstance(record, Rejection):
+            self.rejected[record.cause] += 1
             return
-        theme = _plain(made.theme)
-        if theme in self.found or theme in self.taken or any(made.prompt == r.prompt for _, r in self.found.values()):
+        theme = _plain(record.theme)
+        if (
+            theme in self.prompts
+            or theme in self.excluded
+            or any(record.prompt == r.prompt for _, r in self.prompts.values())
+        ):
             self.rejected["repeated"] += 1
             return
-        self.found[theme] = (written.subject, made)
+        self.prompts[theme] = (written.subject, record)
 
     def records(self) -> list[PromptRecord]:
-        return [record for _, record in self.found.values()][: self.share]
+        return [record for _, record in self.prompts.values()][: self.share]
 
 
-def write(chat: Chat, count: int, job: PromptJob, advance: Callable[[int], object] = lambda _count: None) -> Written:
+def write_new_prompts(
+    chat: Chat, count: int, job: PromptJob, advance: Callable[[int], object] = lambda _count: None
+) -> Written:
     """``count`` prompts; a longer list from the same journal begins with the shorter one of each subcategory.
 
     Raises:
@@ -165,9 +171,9 @@ def write(chat: Chat, count: int, job: PromptJob, advance: Callable[[int], objec
         DataError: when a subcategory gets nothing usable, or the layout's panels have no names.
     """
     prompt_text.panel_marks(job.layout)
-    chains = [_Chain(kind, share, job) for kind, share in shares(count).items() if share]
+    chains = [_Chain(kind, share, job) for kind, share in prompts_per_subcategory(count).items() if share]
     while any(chain.short for chain in chains):
-        chat.each(chains, lambda chain: chain.fill(chat, advance))
+        chat.run_all(chains, lambda chain: chain.fill(chat, advance))
         before = sum(len(chain.records()) for chain in chains)
         _give_up_repeats(chains)
         advance(sum(len(chain.records()) for chain in chains) - before)
@@ -179,12 +185,12 @@ def write(chat: Chat, count: int, job: PromptJob, advance: Callable[[int], objec
 
 def _give_up_repeats(chains: list[_Chain]) -> None:
     """Take themes that an earlier subcategory has from the later one."""
-    seen: set[str] = set()
+    themes: set[str] = set()
     for chain in chains:
-        for theme in [theme for theme in chain.found if theme in seen]:
-            chain.taken[theme] = chain.found.pop(theme)[0]
+        for theme in [theme for theme in chain.prompts if theme in themes]:
+            chain.excluded[theme] = chain.prompts.pop(theme)[0]
             chain.rejected["repeated"] += 1
-        seen |= chain.found.keys()
+        themes |= chain.prompts.keys()
 
 
 def to_record(written: WrittenPrompt, kind: Subcategory, job: PromptJob) -> PromptRecord | Rejection:
@@ -195,20 +201,20 @@ def to_record(written: WrittenPrompt, kind: Subcategory, job: PromptJob) -> Prom
         "Logic": written.logic,
     }
     texts = [written.theme, written.subject, written.shared, *written.panels]
-    texts += [text for listed in criteria.values() for criterion in listed for text in (criterion.name, criterion.text)]
+    texts += [text for group in criteria.values() for criterion in group for text in (criterion.name, criterion.text)]
     faults = {
         "empty_text": not all(text.strip() for text in texts),
         "too_long": any(len(text) > LONGEST for text in texts),
         "wrong_number_of_panels": len(written.panels) != len(prompt_text.panel_marks(job.layout)),
         "no_criteria": not all(criteria.values()),
-        "repeated_criterion": any(len({c.name.strip() for c in listed}) < len(listed) for listed in criteria.values()),
+        "repeated_criterion": any(len({c.name.strip() for c in group}) < len(group) for group in criteria.values()),
         "template_mark_in_text": any(template_mark(text) for text in texts),
         "panel_mark_in_text": any(prompt_text.PANEL_MARK.search(text) for text in texts),
     }
-    if found := next((cause for cause, met in faults.items() if met), None):
-        return Rejection(found)
-    prompt = str(prompt_text.compose(written.subject, written.shared, written.panels, job.layout))
-    if prompt_text.parse(prompt, job.layout).shared != written.shared.strip():
+    if cause := next((cause for cause, met in faults.items() if met), None):
+        return Rejection(cause)
+    prompt = str(prompt_text.compose_prompt(written.subject, written.shared, written.panels, job.layout))
+    if prompt_text.parse_prompt(prompt, job.layout).shared != written.shared.strip():
         return Rejection("shared_traits_not_told_apart")
     return PromptRecord(
         idx=digest([prompt, job.layout]),
@@ -219,7 +225,7 @@ def to_record(written: WrittenPrompt, kind: Subcategory, job: PromptJob) -> Prom
         theme=written.theme.strip(),
         category=kind.category,
         task_name=kind.name,
-        criteria={name: {c.name.strip(): c.text.strip() for c in listed} for name, listed in criteria.items()},
+        criteria={name: {c.name.strip(): c.text.strip() for c in group} for name, group in criteria.items()},
     )
 
 

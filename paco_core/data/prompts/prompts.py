@@ -1,4 +1,4 @@
-"""Where prompts come from: the embedded world, a file of public T2IS records, or a language model."""
+"""Sources of prompts: the storybook world, a file of public T2IS records, or a language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat
-from paco_core.data.prompts.prompt_writer import PromptJob, write
+from paco_core.data.prompts.prompt_writer import PromptJob, write_new_prompts
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, category
 from paco_core.data.records.panels import grid_size
@@ -60,10 +60,10 @@ def make_prompts(
     if params.engine == "openai":
         assert params.endpoint is not None  # params.py sees to it
         return _written(params, params.endpoint, size, root, advance)
-    return imported(root / str(params.source), params.layouts, params.count)
+    return read_imported_prompts(root / str(params.source), params.layouts, params.count)
 
 
-def imported(source: Path, layouts: Sequence[str], count: int | None) -> Prompts:
+def read_imported_prompts(source: Path, layouts: Sequence[str], count: int | None) -> Prompts:
     """The first ``count`` records (None: all) of a JSON Lines file, T2IS-Bench's or released ones.
 
     Records that cannot be used, or that repeat a prompt under another id, are left out and counted, with line and
@@ -75,7 +75,7 @@ def imported(source: Path, layouts: Sequence[str], count: int | None) -> Prompts
     Raises:
         DataError: when the file holds fewer than ``count`` usable records of these layouts.
     """
-    made = Prompts([])
+    prompts = Prompts([])
     first: dict[str, str] = {}
 
     def check(record: PromptRecord) -> None:
@@ -83,26 +83,26 @@ def imported(source: Path, layouts: Sequence[str], count: int | None) -> Prompts
         if (idx := first.setdefault(prompt_key(record), record.idx)) != record.idx:
             raise DataError(f"it repeats the prompt of record {idx}")
 
-    records = read_prompts(source, check, made.rejected)
+    records = read_prompts(source, check, prompts.rejected)
     matching = [record for record in records if not layouts or record.layout in layouts]
     if len(matching) < (count or 1):
-        found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
-        left_out = f"; {len(made.rejected)} left out{made.rejected.example}" if made.rejected else ""
-        asked = f" of layout {' or '.join(layouts)}" if layouts else ""
+        layout_counts = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
+        left_out = f"; {len(prompts.rejected)} left out{prompts.rejected.example}" if prompts.rejected else ""
+        of_layout = f" of layout {' or '.join(layouts)}" if layouts else ""
         raise DataError(
-            f"{source}: {count or 'all'} prompts{asked} are asked for, it holds {found or 'no usable one'}"
+            f"{source}: {count or 'all'} prompts{of_layout} are asked for, it holds {layout_counts or 'no usable one'}"
             f"{left_out}; lower prompts.count or change prompts.layout"
         )
-    made.records = matching[:count]
-    unknown = Counter(key for record in made.records for key in record.unknown_keys)
-    made.figures = {"rejected": len(made.rejected), **{f"unknown_key.{k}": n for k, n in sorted(unknown.items())}}
-    return made
+    prompts.records = matching[:count]
+    unknown = Counter(key for record in prompts.records for key in record.unknown_keys)
+    prompts.figures = {"rejected": len(prompts.rejected), **{f"unknown_key.{k}": n for k, n in sorted(unknown.items())}}
+    return prompts
 
 
-def shares(count: int, layouts: Sequence[str]) -> dict[str, int]:
+def prompts_per_layout(count: int, layouts: Sequence[str]) -> dict[str, int]:
     """How many of ``count`` prompts each layout gets: equal shares, one more for the first ones."""
-    each, rest = divmod(count, len(layouts))
-    return {layout: each + (number < rest) for number, layout in enumerate(layouts)}
+    size, remainder = divmod(count, len(layouts))
+    return {layout: size + (number < remainder) for number, layout in enumerate(layouts)}
 
 
 def in_turn(lists: Iterable[Sequence[PromptRecord]]) -> list[PromptRecord]:
@@ -113,7 +113,7 @@ def in_turn(lists: Iterable[Sequence[PromptRecord]]) -> list[PromptRecord]:
 def _check(record: PromptRecord) -> None:
     if category(record) not in CATEGORIES:
         raise DataError(f"unknown category {record.category!r}; expected one of {', '.join(CATEGORIES)}")
-    prompt_text.parse(record.prompt, record.layout)
+    prompt_text.parse_prompt(record.prompt, record.layout)
 
 
 def _written(
@@ -121,32 +121,32 @@ def _written(
 ) -> Prompts:
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
-        found = [
-            write(chat, count, PromptJob(layout, grid_size(layout, size), params.seed), advance)
-            for layout, count in shares(int(params.count or 0), params.layouts).items()
+        results = [
+            write_new_prompts(chat, count, PromptJob(layout, grid_size(layout, size), params.seed), advance)
+            for layout, count in prompts_per_layout(int(params.count or 0), params.layouts).items()
         ]
-    causes = sum((one.rejected for one in found), Counter[str]()) + chat.counts.rejected
+    causes = sum((result.rejected for result in results), Counter[str]()) + chat.counts.rejected
     rejected = {f"rejected.{cause}": count for cause, count in sorted(causes.items())}
-    return Prompts(in_turn(one.records for one in found), chat.counts.figures() | rejected)
+    return Prompts(in_turn(result.records for result in results), chat.counts.figures() | rejected)
 
 
 def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecord]:
     return in_turn(
-        [storybook_record(made, *grid_size(layout, size)) for made in storybook_prompts(count, params.seed, layout)]
-        for layout, count in shares(int(params.count or 0), params.layouts).items()
+        [storybook_record(prompt, *grid_size(layout, size)) for prompt in storybook_prompts(count, params.seed, layout)]
+        for layout, count in prompts_per_layout(int(params.count or 0), params.layouts).items()
     )
 
 
-def storybook_record(made: StorybookPrompt, height: int, width: int) -> PromptRecord:
+def storybook_record(prompt: StorybookPrompt, height: int, width: int) -> PromptRecord:
     """The record of a storybook prompt for a picture of this size in pixels."""
     return PromptRecord(
-        idx=made.idx,
-        prompt=made.prompt,
+        idx=prompt.idx,
+        prompt=prompt.prompt,
         height=height,
         width=width,
-        layout=made.layout,
-        theme=made.theme,
-        category=made.category,
-        task_name=made.task_name,
-        criteria={name: dict(texts) for name, texts in made.criteria.items()},
+        layout=prompt.layout,
+        theme=prompt.theme,
+        category=prompt.category,
+        task_name=prompt.task_name,
+        criteria={name: dict(texts) for name, texts in prompt.criteria.items()},
     )

@@ -1,1 +1,1 @@
-"""What a prompt, an edit and their parts are, and how their files are read."""
+"""Records of prompts, edits and their parts, and the readers of their files."""

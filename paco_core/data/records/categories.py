@@ -78,12 +78,12 @@ def category(record: PromptRecord) -> str:
     return record.category.removesuffix(" Generation")
 
 
-def shares(count: int) -> dict[Subcategory, int]:
+def prompts_per_subcategory(count: int) -> dict[Subcategory, int]:
     """How many of ``count`` prompts each subcategory gets: equal shares, one more for the first in turn.
 
     Turns go through the categories, so that a small count still touches all six.
     """
     kinds = [[k for k in SUBCATEGORIES if k.category == category] for category in CATEGORIES]
     turns = [kind[n] for n in range(max(map(len, kinds))) for kind in kinds if n < len(kind)]
-    each, rest = divmod(count, len(turns))
-    return {kind: each + (number < rest) for number, kind in enumerate(turns)}
+    size, remainder = divmod(count, len(turns))
+    return {kind: size + (number < remainder) for number, kind in enumerate(turns)}

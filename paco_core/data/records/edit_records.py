@@ -1,4 +1,4 @@
-"""Editing prompts as records: an instruction and the pictures it is about, as the stage ``edit_prompts`` leaves them.
+"""Editing prompts: records of an instruction and its reference pictures, as the stage ``edit_prompts`` writes them.
 
 edits.jsonl   one :class:`EditRecord` per line
 pictures/     their reference pictures, a shard
@@ -29,16 +29,17 @@ CACHED_PICTURES = 256
 Part = Literal["train", "unseen"]
 
 
-def _several(given: Any) -> Any:
-    """What the key ``reference`` of a file holds, one id or a list of them, as a tuple."""
-    return tuple(given) if isinstance(given, list | tuple) else (given,)
+def _several(value: Any) -> Any:
+    """The value of the key ``reference``, which is an id or a list of ids, as a tuple."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _one_or_several(ids: tuple[str, ...]) -> str | list[str]:
     return ids[0] if len(ids) == 1 else list(ids)
 
 
-#: Ids of reference pictures in the order in which an instruction counts them; in a file one id stands without a list.
+#: Ids of reference pictures in the order in which an instruction counts them. In a file, one id is written without a
+#: list.
 Pictures = Annotated[
     tuple[Id, ...], BeforeValidator(_several), PlainSerializer(_one_or_several), Field(min_length=1, alias="reference")
 ]
@@ -69,41 +70,37 @@ class EditRecord(PromptRecord):
 
 
 class References:
-    """The reference pictures of records, read when asked for; the ones used last stay in memory."""
+    """The reference pictures of records, read on access. The most recently used ones stay in memory."""
 
     def __init__(self, reader: ShardReader) -> None:
-        self._reader, self._kept, self._lock = reader, OrderedDict[str, "Image"](), Lock()
+        self._reader, self._cached, self._lock = reader, OrderedDict[str, "Image"](), Lock()
 
     def __call__(self, record: PromptRecord) -> list[Image]:
         """The pictures that a record is about, in their order.
 
         Raises:
-            DataError: naming the record, when it has none or one of them is damaged.
+            DataError: if the record has no reference picture, or one of them is damaged.
         """
         if not isinstance(record, EditRecord):
-            raise DataError(f"prompt {record.idx}: not an editing prompt: it names no reference picture")
-        with self._lock:  # rewards ask from threads of their own
+            raise DataError(f"prompt {record.idx} is not an editing prompt: it has no reference picture")
+        with self._lock:  # rewards read from several threads
             return [self._picture(record, name) for name in record.references]
 
     def _picture(self, record: EditRecord, name: str) -> Image:
-        if name not in self._kept:
+        if name not in self._cached:
             try:
-                self._kept[name] = self._reader.read(name)
+                self._cached[name] = self._reader.read(name)
             except DataError as error:
                 raise DataError(f"editing prompt {record.idx}: {error}") from None
-            while len(self._kept) > CACHED_PICTURES:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(name)
-        return self._kept[name]
+            while len(self._cached) > CACHED_PICTURES:
+                self._cached.popitem(last=False)
+        self._cached.move_to_end(name)
+        return self._cached[name]
 
     def check(self, records: Iterable[EditRecord]) -> None:
-        """Look whether every record's pictures are in the shard.
-
-        Raises:
-            DataError: naming a record with a picture that is missing.
-        """
-        known = set(self._reader.index.index)
-        lost = [(record.idx, name) for record in records for name in record.references if name not in known]
+        """Raise DataError, with the id of a record, unless all pictures of the records are in the shard."""
+        available = set(self._reader.index.index)
+        lost = [(record.idx, name) for record in records for name in record.references if name not in available]
         if lost:
             idx, name = lost[0]
             raise DataError(
@@ -113,14 +110,13 @@ class References:
 
 
 def read_edit_prompts(folder: Path, *, none_allowed: bool = False) -> tuple[list[EditRecord], References]:
-    """The records that the stage ``edit_prompts`` wrote, and their pictures.
+    """Read the records of the stage ``edit_prompts`` and their pictures.
 
     Args:
-        none_allowed: whether there may be no record, as with ``edit_prompts.source: none``.
+        none_allowed: accept a file without records, as with ``edit_prompts.source: none``.
 
     Raises:
-        DataError: naming file and line of a record that is no valid one or repeats an id; naming a record whose
-            picture is missing.
+        DataError: if a record is invalid, repeats an id, or lacks a picture. The message contains its file and line.
     """
     path, records, names = folder / FILE, list[EditRecord](), UniqueIds()
     for number, row in read_jsonl(path):
@@ -132,7 +128,7 @@ def read_edit_prompts(folder: Path, *, none_allowed: bool = False) -> tuple[list
         records.append(record)
     if not records and not none_allowed:
         raise DataError(
-            f"{path}: holds no editing prompt; choose an edit_prompts.source, and run `dvc repro edit_prompts`"
+            f"{path} contains no editing prompts; set edit_prompts.source, and run `dvc repro edit_prompts`"
         )
     references = References(ShardReader([folder / SHARD]))
     references.check(records)
@@ -143,8 +139,8 @@ def of_part(records: Sequence[EditRecord], part: Part) -> list[EditRecord]:
     return [record for record in records if record.part == part]
 
 
-def connected(rows: Iterable[Sequence[str]]) -> dict[str, str]:
-    """The group of each name, by its least member: names of one row, and of rows that share a name, are together."""
+def connected_groups(rows: Iterable[Sequence[str]]) -> dict[str, str]:
+    """The group of each name, as its least member. Names of one row, and of rows that share a name, form a group."""
     members: dict[str, set[str]] = {}
     for row in rows:
         group = set(row).union(*(members.get(name, ()) for name in row))
@@ -152,11 +148,11 @@ def connected(rows: Iterable[Sequence[str]]) -> dict[str, str]:
     return {name: min(group) for name, group in members.items()}
 
 
-def asked_of(record: object) -> tuple[dict[str, str], str, str]:
-    """(traits of the reference picture, trait to change, word that it is to become) of a drawn editing prompt.
+def requested_edit(record: object) -> tuple[dict[str, str], str, str]:
+    """(traits of the reference picture, trait to change, its new word) of an editing prompt of the storybook world.
 
     Raises:
-        DataError: when the record is not one of the embedded world's.
+        DataError: if the record is not from the storybook world.
     """
     if isinstance(record, EditRecord) and record.before and record.trait and record.word:
         return record.before, record.trait, record.word
@@ -198,27 +194,28 @@ _DOUBT = re.compile(
 )
 
 
-def asked_about(instruction: str, count: int) -> list[int]:
-    """Places of the references that an edit is judged by, from 0: the edited image, and those that are named.
+def evaluated_references(instruction: str, count: int) -> list[int]:
+    """Positions, from 0, of the references that an edit is compared with: the edited image and those in the text.
 
-    For example "image 2", "pictures 2, 3 and 4", "the second photo", "the last image", "图2" and "第二张图" name
-    images. All references count if the instruction names none beside the first, or may name more than is read here.
+    For example, "image 2", "pictures 2, 3 and 4", "the second photo", "the last image", "图2" and "第二张图" refer to
+    images. The result contains all references if the instruction mentions only the first one, or if it may mention
+    further images in words that this function does not parse.
 
     Args:
-        count: of the references.
+        count: number of references.
     """
-    rest = unicodedata.normalize("NFKC", instruction)
+    text = unicodedata.normalize("NFKC", instruction)
     numbers = set[int]()
-    for match in _NUMBERED.finditer(rest):
+    for match in _NUMBERED.finditer(text):
         numbers |= {int(digit) for digit in re.findall("[1-9]", match.group())}
-    rest = _NUMBERED.sub(" ; ", rest)
-    for match in _ORDINAL.finditer(rest):
+    text = _NUMBERED.sub(" ; ", text)
+    for match in _ORDINAL.finditer(text):
         word = match.group(1).lower()
         numbers.add(count if word == "last" else _ORDINALS.index(word) + 1)
-    rest = _ORDINAL.sub(" ; ", rest)
-    for digit in (match.group(1) or match.group(2) for match in _CHINESE.finditer(rest)):
+    text = _ORDINAL.sub(" ; ", text)
+    for digit in (match.group(1) or match.group(2) for match in _CHINESE.finditer(text)):
         numbers.add(_CHINESE_DIGITS.get(digit) or int(digit))
-    rest = _CHINESE.sub(" ; ", rest)
-    others = sorted(number - 1 for number in numbers if number > 1)
-    certain = others and others[-1] < count and not _DOUBT.search(rest)
-    return [0, *(others if certain else range(1, count))]
+    text = _CHINESE.sub(" ; ", text)
+    later_places = sorted(number - 1 for number in numbers if number > 1)
+    certain = later_places and later_places[-1] < count and not _DOUBT.search(text)
+    return [0, *(later_places if certain else range(1, count))]

@@ -1,4 +1,4 @@
-"""Panels: how pictures divide into panels, prompts into shards, and the pictures behind ``<grid id>#<panel>``."""
+"""Panels: division of pictures into panels and of prompts into shards, and access to ``<grid id>#<panel>``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1024)
 def grid_size(layout: str, size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) in pixels of a grid whose panels are as large as those of 2x2 panels in ``size``.
+    """(height, width) in pixels of a grid whose panels are as large as the panels of a 2x2 grid of ``size``.
 
-    A single panel is a picture of its own and fills ``size``.
+    A grid with a single panel has ``size``.
     """
     rows, columns = parse_layout(layout)
     if rows * columns == 1:
@@ -29,17 +29,18 @@ def grid_size(layout: str, size: tuple[int, int]) -> tuple[int, int]:
     return size[0] * rows // 2, size[1] * columns // 2
 
 
-def cut(image: Image, layout: str) -> list[Image]:
+def split_grid(image: Image, layout: str) -> list[Image]:
     """The panels of a picture in reading order, each of equal size.
 
     Raises:
-        DataError: when the picture does not divide into the layout's rows and columns.
+        DataError: if the picture does not divide into the rows and columns of the layout.
     """
     rows, columns = parse_layout(layout)
     if image.width % columns or image.height % rows:
         raise DataError(
             f"a picture {image.width} px wide and {image.height} px high does not divide into {layout} "
-            f"panels ({rows} rows, {columns} columns); paint it at multiples of {columns} and {rows} px"
+            f"panels ({rows} rows, {columns} columns); choose a width that is a multiple of {columns} and a height "
+            f"that is a multiple of {rows}"
         )
     width, height = image.width // columns, image.height // rows
     return [
@@ -49,8 +50,8 @@ def cut(image: Image, layout: str) -> list[Image]:
     ]
 
 
-def refuse_undivided(records: Iterable[PromptRecord]) -> None:
-    """Raise DataError naming a record whose picture does not divide into its panels."""
+def validate_divisible(records: Iterable[PromptRecord]) -> None:
+    """Raise DataError, with the prompt id, if the picture of a record does not divide into its panels."""
     for record in records:
         rows, columns = record.grid
         if record.height % rows or record.width % columns:
@@ -63,10 +64,10 @@ def shard_of(records: Sequence[PromptRecord], shard: int, shards: Sequence[int])
     """The prompts of one shard: prompt n goes to the shard at position ``n % len(shards)``.
 
     Raises:
-        DataError: when there is no such shard.
+        DataError: if there is no such shard.
     """
     if shard not in shards:
-        raise DataError(f"no grid shard {shard}; grid_shards are {', '.join(map(str, shards))}")
+        raise DataError(f"there is no grid shard {shard}; grid_shards are {', '.join(map(str, shards))}")
     return list(records[list(shards).index(shard) :: len(shards)])
 
 
@@ -74,38 +75,38 @@ CACHED_GRIDS = 512  # 1.6 GB of 1024 px grids, 6 MB of the storybook's
 
 
 class PanelStore:
-    """Reads grids from shards and hands out their panels; the grids used last stay in memory."""
+    """Panels of the grids in shards. The most recently used grids stay in memory."""
 
     def __init__(self, grids: ShardReader, cached_grids: int = CACHED_GRIDS) -> None:
         self.grids, self.cached_grids = grids, cached_grids
         self._panels: OrderedDict[str, list[Image]] = OrderedDict()
 
     @classmethod
-    def below(cls, root: Path, *others: Path) -> PanelStore:
-        """All shards below ``root`` (``data/grids``) and ``others`` (``data/pairs``, where editing pairs lie)."""
-        return cls(ShardReader.below(root, *others, require=GRID_COLUMNS))
+    def below(cls, root: Path, *more_roots: Path) -> PanelStore:
+        """All shards below ``root`` (``data/grids``) and ``more_roots``, such as ``data/pairs`` with editing pairs."""
+        return cls(ShardReader.below(root, *more_roots, require=GRID_COLUMNS))
 
     def versions(self) -> dict[str, str]:
-        """Grid id -> md5 of its file and its layout, which decide its panels, as far as the index has an md5."""
+        """Grid id -> md5 of its file and its layout, which determine its panels. Grids without an md5 are skipped."""
         index = self.grids.index
         if "md5" not in index:
             return {}
-        known: Any = index.dropna(subset=["md5"])
-        return dict(zip(known["id"], known["md5"] + " " + known["layout"], strict=True))
+        rows: Any = index.dropna(subset=["md5"])
+        return dict(zip(rows["id"], rows["md5"] + " " + rows["layout"], strict=True))
 
     def panels(self, grid_id: str) -> list[Image]:
         """All panels of a grid in reading order.
 
         Raises:
-            DataError: when the grid is in no shard, damaged, or of another size than its layout needs.
+            DataError: if the grid is in no shard, is damaged, or does not divide into its layout.
         """
         if grid_id not in self._panels:
             image = self.grids.read(grid_id)
             try:
-                found = cut(image, str(self.grids.index.loc[grid_id, "layout"]))
+                panels = split_grid(image, str(self.grids.index.loc[grid_id, "layout"]))
             except DataError as error:
                 raise DataError(f"grid {grid_id}: {error}") from None
-            self._panels[grid_id] = found
+            self._panels[grid_id] = panels
             while len(self._panels) > self.cached_grids:
                 self._panels.popitem(last=False)
         self._panels.move_to_end(grid_id)
@@ -115,7 +116,7 @@ class PanelStore:
         """One panel.
 
         Raises:
-            DataError: when the reference is none, or names a panel that its grid does not have.
+            DataError: if the reference is invalid, or its grid has no such panel.
         """
         grid_id, number = parse_ref(ref)
         panels = self.panels(grid_id)

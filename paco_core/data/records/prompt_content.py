@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
-from paco_core.data.records.edit_records import EditRecord, connected
+from paco_core.data.records.edit_records import EditRecord, connected_groups
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
 from paco_core.io.text import normalize_text
@@ -64,9 +64,9 @@ def group_by_content(contents: Mapping[str, Collection[str]]) -> dict[str, str]:
     """
     ids = defaultdict[str, list[str]](list)
     for idx, digests in contents.items():
-        for one in digests:
-            ids[one].append(idx)
-    return {idx: idx for idx in contents} | connected(members for members in ids.values() if len(members) > 1)
+        for content in digests:
+            ids[content].append(idx)
+    return {idx: idx for idx in contents} | connected_groups(members for members in ids.values() if len(members) > 1)
 
 
 def first_of_each_content(records: Sequence[Prompt]) -> list[Prompt]:

@@ -18,9 +18,9 @@ from itertools import pairwise
 from paco_core.config.layouts import no_layout
 from paco_core.io.files import DataError
 
-_NAMED = r"\[[A-Z]+(?:-[A-Z]+)?\]"
+_PLACE_NAMES = r"\[[A-Z]+(?:-[A-Z]+)?\]"
 _NUMBERED = "PANEL-([0-9]{1,3})"
-PANEL_MARK = re.compile(rf"{_NAMED}(?:-{_NAMED})?:|\[{_NUMBERED}\]:|(?<![\w-]){_NUMBERED}:")
+PANEL_MARK = re.compile(rf"{_PLACE_NAMES}(?:-{_PLACE_NAMES})?:|\[{_NUMBERED}\]:|(?<![\w-]){_NUMBERED}:")
 HEAD = re.compile(r"[A-Z]+-PANEL Images with an? (\d+[x×⨉]\d+) grid layout")
 SHARED_START = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]['"”’]))\s*(?=(?:All|Both|Each|Every|The)\b)""")
 
@@ -80,7 +80,7 @@ class PromptText:
 
     @property
     def theme(self) -> str:
-        """Subject and shared traits: :func:`from_theme` makes this very text of it and the panels' texts."""
+        """Subject and shared traits: :func:`prompt_from_theme` makes this very text of it and the panels' texts."""
         return f"{self.subject}. {self.shared}".strip()
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ def panel_marks(layout: str) -> list[str]:
     return [f"[{row}]-[{column}]:" for row in _ROWS[rows] for column in _COLUMNS[columns]]
 
 
-def layout_of(prompt: str, given: str | None = None) -> str | None:
+def layout_of(prompt: str, expected: str | None = None) -> str | None:
     """The layout of a text that comes without a record, such as ``2x3``; None where it states none.
 
     Its marks state it, and its head where it has one. Numbered panels (``PANEL-1:``) without a head stand in one row,
@@ -131,14 +131,14 @@ def layout_of(prompt: str, given: str | None = None) -> str | None:
     """
     marks = [mark.group() for mark in PANEL_MARK.finditer(prompt)]
     stated = _stated(prompt, marks)
-    if given is not None:
-        given = "{}x{}".format(*parse_layout(given))
-        if stated is not None and given != stated:
-            raise DataError(f"the layout is to be {given}, the prompt states {stated}: {prompt[:80]!r}")
-    found = stated or given or (f"1x{len(marks)}" if marks else None)
-    if marks and found is not None:
-        parse(prompt, found)
-    return found
+    if expected is not None:
+        expected = "{}x{}".format(*parse_layout(expected))
+        if stated is not None and expected != stated:
+            raise DataError(f"the layout is to be {expected}, the prompt states {stated}: {prompt[:80]!r}")
+    layout = stated or expected or (f"1x{len(marks)}" if marks else None)
+    if marks and layout is not None:
+        parse_prompt(prompt, layout)
+    return layout
 
 
 def _stated(prompt: str, marks: Sequence[str]) -> str | None:
@@ -170,7 +170,7 @@ def _grid(marks: Sequence[str]) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def parse(prompt: str, layout: str) -> PromptText:
+def parse_prompt(prompt: str, layout: str) -> PromptText:
     """Take a prompt apart.
 
     Raises:
@@ -183,8 +183,8 @@ def parse(prompt: str, layout: str) -> PromptText:
         raise DataError(f"prompt marks {len(marks)} panels, its layout {layout} has {rows * columns}: {prompt[:80]!r}")
     places = [_place(mark.group()) for mark in marks]
     if any(here >= there for here, there in pairwise(places)):
-        found = " ".join(mark.group() for mark in marks)
-        raise DataError(f"prompt marks its panels out of reading order ({found}): {prompt[:80]!r}")
+        marked = " ".join(mark.group() for mark in marks)
+        raise DataError(f"prompt marks its panels out of reading order ({marked}): {prompt[:80]!r}")
     stated = _stated(prompt, [mark.group() for mark in marks])
     if stated not in (None, f"{rows}x{columns}"):
         raise DataError(f"prompt states the layout {stated}, its record {layout}: {prompt[:80]!r}")
@@ -198,7 +198,7 @@ def parse(prompt: str, layout: str) -> PromptText:
     return PromptText(opening[:begin], opening[begin:middle], opening[middle:], panels)
 
 
-def compose(subject: str, shared: str, texts: Sequence[str], layout: str) -> PromptText:
+def compose_prompt(subject: str, shared: str, texts: Sequence[str], layout: str) -> PromptText:
     """A prompt from its parts, in the public wording.
 
     Raises:
@@ -210,26 +210,26 @@ def compose(subject: str, shared: str, texts: Sequence[str], layout: str) -> Pro
     if len(marks) > len(COUNTS):
         raise DataError(f"layout {layout} has {len(marks)} panels; the wording counts up to {len(COUNTS)}")
     for text in (subject, shared, *texts):
-        if found := PANEL_MARK.search(text):
-            raise DataError(f"the text holds the panel mark {found.group()}: {text[:80]!r}")
+        if mark := PANEL_MARK.search(text):
+            raise DataError(f"the text holds the panel mark {mark.group()}: {text[:80]!r}")
     gaps, common = [" "] * (len(marks) - 1) + [""], shared.strip()
     panels = tuple(PanelText(m, f" {t.strip()}{gap}") for m, t, gap in zip(marks, texts, gaps, strict=True))
     head = f"{COUNTS[len(marks) - 1]}-PANEL Images with a {layout} grid layout"
     return PromptText(head, f" {subject.strip().removesuffix('.')}.", f" {common} " if common else " ", panels)
 
 
-def from_theme(theme: str, texts: Sequence[str], layout: str) -> PromptText:
+def prompt_from_theme(theme: str, texts: Sequence[str], layout: str) -> PromptText:
     """A prompt from a theme and what each panel shows, for a person: the theme is its subject, named once.
 
     What follows the theme's first sentence as in a whole prompt ("All images show ...") is what the panels share.
 
     Raises:
-        DataError: as :func:`compose`.
+        DataError: as :func:`compose_prompt`.
     """
     theme = theme.strip()
     cut = SHARED_START.search(theme)
     subject, shared = (theme[: cut.start()], theme[cut.end() :]) if cut else (theme, "")
-    return compose(_ARTICLE.sub(r"of \g<0>", subject), shared, texts, layout)
+    return compose_prompt(_ARTICLE.sub(r"of \g<0>", subject), shared, texts, layout)
 
 
 def _place(mark: str) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from paco_core.config.layouts import LAYOUT, refuse_layout
 from paco_core.data.records import prompt_text
-from paco_core.data.tables import text
+from paco_core.data.tables import parse_text
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, UniqueIds, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
@@ -26,7 +26,7 @@ from paco_core.io.validation import StrictModel, first_validation_error
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
 Record = TypeVar("Record", bound=BaseModel)
-Id = Annotated[str, BeforeValidator(lambda given: text(given, "id")), AfterValidator(checked_name)]
+Id = Annotated[str, BeforeValidator(lambda value: parse_text(value, "id")), AfterValidator(checked_name)]
 Text = Annotated[str, AfterValidator(validate_marks)]  # a person's words for a model
 Words = Annotated[Text, AfterValidator(not_blank)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
@@ -66,8 +66,8 @@ class PromptRecord(StrictModel):
     @classmethod
     def _layout_of_its_text(cls, row: Any) -> Any:
         """A record without ``layout`` has the one that its prompt states (:func:`prompt_text.layout_of`)."""
-        asked = isinstance(row, dict) and row.get("layout") is None and cls.model_fields["layout"].is_required()
-        if not asked or not isinstance(row.get("prompt"), str):
+        infers_layout = isinstance(row, dict) and row.get("layout") is None and cls.model_fields["layout"].is_required()
+        if not infers_layout or not isinstance(row.get("prompt"), str):
             return row
         try:
             stated = prompt_text.layout_of(row["prompt"])
@@ -178,7 +178,7 @@ def split_panels(prompt: str, layout: str) -> tuple[str, list[str]]:
     Raises:
         DataError: when the text marks other panels than the layout has.
     """
-    parts = prompt_text.parse(prompt, layout)
+    parts = prompt_text.parse_prompt(prompt, layout)
     return parts.opening, [panel.text for panel in parts.panels]
 
 

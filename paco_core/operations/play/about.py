@@ -85,7 +85,7 @@ def _sets(root: Path) -> list[dict[str, Any]]:
         records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
         trained = contents_of_all(read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl"))
         fresh = without_contents(records, trained) or records
-        parts = {record.theme: prompt_text.parse(record.prompt, record.layout) for record in fresh}
+        parts = {record.theme: prompt_text.parse_prompt(record.prompt, record.layout) for record in fresh}
     except DataError:  # not made yet
         return []
     several = {

@@ -62,10 +62,10 @@ def test_a_family_trains_and_goes_on(models: dict[str, Path], tmp_path: Path, ca
     rule = {**SHORT, **({"noise_steps": [0]} if loss == "ppo" else {})}
     with pretended():
         for epochs in (1, 2):
-            made = trainer(case, models[case], loss, dtype, "cuda", epochs, rule)
-            outcome = made.run(tmp_path / "out", tmp_path / "checkpoints")
+            policy_trainer = trainer(case, models[case], loss, dtype, "cuda", epochs, rule)
+            outcome = policy_trainer.run(tmp_path / "out", tmp_path / "checkpoints")
             assert outcome.resumed_at == epochs - 1
-        policy: Any = made.learner.policy
+        policy: Any = policy_trainer.learner.policy
         devices = {p.device for p in (*policy.transformer.parameters(), *policy.pipeline.vae.parameters())}
         assert devices == {torch.device("cuda:0")}
     assert outcome.rows[-1]["update/grad_norm"] > 0

@@ -18,19 +18,19 @@ def test_a_look_that_is_slow_is_waited_for(tmp_path: Path) -> None:
     """A process that was put aside while it looked."""
     path = tmp_path / "alive"
     path.touch()
-    looking, done = threading.Event(), threading.Event()
+    looking, finished = threading.Event(), threading.Event()
 
     def slowly() -> None:
         with file_locks.shared(path):
             looking.set()
             time.sleep(0.3)
-        done.set()
+        finished.set()
 
     thread = threading.Thread(target=slowly)
     thread.start()
     assert looking.wait(60)
     with hold(path):
-        assert done.wait(60)
+        assert finished.wait(60)
     thread.join()
 
 

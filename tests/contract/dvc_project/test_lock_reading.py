@@ -16,7 +16,7 @@ from dvc_project.state import ProjectState
 from tests.support import dvc_itself
 
 STAGE = "  {0}:\n    cmd: make {0}\n    outs:\n    - path: {0}.out\n      md5: {0}00\n"
-WHOLE = "schema: '2.0'\nstages:\n" + STAGE.format("a") + STAGE.format("b")
+COMPLETE = "schema: '2.0'\nstages:\n" + STAGE.format("a") + STAGE.format("b")
 PART = "schema: '2.0'\nstages:\n" + STAGE.format("a")  # as good a YAML as the whole
 GRAPH = "stages:\n" + "".join(f"  {n}:\n    cmd: make {n}\n    outs: [{n}.out]\n" for n in "ab")
 
@@ -35,7 +35,7 @@ def test_a_file_that_is_being_written_is_waited_for(root: Path, part: str, monke
     (root / "dvc.lock").write_text(part)
 
     def go_on(_seconds: float) -> None:  # while the reader waits
-        (root / "dvc.lock").write_text(WHOLE)
+        (root / "dvc.lock").write_text(COMPLETE)
         writer.close()
 
     monkeypatch.setattr(time, "sleep", go_on)
@@ -44,13 +44,13 @@ def test_a_file_that_is_being_written_is_waited_for(root: Path, part: str, monke
 
 def test_a_lock_that_is_held_for_something_else_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockfile, "_SETTLED_SECONDS", 0.1)
-    (root / "dvc.lock").write_text(WHOLE)
+    (root / "dvc.lock").write_text(COMPLETE)
     with hold(root / ".dvc/tmp/lock"):  # a long `dvc push`
         assert list(DvcProject(root).lock()) == ["a", "b"]
 
 
 HEAD = "schema: '2.0'\n"
-REFUSED = [
+INVALID = [
     "",
     PART.removeprefix(HEAD + "stages:\n").replace("  a:", "a:"),  # DVC 1
     "schema: '3.0'\nstages: {}\n",
@@ -62,20 +62,22 @@ REFUSED = [
     HEAD + "stages: {a: {cmd: x, outs: [{md5: x}]}}",
     HEAD + "stages: {a: {cmd: x, outs: [{path: x, md5: 1}]}}",
 ]
-ACCEPTED = ["schema: '2.0'", HEAD + "datasets: [{name: d, type: dvc, url: u, rev_lock: r}]\n", WHOLE]
+ACCEPTED = ["schema: '2.0'", HEAD + "datasets: [{name: d, type: dvc, url: u, rev_lock: r}]\n", COMPLETE]
 
 
-@pytest.mark.parametrize("text", [*REFUSED, *ACCEPTED])
+@pytest.mark.parametrize("text", [*INVALID, *ACCEPTED])
 def test_a_lock_is_refused_where_dvc_refuses_it(root: Path, text: str) -> None:
     dvc_itself.write(root, {"dvc.lock": text, ".dvc/config": dvc_itself.SETTINGS})
-    if text in REFUSED:
+    if text in INVALID:
         with pytest.raises(DvcException):
             dvc_itself.changed(root)
         with pytest.raises(DvcProjectError, match=r"dvc\.lock"):
             DvcProject(root).lock()
     else:
         assert dvc_itself.agreed(root) == {"a", "b"}
-        assert list(DvcProject(root).lock()) == list(Lock.read(root).entries) == (["a", "b"] if text == WHOLE else [])
+        assert (
+            list(DvcProject(root).lock()) == list(Lock.read(root).entries) == (["a", "b"] if text == COMPLETE else [])
+        )
 
 
 DATA = """

@@ -1,4 +1,4 @@
-"""What the library reads is what DVC itself says: stages, edges, recorded parameters, md5s of folders."""
+"""Parity with DVC: stages, edges, recorded parameters and md5s of folders are equal to those of DVC itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project uses that this library cannot follow: all else loads, and the stage that uses it says so."""
+"""Unsupported features of DVC: the other stages load, and the stage that uses one reports it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_file_of_parameters_that_cannot_be_read(tmp_path: Path, file: str, tex
     assert file in states["bad"].reasons[0] and file in str(in_sync(project, "bad").description)
 
 
-REFUSED = {
+INVALID = {
     "an unknown key": "stages: {a: {cmd: x, dep: [y]}}",
     "an unknown key in do": "stages: {a: {foreach: [1], do: {cmd: x, dep: [y]}}}",
     "foreach beside cmd": "stages: {a: {foreach: [1], cmd: x}}",
@@ -76,9 +76,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_dvc_refuses_is_refused(tmp_path: Path, what: str) -> None:
-    root = dvc_itself.lay_out(tmp_path, {"dvc.yaml": REFUSED[what]})
+@pytest.mark.parametrize("case", INVALID)
+def test_what_dvc_refuses_is_refused(tmp_path: Path, case: str) -> None:
+    root = dvc_itself.lay_out(tmp_path, {"dvc.yaml": INVALID[case]})
     with pytest.raises(DvcException):
         dvc_itself.stages(root)
     with pytest.raises(DvcProjectError, match=r"dvc\.yaml|cannot be put into a command"):

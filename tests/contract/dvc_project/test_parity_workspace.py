@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def said(root: Path, group: str) -> str:
+def reason_of(root: Path, group: str) -> str:
     return str(in_sync(DvcProject(root), group).description)
 
 
@@ -42,7 +42,7 @@ def test_an_out_that_was_edited_or_is_missing_or_hidden(root: Path) -> None:
     assert dvc_itself.agreed(root) == {"a", "b"}
     dvc_itself.write(root, {"a": "9\n"})
     assert dvc_itself.agreed(root) == {"a", "b"}
-    assert said(root, "a") == "a: a is not as recorded" and said(root, "b") == "b: a changed"
+    assert reason_of(root, "a") == "a: a is not as recorded" and reason_of(root, "b") == "b: a changed"
     dvc_itself.write(root, {"a": "1\n", "c": "7\n"})
     assert dvc_itself.agreed(root) == {"c", "e"}
     dvc_itself.write(root, {"c": "1\n", ".dvcignore": "/c\n"})
@@ -77,7 +77,7 @@ def test_what_the_cache_has_lost(root: Path) -> None:
     (listing,) = (root / ".dvc/cache/files/md5").glob(f"*/{str(lock.md5_of('d'))[2:]}")
     data = listing.read_bytes()
     listing.unlink()
-    assert dvc_itself.agreed(root) == {"b"} and said(root, "b") == "b: d is not in DVC's cache"
+    assert dvc_itself.agreed(root) == {"b"} and reason_of(root, "b") == "b: d is not in DVC's cache"
     listing.write_bytes(data)
     listing.chmod(0o444)
     md5 = str(lock.md5_of("a"))

@@ -48,7 +48,7 @@ def sub(tmp_path: Path) -> Path:
 
 
 NOISE = ["in/a.log", "in/x.tmp", "in/top.only", "in/deep/gone/f", "in/inner/.dvc/config", "in/inner/f"]
-SEEN = ["in/kept.log", "in/deep/top.only", "in/deep/x"]
+VISIBLE = ["in/kept.log", "in/deep/top.only", "in/deep/x"]
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_settings_and_ignored_files_of_the_top_count(sub: Path) -> None:
     for name in NOISE:
         dvc_itself.write(sub, {name: "noise"})
         assert dvc_itself.agreed(sub) == set(), name
-    for name in SEEN:
+    for name in VISIBLE:
         dvc_itself.write(sub, {name: "seen"})
         assert dvc_itself.agreed(sub) == {"a"}, name
         (sub / name).unlink()
@@ -79,12 +79,12 @@ def test_a_run_by_dagster_makes_no_second_repository(sub: Path) -> None:
     dvc_itself.reproduce(sub.parent, "other/dvc.yaml:o")
     project = DvcProject(sub)
     assert [(out.path, out.file) for out in project.tracked] == [("../data", "../data.dvc")]
-    made = dg.materialize(
+    result = dg.materialize(
         [*build_dvc_assets(project), *build_dvc_sources(project)],
         resources={"dvc": DvcResource(project_dir=str(sub))},
         raise_on_error=False,
     )
-    assert made.success and not (sub / ".dvc").exists() and repository_of(sub) == sub.parent
+    assert result.success and not (sub / ".dvc").exists() and repository_of(sub) == sub.parent
     assert dvc_itself.agreed(sub) == set()
 
 

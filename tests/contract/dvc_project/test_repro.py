@@ -79,9 +79,9 @@ REPRO = [sys.executable, "-m", "dvc_project.repro"]
 def test_stages_that_do_not_need_each_other_run_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = graphs.make(tmp_path / "project", DIAMOND, meet__py=MEET)
     assert repro.reproduce(root, jobs=2) == 0
-    said = capfd.readouterr().out
-    assert [line for line in said.splitlines() if "didn't change" in line] != [], "the plain dvc repro came last"
-    assert said.index("[first] done") < said.index("[left] done") < said.index("[last] done")
+    output = capfd.readouterr().out
+    assert [line for line in output.splitlines() if "didn't change" in line] != [], "the plain dvc repro came last"
+    assert output.index("[first] done") < output.index("[left] done") < output.index("[last] done")
     assert (root / "last.out").read_text() == "helloleft" + "helloright"
     assert graphs.changed(root, DvcProject(root)) == set()
 
@@ -103,8 +103,8 @@ def test_after_a_failure_nothing_starts_and_the_next_run_goes_on(
 ) -> None:
     root = graphs.make(tmp_path / "project", FAILING, stage__py="raise SystemExit('no ink')")
     assert repro.reproduce(root, jobs=2) == 1
-    said = capfd.readouterr().out
-    assert "[bad] no ink" in said and "[bad] FAILED" in said
+    output = capfd.readouterr().out
+    assert "[bad] no ink" in output and "[bad] FAILED" in output
     assert (root / "good.out").is_file() and not (root / "after.out").exists()
     assert "good" in DvcProject(root).lock(), "what ran beside the failure is kept"
     (root / "stage.py").write_text("open('bad.out', 'w').write('made')")
@@ -124,7 +124,7 @@ def holders(root: Path) -> set[int]:
     return {lock["pid"] for lock in locks.get("write", {}).values()}
 
 
-def gone(process: int) -> bool:
+def has_ended(process: int) -> bool:
     """Whether a process has ended; a zombie that nobody collects has, too."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -142,7 +142,7 @@ def test_kill_9_of_the_whole_run_ends_its_stages(tmp_path: Path, jobs: int) -> N
     (dvc,), stage = holders(root), int((root / "pid").read_text())
     run.kill()
     assert run.wait() == -signal.SIGKILL
-    until(lambda: gone(stage) and gone(dvc))
+    until(lambda: has_ended(stage) and has_ended(dvc))
     assert holders(root) == set()
     (root / "go").touch()
     assert repro.reproduce(root, jobs=2) == 0
@@ -157,8 +157,8 @@ def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> N
     until((root / "pid").exists)
     run.send_signal(number)
     run.send_signal(number)  # an impatient one: it cuts nothing short
-    said = run.communicate(timeout=DEADLINE_S)[0].decode()
-    lines = [line for line in said.splitlines() if not line.startswith("[")]
+    output = run.communicate(timeout=DEADLINE_S)[0].decode()
+    lines = [line for line in output.splitlines() if not line.startswith("[")]
     assert run.returncode == 1 and lines == ["repro: stopped; the next run resumes from here"]
     with pytest.raises(ProcessLookupError):
         os.kill(int((root / "pid").read_text()), 0)

@@ -53,16 +53,16 @@ def projects(draw: st.DrawFn) -> tuple[Tree, Tree]:
     """``params.yaml``, and a ``dvc.yaml`` of one stage, plain or of several items."""
     params = draw(st.dictionaries(NAMES, TREES, min_size=2, max_size=4))
     tree = draw(FLAGS)
-    known = [*paths(params), ("stage.x", tree), *paths(tree, "stage.x")]
+    typed_paths = [*paths(params), ("stage.x", tree), *paths(tree, "stage.x")]
     kind = draw(st.sampled_from(sorted(ITEMS)))
     item = draw(st.sampled_from([[], ITEMS[kind]]))
-    refused = draw(st.integers(0, 9)) == 0
+    is_invalid = draw(st.integers(0, 9)) == 0
 
     def places(*types: type) -> list[str]:
-        return [f"${{{path}}}" for path, value in known if refused or isinstance(value, types)]
+        return [f"${{{path}}}" for path, value in typed_paths if is_invalid or isinstance(value, types)]
 
     def texts(*types: type) -> st.SearchStrategy[str]:
-        parts = st.sampled_from([*item, *places(*types), *(["${absent}"] if refused else [r"\${a}", "x"])])
+        parts = st.sampled_from([*item, *places(*types), *(["${absent}"] if is_invalid else [r"\${a}", "x"])])
         return st.lists(parts, min_size=1, max_size=3).map("".join)
 
     plain = (str, int, float, type(None))
@@ -85,7 +85,7 @@ def projects(draw: st.DrawFn) -> tuple[Tree, Tree]:
         "matrix": st.builds(lambda n, on: {**body, "matrix": {"n": n, "on": on}}, axes, axes),
         "plain": st.just(body),
     }
-    more = {draw(NAMES): tree} if refused else {"more": tree}
+    more = {draw(NAMES): tree} if is_invalid else {"more": tree}
     return params, {"vars": [more], "stages": {"s": draw(loops[kind])}}
 
 

@@ -39,7 +39,7 @@ def test_overlaps_are_those_of_a_comparison_with_all() -> None:
     paths = [*parts, *("/".join(two) for two in product(parts, parts)), "a/b/ab", "../a", "/a/b", "s3://a/b", "a"]
     index = Overlaps((path, number) for number, path in enumerate(paths))
     for pair in product(paths, paths):
-        expected = [number for number, path in enumerate(paths) if any(overlap(path, one) for one in pair)]
+        expected = [number for number, path in enumerate(paths) if any(overlap(path, candidate) for candidate in pair)]
         assert index.of(pair) == expected
 
 
@@ -50,9 +50,9 @@ def test_each_file_is_read_once_for_all_items(tmp_path: Path, monkeypatch: pytes
     reads: Counter[str] = Counter()
     for module in (project, templating, lockfile):
 
-        def counted(path: Path, *rest: Any, read: Any = module.read_data) -> Any:  # type: ignore[attr-defined]
+        def counted(path: Path, *args: Any, read: Any = module.read_data) -> Any:  # type: ignore[attr-defined]
             reads[path.name] += 1
-            return read(path, *rest)
+            return read(path, *args)
 
         monkeypatch.setattr(module, "read_data", counted)
     items = DvcProject(root)
@@ -87,7 +87,7 @@ def test_a_cycle_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="no git checkout")
 def test_git_ignores_every_out_that_dvc_keeps() -> None:
     """Else DVC writes the entry during the first run, and git shows a changed file."""
-    kept = {out.path for stage in DvcProject(REPOSITORY).stages.values() for out in stage.outs if out.cache}
+    outs = {out.path for stage in DvcProject(REPOSITORY).stages.values() for out in stage.outs if out.cache}
     command = ["git", "check-ignore", "--no-index", "--stdin"]
-    ignored = subprocess.run(command, cwd=REPOSITORY, input="\n".join(kept), capture_output=True, text=True).stdout
-    assert kept - set(ignored.splitlines()) == set()
+    ignored = subprocess.run(command, cwd=REPOSITORY, input="\n".join(outs), capture_output=True, text=True).stdout
+    assert outs - set(ignored.splitlines()) == set()

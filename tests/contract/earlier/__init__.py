@@ -1,1 +1,1 @@
-"""What an earlier version of paco wrote still loads, or is refused with the remedy; ``written`` holds such files."""
+"""Files of earlier versions of paco: they load, or paco rejects them with a remedy. ``written`` contains such files."""

@@ -1,4 +1,4 @@
-"""What an earlier version kept of data and people: DVC's cache and lock, records of runs, answers, results."""
+"""Data and answers of an earlier version: DVC's cache and lock, records of runs, answers, results."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_what_made_it_and_by_which_run_are_read_from_the_earlier_lock(recorded: 
 def test_answers_of_an_earlier_store_and_file_count(tmp_path: Path) -> None:
     place = tmp_path / "answers/people.sqlite"
     place.parent.mkdir()
-    with closing(sqlite3.connect(place)) as made:
-        made.executescript((WRITTEN / "people.sql").read_text())
+    with closing(sqlite3.connect(place)) as database:
+        database.executescript((WRITTEN / "people.sql").read_text())
     (tmp_path / answer_file.FILE).parent.mkdir(parents=True)
     shutil.copyfile(WRITTEN / "answers.jsonl", tmp_path / answer_file.FILE)
     with AnswerStore(place) as store:

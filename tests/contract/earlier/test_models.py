@@ -43,9 +43,9 @@ def scales(model: torch.nn.Module) -> set[float]:
     return {module.scaling["default"] for module in model.modules() if isinstance(module, LoraLayer)}
 
 
-def assert_equal(found: dict[str, torch.Tensor], stored: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == stored.keys() and len(stored) > 4
-    assert all(torch.equal(found[name], stored[name]) for name in stored)
+def assert_equal(actual: dict[str, torch.Tensor], stored: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == stored.keys() and len(stored) > 4
+    assert all(torch.equal(actual[name], stored[name]) for name in stored)
 
 
 def test_a_policy_paints_with_an_earlier_adapter(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def in_file(root: Path) -> dict[str, Any]:
 
 def present_place(key: str) -> str:
     places = earlier_places(Params)
-    found = next((old for old in places if key == old or key.startswith(f"{old}.")), None)
-    return key if found is None else places[found] + key.removeprefix(found)
+    prefix = next((old for old in places if key == old or key.startswith(f"{old}.")), None)
+    return key if prefix is None else places[prefix] + key.removeprefix(prefix)
 
 
 def test_earlier_parameters_are_refused_with_the_remedy(updated: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What an earlier version reported: figures that wait for MLflow, and champions in its registry."""
+"""Tracking data of an earlier version: metrics that wait for MLflow, and champions in its registry."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_figures_that_an_earlier_version_kept_are_sent(project: Path) -> None:
     Image.new("RGB", (4, 4)).save(picture)
     events = (home / "events.jsonl").read_text()
     (home / "events.jsonl").write_text(events.replace(HOME, str(project)))
-    sent = send_left_over(project)
-    assert (sent.runs, sent.events, sent.waiting, sent.problems) == (1, 10, 0, ())
+    delivery = send_left_over(project)
+    assert (delivery.runs, delivery.events, delivery.waiting, delivery.problems) == (1, 10, 0, ())
     assert count_journals(project) == 0
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
     (run,) = client.search_runs(
@@ -37,7 +37,9 @@ def test_figures_that_an_earlier_version_kept_are_sent(project: Path) -> None:
     assert run.data.tags.items() >= {"paco.stage": "prompts", "paco.note": "kept"}.items()
     figures = dict(run.data.metrics)
     assert math.isnan(figures.pop("nothing")) and figures == {"prompts": 24.0, "loss": 0.5}
-    assert [each.dataset.digest for each in run.inputs.dataset_inputs] == ["d0470738a6881f9e5bd2f26638a8f32a.dir"]
+    assert [dataset_input.dataset.digest for dataset_input in run.inputs.dataset_inputs] == [
+        "d0470738a6881f9e5bd2f26638a8f32a.dir"
+    ]
     assert Path(client.download_artifacts(run.info.run_id, "notes/page.txt")).read_text() == "a page"
     (model,) = client.search_logged_models([run.info.experiment_id])
     assert model.tags["dvc.md5"] == "541add4100232c98b595e654e325bb5e.dir"
@@ -50,7 +52,7 @@ def test_a_champion_of_an_earlier_version_is_the_champion(project: Path) -> None
     version = client.create_model_version(stored["name"], stored["source"], tags=stored["tags"])
     client.set_registered_model_alias(stored["name"], "champion", version.version)
     registry = Champions(project)
-    found = registry.at("reward", CHAMPION)
-    assert registry.names() == ["reward"] and found is not None
-    assert (found.path, found.md5, found.over) == (stored["tags"]["dvc.path"], stored["tags"]["dvc.md5"], None)
-    assert registry.of_md5("reward", found.md5) == found
+    champion = registry.at("reward", CHAMPION)
+    assert registry.names() == ["reward"] and champion is not None
+    assert (champion.path, champion.md5, champion.over) == (stored["tags"]["dvc.path"], stored["tags"]["dvc.md5"], None)
+    assert registry.of_md5("reward", champion.md5) == champion

@@ -45,7 +45,7 @@ class Started(list[str]):
         self._broken = broken
         monkeypatch.setattr(module.subprocess, "run", self._run)
 
-    def _run(self, command: tuple[str, ...], **_how: Any) -> SimpleNamespace:
+    def _run(self, command: tuple[str, ...], **_kwargs: Any) -> SimpleNamespace:
         self.append(" ".join(command))
         if "venv" in command:
             Path(command[-1]).mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ def test_every_package_is_pinned_once_by_version_and_hash(repository: Path, lock
     assert not re.search(r"^\s*(-i|--(extra-)?index-url|--find-links|-f)\b", text, re.MULTILINE), (
         "an index is a machine's"
     )
-    entries = [one for one in re.split(r"\n(?=\S)", text) if one and not one.startswith("#")]
+    entries = [entry for entry in re.split(r"\n(?=\S)", text) if entry and not entry.startswith("#")]
     names = Counter[str]()
     for entry in entries:
         pinned = re.match(r"([A-Za-z0-9._-]+)(\[[^\]]+\])?==[^\s;]+", entry)

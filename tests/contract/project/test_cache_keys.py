@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from paco_core.config.execution import how_fields
 from paco_core.config.params import PolicyRecipe, RewardParams
-from paco_core.data.grids.grids import Painting
-from paco_core.data.llm.chat_protocol import Question, key_of
+from paco_core.data.grids.grids import GenerationSettings
+from paco_core.data.llm.chat_protocol import Question, journal_key
 from paco_core.data.prompts.prompt_writer import WrittenPrompt
 from paco_core.serving.servers.endpoint import server_settings
 from tests.support import cache_ingredients as given
@@ -53,7 +53,7 @@ def of_serving(serving: Any, folder: Path) -> object:
 
 
 def of_chat(params: Any, _folder: Path) -> object:
-    return key_of(params, Question("1", "?", WrittenPrompt))
+    return journal_key(params, Question("1", "?", WrittenPrompt))
 
 
 #: Section of the parameters, the key that is made of it, and the parameters which change no value that is kept.
@@ -66,7 +66,7 @@ SECTIONS: dict[str, tuple[BaseModel, Callable[[Any, Path], object], set[str]]] =
     ),
     "grids": (  # sizes are those of a prompt's record, seeds of a picture; rounding is not counted
         given.PARAMS.grids,
-        lambda p, f: Painting.from_params(p, f).digest,
+        lambda p, f: GenerationSettings.from_params(p, f).digest,
         {"height", "width", "seeds", "batch_size", "device"},
     ),
     "chat": (  # how long to try, and where a name is served

@@ -17,4 +17,4 @@ def test_no_two_public_classes_share_a_name(rooms: tuple[str, ...]) -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(REPOSITORY)))
     assert places
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

@@ -45,11 +45,11 @@ def packages(tmp_path: Path) -> Path:
 
 def test_what_only_a_gpu_needs_is_all_of_cuda_but_the_runtime(repository: Path) -> None:
     lines = (repository / "tools/cuda-only.txt").read_text().splitlines()
-    named = [line for line in lines if not line.startswith("#")]
+    listed_packages = [line for line in lines if not line.startswith("#")]
     for lock in ("run", "dev"):
         text = (repository / f"locks/{lock}.txt").read_text()
-        found = re.findall(r"^((?:nvidia|cuda|triton)[a-z0-9-]*)(?:\[[^]]*\])?==", text, re.MULTILINE)
-        assert named == sorted(set(found) - {"nvidia-cuda-runtime"}), lock
+        pinned = re.findall(r"^((?:nvidia|cuda|triton)[a-z0-9-]*)(?:\[[^]]*\])?==", text, re.MULTILINE)
+        assert listed_packages == sorted(set(pinned) - {"nvidia-cuda-runtime"}), lock
 
 
 def test_a_stand_in_is_a_library_whose_functions_fail_with_a_reason(stubs: Any, tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_pytorch_loads_with_the_stand_ins_and_they_go_when_cuda_comes(stubs: Any
     code = f"import ctypes, sys; [ctypes.CDLL(path) for path in {sorted(map(str, folder.glob('libtorch*.so')))!r}]"
     subprocess.run([sys.executable, "-c", code], check=True)
 
-    came = packages / "nvidia/cudnn/lib"
-    came.mkdir(parents=True)
-    (came / absent[0]).write_bytes(b"")
+    library_dir = packages / "nvidia/cudnn/lib"
+    library_dir.mkdir(parents=True)
+    (library_dir / absent[0]).write_bytes(b"")
     assert stubs.update(packages) == absent[1:] and not (folder / absent[0]).exists()
     for name in absent:
-        (came / name).write_bytes(b"")
+        (library_dir / name).write_bytes(b"")
     assert not stubs.update(packages) and {path.name for path in folder.iterdir()} == before

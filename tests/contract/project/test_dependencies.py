@@ -18,8 +18,8 @@ GRAPH = stages_of(REPOSITORY)
 
 def deps(stage: str) -> list[str]:
     """Of all items of a stage together."""
-    found = [dep for made in GRAPH.values() if made.group == stage for dep in made.deps]
-    return list(dict.fromkeys(found))
+    paths = [dep for node in GRAPH.values() if node.group == stage for dep in node.deps]
+    return list(dict.fromkeys(paths))
 
 
 def test_every_stage_has_its_file_and_every_file_its_stage() -> None:
@@ -34,7 +34,7 @@ def test_every_recipe_is_trained_and_benchmarked() -> None:
     from paco_core.tasks.table import measured_by, recipes_of
 
     policies = params.load(REPOSITORY / params.PARAMS_FILE).policies
-    assert [made.item for made in GRAPH.values() if made.group == "policies"] == list(policies.recipes)
+    assert [node.item for node in GRAPH.values() if node.group == "policies"] == list(policies.recipes)
     for benchmark in ("t2is", "gedit"):
         task = measured_by(benchmark)
         for name in recipes_of(task, policies):
@@ -45,7 +45,9 @@ def test_every_recipe_is_trained_and_benchmarked() -> None:
 
 def test_the_page_shows_the_graph_as_declared() -> None:
     page = (REPOSITORY / "docs/reference/graph.md").read_text()
-    told = subprocess.run(
+    graph = subprocess.run(
         [sys.executable, "-m", "paco_core", "graph"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert told.startswith("flowchart") and told in page, "paste what `paco graph` prints into docs/reference/graph.md"
+    assert graph.startswith("flowchart") and graph in page, (
+        "paste what `paco graph` prints into docs/reference/graph.md"
+    )

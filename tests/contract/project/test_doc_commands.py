@@ -37,26 +37,26 @@ def test_a_block_says_its_language_and_what_does_not_run_says_why(page: str) -> 
 def _runs(block: Block, file: str) -> None:
     """The named test is there, and speaks of the verb of each command of ours."""
     assert (REPOSITORY / file).is_file(), f"{block.place}: no test {file}"
-    known = (REPOSITORY / file).read_text().replace("_", "")
+    source = (REPOSITORY / file).read_text().replace("_", "")
     for program, *words in commands(block.script):
         if program == "paco":
-            assert words[0].replace("-", "") in known, f"{block.place}: {file} does not speak of {words[0]}"
+            assert words[0].replace("-", "") in source, f"{block.place}: {file} does not speak of {words[0]}"
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_one_that_its_program_accepts(page: str) -> None:
-    refused = []
+    problems = []
     for block in blocks(REPOSITORY, page):
         for words in commands(block.script) if block.language in SHELL else ():
             if why := refusal(words):
-                refused.append(f"{block.place}: {' '.join(words)}: {why}")
+                problems.append(f"{block.place}: {' '.join(words)}: {why}")
             missing = [word for word in words if FILE.match(word) and not (REPOSITORY / word).exists()]
-            refused += [f"{block.place}: {word} does not exist" for word in missing]
+            problems += [f"{block.place}: {word} does not exist" for word in missing]
     for place, code in inline(REPOSITORY, page):
         for words in commands(code) if code.split(" ")[0] in CHECKS else ():
             if (why := refusal(words)) and not MENTIONED.search(why):
-                refused.append(f"{place}: {code}: {why}")
-    assert refused == []
+                problems.append(f"{place}: {code}: {why}")
+    assert problems == []
 
 
 def test_what_no_program_accepts_is_found() -> None:

@@ -26,15 +26,15 @@ def quoted() -> list[tuple[str, str]]:
 
 def templates(files: Iterable[Path]) -> list[str]:
     """Every text of these files, with … for what is put in, on one line."""
-    found = []
+    texts = []
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.JoinedStr):
                 parts = (part.value if isinstance(part, ast.Constant) else ANYTHING for part in node.values)
-                found.append("".join(map(str, parts)))
+                texts.append("".join(map(str, parts)))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(FORMAT.sub(ANYTHING, node.value))
-    return [" ".join(text.split()) for text in found]
+                texts.append(FORMAT.sub(ANYTHING, node.value))
+    return [" ".join(text.split()) for text in texts]
 
 
 @cache

@@ -16,15 +16,15 @@ import pytest
 TEXTS = {".md", ".py", ".toml", ".css", ".js", ".webp", ".png", ".svg", ".yaml", ".json", ".txt"}
 
 
-def named(nav: object) -> Iterator[str]:
+def page_paths(nav: object) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
     elif isinstance(nav, dict):
         for value in nav.values():
-            yield from named(value)
+            yield from page_paths(value)
     elif isinstance(nav, list):
         for value in nav:
-            yield from named(value)
+            yield from page_paths(value)
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def copy(repository: Path, tmp_path: Path) -> Path:
     """What the site is made from."""
     if importlib.util.find_spec("zensical") is None:
         pytest.skip("the site's packages are not installed: run `make docs` once")
-    listed = subprocess.run(
+    git_files = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=repository, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    for name in listed.split("\0"):
+    for name in git_files.split("\0"):
         file = repository / name
         if file.suffix in TEXTS and file.is_file() and not name.startswith(("tests/", "data/zoo/")):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -50,23 +50,23 @@ def build(copy: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_site_builds_and_a_broken_link_or_anchor_or_name_ends_it(copy: Path) -> None:
-    done = build(copy)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = build(copy)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert (copy / "build/docs/reference/api/grpo.html").read_text().count("Flow-GRPO (arXiv 2505.05470)") > 0
     page = copy / "docs/reference/api/grpo.md"
     words = page.read_text()
     page.write_text(f"{words}\n[gone](../rewards.md#gone) and [none][paco_core.grpo.losses.gone]\n")
-    done = build(copy)
-    assert done.returncode != 0
-    assert "anchor does not exist" in done.stdout and "unresolved autoref" in done.stdout
+    result = build(copy)
+    assert result.returncode != 0
+    assert "anchor does not exist" in result.stdout and "unresolved autoref" in result.stdout
     page.write_text(f"{words}\n[file](../../../no-such-file.yaml)\n")
-    done = build(copy)
-    assert done.returncode != 0
-    assert "docs/reference/api/grpo.md:12: the link ../../../no-such-file.yaml leads to no file" in done.stderr
+    result = build(copy)
+    assert result.returncode != 0
+    assert "docs/reference/api/grpo.md:12: the link ../../../no-such-file.yaml leads to no file" in result.stderr
 
 
 def test_the_navigation_names_every_page_once(repository: Path) -> None:
-    nav = list(named(tomllib.loads((repository / "tools/docs/zensical.toml").read_text())["project"]["nav"]))
-    known = {str(pages.site_path(path.relative_to(repository))) for path in (repository / "docs").rglob("*.md")}
+    nav = list(page_paths(tomllib.loads((repository / "tools/docs/zensical.toml").read_text())["project"]["nav"]))
+    pages_on_disk = {str(pages.site_path(path.relative_to(repository))) for path in (repository / "docs").rglob("*.md")}
     assert len(nav) == len(set(nav))
-    assert known == {name for name in nav if not name.startswith("project/")}
+    assert pages_on_disk == {name for name in nav if not name.startswith("project/")}

@@ -17,6 +17,6 @@ def test_every_example_prompt_is_usable() -> None:
     kinds = {(kind.category, kind.name) for kind in SUBCATEGORIES}
     assert {(category(record), record.task_name) for record in records} <= kinds
     for record in records:
-        text = prompt_text.parse(record.prompt, record.layout)
+        text = prompt_text.parse_prompt(record.prompt, record.layout)
         assert record.layout == "2x2" and len(text.panels) == 4 and text.shared, record.idx
         assert set(record.criteria) == {"Style", "Identity", "Logic"} and all(record.criteria.values()), record.idx

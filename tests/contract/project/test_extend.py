@@ -85,26 +85,26 @@ print(json.dumps(said))
 def follow(page: str, root: Path) -> list[str]:
     """Do what the page says; the tables and files that it named."""
     did = []
-    for verb, where, code in BLOCK.findall(page):
+    for verb, target, code in BLOCK.findall(page):
         if verb == "title":
-            (root / where).write_text(code)
+            (root / target).write_text(code)
         elif verb == "append-to":
-            path, text = root / where, (root / where).read_text()
+            path, text = root / target, (root / target).read_text()
             place = re.search(r"^[A-Z]+ = \{$", text, re.MULTILINE)  # a table can name what stands above it
             end = len(text) if place is None else place.start()
             gap = "\n" if path.suffix == ".yaml" else "\n\n\n"
             path.write_text(f"{text[:end].rstrip()}{gap}{code}\n\n{text[end:]}".rstrip() + "\n")
         elif verb == "after":
-            line, _, file = where.rpartition(" in ")
+            line, _, file = target.rpartition(" in ")
             text = (root / file).read_text()
             assert text.count(f"{line}\n") == 1, f"{file} does not have the line {line!r} once"
             (root / file).write_text(text.replace(f"{line}\n", f"{line}\n{code}"))
         else:
-            table, _, file = where.partition(" in ")
+            table, _, file = target.partition(" in ")
             text, line = (root / file).read_text(), f"{table} = {{\n"
             assert text.count(line) == 1, f"{file} has no table {table}"
             (root / file).write_text(text.replace(line, line + code))
-        did.append(where)
+        did.append(target)
     return did
 
 
@@ -121,9 +121,11 @@ def copy(repository: Path, tmp_path: Path) -> Path:
 def python(copy: Path, *arguments: str) -> str:
     """What a Python that knows the copy prints."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "pipelines"), children.PATH])}
-    done = subprocess.run([sys.executable, "-P", *arguments], cwd=copy, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    result = subprocess.run(
+        [sys.executable, "-P", *arguments], cwd=copy, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout
 
 
 def test_what_the_page_adds_is_found_and_trained_with(repository: Path, copy: Path) -> None:
@@ -154,15 +156,15 @@ def test_the_benchmark_of_the_page_runs_and_is_an_asset(repository: Path, copy: 
         figures["instances"] == 6 and 0 <= figures["colour.accuracy"] <= 1 and figures["colour.unscorable_share"] == 0
     )
     assert "colour_rank" in python(copy, "-c", ASSETS).split()
-    said = json.loads(python(copy, "-c", DECLARED))
-    assert said == {
+    declared = json.loads(python(copy, "-c", DECLARED))
+    assert declared == {
         "cost": "at most 400 instances; about 2 s on cpu",
         "skipped": "nothing: no ranking is held out",
         "gpus": "5",
         "headline": ["colour.accuracy", "instances"],
         "page": ["colour.accuracy", "instances", "worst_rankings"],
         "checks": ["every_panel_has_a_colour", "figures_hold", "in_sync_with_dvc"],
-    }, said
+    }, declared
     tables = python(copy, "-m", "paco_core", "tables")
     assert "Mean colours" in tables and "\nRandom order  " in tables
     assert "colour_rank: the run that dvc.lock names is not recorded here" in tables

@@ -28,12 +28,16 @@ def licence(name: str) -> str:
     field = about.get("License-Expression") or about.get("License") or ""
     if field and len(field) < STATED and field != "UNKNOWN":
         return re.sub(r"\s*\|\s*", ", ", field)
-    classifiers = [one.split(" :: ")[-1] for one in about.get_all("Classifier", []) if one.startswith("License ::")]
-    return ", ".join(SHORT.get(one, one) for one in classifiers) or field
+    classifiers = [
+        classifier.split(" :: ")[-1]
+        for classifier in about.get_all("Classifier", [])
+        if classifier.startswith("License ::")
+    ]
+    return ", ".join(SHORT.get(classifier, classifier) for classifier in classifiers) or field
 
 
 def test_the_page_names_the_packages_with_far_reaching_terms() -> None:
-    installed = {normal(found.metadata["Name"]) for found in metadata.distributions()}
+    installed = {normal(distribution.metadata["Name"]) for distribution in metadata.distributions()}
     pins = pinned("locks/dev.txt") & installed
     assert len(pins) > 200, "the locks are read, and installed here"
     expected = {name: terms for name in pins if COPYLEFT.search(terms := licence(name))}
@@ -43,7 +47,7 @@ def test_the_page_names_the_packages_with_far_reaching_terms() -> None:
 
 
 def test_scoring_needs_no_package_under_the_gpl_or_lgpl() -> None:
-    installed = {normal(found.metadata["Name"]) for found in metadata.distributions()}
+    installed = {normal(distribution.metadata["Name"]) for distribution in metadata.distributions()}
     scorer = pinned("locks/score.txt")
     assert {"numpy", "torch"} <= scorer
     assert [name for name in scorer & installed if re.search("GPL|GNU ", licence(name))] == []

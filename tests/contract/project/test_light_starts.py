@@ -40,11 +40,11 @@ print(json.dumps(sorted(set(sys.argv[4:]) & sys.modules.keys())))
 
 def run(code: str, *arguments: str) -> object:
     """What a new process prints."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code, *arguments, *HEAVY], cwd=REPOSITORY, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    assert result.returncode == 0, result.stderr[-2000:]
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def test_a_status_without_registered_models_imports_no_mlflow(project: Path) -> None:

@@ -20,8 +20,8 @@ BEYOND = (str(10**30), str(-(10**30)), "nan", "inf", "-inf")
 def programs(repository: Path) -> list[Path]:
     """The files that make a parser and can be run."""
     files = (path for room in ROOMS for path in sorted((repository / room).rglob("*.py")) if "tests" not in path.parts)
-    found = [path for path in files if "__main__" in path.read_text()]
-    return [path for path in found if makes_parser(path)] + [repository / "paco_core/__main__.py"]
+    paths = [path for path in files if "__main__" in path.read_text()]
+    return [path for path in paths if makes_parser(path)] + [repository / "paco_core/__main__.py"]
 
 
 def makes_parser(path: Path) -> bool:
@@ -29,21 +29,21 @@ def makes_parser(path: Path) -> bool:
     return any(isinstance(call, ast.Attribute) and call.attr in ("ArgumentParser", "parser") for call in calls)
 
 
-class Found(BaseException):
+class ParserFound(BaseException):
     """Ends a program with its parser."""
 
 
 def parser_of(path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.ArgumentParser:
-    def found(self: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-        raise Found(self)
+    def raise_parser(self: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        raise ParserFound(self)
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", found)  # which every way of parsing calls
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", raise_parser)  # which every way of parsing calls
     monkeypatch.setattr(sys, "argv", [str(path)])
     module = ".".join(path.relative_to(repository).with_suffix("").parts)
-    with warnings.catch_warnings(), pytest.raises(Found) as ended:
+    with warnings.catch_warnings(), pytest.raises(ParserFound) as exit_info:
         warnings.simplefilter("ignore")  # a module that is imported already
         runpy.run_module(module, run_name="__main__")
-    (parser,) = ended.value.args
+    (parser,) = exit_info.value.args
     return parser  # type: ignore[no-any-return]
 
 
@@ -73,8 +73,10 @@ def test_every_number_of_every_command_line_has_bounds(repository: Path, monkeyp
             options += 1
             name = argparse._get_action_name(action)
             for text in BEYOND:
-                with pytest.raises(argparse.ArgumentError) as refused:
+                with pytest.raises(argparse.ArgumentError) as error_info:
                     parser._get_value(action, text)
-                said = str(refused.value)
-                assert name and name in said and text in said and "\n" not in said, f"{path}: {name} {text}: {said}"
+                message = str(error_info.value)
+                assert name and name in message and text in message and "\n" not in message, (
+                    f"{path}: {name} {text}: {message}"
+                )
     assert options > 25, "the parsers are found"

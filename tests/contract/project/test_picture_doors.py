@@ -22,27 +22,29 @@ def doors(source: str) -> list[str]:
             modules |= {alias.asname or alias.name for alias in node.names if alias.name == "Image"}
         if isinstance(node, ast.ImportFrom) and node.module == "PIL.Image":
             names |= {alias.asname or alias.name for alias in node.names if alias.name == "open"}
-    found = []
+    calls = []
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         match call.func:
             case ast.Attribute(value=ast.Name(id=of), attr="open") if of in modules:
-                found.append("open")
+                calls.append("open")
             case ast.Attribute(value=ast.Attribute(value=ast.Name(id="PIL"), attr="Image"), attr="open"):
-                found.append("open")
+                calls.append("open")
             case ast.Name(id=name) if name in names:
-                found.append("open")
+                calls.append("open")
             case ast.Attribute(attr="convert") if any(
                 isinstance(a, ast.Constant) and a.value == "RGB" for a in call.args
             ):
-                found.append("convert")
-    return found
+                calls.append("convert")
+    return calls
 
 
 @pytest.mark.slow
 def test_pictures_are_opened_at_one_place(repository: Path) -> None:
     files = [path for folder in CODE for path in sorted((repository / folder).rglob("*.py"))]
-    named = {path.relative_to(repository).as_posix(): doors(path.read_text(encoding="utf-8")) for path in files}
-    others = {name: found for name, found in named.items() if found and name != DOOR and name not in OWN_PICTURES}
-    assert "open" in named[DOOR] and len(files) > 300
-    assert not others, "read pictures by paco_core.io.pictures: read_image, decode_image, or rgb for what is opened"
-    assert {name: " ".join(named[name]) for name in OWN_PICTURES} == OWN_PICTURES
+    calls_by_file = {path.relative_to(repository).as_posix(): doors(path.read_text(encoding="utf-8")) for path in files}
+    elsewhere = {
+        name: calls for name, calls in calls_by_file.items() if calls and name != DOOR and name not in OWN_PICTURES
+    }
+    assert "open" in calls_by_file[DOOR] and len(files) > 300
+    assert not elsewhere, "read pictures by paco_core.io.pictures: read_image, decode_image, or rgb for what is opened"
+    assert {name: " ".join(calls_by_file[name]) for name in OWN_PICTURES} == OWN_PICTURES

@@ -1,4 +1,4 @@
-"""What importing the project leaves alone."""
+"""Side effects of imports: importing the project changes nothing in the process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_no_module_changes_the_process_that_imports_it() -> None:
     places += [(REPOSITORY / "packages" / name.replace("_", "-"), name) for name in ("dagster_dvc", "dvc_project")]
     files = [p.relative_to(place) for place, room in places for p in (place / room).rglob("*.py")]
     names = [".".join(p.with_suffix("").parts).removesuffix(".__init__") for p in files if p.stem != "__main__"]
-    done = subprocess.run([sys.executable, "-c", IMPORT_ALL, *names], cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    before, after = json.loads(done.stdout.splitlines()[-1])
+    result = subprocess.run([sys.executable, "-c", IMPORT_ALL, *names], cwd=REPOSITORY, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    before, after = json.loads(result.stdout.splitlines()[-1])
     assert after == before

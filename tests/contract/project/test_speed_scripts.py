@@ -31,8 +31,8 @@ def test_every_line_of_the_gpu_suite_runs_with_small_weights(
     rows = [line for line in tables.splitlines() if "| 64 |" in line]
     epochs = [line for line in rows if line.startswith("| data/zoo/")]
     assert len(epochs) == len(gpu.EPOCHS) and all(re.search(r" \| 16 \| 1[2-6] \| ", line) for line in epochs)
-    found = [tuple(line.split(" | "))[0:3:2] for line in rows if line not in epochs]
-    assert found == [(f"| {policy}", phase) for policy in gpu.POLICIES for phase in phases]
+    phases_run = [tuple(line.split(" | "))[0:3:2] for line in rows if line not in epochs]
+    assert phases_run == [(f"| {policy}", phase) for policy in gpu.POLICIES for phase in phases]
     assert re.search(r"\| pairs/s \| peak GB \| tokens a pair \| MFU \|\n.*\n\| [\d.]+ \|", tables)
     assert "| merge |" in tables and "| serving, transformers |" in tables and "pairs/s" in tables
 

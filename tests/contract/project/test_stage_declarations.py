@@ -1,4 +1,4 @@
-"""What stages declare of themselves, how it is found, and what it does not cost."""
+"""Stage declarations: their content, their discovery, and the imports that they avoid."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def test_a_declaration_is_read_without_a_library_that_computes() -> None:
         "for name in stages.names(): import_module(f'paco_core.stages.{name}').STAGE\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert HEAVY & set(done.stdout.split()) == set()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert HEAVY & set(result.stdout.split()) == set()
 
 
 def test_every_stage_of_the_graph_declares_its_cost_and_checks_what_it_makes(repository: Path, tmp_path: Path) -> None:
-    found = stages.declared(repository)
-    assert set(found) == set(stages.names())
-    assert list(found) == [
-        name for name in dict.fromkeys(s.group for s in stages_of(repository).values()) if name in found
+    declared = stages.declared(repository)
+    assert set(declared) == set(stages.names())
+    assert list(declared) == [
+        name for name in dict.fromkeys(s.group for s in stages_of(repository).values()) if name in declared
     ]
-    for name, stage in found.items():
+    for name, stage in declared.items():
         assert stage.cost is not None, name
         assert stage.checks or stage.compared, name
         for check in stage.checks:
@@ -71,8 +71,10 @@ def test_every_stage_of_the_graph_declares_its_cost_and_checks_what_it_makes(rep
 )
 def test_what_a_stage_says_of_itself_is_no_part_of_its_code(old: str, new: str) -> None:
     changed = FILE.replace(old, new)
-    same = source.read(changed.encode(), "x.py").digest == source.read(FILE.encode(), "x.py").digest
-    assert changed != FILE and same == ("SHOWN" not in new), "a constant that nothing names counts as the file's own"
+    is_unchanged = source.read(changed.encode(), "x.py").digest == source.read(FILE.encode(), "x.py").digest
+    assert changed != FILE and is_unchanged == ("SHOWN" not in new), (
+        "a constant that nothing names counts as the file's own"
+    )
 
 
 def test_what_it_computes_is_and_so_is_what_both_need() -> None:

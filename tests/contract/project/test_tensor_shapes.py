@@ -30,7 +30,11 @@ def public_functions(body: list[ast.stmt], within: str = "") -> Iterator[tuple[s
 def takes_or_returns_tensors(function: Function) -> bool:
     arguments = function.args
     annotated = [argument.annotation for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-    return any(TENSOR.search(ast.unparse(found)) for found in [*annotated, function.returns] if found is not None)
+    return any(
+        TENSOR.search(ast.unparse(annotation))
+        for annotation in [*annotated, function.returns]
+        if annotation is not None
+    )
 
 
 def test_public_functions_of_tensors_name_shapes() -> None:

@@ -24,9 +24,11 @@ BIN = Path(sys.executable).parent
 PROJECTS = ("packages/dvc-project", "packages/dagster-dvc", ".")
 
 
-def run(command: Sequence[str | Path], where: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in command]
-    return subprocess.run(words, cwd=where, capture_output=True, text=True, env=dict(environment))
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, env=dict(environment))
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +36,8 @@ def wheels(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     folder = tmp_path_factory.mktemp("dist")
     for project in PROJECTS:
         build = [BIN / "uv", "build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable]
-        done = run([*build, "--out-dir", folder, repository / project], repository, os.environ)
-        assert done.returncode == 0, done.stderr
+        result = run([*build, "--out-dir", folder, repository / project], repository, os.environ)
+        assert result.returncode == 0, result.stderr
     return {wheel.name.partition("-")[0]: wheel for wheel in folder.glob("*.whl")}
 
 
@@ -46,7 +48,7 @@ def environment(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def alone(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def clean_environment(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What `env -i` leaves, and `source venv/bin/activate` adds."""
     home = tmp_path_factory.mktemp("home")
     path = os.pathsep.join([str(environment / "bin"), "/usr/local/bin", "/usr/bin", "/bin"])
@@ -54,18 +56,18 @@ def alone(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def project(environment: Path, alone: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(environment: Path, clean_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new project at the profile smoke."""
     above = tmp_path_factory.mktemp("outside")
     paco = environment / "bin/paco"
-    assert run([paco, "--version"], above, alone).stdout.startswith("paco ")
-    refused = run([paco, "status"], above, alone)
-    assert refused.returncode == 1 and "paco init" in refused.stderr and not list(above.iterdir())
-    laid = run([paco, "init", "project"], above, alone)
+    assert run([paco, "--version"], above, clean_environment).stdout.startswith("paco ")
+    rejected = run([paco, "status"], above, clean_environment)
+    assert rejected.returncode == 1 and "paco init" in rejected.stderr and not list(above.iterdir())
+    laid = run([paco, "init", "project"], above, clean_environment)
     assert laid.returncode == 0, laid.stderr
-    again = run([paco, "init", "project"], above, alone)
-    assert again.returncode == 1 and "not empty" in again.stderr
-    used = run([paco, "profile", "use", "smoke"], above / "project", alone)
+    repeated = run([paco, "init", "project"], above, clean_environment)
+    assert repeated.returncode == 1 and "not empty" in repeated.stderr
+    used = run([paco, "profile", "use", "smoke"], above / "project", clean_environment)
     assert used.returncode == 0, used.stderr
     return above / "project"
 
@@ -94,43 +96,50 @@ def test_no_wheel_ships_a_top_level_package_of_strangers_or_demands_a_pre_releas
     }
     for wheel in wheels.values():
         demands = re.findall(r"^Requires-Dist: (.+)$", metadata(wheel), re.MULTILINE)
-        assert demands and not [one for one in demands if re.search(r"\d(a|b|rc|\.dev)\d", one)], wheel.name
+        assert demands and not [demand for demand in demands if re.search(r"\d(a|b|rc|\.dev)\d", demand)], wheel.name
 
 
-def test_the_commands_of_dagster_work_before_anything_has_run(project: Path, alone: dict[str, str]) -> None:
-    started = run(["dagster", "schedule", "start", "nightly_reevaluation"], project, alone)
+def test_the_commands_of_dagster_work_before_anything_has_run(project: Path, clean_environment: dict[str, str]) -> None:
+    started = run(["dagster", "schedule", "start", "nightly_reevaluation"], project, clean_environment)
     assert started.returncode == 0, started.stdout + started.stderr
     assert "Started schedule nightly_reevaluation" in started.stdout
 
 
 def test_a_project_has_25_files_beside_the_small_models_and_no_code_but_its_location(project: Path) -> None:
-    listed = subprocess.run(
+    git_files = subprocess.run(
         ["git", "ls-files", "--others", "--cached", "--exclude-standard"],
         cwd=project, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    own = {name for name in listed if not name.startswith("data/zoo/")} - {
+    project_files = {name for name in git_files if not name.startswith("data/zoo/")} - {
         "profiles/storybook.yaml"
     }  # by `profile use`
-    assert len(own) == 25
-    assert {name for name in own if name.endswith(".py")} == {"pipelines/__init__.py", "pipelines/definitions.py"}
+    assert len(project_files) == 25
+    assert {name for name in project_files if name.endswith(".py")} == {
+        "pipelines/__init__.py",
+        "pipelines/definitions.py",
+    }
 
 
-def test_the_graph_runs_from_the_wheels(project: Path, environment: Path, alone: dict[str, str]) -> None:
-    place = run(["python", "-c", "import paco_core; print(paco_core.__file__)"], project, alone).stdout
+def test_the_graph_runs_from_the_wheels(project: Path, environment: Path, clean_environment: dict[str, str]) -> None:
+    place = run(["python", "-c", "import paco_core; print(paco_core.__file__)"], project, clean_environment).stdout
     assert place.startswith(str(environment)), "the library comes from the wheel"
     validate = ["dagster", "definitions", "validate"]
     for command in (["paco", "check"], ["dvc", "repro", "edit_prompts"], ["dg", "list", "defs"], validate):
-        done = run(command, project, alone)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = run(command, project, clean_environment)
+        assert result.returncode == 0, result.stdout + result.stderr
     assert (project / "data/edit_prompts").is_dir()
-    assert "up to date" in run(["dvc", "status", "edit_prompts"], project, alone).stdout
+    assert "up to date" in run(["dvc", "status", "edit_prompts"], project, clean_environment).stdout
 
 
-def test_the_pages_open_an_asset_is_made_there_and_its_run_is_in_mlflow(project: Path, alone: dict[str, str]) -> None:
+def test_the_pages_open_an_asset_is_made_there_and_its_run_is_in_mlflow(
+    project: Path, clean_environment: dict[str, str]
+) -> None:
     ports, log = (free_port(), free_port()), project.parent / "ui.log"
     with log.open("wb") as out:
         command = ["make", "ui", f"DAGSTER_PORT={ports[0]}", f"MLFLOW_PORT={ports[1]}"]
-        servers = subprocess.Popen(command, cwd=project, env=alone, stdout=out, stderr=out, start_new_session=True)
+        servers = subprocess.Popen(
+            command, cwd=project, env=clean_environment, stdout=out, stderr=out, start_new_session=True
+        )
     ui = Ui(project, *(f"http://127.0.0.1:{port}" for port in ports))
     try:
         until(lambda: servers.poll() is not None or "Dagster on" in log.read_text())
@@ -142,11 +151,13 @@ def test_the_pages_open_an_asset_is_made_there_and_its_run_is_in_mlflow(project:
         assert (project / "data/prompts").is_dir()
         api = f"{ui.mlflow}/api/2.0/mlflow"
         ids = [
-            found["experiment_id"]
-            for found in httpx.get(f"{api}/experiments/search", params={"max_results": 100}).json()["experiments"]
+            experiment["experiment_id"]
+            for experiment in httpx.get(f"{api}/experiments/search", params={"max_results": 100}).json()["experiments"]
         ]
         runs = httpx.post(f"{api}/runs/search", json={"experiment_ids": ids}).json()["runs"]
-        assert {"key": "dagster.run_id", "value": run_id} in [tag for one in runs for tag in one["data"]["tags"]]
+        assert {"key": "dagster.run_id", "value": run_id} in [
+            tag for mlflow_run in runs for tag in mlflow_run["data"]["tags"]
+        ]
     finally:
         os.killpg(servers.pid, signal.SIGINT)
         servers.wait(PATIENCE)
@@ -171,11 +182,11 @@ def test_pictures_and_tables_are_scored_in_an_empty_folder_that_stays_empty(
     empty.mkdir()
     score = [scorer / "bin/paco", "score", "--model", repository / "data/zoo/qwen2_5_vl"]
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = run([*score, pictures / "a.png", pictures / "b.png"], empty, bare)
-    assert done.returncode == 0, done.stderr
-    assert 0 <= float(done.stdout) <= 1 and not list(empty.iterdir())
+    result = run([*score, pictures / "a.png", pictures / "b.png"], empty, bare)
+    assert result.returncode == 0, result.stderr
+    assert 0 <= float(result.stdout) <= 1 and not list(empty.iterdir())
     for table in ("pairs.csv", "pairs.parquet"):
-        made = run([*score, "--table", pictures / table], empty, bare)
-        assert made.returncode == 0 and "1 pairs, 0 without a score" in made.stdout, made.stderr
+        table_result = run([*score, "--table", pictures / table], empty, bare)
+        assert table_result.returncode == 0 and "1 pairs, 0 without a score" in table_result.stdout, table_result.stderr
     assert "No module named" in run([scorer / "bin/python", "-c", "import pandas"], empty, bare).stderr
     assert not list(empty.iterdir())

@@ -1,4 +1,4 @@
-"""What of an adapter cannot be taken into account is named, and nothing is attached."""
+"""Unsupported adapters: the error contains the part that is not supported, and nothing is attached."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def tensors(policy: Any) -> loras.Tensors:
-    found = loras.drawn(loras.sizes_of(policy.transformer, "to_q", "to_k"))
-    return {key.replace(".base_layer", ""): tensor for key, tensor in found.items()}
+    sampled = loras.drawn(loras.sizes_of(policy.transformer, "to_q", "to_k"))
+    return {key.replace(".base_layer", ""): tensor for key, tensor in sampled.items()}
 
 
-def refused(policy: Any, source: Path | str, says: str) -> None:
-    for door in (policy.load_adapter, lambda given: policy.start_from(str(given))):
+def assert_rejected(policy: Any, source: Path | str, says: str) -> None:
+    for load_method in (policy.load_adapter, lambda path: policy.start_from(str(path))):
         with pytest.raises(DataError, match=says):
-            door(source)
+            load_method(source)
     assert not loras.added(policy.transformer)
 
 
-def more(key: str, tensor: torch.Tensor) -> Callable[[loras.Tensors], loras.Tensors]:
+def with_tensor(key: str, tensor: torch.Tensor) -> Callable[[loras.Tensors], loras.Tensors]:
     return lambda written: {**written, key: tensor}
 
 
@@ -58,20 +58,20 @@ def pair(a: str, b: str) -> Callable[[loras.Tensors], loras.Tensors]:
 HARM: dict[str, tuple[Callable[[loras.Tensors], loras.Tensors], str]] = {
     "nothing": (lambda _: {}, "no tensor"),
     "SDXL": (lambda w: {k.replace("transformer.", "unet.down.", 1): v for k, v in w.items()}, "unet.down"),
-    "A without B": (more("transformer.no.lora_A.weight", torch.ones(4, 4)), "transformer.no"),
+    "A without B": (with_tensor("transformer.no.lora_A.weight", torch.ones(4, 4)), "transformer.no"),
     "another width": (lambda w: {**w, A: torch.cat([w[A], w[A]], 1)}, rf"{A} .*\[4, 64\]"),
     "another rank": (lambda w: {**w, B: w[B][:, :2]}, rf"{B} .*\[32, 2\] instead of \[32, 4\]"),
     "no rank": (lambda w: {**w, A: w[A][:0], B: w[B][:, :0]}, r"\[0, 32\]"),
     "a scalar": (lambda w: {**w, A: torch.tensor(1.0)}, r"\[\]"),
     "integers": (lambda w: {**w, A: w[A].int()}, "torch.int32"),
     "NaN and infinity": (lambda w: {**w, B: w[B] / 0, A: w[A] * torch.nan}, "NaN or infinity in .* and 1 more"),
-    "NaN in alpha": (more(f"transformer.{Q}.alpha", torch.tensor(torch.nan)), "NaN or infinity in .*alpha"),
+    "NaN in alpha": (with_tensor(f"transformer.{Q}.alpha", torch.tensor(torch.nan)), "NaN or infinity in .*alpha"),
     "beyond float32": (lambda w: {**w, B: torch.full_like(w[B], 1e300, dtype=torch.float64)}, f"infinity in {B}"),
-    "an infinite scale": (more(f"transformer.{Q}.alpha", torch.tensor(-1e38)), f"{Q}.alpha"),
+    "an infinite scale": (with_tensor(f"transformer.{Q}.alpha", torch.tensor(-1e38)), f"{Q}.alpha"),
     "an infinite product": (lambda w: {**w, A: w[A] * 1e20, B: w[B] * 1e20}, A),
-    "two alphas": (more(f"transformer.{Q}.alpha", torch.ones(2)), "alpha"),
-    "DoRA": (more(f"transformer.{Q}.lora_magnitude_vector", torch.ones(32)), "lora_magnitude_vector"),
-    "twice": (more(f"diffusion_model.{Q}.lora_A.weight", torch.ones(4, 32)), "same tensor"),
+    "two alphas": (with_tensor(f"transformer.{Q}.alpha", torch.ones(2)), "alpha"),
+    "DoRA": (with_tensor(f"transformer.{Q}.lora_magnitude_vector", torch.ones(32)), "lora_magnitude_vector"),
+    "twice": (with_tensor(f"diffusion_model.{Q}.lora_A.weight", torch.ones(4, 32)), "same tensor"),
     "in two names": (fused, "twice"),
     "two adapters": (pair("x_embedder.lora_A.one.weight", "x_embedder.lora_B.two.weight"), "several"),
     "an unknown part": (pair("te3.x.lora_A.weight", "te3.x.lora_B.weight"), "te3.x.lora_A.weight"),
@@ -84,7 +84,7 @@ def test_tensors_that_mean_nothing_here_are_named(
 ) -> None:
     change, says = HARM[harm]
     folder = loras.write(tmp_path, change(loras.peft(tensors)))
-    refused(policy, folder, says)
+    assert_rejected(policy, folder, says)
     with pytest.raises(DataError, match=loras.FILE):
         policy.load_adapter(folder)
 
@@ -117,10 +117,10 @@ def test_settings_that_change_what_weights_mean_are_named(
     """In adapter_config.json, and in a header."""
     change, says = SETTINGS[setting]
     settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["to_q", "to_k"], **change}
-    refused(policy, loras.write(tmp_path / "header", loras.peft(tensors), metadata=header_of(settings)), says)
+    assert_rejected(policy, loras.write(tmp_path / "header", loras.peft(tensors), metadata=header_of(settings)), says)
     folder = loras.write(tmp_path / "file", loras.peft(tensors, "base_model.model."), WEIGHTS)
     (folder / CONFIG).write_text(json.dumps(settings))
-    refused(policy, folder, says)
+    assert_rejected(policy, folder, says)
 
 
 def test_settings_that_mean_the_same_are_taken(policy: Any, tensors: loras.Tensors, tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ def test_settings_that_mean_the_same_are_taken(policy: Any, tensors: loras.Tenso
     config = Settings({**full.to_dict(), "revision": "main", "peft_version": "9", "what_comes_next": None}, tmp_path)
     assert config.alpha(Q, 4) == 8
     chosen = {"exclude_modules": r"single_.*", "layers_to_transform": [0], "layers_pattern": "transformer_blocks"}
-    kept = Settings({"r": 4, "lora_alpha": 8, "target_modules": ["to_q"], **chosen}, tmp_path)
-    assert kept.targets(Q) and not kept.targets(f"single_{Q}") and not kept.targets(Q.replace("0", "1"))
+    settings = Settings({"r": 4, "lora_alpha": 8, "target_modules": ["to_q"], **chosen}, tmp_path)
+    assert settings.targets(Q) and not settings.targets(f"single_{Q}") and not settings.targets(Q.replace("0", "1"))
 
 
 def test_an_alpha_that_the_settings_contradict(policy: Any, tensors: loras.Tensors, tmp_path: Path) -> None:
     written = {**loras.peft(tensors), f"transformer.{Q}.alpha": torch.tensor(4.0)}
     settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["to_q", "to_k"]}
-    refused(policy, loras.write(tmp_path, written, metadata=header_of(settings)), "4, .* 8")
+    assert_rejected(policy, loras.write(tmp_path, written, metadata=header_of(settings)), "4, .* 8")
 
 
 def test_a_text_encoder_is_not_trained(policy: Any, tensors: loras.Tensors, tmp_path: Path) -> None:
@@ -148,22 +148,22 @@ def test_a_text_encoder_is_not_trained(policy: Any, tensors: loras.Tensors, tmp_
 
 
 def test_files_that_are_none(policy: Any, tensors: loras.Tensors, tmp_path: Path) -> None:
-    refused(policy, tmp_path / "nothing", "nothing")
+    assert_rejected(policy, tmp_path / "nothing", "nothing")
     (tmp_path / "empty").mkdir()
-    refused(policy, tmp_path / "empty", "empty")
+    assert_rejected(policy, tmp_path / "empty", "empty")
     (tmp_path / "a.bin").write_bytes(b"x")
-    refused(policy, tmp_path / "a.bin", "a.bin")
+    assert_rejected(policy, tmp_path / "a.bin", "a.bin")
     folder = loras.write(tmp_path / "two", loras.peft(tensors))
     loras.write(folder, loras.peft(tensors), "other.safetensors")
-    refused(policy, folder, "other.safetensors, pytorch_lora_weights.safetensors")
+    assert_rejected(policy, folder, "other.safetensors, pytorch_lora_weights.safetensors")
     file = folder / loras.FILE
-    whole = file.read_bytes()
-    header = int.from_bytes(whole[:8], "little")
-    lying = whole.replace(b'"shape":[4,32]', b'"shape":[4,64]')
-    for damaged in (b"", whole[:4], whole[: 8 + header // 2], whole[:-10], whole + b"more", lying):
+    content = file.read_bytes()
+    header = int.from_bytes(content[:8], "little")
+    lying = content.replace(b'"shape":[4,32]', b'"shape":[4,64]')
+    for damaged in (b"", content[:4], content[: 8 + header // 2], content[:-10], content + b"more", lying):
         file.write_bytes(damaged)
-        refused(policy, file, "pytorch_lora_weights.safetensors: cannot be read")
-    refused(
+        assert_rejected(policy, file, "pytorch_lora_weights.safetensors: cannot be read")
+    assert_rejected(
         policy,
         loras.write(tmp_path / "h", loras.peft(tensors), metadata={"lora_adapter_metadata": "[1"}),
         "not a mapping",

@@ -38,10 +38,10 @@ def by_hand(tensors: loras.Tensors, alpha: float | None = None) -> dict[str, tor
     }
 
 
-def agree(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def agree(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
     for layer, delta in expected.items():
-        assert torch.allclose(found[layer], delta, rtol=1e-5, atol=1e-5), layer
+        assert torch.allclose(actual[layer], delta, rtol=1e-5, atol=1e-5), layer
 
 
 def spelled(place: str, a: str, b: str, alpha: float | None = None) -> Callable[[loras.Tensors], loras.Tensors]:
@@ -85,9 +85,9 @@ def test_each_spelling_adds_what_its_numbers_say(model: Path, tmp_path: Path, sp
     for layer, update in by_hand(tensors, alpha).items():  # ComfyUI, for one, reads no alpha from a header
         a, b = (saved[f"transformer.{layer}.lora_{side}.weight"] for side in "AB")
         torch.testing.assert_close(b @ a, update, rtol=1e-4, atol=1e-5)
-    again = load(model)
-    again.load_adapter(tmp_path / "saved")
-    agree(loras.added(again.transformer), by_hand(tensors, alpha))
+    reloaded = load(model)
+    reloaded.load_adapter(tmp_path / "saved")
+    agree(loras.added(reloaded.transformer), by_hand(tensors, alpha))
     plain = diffusers.FluxPipeline.from_pretrained(model)
     plain.load_lora_weights(tmp_path / "saved")
     agree(loras.added(plain.transformer, "default_0"), by_hand(tensors, alpha))
@@ -129,22 +129,25 @@ ORIGINAL = {  # a layer of Black Forest Labs -> the layers here that its rows be
 @pytest.mark.parametrize("flat", [False, True], ids=["ComfyUI", "kohya"])
 def test_the_original_names_of_flux(model: Path, tmp_path: Path, flat: bool) -> None:
     policy = load(model)
-    own = loras.sizes_of(policy.transformer)
-    sizes = {name: (sum(own[layer][0] for layer in layers), own[layers[0]][1]) for name, layers in ORIGINAL.items()}
+    layer_sizes = loras.sizes_of(policy.transformer)
+    sizes = {
+        name: (sum(layer_sizes[layer][0] for layer in layers), layer_sizes[layers[0]][1])
+        for name, layers in ORIGINAL.items()
+    }
     tensors = loras.drawn(sizes)
     written = loras.kohya(tensors, 2.0) if flat else loras.peft(tensors, "diffusion_model.")
     policy.load_adapter(loras.write(tmp_path, written))
-    expected, whole = {}, by_hand(tensors, 2.0 if flat else None)
+    expected, deltas = {}, by_hand(tensors, 2.0 if flat else None)
     for name, layers in ORIGINAL.items():
-        parts = whole[name].split([own[layer][0] for layer in layers])
+        parts = deltas[name].split([layer_sizes[layer][0] for layer in layers])
         expected |= dict(zip(layers, parts, strict=True))
     scale, shift = expected["norm_out.linear"].chunk(2)  # diffusers has the shift after the scale
     expected["norm_out.linear"] = torch.cat([shift, scale])
     agree(loras.added(policy.transformer), expected)
 
     plain = diffusers.FluxPipeline.from_pretrained(model)
-    asked = {name: tensors[name] for name in tensors if name.startswith("double_blocks")}
-    plain.load_lora_weights(loras.write(tmp_path / "plain", loras.kohya(asked, 2.0)))
+    subset = {name: tensors[name] for name in tensors if name.startswith("double_blocks")}
+    plain.load_lora_weights(loras.write(tmp_path / "plain", loras.kohya(subset, 2.0)))
     mine = load(model)
     mine.load_adapter(tmp_path / "plain")
     agree(loras.added(mine.transformer), loras.added(plain.transformer, "default_0"))
@@ -152,11 +155,14 @@ def test_the_original_names_of_flux(model: Path, tmp_path: Path, flat: bool) -> 
 
 def test_the_names_of_xlabs(model: Path, tmp_path: Path) -> None:
     policy, block = load(model), "double_blocks.0.processor."
-    own = loras.sizes_of(policy.transformer)
+    layer_sizes = loras.sizes_of(policy.transformer)
     stacked = {"qkv_lora1": "img_attn.qkv", "qkv_lora2": "txt_attn.qkv", "proj_lora1": "img_attn.proj"}
     layers = {block + name: ORIGINAL[f"double_blocks.0.{original}"] for name, original in stacked.items()}
     layers["single_blocks.0.processor.proj_lora"] = ["single_transformer_blocks.0.proj_out"]
-    sizes = {name: (sum(own[layer][0] for layer in found), own[found[0]][1]) for name, found in layers.items()}
+    sizes = {
+        name: (sum(layer_sizes[layer][0] for layer in names), layer_sizes[names[0]][1])
+        for name, names in layers.items()
+    }
     tensors = loras.drawn(sizes)
     folder = loras.write(tmp_path, loras.spelled(tensors, str, ".down.weight", ".up.weight"))
     policy.load_adapter(folder)
@@ -178,27 +184,27 @@ def test_text_encoders_are_changed_too_and_named_in_the_key_of_encodings(
         "ComfyUI": "text_encoders.clip_l.transformer.text_model.{}".format,
     }[spelling]
     texts = loras.spelled(encoder, place, ".lora_A.weight", ".lora_B.weight")
-    both = loras.peft(loras.drawn(loras.sizes_of(policy.transformer, "to_q")))
-    folder = loras.write(tmp_path / "lora", {**both, **texts})
+    transformer_tensors = loras.peft(loras.drawn(loras.sizes_of(policy.transformer, "to_q")))
+    folder = loras.write(tmp_path / "lora", {**transformer_tensors, **texts})
 
-    def pooled(adapter: Path | None, kept: Path | None) -> torch.Tensor:
-        found = base.load_policy("flux", str(model), "cpu", "float32", cache=kept)
+    def pooled(adapter: Path | None, cache_dir: Path | None) -> torch.Tensor:
+        policy = base.load_policy("flux", str(model), "cpu", "float32", cache=cache_dir)
         if adapter is not None:
-            found.load_adapter(adapter)
-            agree(loras.added(found.pipeline.text_encoder), by_hand(encoder))
-            with found.without_adapter():
-                assert torch.equal(found._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"], pooled(None, None))
-        return found._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"]
+            policy.load_adapter(adapter)
+            agree(loras.added(policy.pipeline.text_encoder), by_hand(encoder))
+            with policy.without_adapter():
+                assert torch.equal(policy._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"], pooled(None, None))
+        return policy._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"]
 
     plain, changed = pooled(None, None), pooled(folder, None)
     assert (plain - changed).abs().max() > 0.01
     assert torch.equal(pooled(folder, cache), changed) and torch.equal(pooled(None, cache), plain)
     assert torch.equal(pooled(folder, cache), changed)
-    only = loras.write(tmp_path / "transformer", both)
-    again = load(model)
-    again.load_adapter(folder)
-    again.load_adapter(only)
-    assert torch.equal(again._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"], plain)
+    only = loras.write(tmp_path / "transformer", transformer_tensors)
+    reloaded = load(model)
+    reloaded.load_adapter(folder)
+    reloaded.load_adapter(only)
+    assert torch.equal(reloaded._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"], plain)
 
 
 def test_the_settings_in_a_header_give_the_scale(model: Path, tmp_path: Path) -> None:

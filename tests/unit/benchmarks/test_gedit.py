@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from paco_core.benchmarks import checks
 from paco_core.benchmarks.edit_changes import compare_edits
 from paco_core.benchmarks.generated import measure_edits
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io.contact_sheet import GAP, READABLE
 from paco_core.io.files import read_json, write_json
@@ -79,7 +79,7 @@ def gold(repository: Path) -> EditGold:
 
 @pytest.fixture(scope="module")
 def records() -> list[EditRecord]:
-    return drawn(20, SIZE, 0).records
+    return storybook_edit_prompts(20, SIZE, 0).records
 
 
 def painted(records: Sequence[EditRecord]) -> list[GeneratedImage]:

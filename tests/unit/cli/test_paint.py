@@ -115,7 +115,7 @@ def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository:
     """From its parts each is the prompt that it was, to the letter; from the record's theme and panels none is cut."""
     tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/flux/tokenizer_2")
     made = storybook_prompts(200, 0)
-    parts = [prompt_text.parse(one.prompt, one.layout) for one in made]
+    parts = [prompt_text.parse_prompt(one.prompt, one.layout) for one in made]
     texts = [[panel.text for panel in part.panels] for part in parts]
     for one, part, panels in zip(made, parts, texts, strict=True):
         assert set_record(part.theme, panels, 64).prompt == one.prompt, "to the letter"

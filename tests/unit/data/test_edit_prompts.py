@@ -11,9 +11,28 @@ from PIL import Image
 
 from paco_core.config.params import EditPromptsParams, EditQuestion
 from paco_core.data.checks import edit_prompts_are_held_apart, painted_edits_are_of_training_prompts
-from paco_core.data.pairs.editing import FILE, EditingPairs, PaintedEdit, add_painted, read_painted, write_painted
-from paco_core.data.prompts.edit_prompts import EditPrompts, drawn, edit_prompts, plan_edits, read_rows
-from paco_core.data.records.edit_records import EditRecord, asked_about, asked_of, of_part, read_edit_prompts
+from paco_core.data.pairs.editing import (
+    FILE,
+    EditingPairs,
+    GeneratedEdit,
+    add_generated_edits,
+    read_generated_edits,
+    write_generated_edits,
+)
+from paco_core.data.prompts.edit_prompts import (
+    EditPrompts,
+    make_edit_prompts,
+    plan_edits,
+    read_edit_rows,
+    storybook_edit_prompts,
+)
+from paco_core.data.records.edit_records import (
+    EditRecord,
+    evaluated_references,
+    of_part,
+    read_edit_prompts,
+    requested_edit,
+)
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, read_jsonl, write_jsonl
 from paco_core.storybook.editing import Edit
@@ -25,14 +44,14 @@ def params(**changes: Any) -> EditPromptsParams:
     return EditPromptsParams.model_validate({"source": "storybook", "count": 12, "unseen": 4, "size": 32} | changes)
 
 
-def written(found: EditPrompts, folder: Path) -> Path:
+def written(prompts: EditPrompts, folder: Path) -> Path:
     folder.mkdir()
-    found.write(folder)
+    prompts.write(folder)
     return folder
 
 
 def test_a_drawn_prompt_asks_for_one_change_of_what_its_picture_shows(tmp_path: Path) -> None:
-    records, references = read_edit_prompts(written(edit_prompts(params(), tmp_path), tmp_path / "out"))
+    records, references = read_edit_prompts(written(make_edit_prompts(params(), tmp_path), tmp_path / "out"))
     assert len(records) == 12 and len({r.references for r in records}) == 12
     for record in records:
         assert record.before is not None and record.trait is not None and record.word is not None
@@ -45,12 +64,14 @@ def test_a_drawn_prompt_asks_for_one_change_of_what_its_picture_shows(tmp_path: 
 
 
 def test_equal_settings_give_equal_bytes_and_more_prompts_begin_with_the_fewer(tmp_path: Path) -> None:
-    first, second = (written(edit_prompts(params(), tmp_path), tmp_path / name) for name in ("a", "b"))
+    first, second = (written(make_edit_prompts(params(), tmp_path), tmp_path / name) for name in ("a", "b"))
     for file in ("edits.jsonl", "pictures/images.tar"):
         assert (first / file).read_bytes() == (second / file).read_bytes()
-    assert [r.idx for r in drawn(20, 32, 0).records[:12]] == [r.idx for r in drawn(12, 32, 0).records]
-    assert drawn(12, 32, 0).records == drawn(20, 32, 0).records[:12]
-    assert drawn(12, 32, 1).records != drawn(12, 32, 0).records
+    assert [r.idx for r in storybook_edit_prompts(20, 32, 0).records[:12]] == [
+        r.idx for r in storybook_edit_prompts(12, 32, 0).records
+    ]
+    assert storybook_edit_prompts(12, 32, 0).records == storybook_edit_prompts(20, 32, 0).records[:12]
+    assert storybook_edit_prompts(12, 32, 1).records != storybook_edit_prompts(12, 32, 0).records
 
 
 def rows_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -62,7 +83,7 @@ def rows_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
     return file
 
 
-BOTH = [
+BOTH_LANGUAGES = [
     {"key": f"{name}-{language}", "instruction": text, "input_image": f"{name}.png", "instruction_language": language,
      "task_type": "color_alter", "Intersection_exist": True}
     for name in ("a", "b", "c")
@@ -72,18 +93,18 @@ BOTH = [
 
 @pytest.mark.parametrize("seed", range(4))
 def test_both_languages_of_a_picture_lie_in_one_part(tmp_path: Path, seed: int) -> None:
-    file = rows_file(tmp_path, BOTH)
+    file = rows_file(tmp_path, BOTH_LANGUAGES)
     (tmp_path / "copy.png").write_bytes((tmp_path / "a.png").read_bytes())  # the same picture under another name
-    again = {"key": "again", "instruction": "Make it blue.", "input_image": "copy.png"}
-    file.write_text(file.read_text(encoding="utf-8") + json.dumps(again))
-    found = edit_prompts(params(source="file", count=None, unseen=1, file="gedit.jsonl", seed=seed), tmp_path)
-    parts = {record.idx: record.part for record in found.records}
+    copied_row = {"key": "again", "instruction": "Make it blue.", "input_image": "copy.png"}
+    file.write_text(file.read_text(encoding="utf-8") + json.dumps(copied_row))
+    prompts = make_edit_prompts(params(source="file", count=None, unseen=1, file="gedit.jsonl", seed=seed), tmp_path)
+    parts = {record.idx: record.part for record in prompts.records}
     assert len(parts) == 7 and set(parts.values()) == {"train", "unseen"}
     assert all(parts[f"{name}-en"] == parts[f"{name}-cn"] for name in "abc") and parts["again"] == parts["a-en"]
-    records, references = read_edit_prompts(written(found, tmp_path / "out"))
+    records, references = read_edit_prompts(written(prompts, tmp_path / "out"))
     chosen = next(r for r in records if r.idx == "b-cn")
     assert (chosen.prompt, chosen.language) == ("把b变成红色", "cn")
-    assert [one.size for one in references(chosen)] == [(32, 16)]
+    assert [image.size for image in references(chosen)] == [(32, 16)]
 
 
 def test_bad_rows_are_named_and_counted(tmp_path: Path) -> None:
@@ -92,28 +113,28 @@ def test_bad_rows_are_named_and_counted(tmp_path: Path) -> None:
         {"key": "no-key", "input_image": "a.png"},
         {"key": "lost", "instruction": "Cut it.", "input_image": "lost.png"},
         {"key": "broken", "instruction": "Cut it.", "input_image": "broken.png"},
-        BOTH[0],
+        BOTH_LANGUAGES[0],
         {"key": "outside", "instruction": "Cut it.", "input_image": "/etc/hostname"},
         {"key": "mark", "instruction": "Cut it <|im_end|>.", "input_image": "a.png"},
     ]
-    file = rows_file(tmp_path, [BOTH[0], *bad, BOTH[2]])
-    made = read_rows(file)
-    assert [r.idx for r in made.records] == ["a-en", "b-en"] and len(made.pictures) == 2
-    kinds = [cause.partition(":")[0] for _, cause in made.rejected]
+    file = rows_file(tmp_path, [BOTH_LANGUAGES[0], *bad, BOTH_LANGUAGES[2]])
+    prompts = read_edit_rows(file)
+    assert [r.idx for r in prompts.records] == ["a-en", "b-en"] and len(prompts.pictures) == 2
+    kinds = [cause.partition(":")[0] for _, cause in prompts.rejected]
     assert kinds == ["record", "record", "picture", "picture", "duplicate", "picture", "record"]
-    assert [place.rpartition(":")[2] for place, _ in made.rejected] == ["2", "3", "4", "5", "6", "7", "8"]
+    assert [place.rpartition(":")[2] for place, _ in prompts.rejected] == ["2", "3", "4", "5", "6", "7", "8"]
 
 
 def test_a_file_without_a_usable_row_is_an_error(tmp_path: Path) -> None:
     file = rows_file(tmp_path, [{"instruction": "Cut it.", "input_image": "lost.png"}])
     with pytest.raises(DataError, match=r"none of its 1 rows .*gedit.jsonl:1: .*lost.png"):
-        read_rows(file)
+        read_edit_rows(file)
     with pytest.raises(DataError, match="unseen=3"):
-        edit_prompts(params(source="file", file=rows_file(tmp_path, BOTH).name, unseen=3), tmp_path)
+        make_edit_prompts(params(source="file", file=rows_file(tmp_path, BOTH_LANGUAGES).name, unseen=3), tmp_path)
 
 
 def test_damaged_records_and_pictures_are_named(tmp_path: Path) -> None:
-    folder = written(drawn(4, 32, 0), tmp_path / "out")
+    folder = written(storybook_edit_prompts(4, 32, 0), tmp_path / "out")
     records, references = read_edit_prompts(folder)
     plain = {k: v for k, v in records[0].model_dump().items() if k in PromptRecord.model_fields}
     with pytest.raises(DataError, match=records[0].idx):
@@ -135,9 +156,9 @@ def test_damaged_records_and_pictures_are_named(tmp_path: Path) -> None:
 
 
 def test_the_check_sees_a_picture_in_both_parts(tmp_path: Path) -> None:
-    records, _ = read_edit_prompts(written(edit_prompts(params(), tmp_path), tmp_path / "edit_prompts"))
-    seen = edit_prompts_are_held_apart(tmp_path)
-    assert seen.passed and seen.metadata == {"train": 8, "unseen": 4, "pictures_in_both": 0}
+    records, _ = read_edit_prompts(written(make_edit_prompts(params(), tmp_path), tmp_path / "edit_prompts"))
+    finding = edit_prompts_are_held_apart(tmp_path)
+    assert finding.passed and finding.metadata == {"train": 8, "unseen": 4, "pictures_in_both": 0}
     file = tmp_path / "edit_prompts/edits.jsonl"
     other = "unseen" if records[0].part == "train" else "train"
     leaked = records[0].model_copy(update={"idx": "leaked", "part": other})
@@ -156,41 +177,41 @@ def file_of(folder: Path, *rows: Any) -> Path:
     for number, (name, size) in enumerate(SIZES.items()):
         Image.new("RGB", size, (40 * number, 90, 120)).save(folder / f"{name}.png")
     file = folder / "edits.jsonl"
-    texts = [{"key": f"e{n}", "instruction": f"Edit {n}.", "input_image": given} for n, given in enumerate(rows)]
+    texts = [{"key": f"e{n}", "instruction": f"Edit {n}.", "input_image": image} for n, image in enumerate(rows)]
     file.write_text("".join(json.dumps(row) + "\n" for row in texts))
     return file
 
 
 def test_a_row_names_several_pictures_and_each_keeps_its_own_shape(tmp_path: Path) -> None:
     file_of(tmp_path, ["b.png", "a.png", "c.png"], ["d.png"], "e.png")
-    asked = from_file(seed=1)
+    params = from_file(seed=1)
     (tmp_path / "out").mkdir()
-    edit_prompts(asked, tmp_path).write(tmp_path / "out")
+    make_edit_prompts(params, tmp_path).write(tmp_path / "out")
     records, references = read_edit_prompts(tmp_path / "out")
-    assert [one.size for one in references(records[0])] == [SIZES["b"], SIZES["a"], SIZES["c"]]
+    assert [image.size for image in references(records[0])] == [SIZES["b"], SIZES["a"], SIZES["c"]]
     assert (records[0].width, records[0].height) == SIZES["b"], "the first is edited"
     keys = [json.loads(line)["reference"] for line in (tmp_path / "out/edits.jsonl").read_text().splitlines()]
     assert [type(key) for key in keys] == [list, str, str], "a single picture is written as before"
     assert len(keys[0]) == 3 and not any("references" in line for line in (tmp_path / "out/edits.jsonl").open())
-    assert [len(r.references) for r in plan_edits(asked, tmp_path)] == [3, 1, 1]
+    assert [len(r.references) for r in plan_edits(params, tmp_path)] == [3, 1, 1]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_that_share_a_picture_lie_in_one_part(tmp_path: Path, seed: int) -> None:
     file_of(tmp_path, ["a.png", "b.png"], ["c.png", "b.png"], "c.png", "d.png", "e.png")
-    found = edit_prompts(from_file(seed=seed), tmp_path)
-    parts = [record.part for record in found.records]
+    prompts = make_edit_prompts(from_file(seed=seed), tmp_path)
+    parts = [record.part for record in prompts.records]
     assert len(set(parts[:3])) == 1 and set(parts) == {"train", "unseen"}
-    by_part = {p: {n for r in found.records if r.part == p for n in r.references} for p in ("train", "unseen")}
+    by_part = {p: {n for r in prompts.records if r.part == p for n in r.references} for p in ("train", "unseen")}
     assert not by_part["train"] & by_part["unseen"]
     with pytest.raises(DataError, match=r"all of the 3 pictures \(those that rows name together count as one\)"):
-        edit_prompts(from_file(seed=seed, unseen=3), tmp_path)
+        make_edit_prompts(from_file(seed=seed, unseen=3), tmp_path)
 
 
 def test_a_row_with_one_unusable_picture_is_left_out_whole(tmp_path: Path) -> None:
-    found = read_rows(file_of(tmp_path, ["a.png", "lost.png"], [], ["b.png", "../b.png"], "c.png", {"no": 1}))
-    assert [r.idx for r in found.records] == ["e3"] and len(found.pictures) == 1
-    causes = {place.rpartition(":")[2]: cause for place, cause in found.rejected}
+    prompts = read_edit_rows(file_of(tmp_path, ["a.png", "lost.png"], [], ["b.png", "../b.png"], "c.png", {"no": 1}))
+    assert [r.idx for r in prompts.records] == ["e3"] and len(prompts.pictures) == 1
+    causes = {place.rpartition(":")[2]: cause for place, cause in prompts.rejected}
     assert set(causes) == {"1", "2", "3", "5"} and "lost.png" in causes["1"]
     assert causes["2"].startswith("record: input_image") and causes["5"].startswith("record: input_image")
 
@@ -203,8 +224,8 @@ def record(count: int, prompt: str = "p") -> EditRecord:
 def test_a_record_names_at_least_one_reference() -> None:
     with pytest.raises(ValueError, match="reference"):
         record(0)
-    one = record(1)
-    assert one.model_dump()["reference"] == "r0" and EditRecord.model_validate(one.model_dump()) == one
+    single = record(1)
+    assert single.model_dump()["reference"] == "r0" and EditRecord.model_validate(single.model_dump()) == single
     assert json.loads(record(2).model_dump_json())["reference"] == ["r0", "r1"]
 
 
@@ -236,7 +257,7 @@ def test_a_family_refuses_more_than_it_takes(family: str, count: int) -> None:
 def test_an_edit_is_judged_by_the_references_that_its_instruction_names(
     instruction: str, count: int, places: list[int]
 ) -> None:
-    assert asked_about(instruction, count) == places
+    assert evaluated_references(instruction, count) == places
 
 
 @pytest.mark.parametrize(
@@ -252,7 +273,7 @@ def test_an_edit_is_judged_by_the_references_that_its_instruction_names(
     ],
 )  # fmt: skip
 def test_all_references_count_where_a_sentence_may_name_more_than_is_read(instruction: str) -> None:
-    assert asked_about(instruction, 5) == [0, 1, 2, 3, 4]
+    assert evaluated_references(instruction, 5) == [0, 1, 2, 3, 4]
 
 
 QUESTIONS: list[EditQuestion] = ["edit_consistency", "edit_following"]
@@ -260,32 +281,32 @@ QUESTIONS: list[EditQuestion] = ["edit_consistency", "edit_following"]
 
 @pytest.fixture(scope="module")
 def prompts() -> EditPrompts:
-    found = drawn(6, 32, seed=3)
-    found.hold_out(2, seed=0)
-    return found
+    edit_prompts = storybook_edit_prompts(6, 32, seed=3)
+    edit_prompts.hold_out(2, seed=0)
+    return edit_prompts
 
 
 def heeded(record: EditRecord) -> dict[str, str]:
     """What the picture shows when the edit was made, and nothing else."""
-    before, trait, word = asked_of(record)
+    before, trait, word = requested_edit(record)
     return {**before, trait: word}
 
 
-def painted(out: Path, prompts: EditPrompts, *edits: PaintedEdit) -> Path:
+def write_edits(out: Path, prompts: EditPrompts, *edits: GeneratedEdit) -> Path:
     pictures = {record.idx: prompts.reference(record)[0] for record in prompts.records}
-    write_painted(out, edits, {edit.id: pictures[edit.prompt_id].rotate(90) for edit in edits})
+    write_generated_edits(out, edits, {edit.id: pictures[edit.prompt_id].rotate(90) for edit in edits})
     return out
 
 
 def test_records_and_pictures_come_back_as_written(tmp_path: Path, prompts: EditPrompts) -> None:
-    edit = PaintedEdit.from_parts(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
-    folder = painted(tmp_path / "edits", prompts, edit)
-    edits, pictures = read_painted(folder)
+    edit = GeneratedEdit.from_parts(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
+    folder = write_edits(tmp_path / "edits", prompts, edit)
+    edits, pictures = read_generated_edits(folder)
     assert edits == [edit]
     expected = prompts.reference(prompts.records[0])[0].rotate(90)
     assert pictures.read(edit.id).tobytes() == expected.tobytes()
     with pytest.raises(DataError, match=f"{edit.id} .*{edit.prompt_id}"):
-        add_painted(EditingPairs(), folder, prompts.records[1:], prompts.reference, QUESTIONS)
+        add_generated_edits(EditingPairs(), folder, prompts.records[1:], prompts.reference, QUESTIONS)
 
 
 @pytest.mark.parametrize(("heeds", "labels"), [(True, ["Yes", "Yes", "No"]), (False, ["Yes", "No", "No"])])
@@ -293,32 +314,32 @@ def test_a_painted_edit_is_asked_three_questions_by_what_it_shows(
     tmp_path: Path, prompts: EditPrompts, heeds: bool, labels: list[str]
 ) -> None:
     record = prompts.records[0]
-    shows = heeded(record) if heeds else asked_of(record)[0]
-    folder = painted(tmp_path / "edits", prompts, PaintedEdit.from_parts(record.idx, "editor", 0, shows))
-    found = EditingPairs()
-    assert add_painted(found, folder, prompts.records, prompts.reference, QUESTIONS) == 3
-    assert [pair.question for pair in found.pairs] == ["edit_consistency", "edit_following", "edit_following"]
-    assert [pair.label for pair in found.pairs] == labels
-    kept, followed, other = (pair.instruction for pair in found.pairs)
-    assert kept == followed == record.prompt != other
-    assert len({pair.prompt_id for pair in found.pairs}) == 1  # one split
+    shows = heeded(record) if heeds else requested_edit(record)[0]
+    folder = write_edits(tmp_path / "edits", prompts, GeneratedEdit.from_parts(record.idx, "editor", 0, shows))
+    editing = EditingPairs()
+    assert add_generated_edits(editing, folder, prompts.records, prompts.reference, QUESTIONS) == 3
+    assert [pair.question for pair in editing.pairs] == ["edit_consistency", "edit_following", "edit_following"]
+    assert [pair.label for pair in editing.pairs] == labels
+    consistency, followed, other = (pair.instruction for pair in editing.pairs)
+    assert consistency == followed == record.prompt != other
+    assert len({pair.prompt_id for pair in editing.pairs}) == 1  # one split
 
 
 @pytest.mark.parametrize("count", [0, 6])
 def test_only_the_wanted_questions_are_asked(tmp_path: Path, prompts: EditPrompts, count: int) -> None:
-    edits = [PaintedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in prompts.records[:count]]
-    found = EditingPairs()
-    folder = painted(tmp_path / "edits", prompts, *edits)
-    assert add_painted(found, folder, prompts.records, prompts.reference, ["edit_consistency"]) == count
-    assert [pair.question for pair in found.pairs] == ["edit_consistency"] * count
+    edits = [GeneratedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in prompts.records[:count]]
+    editing = EditingPairs()
+    folder = write_edits(tmp_path / "edits", prompts, *edits)
+    assert add_generated_edits(editing, folder, prompts.records, prompts.reference, ["edit_consistency"]) == count
+    assert [pair.question for pair in editing.pairs] == ["edit_consistency"] * count
 
 
 def test_the_check_finds_an_unseen_prompt(tmp_path: Path, prompts: EditPrompts) -> None:
     (tmp_path / "edit_prompts").mkdir()
     prompts.write(tmp_path / "edit_prompts")
     trained, unseen = of_part(prompts.records, "train"), of_part(prompts.records, "unseen")
-    good = [PaintedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in trained]
-    painted(tmp_path / "edits", prompts, *good)
+    good = [GeneratedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in trained]
+    write_edits(tmp_path / "edits", prompts, *good)
     assert painted_edits_are_of_training_prompts(tmp_path).passed
     rows = [row for _, row in read_jsonl(tmp_path / "edits" / FILE)]
     write_jsonl(tmp_path / "edits" / FILE, [*rows, {**rows[0], "prompt_id": unseen[0].idx}])

@@ -44,12 +44,12 @@ def tiny_sentences(folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=["open_clip", "transformers", "sentence_transformers"])
 def encoder(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
-    made: dict[str, Callable[[], Path]] = {
+    models: dict[str, Callable[[], Path]] = {
         "open_clip": lambda: repository / "data/zoo/clip",
         "transformers": lambda: repository / "data/zoo/flux",
         "sentence_transformers": lambda: tiny_sentences(tmp_path_factory.mktemp("tiny")),
     }
-    return load_encoder(request.param, made[request.param]())
+    return load_encoder(request.param, models[request.param]())
 
 
 def test_every_kind_gives_unit_rows_that_tell_texts_apart(encoder: TextEncoder) -> None:
@@ -62,13 +62,13 @@ def test_every_kind_gives_unit_rows_that_tell_texts_apart(encoder: TextEncoder) 
 
 
 def test_long_prompts_go_by_theme_and_are_counted(encoder: TextEncoder) -> None:
-    made = records(3)
-    short = made[0].model_copy(update={"prompt": "a red cat"})
-    long = made[1].model_copy(update={"prompt": "a red cat and " * 40})
-    longest = made[2].model_copy(update={"prompt": "a red cat and " * 40, "theme": "a blue dog and " * 40})
-    found = embed_prompts(encoder, [short, long, longest])
-    assert (found.by_theme, found.cut_themes) == (2, 1)
-    np.testing.assert_allclose(found.rows[:2], encoder.encode(["a red cat", made[1].theme]), atol=1e-4)
+    prompts = records(3)
+    short = prompts[0].model_copy(update={"prompt": "a red cat"})
+    long = prompts[1].model_copy(update={"prompt": "a red cat and " * 40})
+    longest = prompts[2].model_copy(update={"prompt": "a red cat and " * 40, "theme": "a blue dog and " * 40})
+    embedded = embed_prompts(encoder, [short, long, longest])
+    assert (embedded.by_theme, embedded.cut_themes) == (2, 1)
+    np.testing.assert_allclose(embedded.rows[:2], encoder.encode(["a red cat", prompts[1].theme]), atol=1e-4)
     themes = embed_prompts(encoder, [short, long], "theme")
     assert themes.by_theme == 2
     np.testing.assert_allclose(themes.rows[0], encoder.encode([short.theme])[0], atol=1e-4)
@@ -84,6 +84,6 @@ def test_a_damaged_model_names_the_record() -> None:
         def encode(self, texts: list[str]) -> np.ndarray:
             return np.array([[1.0], [np.nan]], dtype=np.float32)
 
-    made = records(2)
-    with pytest.raises(DataError, match=f"record {made[1].idx}: its text embedding is not finite"):
-        embed_prompts(Broken(), made)
+    prompts = records(2)
+    with pytest.raises(DataError, match=f"record {prompts[1].idx}: its text embedding is not finite"):
+        embed_prompts(Broken(), prompts)

@@ -15,7 +15,7 @@ from paco_core.config.params import GridsParams
 from paco_core.data.grids import grids
 from paco_core.data.grids.grids import noise_seed
 from paco_core.data.grids.text_to_image import Request, TextToImage
-from paco_core.data.records.panels import PanelStore, cut, shard_of
+from paco_core.data.records.panels import PanelStore, shard_of, split_grid
 from paco_core.data.records.records import PromptRecord, panel_ref
 from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError
@@ -49,11 +49,13 @@ def params(flux: Path, **changes: object) -> GridsParams:
 
 
 def paint(folder: Path, prompts: list[PromptRecord], p: GridsParams, shards: int) -> pd.DataFrame:
-    recipe = grids.Painting.from_params(p, Path())
+    recipe = grids.GenerationSettings.from_params(p, Path())
     for shard in range(shards):
         jobs = grids.grid_jobs(shard_of(prompts, shard, list(range(shards))), p.seeds, recipe)
         finished = grids.GridFiles(folder / "work")
-        grids.paint(jobs, finished.save, lambda: TextToImage.load(p.model, p), batch_size=p.batch_size, say=print)
+        grids.generate_grids(
+            jobs, finished.save, lambda: TextToImage.load(p.model, p), batch_size=p.batch_size, log=print
+        )
         grids.write_grids(folder / "grids" / f"shard-{shard}", jobs, finished)
     table = ShardReader.below(folder / "grids").index
     return table.reset_index(drop=True).sort_values("id")[["id", "prompt_id", "seed", "md5"]].reset_index(drop=True)
@@ -62,10 +64,10 @@ def paint(folder: Path, prompts: list[PromptRecord], p: GridsParams, shards: int
 @pytest.mark.slow
 def test_shards_and_order_change_no_picture(flux: Path, tmp_path: Path) -> None:
     prompts = records(5, side=32)
-    one = paint(tmp_path / "1", prompts, params(flux), 1)
-    three = paint(tmp_path / "3", prompts[::-1], params(flux), 3)
-    pd.testing.assert_frame_equal(one, three)
-    assert one["md5"].nunique() == 10
+    single_shard = paint(tmp_path / "1", prompts, params(flux), 1)
+    three_shards = paint(tmp_path / "3", prompts[::-1], params(flux), 3)
+    pd.testing.assert_frame_equal(single_shard, three_shards)
+    assert single_shard["md5"].nunique() == 10
 
 
 def test_pictures_equal_the_pipeline_s_own(flux: Path) -> None:
@@ -75,7 +77,7 @@ def test_pictures_equal_the_pipeline_s_own(flux: Path) -> None:
     generator = TextToImage.load(flux, params(flux))
     generator.encode([request])
     assert generator.pipeline.text_encoder is None and generator.pipeline.text_encoder_2 is None
-    (ours,) = generator.paint([request], 1)
+    (ours,) = generator.generate([request], 1)
     pipeline = FluxPipeline.from_pretrained(flux)
     pipeline.set_progress_bar_config(disable=True)
     theirs = pipeline(
@@ -94,7 +96,7 @@ def test_images_of_nan_are_an_error(flux: Path) -> None:
     generator = TextToImage.load(flux, params(flux))
     torch.nn.init.constant_(generator.pipeline.vae.decoder.conv_out.weight, torch.nan)
     with pytest.raises(DataError, match=f"{flux} in float32: 2 of 2"):
-        generator.paint([Request("a red cat", 32, 32, 7)], 2)
+        generator.generate([Request("a red cat", 32, 32, 7)], 2)
 
 
 class Painter:
@@ -109,7 +111,7 @@ class Painter:
     def kind(self, request: Request) -> tuple[int, int]:
         return request.height, request.width
 
-    def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image.Image]:
+    def generate(self, requests: Sequence[Request], batch_size: int) -> list[Image.Image]:
         if batch_size > self.fits:
             raise self.error
         return [Image.new("RGB", (r.width, r.height), (r.noise_seed % 256, 0, 0)) for r in requests]
@@ -120,8 +122,8 @@ def test_out_of_memory_halves_the_batch_and_no_other_error_does(tmp_path: Path) 
     jobs, finished, counted = grids.grid_jobs(records(5), [0, 1], RECIPE), grids.GridFiles(tmp_path), list[int]()
 
     def paint(painter: Painter) -> int:
-        return grids.paint(
-            jobs, finished.save, lambda: painter, batch_size=8, say=lambda _line: None, advance=counted.append
+        return grids.generate_grids(
+            jobs, finished.save, lambda: painter, batch_size=8, log=lambda _line: None, advance=counted.append
         )
 
     assert paint(Painter(fits=2)) == 2
@@ -134,7 +136,7 @@ def test_out_of_memory_halves_the_batch_and_no_other_error_does(tmp_path: Path) 
 
 def test_ids_follow_content() -> None:
     job = grids.grid_jobs(records(1), [0], RECIPE)[0]
-    other = grids.Painting("drawn", "float32", 2, 1.0, 40)
+    other = grids.GenerationSettings("drawn", "float32", 2, 1.0, 40)
     assert grids.grid_jobs(records(1), [0], RECIPE)[0].id == job.id
     assert grids.grid_jobs(records(1), [0], other)[0].id != job.id
     assert grids.grid_jobs(records(1), [1], RECIPE)[0].id != job.id
@@ -149,16 +151,16 @@ def test_cut_gives_panels_in_reading_order() -> None:
     for x in range(6):
         for y in range(4):
             picture.putpixel((x, y), (y // 2 * 3 + x // 2, 0, 0))
-    panels = cut(picture, "2x3")
+    panels = split_grid(picture, "2x3")
     assert [panel.getpixel((1, 1))[0] for panel in panels] == [0, 1, 2, 3, 4, 5]
     assert {panel.size for panel in panels} == {(2, 2)}
     with pytest.raises(DataError, match="does not divide into 3x3"):
-        cut(picture, "3x3")
+        split_grid(picture, "3x3")
 
 
 def test_panel_store_finds_panels_and_names_what_is_missing(tmp_path: Path) -> None:
     jobs, finished = grids.grid_jobs(records(1), [0, 1], RECIPE), grids.GridFiles(tmp_path / "w")
-    grids.paint(jobs, finished.save, Painter, batch_size=2, say=print)
+    grids.generate_grids(jobs, finished.save, Painter, batch_size=2, log=print)
     grids.write_grids(tmp_path / "grids" / "shard-0", jobs, finished)
     store = PanelStore(ShardReader.below(tmp_path / "grids"), cached_grids=1)
     first, other = (store.panel(panel_ref(job.id, 3)) for job in jobs)
@@ -212,13 +214,13 @@ def test_any_class_paints_as_it_does_itself_with_its_prompts_encoded_once(family
     encoded = len(calls)
     assert generator.pipeline.text_encoder is None
     for prompt in {request.prompt for request in requests}:
-        same = [request for request in requests if request.prompt == prompt]
-        painted = generator.paint(same, 2)
-        assert painted[0].tobytes() != painted[1].tobytes()
-        alone = generator.paint(same[1:], 2)
-        assert alone[0].tobytes() == painted[1].tobytes(), "a picture does not depend on its neighbours"
+        group = [request for request in requests if request.prompt == prompt]
+        images = generator.generate(group, 2)
+        assert images[0].tobytes() != images[1].tobytes()
+        separate = generator.generate(group[1:], 2)
+        assert separate[0].tobytes() == images[1].tobytes(), "a picture does not depend on its neighbours"
     assert len(calls) == encoded <= 4, "two prompts, and a negative one with guidance"
-    (single,) = generator.paint(requests[:1], 1)
+    (single,) = generator.generate(requests[:1], 1)
     assert single.tobytes() == own_picture(family, requests[0].prompt, 3)
 
 
@@ -230,6 +232,6 @@ def test_prompts_of_unequal_embeddings_go_into_batches_of_their_own(family: Path
     assert (generator.kind(short) != generator.kind(long)) == by_length
     if by_length:
         with pytest.raises(ValueError, match="2 requests of 2 kinds"):
-            generator.paint([short, long], 2)
+            generator.generate([short, long], 2)
     else:
-        assert len(generator.paint([short, long], 2)) == 2
+        assert len(generator.generate([short, long], 2)) == 2

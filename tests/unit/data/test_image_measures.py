@@ -17,12 +17,12 @@ def scenes(seed: int, count: int = 6, side: int = 64, smooth: float = 1.0) -> li
     """Random pictures whose power falls with the frequency, as that of photographs does."""
     random = np.random.default_rng(seed)
     radius = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.fftfreq(side)[None, :]) * side
-    drawn = []
+    images = []
     for _ in range(count):
         spectrum = np.fft.fft2(random.normal(size=(side, side))) / (1.0 + radius) ** smooth
         field = np.fft.ifft2(spectrum).real
-        drawn.append(128 + 35 * field / field.std())
-    return drawn
+        images.append(128 + 35 * field / field.std())
+    return images
 
 
 def pictures(fields: list[np.ndarray]) -> list[Image.Image]:
@@ -44,8 +44,8 @@ def test_equal_panels_have_no_diversity_and_black_against_white_all_of_it() -> N
 
 
 def test_a_picture_has_no_grid_against_itself() -> None:
-    same = pictures(scenes(0))
-    assert grid_score(same, same) == grid_score([grey(10)], [grey(200)]) == 0.0
+    images = pictures(scenes(0))
+    assert grid_score(images, images) == grid_score([grey(10)], [grey(200)]) == 0.0
     with pytest.raises(ValueError, match="1 pictures"):
         grid_score([grey(1)], [grey(1, side=16)])
 
@@ -57,5 +57,5 @@ def test_a_faint_grid_stands_out_and_other_pictures_or_sharpness_do_not(period: 
     gridded = grid_score(pictures(with_grid(base, period)), pictures(base))
     sharper = grid_score(pictures(scenes(0, smooth=0.7)), pictures(base))
     assert gridded > 3.0 and sharper < 1.0
-    others = grid_score(pictures(scenes(1, count=24)), pictures(scenes(2, count=24)))
-    assert grid_score(pictures(with_grid(scenes(1, count=24), period)), pictures(scenes(2, count=24))) > others + 1.0
+    baseline = grid_score(pictures(scenes(1, count=24)), pictures(scenes(2, count=24)))
+    assert grid_score(pictures(with_grid(scenes(1, count=24), period)), pictures(scenes(2, count=24))) > baseline + 1.0

@@ -19,7 +19,7 @@ from paco_core.data.annotation.sources import collect_votes
 from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, to_table
 from paco_core.data.pairs import pairs
 from paco_core.data.pairs.editing import editing_pairs
-from paco_core.data.pairs.reasons import explain
+from paco_core.data.pairs.reasons import explain_pairs
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.io.files import DataError, write_json
@@ -78,28 +78,30 @@ def ranked(prompt: str, reference: str, other: str, scores: list[float]) -> pair
 
 def test_labels_follow_the_rule_and_doubtful_ones_are_counted() -> None:
     instances = [ranked("p", "a#0", "b", [0.5, 1.0, 0.25, 0.75])]
-    labels = {rule: {(x.second, x.label) for x in pairs.to_pairs(instances, rule)[0]} for rule in
+    labels = {rule: {(x.second, x.label) for x in pairs.build_pairs(instances, rule)[0]} for rule in
               ("top1_bottom1", "top2_bottom2", "adjacent")}  # fmt: skip
     assert labels["top1_bottom1"] == {("b#1", "Yes"), ("b#2", "No")}
     assert labels["top2_bottom2"] == {("b#1", "Yes"), ("b#3", "Yes"), ("b#0", "No"), ("b#2", "No")}
     assert labels["adjacent"] == {("b#1", "Yes"), ("b#3", "No")}
-    labelled, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [0.5, 0.75])], "top1_bottom1", confident=True)
+    labelled, dropped = pairs.build_pairs([ranked("p", "a#0", "b", [0.5, 0.75])], "top1_bottom1", confident=True)
     assert [x.label for x in labelled] == ["No"] and dropped == {"top_differs": 1}
-    labelled, dropped = pairs.to_pairs([ranked("p", "a#0", "b", [1.0, 1.0])], "top1_bottom1", confident=True)
+    labelled, dropped = pairs.build_pairs([ranked("p", "a#0", "b", [1.0, 1.0])], "top1_bottom1", confident=True)
     assert [x.label for x in labelled] == ["Yes"] and dropped == {"bottom_agrees": 1}
-    assert len(pairs.to_pairs([ranked("p", "a#0", "b", [math.nan, math.nan])], "top1_bottom1", confident=True)[0]) == 2
-    with pytest.raises(DataError, match="needs 4 candidates, it has 2"):
-        pairs.to_pairs([ranked("p", "a#0", "b", [0.5, 1.0])], "top2_bottom2")
+    assert (
+        len(pairs.build_pairs([ranked("p", "a#0", "b", [math.nan, math.nan])], "top1_bottom1", confident=True)[0]) == 2
+    )
+    with pytest.raises(DataError, match="needs 4 candidates"):
+        pairs.build_pairs([ranked("p", "a#0", "b", [0.5, 1.0])], "top2_bottom2")
 
 
 def test_duplicates_and_contradictions_are_counted_and_dropped() -> None:
     instances = [ranked("p", "a#0", "b", [1.0, 0.0]), ranked("p", "b#0", "a", [1.0, 0.0])]
-    labelled, dropped = pairs.to_pairs(instances, "top1_bottom1")
+    labelled, dropped = pairs.build_pairs(instances, "top1_bottom1")
     assert {frozenset((x.first, x.second)) for x in labelled} == {
         frozenset(("a#0", "b#0")), frozenset(("a#0", "b#1")), frozenset(("b#0", "a#1"))
     }  # fmt: skip
     assert dropped["duplicate"] == 1
-    _, dropped = pairs.to_pairs([instances[0], ranked("p", "b#0", "a", [0.0, 1.0])], "top1_bottom1")
+    _, dropped = pairs.build_pairs([instances[0], ranked("p", "b#0", "a", [0.0, 1.0])], "top1_bottom1")
     assert dropped["contradiction"] == 2
 
 
@@ -116,7 +118,7 @@ def test_splits_share_nothing_by_prompt(prompts: int, seed: int, by: str) -> Non
         ranked(f"p{p}", f"{p}-{s}#{n}", f"{p}-{1 - s}", [1.0, 0.5, 1.0 if (p + n) % 3 else 0.25, 0.75])
         for p, s, n in product(range(prompts), (0, 1), range(4))
     ]
-    split = pairs.split(instances, settings(seed=seed, split=by))
+    split = pairs.split_pairs(instances, settings(seed=seed, split=by))
     train, validation = ({x.prompt_id for x in part} for part in (split.train, split.validation))
     held_out = {i.prompt_id for i in split.benchmark}
     assert split.train and split.validation and split.benchmark
@@ -135,10 +137,10 @@ def test_splits_share_nothing_by_prompt(prompts: int, seed: int, by: str) -> Non
 
 def test_rankings_without_difference_are_no_benchmark() -> None:
     instances = [ranked(f"p{p}", f"{p}-0#0", f"{p}-1", [1.0, 1.0] if p % 2 else [1.0, 0.5]) for p in range(16)]
-    split = pairs.split(instances, settings(balance=False))
+    split = pairs.split_pairs(instances, settings(balance=False))
     assert len(split.benchmark) + split.dropped["benchmark_all_tied"] == 4
     assert all(len(set(i.annotation.scores)) == 2 for i in split.benchmark)
-    assert len(pairs.split(instances, settings(balance=False, benchmark_untied=False)).benchmark) == 4
+    assert len(pairs.split_pairs(instances, settings(balance=False, benchmark_untied=False)).benchmark) == 4
 
 
 @pytest.fixture(scope="module")
@@ -158,13 +160,15 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     assert unranked == 0
     edits = editing_pairs(EditingParams(source="storybook", count=12, broken_share=0.5), repository)
     edits.write(data / "pairs")
-    split, by_id = pairs.split(joined, settings(), edits.pairs), {record.idx: record for record in prompts}
+    split, by_id = pairs.split_pairs(joined, settings(), edits.pairs), {record.idx: record for record in prompts}
     write_json(data / "pairs" / "summary.json", {"leakage": "refuse"})
     grids = PanelStore.below(data / "grids", data / "pairs")
     tables["pairs/benchmark"] = pairs.benchmark_table(split.benchmark, by_id)
     for part, rows in (("train", split.train), ("validation", split.validation)):
         tables[f"pairs/{part}"] = pairs.pair_table(rows, by_id)
-        explained = explain(tables[f"pairs/{part}"], grids, ReasonsParams(engine="storybook", model=zoo), repository)
+        explained = explain_pairs(
+            tables[f"pairs/{part}"], grids, ReasonsParams(engine="storybook", model=zoo), repository
+        )
         tables[f"cot_labels/{part}"], tables[f"cot_labels/{part}_failed"] = explained.table, explained.failed
         assert sum(explained.causes.values()) == len(explained.failed)
     for name, table in tables.items():

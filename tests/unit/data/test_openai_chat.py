@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from paco_core.config.params import ChatParams
 from paco_core.data.llm.chat_protocol import ChatError, Question, Rejection, Reply
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat, ask_all
+from paco_core.data.llm.openai_chat import Chat, query_all
 from paco_core.io.files import DataError
 from tests.support.chat_server import ChatServer, Raw, completion, text_of
 from tests.support.loopback import Loopback, Quiet
@@ -31,10 +31,10 @@ def small(answer: Word) -> Rejection | None:
     return None if answer.word.islower() else Rejection("not_small", "write small letters")
 
 
-def ask(server: ChatServer, path: Path, texts: list[str], **changes: Any) -> tuple[list[Reply[Word]], Chat]:
+def query_server(server: ChatServer, path: Path, texts: list[str], **changes: Any) -> tuple[list[Reply[Word]], Chat]:
     with Journal(path / "journal.jsonl") as journal:
         chat = Chat(server.params(**changes), journal)
-        return ask_all(chat, texts, lambda text: Question(text, text, Word, fault=small)), chat
+        return query_all(chat, texts, lambda text: Question(text, text, Word, fault=small)), chat
 
 
 def echo(body: dict[str, Any], _number: int) -> Raw:
@@ -44,22 +44,22 @@ def echo(body: dict[str, Any], _number: int) -> Raw:
 def test_answers_come_in_order_and_are_not_asked_twice(tmp_path: Path) -> None:
     texts = [f"w{n}" for n in range(30)]
     with ChatServer(echo) as server:
-        replies, chat = ask(server, tmp_path, texts[:20])
+        replies, chat = query_server(server, tmp_path, texts[:20])
         assert [reply.answer.word for reply in replies if reply.answer] == texts[:20]
         assert (chat.counts.requests, chat.counts.prompt_tokens, chat.counts.completion_tokens) == (20, 140, 60)
-        replies, chat = ask(server, tmp_path, texts)
+        replies, chat = query_server(server, tmp_path, texts)
         assert [reply.answer.word for reply in replies if reply.answer] == texts
-        assert (chat.counts.remembered, chat.counts.requests) == (20, 10) and len(server.bodies) == 30
-        ask(server, tmp_path, texts[:1], model="another")
-        ask(server, tmp_path, texts[:1], options={"temperature": 0.5})
+        assert (chat.counts.from_journal, chat.counts.requests) == (20, 10) and len(server.bodies) == 30
+        query_server(server, tmp_path, texts[:1], model="another")
+        query_server(server, tmp_path, texts[:1], options={"temperature": 0.5})
         assert len(server.bodies) == 32 and server.bodies[-1]["temperature"] == 0.5
 
 
 def test_pictures_and_form_reach_the_endpoint_as_they_are(tmp_path: Path) -> None:
     picture = Image.effect_noise((9, 7), 90).convert("RGB")
     with ChatServer(lambda *_: completion({"word": "x"})) as server, Journal(tmp_path / "j") as journal:
-        made = Question("1", "what?", Word, system="be short", images=[picture])
-        ask_all(Chat(server.params(), journal), [made], lambda q: q)
+        question = Question("1", "what?", Word, system="be short", images=[picture])
+        query_all(Chat(server.params(), journal), [question], lambda q: q)
         system, user = server.bodies[0]["messages"]
         assert system == {"role": "system", "content": "be short"}
         head, data = user["content"][1]["image_url"]["url"].split(",")
@@ -67,7 +67,7 @@ def test_pictures_and_form_reach_the_endpoint_as_they_are(tmp_path: Path) -> Non
         assert Image.open(io.BytesIO(base64.b64decode(data))).tobytes() == picture.tobytes()
         form = server.bodies[0]["response_format"]["json_schema"]
         assert form["strict"] and form["schema"] == Word.model_json_schema()
-        ask_all(Chat(server.params(structured="json_object", model="b"), journal), [made], lambda q: q)
+        query_all(Chat(server.params(structured="json_object", model="b"), journal), [question], lambda q: q)
         assert server.bodies[1]["response_format"] == {"type": "json_object"}
         assert json.dumps(Word.model_json_schema()) in text_of(server.bodies[1])
 
@@ -85,14 +85,14 @@ def test_pictures_and_form_reach_the_endpoint_as_they_are(tmp_path: Path) -> Non
 )
 def test_a_bad_answer_is_told_its_fault_asked_again_and_then_counted(tmp_path: Path, bad: Raw, cause: str) -> None:
     with ChatServer(lambda body, n: echo(body, n) if n else bad) as server:
-        replies, chat = ask(server, tmp_path, ["a"])
+        replies, chat = query_server(server, tmp_path, ["a"])
         assert replies[0].answer == Word(word="a") and [r.cause for r in replies[0].rejected] == [cause]
         assert cause in server.bodies[1]["messages"][-1]["content"]
         assert chat.counts.rejected == {cause: 1}
     with ChatServer(lambda *_: bad) as server:
-        replies, chat = ask(server, tmp_path / "always", ["a", "b"])
+        replies, chat = query_server(server, tmp_path / "always", ["a", "b"])
         assert [reply.answer for reply in replies] == [None, None] and chat.counts.rejected == {cause: 4}
-        ask(server, tmp_path / "always", ["a", "b"])
+        query_server(server, tmp_path / "always", ["a", "b"])
         assert len(server.bodies) == 4, "what was rejected often enough is not asked again"
 
 
@@ -114,11 +114,11 @@ def test_what_was_not_served_is_tried_again_and_asked_for_by_the_next_run(
         ChatServer(lambda body, n: bad if text_of(body) == "b" else echo(body, n)) as server,
         pytest.raises(ChatError, match=f"1 of 3 .*{cause}.*journal.jsonl"),
     ):
-        ask(server, tmp_path, texts, retries=1)
+        query_server(server, tmp_path, texts, retries=1)
     retried = cause != "no_chat_completion"
     assert len(server.bodies) == 3 + retried
     with ChatServer(lambda body, n: bad if retried and not n else echo(body, n)) as server:
-        replies, chat = ask(server, tmp_path, texts, retries=1)
+        replies, chat = query_server(server, tmp_path, texts, retries=1)
         assert [reply.answer for reply in replies] == [Word(word=text) for text in texts]
         assert (len(server.bodies), chat.counts.retries) == (1 + retried, retried)
 
@@ -126,7 +126,7 @@ def test_what_was_not_served_is_tried_again_and_asked_for_by_the_next_run(
 def test_a_question_that_the_endpoint_refuses_is_counted(tmp_path: Path) -> None:
     bad = Raw(400, b'{"error": {"message": "flagged by the filter"}}')
     with ChatServer(lambda body, n: bad if text_of(body) == "b" else echo(body, n)) as server:
-        replies, chat = ask(server, tmp_path, ["a", "b", "c"])
+        replies, chat = query_server(server, tmp_path, ["a", "b", "c"])
     assert [reply.answer is not None for reply in replies] == [True, False, True]
     assert chat.counts.rejected == {"http_400": 1} and "flagged by the filter" in str(replies[1].rejected[0])
 
@@ -152,11 +152,11 @@ def test_an_endpoint_that_answers_byte_by_byte_is_given_up_in_time(tmp_path: Pat
             super().__init__(Handler)
 
     with Drip() as server, Journal(tmp_path / "journal.jsonl") as journal:
-        given = ChatParams(
+        params = ChatParams(
             base_url=f"{server.url}/v1", model="writer", api_key_env=None, retries=0, tries=1, timeout_s=1
         )
         with pytest.raises(ChatError, match="1 x no_answer_in_time"):
-            ask_all(Chat(given, journal), ["w"], lambda text: Question(text, text, Word))
+            query_all(Chat(params, journal), ["w"], lambda text: Question(text, text, Word))
 
 
 @pytest.mark.parametrize("status", [401, 404])
@@ -167,7 +167,7 @@ def test_a_refused_key_or_model_ends_at_once_and_tells_no_key(
     body = b'{"error": {"message": "wrong key sk-secret"}}'
     with ChatServer(lambda *_: Raw(status, body)) as server:
         with pytest.raises(ChatError) as raised:
-            ask(server, tmp_path, ["a"] * 9, api_key_env="PACO_TEST_KEY")
+            query_server(server, tmp_path, ["a"] * 9, api_key_env="PACO_TEST_KEY")
         assert "sk-secret" not in str(raised.value) and "***" in str(raised.value)
         assert server.keys == {"Bearer sk-secret"} and len(server.bodies) <= 4
     assert "sk-secret" not in (tmp_path / "journal.jsonl").read_text()

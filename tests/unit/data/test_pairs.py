@@ -15,7 +15,7 @@ from PIL import Image
 from paco_core.config.params import EditingParams
 from paco_core.data import checks
 from paco_core.data.pairs.editing import editing_pairs
-from paco_core.data.pairs.leakage import Held, leakage
+from paco_core.data.pairs.leakage import HeldOut, measure_leakage
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.prompt_content import text_contents
 from paco_core.data.records.records import PromptRecord
@@ -58,11 +58,11 @@ def test_drawn_edits_are_pairs_with_their_own_question(ranked: tuple[Path, list[
     assert figures["train_editing"] >= 17 and len(edits) == 20 and set(edits["label"]) == {"Yes", "No"}
     counts = Counter(train["label"])
     assert abs(counts["Yes"] - counts["No"]) <= 0.03 * min(counts.values())
-    both = set(train["prompt_id"]) & set(validation["prompt_id"])
-    assert not both and all(prompt.startswith("edit-") for prompt in edits["prompt_id"])
+    shared = set(train["prompt_id"]) & set(validation["prompt_id"])
+    assert not shared and all(prompt.startswith("edit-") for prompt in edits["prompt_id"])
     (project / "labels").mkdir()
-    known = train["answer"].where(train["answer"].notna(), train["label"] + ". Because.")
-    train.assign(answer=known).to_parquet(project / "labels/train.parquet")
+    answers = train["answer"].where(train["answer"].notna(), train["label"] + ". Because.")
+    train.assign(answer=answers).to_parquet(project / "labels/train.parquet")
     panels = PanelStore.below(project / "data/grids", project / "data/pairs")
     examples = {e.id: e for e in read_examples(project / "labels/train.parquet", panels.panel, "theme")}
     for row in train.to_dict("records"):
@@ -94,12 +94,12 @@ def test_an_edit_changes_what_it_says_and_a_broken_one_more() -> None:
         edit = random_edit(random.Random(seed), broken=seed % 2 == 1)
         changed = [t for t in Panel.__dataclass_fields__ if getattr(edit.before, t) != getattr(edit.after, t)]
         assert edit.trait in changed and len(changed) == (2 if seed % 2 else 1)
-        assert edit.answer().startswith("No." if seed % 2 else "Yes.") and len(edit.unasked) == seed % 2
+        assert edit.answer().startswith("No." if seed % 2 else "Yes.") and len(edit.unrequested_changes) == seed % 2
     red = Panel("cat", "red", "hat", "small", "snow", "flat")
     assert Edit(red, red.with_trait("accessory", "nothing"), "accessory").instruction == "Take the hat away."
     assert "to blue" in Edit(red, red.with_trait("colour", "blue"), "colour").instruction
-    one, two = Edit(red, red.with_trait("scene", "city"), "scene").draw(32, 1)
-    assert one.size == two.size == (32, 32) and one.tobytes() != two.tobytes()
+    before, after = Edit(red, red.with_trait("scene", "city"), "scene").draw(32, 1)
+    assert before.size == after.size == (32, 32) and before.tobytes() != after.tobytes()
 
 
 def triples(folder: Path, rows: list[dict[str, Any] | str]) -> Path:
@@ -124,11 +124,11 @@ def test_imported_edits_name_the_line_of_each_that_is_left_out(tmp_path: Path) -
     names = ("none.png", "empty.png", "cut.png", "huge.png", "/etc/hostname")
     records = [{**GOOD, "label": "Maybe"}, {"original": "a.png"}, {**GOOD, "answer": "Yes. It is.<|im_end|>"}]
     bad = [*({**GOOD, "edited": name} for name in names), GOOD, *records, json.dumps(GOOD)[:20]]
-    made = imported(triples(tmp_path, [GOOD, *bad]))
-    assert [pair.instruction for pair in made.pairs] == ["Make it blue."] and made.pairs[0].label == "Yes"
-    assert [place.rpartition(":")[2] for place, _ in made.rejected] == [str(n) for n in range(2, 2 + len(bad))]
+    editing = imported(triples(tmp_path, [GOOD, *bad]))
+    assert [pair.instruction for pair in editing.pairs] == ["Make it blue."] and editing.pairs[0].label == "Yes"
+    assert [place.rpartition(":")[2] for place, _ in editing.rejected] == [str(n) for n in range(2, 2 + len(bad))]
     kinds = [*["picture"] * len(names), "duplicate", *["record"] * len(records), "line"]
-    assert [cause.partition(":")[0] for _, cause in made.rejected] == kinds
+    assert [cause.partition(":")[0] for _, cause in editing.rejected] == kinds
     assert len(imported(triples(tmp_path, [GOOD, {**GOOD, "instruction": "More."}]), 1).pairs) == 1
     with pytest.raises(DataError, match="none of its 1 editing triples"):
         imported(triples(tmp_path, [{**GOOD, "original": "x.png"}]))
@@ -159,11 +159,11 @@ def test_one_text_under_two_ids_is_one_prompt_and_equal_bytes_are_one_picture() 
     part["theme"] = ""
     texts = {"p1": "A  red Cat.", "p2": "a red cat. ", "p3": "a frog"}
     md5s = {"g1": "x", "g2": "y", "g3": "z", "g4": "y", "g5": "w"}
-    found = leakage(benchmark, {"train": part}, texts, md5s)
-    assert (found.prompts, found.pictures, found.both) == (["p2"], ["g4"], [])
-    clean = leakage(benchmark, {"train": part.iloc[:0]}, texts, md5s)
+    leaked = measure_leakage(benchmark, {"train": part}, texts, md5s)
+    assert (leaked.prompts, leaked.pictures, leaked.train_and_validation) == (["p2"], ["g4"], [])
+    clean = measure_leakage(benchmark, {"train": part.iloc[:0]}, texts, md5s)
     assert not clean and str(clean).startswith("0 prompts and 0 pictures")
-    held = Held(text_contents("A FROG"), frozenset({"pixels of g5#0"}))
-    more = leakage(benchmark.iloc[:0], {"train": part}, texts, md5s, held, "pixels of {}".format)
-    assert (more.prompts, more.pictures) == (["p3"], ["g5"])
-    assert leakage(benchmark.iloc[:0], {"a": part, "b": part}, texts, md5s).both == ["p2", "p3"]
+    held_out = HeldOut(text_contents("A FROG"), frozenset({"pixels of g5#0"}))
+    with_held_out = measure_leakage(benchmark.iloc[:0], {"train": part}, texts, md5s, held_out, "pixels of {}".format)
+    assert (with_held_out.prompts, with_held_out.pictures) == (["p3"], ["g5"])
+    assert measure_leakage(benchmark.iloc[:0], {"a": part, "b": part}, texts, md5s).train_and_validation == ["p2", "p3"]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.data.preferences import Preference, Preferences, of_folder, of_grids
+from paco_core.data.preferences import Preference, Preferences, preferences_of_grids, read_preferences
 from paco_core.io.rejected import Rejected
 
 CONSISTENT, ODD = [0.9, 0.9, 0.9, 0.9], [0.9, 0.9, 0.1, 0.9]
@@ -38,7 +38,7 @@ def tables(
 
 def test_the_grid_whose_panels_answer_alike_is_the_best(tmp_path: Path) -> None:
     order = [0, 1, 2, 3]
-    preferences = of_grids(
+    preferences = preferences_of_grids(
         *tables(
             tmp_path,
             {
@@ -58,13 +58,13 @@ def test_the_grid_whose_panels_answer_alike_is_the_best(tmp_path: Path) -> None:
 def test_without_scores_the_grid_whose_odd_panel_all_agree_on_is_the_worst(tmp_path: Path) -> None:
     agreed = [([0, 1, 3, 2], None), ([1, 0, 3, 2], None), ([3, 1, 0, 2], None)]
     chance = [([0, 1, 2, 3], None), ([3, 2, 1, 0], None), ([1, 3, 0, 2], None)]
-    assert of_grids(*tables(tmp_path, {"p": {"a": agreed, "b": chance}})) == {"p": Preference("b", "a")}
+    assert preferences_of_grids(*tables(tmp_path, {"p": {"a": agreed, "b": chance}})) == {"p": Preference("b", "a")}
 
 
 def test_one_missing_score_makes_the_whole_prompt_be_read_by_order(tmp_path: Path) -> None:
     agreed = [([0, 1, 3, 2], CONSISTENT), ([1, 0, 3, 2], CONSISTENT)]  # alike by score, and odd by order
     chance = [([0, 1, 2, 3], ODD), ([3, 2, 1, 0], [math.nan, 0.1, 0.9, 0.9])]
-    assert of_grids(*tables(tmp_path, {"p": {"a": agreed, "b": chance}})) == {"p": Preference("b", "a")}
+    assert preferences_of_grids(*tables(tmp_path, {"p": {"a": agreed, "b": chance}})) == {"p": Preference("b", "a")}
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def ranked(folder: Path, *rows: object) -> tuple[Preferences, Rejected]:
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     (folder / "rankings.jsonl").write_text("\n".join(lines) + "\n")
     rejected = Rejected()
-    return of_folder(folder, {"p", "q"}, rejected), rejected
+    return read_preferences(folder, {"p", "q"}, rejected), rejected
 
 
 def row(prompt: str, pictures: list[int], ranking: list[int]) -> dict[str, object]:

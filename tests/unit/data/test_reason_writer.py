@@ -20,8 +20,8 @@ import yaml
 from PIL import Image
 
 from paco_core.config.params import ReasonsParams
-from paco_core.data.pairs.answers import fault
-from paco_core.data.pairs.reasons import Explained, explain
+from paco_core.data.pairs.answers import validation_error
+from paco_core.data.pairs.reasons import ExplainedPairs, explain_pairs
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import folder_digest
 from paco_core.stages import run_stage
@@ -52,33 +52,33 @@ def honest(body: dict[str, Any], _number: int) -> Raw:
     return completion({"answer": verdict(body), "reasons": ["The cat is red in both", "Both are  flat.\n"]})
 
 
-def run(server: ChatServer, world: Path, root: Path, **changes: Any) -> Explained:
+def run(server: ChatServer, world: Path, root: Path, **changes: Any) -> ExplainedPairs:
     params = ReasonsParams(engine="openai", endpoint=server.params(**changes))
-    return explain(pd.read_parquet(world / "pairs.parquet"), PanelStore.below(world / "data/grids"), params, root)
+    return explain_pairs(pd.read_parquet(world / "pairs.parquet"), PanelStore.below(world / "data/grids"), params, root)
 
 
 def test_every_pair_gets_its_reasons_and_both_panels_are_seen(world: Path, tmp_path: Path) -> None:
     with ChatServer(honest) as server:
-        found = run(server, world, tmp_path)
-        assert len(found.table) == 24 and found.failed.empty and found.figures["requests"] == 24
-        for text, label in zip(found.table["answer"], found.table["label"], strict=True):
-            assert text == f"{label}. The cat is red in both. Both are flat." and fault(text, label) is None
+        explained = run(server, world, tmp_path)
+        assert len(explained.table) == 24 and explained.failed.empty and explained.figures["requests"] == 24
+        for text, label in zip(explained.table["answer"], explained.table["label"], strict=True):
+            assert text == f"{label}. The cat is red in both. Both are flat." and validation_error(text, label) is None
         store = PanelStore.below(world / "data/grids")
-        shown = {text_of(body).split('"')[1]: body["messages"][1]["content"][1:] for body in server.bodies}
-        for row in found.table.to_dict("records"):
-            sent = [
+        contents = {text_of(body).split('"')[1]: body["messages"][1]["content"][1:] for body in server.bodies}
+        for row in explained.table.to_dict("records"):
+            images = [
                 Image.open(io.BytesIO(base64.b64decode(p["image_url"]["url"].split(",")[1])))
-                for p in shown[row["theme"]]
+                for p in contents[row["theme"]]
             ]
-            assert [s.tobytes() for s in sent] == [store.panel(row[key]).tobytes() for key in ("first", "second")]
+            assert [s.tobytes() for s in images] == [store.panel(row[key]).tobytes() for key in ("first", "second")]
         assert run(server, world, tmp_path).figures["remembered_answers"] == 24 == len(server.bodies)
 
 
 def test_answers_at_odds_with_the_label_are_asked_again_then_counted(world: Path, tmp_path: Path) -> None:
     def answer(body: dict[str, Any], number: int) -> Raw:
-        theme, again = text_of(body).split('"')[1], len(body["messages"]) > 2
+        theme, is_retry = text_of(body).split('"')[1], len(body["messages"]) > 2
         other = {"Yes": "No", "No": "Yes"}[verdict(body)]
-        if theme == "theme 0" or (theme == "theme 1" and not again):
+        if theme == "theme 0" or (theme == "theme 1" and not is_retry):
             return completion({"answer": other, "reasons": ["It is so."]})
         if theme == "theme 2":
             return completion({"answer": verdict(body), "reasons": ["a", "b", "c", "d"]})
@@ -89,10 +89,10 @@ def test_answers_at_odds_with_the_label_are_asked_again_then_counted(world: Path
         return honest(body, number)
 
     with ChatServer(answer) as server:
-        found = run(server, world, tmp_path)
-    assert found.causes == {"answer_contradicts_label": 1, "not_one_to_three_reasons": 2, "no_json": 1}
-    assert set(found.failed["pair_id"]) == {"pair0", "pair2", "pair3", "pair4"} and len(found.table) == 20
-    assert found.figures["rejected.answer_contradicts_label"] == 3, "twice for pair 0, once for pair 1"
+        explained = run(server, world, tmp_path)
+    assert explained.causes == {"answer_contradicts_label": 1, "not_one_to_three_reasons": 2, "no_json": 1}
+    assert set(explained.failed["pair_id"]) == {"pair0", "pair2", "pair3", "pair4"} and len(explained.table) == 20
+    assert explained.figures["rejected.answer_contradicts_label"] == 3, "twice for pair 0, once for pair 1"
     assert len(server.bodies) == 24 + 5
 
 
@@ -110,7 +110,7 @@ def test_a_killed_stage_asks_for_the_rest_only_and_its_outs_are_the_same(
     run_stage("pairs", None, project)
     reached, go_on = threading.Event(), threading.Event()
 
-    def held(body: dict[str, Any], number: int) -> Raw | None:
+    def delayed_answer(body: dict[str, Any], number: int) -> Raw | None:
         if number >= KILL_AT and not go_on.is_set():
             if number == KILL_AT + IN_FLIGHT - 1:  # all that the stage asks before the first of them is answered
                 reached.set()
@@ -122,12 +122,12 @@ def test_a_killed_stage_asks_for_the_rest_only_and_its_outs_are_the_same(
         return dict(json.loads((root / "data/metrics/cot_labels.json").read_text()))
 
     out, journal = project / "data/cot_labels", project / ".paco/cot_labels/journal.jsonl"
-    with ChatServer(held) as server:
+    with ChatServer(delayed_answer) as server:
         tree = yaml.safe_load((project / "params.yaml").read_text())
         tree["cot_labels"] |= {"engine": "openai", "endpoint": server.params().model_dump()}
         (project / "params.yaml").write_text(yaml.safe_dump(tree))
-        whole = tmp_path_factory.mktemp("whole") / "project"
-        shutil.copytree(project, whole)
+        uninterrupted = tmp_path_factory.mktemp("whole") / "project"
+        shutil.copytree(project, uninterrupted)
         with subprocess.Popen([sys.executable, "-m", "paco_core", "run", "cot_labels"], cwd=project) as process:
             assert reached.wait(DEADLINE_S), "the stage asked too little"
             process.kill()
@@ -138,6 +138,6 @@ def test_a_killed_stage_asks_for_the_rest_only_and_its_outs_are_the_same(
         run_stage("cot_labels", None, project)
         figures = metrics(project)
         assert figures["remembered_answers"] == stored and figures["requests"] == len(server.bodies) - requests
-        run_stage("cot_labels", None, whole)
-    assert metrics(whole)["requests"] == stored + figures["requests"] > KILL_AT
-    assert folder_digest(out) == folder_digest(whole / "data/cot_labels")
+        run_stage("cot_labels", None, uninterrupted)
+    assert metrics(uninterrupted)["requests"] == stored + figures["requests"] > KILL_AT
+    assert folder_digest(out) == folder_digest(uninterrupted / "data/cot_labels")

@@ -21,7 +21,7 @@ WORDS = ["None", "NA", "null", "nan", "1984", "0017", "12345678901234567890", "1
 
 
 def column(file: Path, name: str, *require: str) -> list[str | None]:
-    return tables.texts(tables.read(file, require or (name,)), name, file)
+    return tables.text_column(tables.open_table(file, require or (name,)), name, file)
 
 
 def test_no_type_is_guessed_in_any_format(tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_an_integer_is_its_digits_and_any_other_value_is_refused(tmp_path: Path)
     assert column(tmp_path / "t.jsonl", "id") == ["17", "17", "12345678901234567890", None, None]
     parquet.write_table(pa.table({"id": pa.array([1984, None])}), tmp_path / "t.parquet")
     assert column(tmp_path / "t.parquet", "id") == ["1984", None], "pandas made 1984.0 of it"
-    for value, shown in ((1984.0, "1984.0"), (True, "True"), ([1], r"\[1\]"), (b"x", "b'x'")):
+    for value, spelled in ((1984.0, "1984.0"), (True, "True"), ([1], r"\[1\]"), (b"x", "b'x'")):
         parquet.write_table(pa.table({"id": [value]}), tmp_path / "t.parquet")
-        with pytest.raises(DataError, match=f"t.parquet: row 0: id is {shown}, expected a string"):
+        with pytest.raises(DataError, match=f"t.parquet: row 0: id is {spelled}, expected a string"):
             column(tmp_path / "t.parquet", "id")
 
 
@@ -64,16 +64,16 @@ def test_an_integer_is_its_digits_and_any_other_value_is_refused(tmp_path: Path)
 def test_a_csv_is_written_back_to_the_byte(tmp_path: Path, text: str) -> None:
     file = tmp_path / "t.csv"
     file.write_bytes(text.encode())
-    table = tables.read(file, ("first", "second"))
+    table = tables.open_table(file, ("first", "second"))
     table.write(file, {})
     assert file.read_bytes().decode() == text.replace("\n\n", "\n"), "lines without text are left out"
     table.write(tmp_path / "out.csv", {"score": [0.5] * len(table), "why": ['a "b"; c,\td'] * len(table)})
-    again = tables.read(tmp_path / "out.csv", ("first", "second", "score", "why"))
-    assert again.values("first") == table.values("first") and again.values("score") == ["0.5"] * len(table)
-    assert again.values("why") == ['a "b"; c,\td'] * len(table)
-    again.write(tmp_path / "out.csv", {"score": [0.25] * len(table), "why": [None] * len(table)})
-    last = tables.read(tmp_path / "out.csv", ("first", "score"))
-    assert list(last.columns) == list(again.columns) and last.values("score") == ["0.25"] * len(table)
+    reread = tables.open_table(tmp_path / "out.csv", ("first", "second", "score", "why"))
+    assert reread.values("first") == table.values("first") and reread.values("score") == ["0.5"] * len(table)
+    assert reread.values("why") == ['a "b"; c,\td'] * len(table)
+    reread.write(tmp_path / "out.csv", {"score": [0.25] * len(table), "why": [None] * len(table)})
+    last = tables.open_table(tmp_path / "out.csv", ("first", "score"))
+    assert list(last.columns) == list(reread.columns) and last.values("score") == ["0.25"] * len(table)
     assert last.values("second") == table.values("second") and last.values("why") == [None] * len(table)
 
 
@@ -93,26 +93,26 @@ def test_a_formula_from_outside_is_written_as_text_and_read_as_it_was(tmp_path: 
     file, out = tmp_path / "t.csv", tmp_path / "out.csv"
     theme = '=HYPERLINK("http://x";"y")'
     file.write_text(f'first,theme,n,@h\na,"{theme.replace(chr(34), chr(34) * 2)}",-5,1\nb,\'=x,+49 30 1,-0.5\n')
-    table = tables.read(file, ("first",))
+    table = tables.open_table(file, ("first",))
     assert table.values("theme") == [theme, "=x"], "an apostrophe before a formula is the spreadsheet's"
     table.write(out, {"reasons": ["-- no", "+1"], "score": [-1.0, 0.5]})
     spelled = [record.cells for record in read_separated(out).records]
     assert spelled[0][1:] == ["\"'" + theme.replace('"', '""') + '"', "-5", "1", "'-- no", "-1.0"]
     assert spelled[1][1:] == ["'=x", "'+49 30 1", "-0.5", "+1", "0.5"], "numbers stay numbers"
-    again = tables.read(out, ("first", "@h"))
-    assert again.values("theme") == table.values("theme") and again.values("reasons") == ["-- no", "+1"]
+    reread = tables.open_table(out, ("first", "@h"))
+    assert reread.values("theme") == table.values("theme") and reread.values("reasons") == ["-- no", "+1"]
 
 
 def test_json_lines_are_written_back_to_the_byte(tmp_path: Path) -> None:
     file, out = tmp_path / "t.jsonl", tmp_path / "out.jsonl"
     lines = ['{"a":"0017","n":1.10,"big":12345678901234567890123}', '{ "a" : "\\u00e9\u2028" }  ']
     file.write_bytes(("\ufeff" + "\r\n".join(lines)).encode())
-    table = tables.read(file, ("a",))
+    table = tables.open_table(file, ("a",))
     table.write(out, {"score": [0.5, float("nan")], "cause": [None, "x"]})
     first, second = out.read_bytes().decode().split("\r\n")
     assert first == "\ufeff" + lines[0][:-1] + ', "score": 0.5, "cause": null}'
     assert second == '{ "a" : "\\u00e9\u2028", "score": null, "cause": "x"}  '
-    tables.read(out, ("a",)).write(out, {"score": [1.0, 1.0]})
+    tables.open_table(out, ("a",)).write(out, {"score": [1.0, 1.0]})
     assert [row["score"] for _, row in read_jsonl(out)] == [1.0, 1.0]
 
 
@@ -122,13 +122,15 @@ def test_parquet_keeps_types_and_metadata(tmp_path: Path) -> None:
         metadata={b"huggingface": b"{}"},
     )
     rows = [pa.array(["x", "1984"]).dictionary_encode(), [1, None], [[1], None], [1, 2]]
-    given = pa.Table.from_arrays([pa.array(c).cast(f.type) for c, f in zip(rows, schema, strict=True)], schema=schema)
-    parquet.write_table(given, tmp_path / "t.parquet")
-    table = tables.read(tmp_path / "t.parquet", ("a",))
+    original = pa.Table.from_arrays(
+        [pa.array(c).cast(f.type) for c, f in zip(rows, schema, strict=True)], schema=schema
+    )
+    parquet.write_table(original, tmp_path / "t.parquet")
+    table = tables.open_table(tmp_path / "t.parquet", ("a",))
     assert table.values("a") == ["x", "1984"]
     table.write(tmp_path / "out.parquet", {"score": [0.5, float("nan")], "cause": [None, "x"]})
     out = parquet.ParquetFile(tmp_path / "out.parquet").read()
-    assert out.select(range(4)).equals(given) and out.schema.metadata == schema.metadata
+    assert out.select(range(4)).equals(original) and out.schema.metadata == schema.metadata
     assert out.column("score").to_pylist() == [0.5, None] and out.column("cause").to_pylist() == [None, "x"]
 
 
@@ -159,8 +161,8 @@ def test_what_cannot_be_read_is_refused_with_its_cause(tmp_path: Path, name: str
 
 def test_records_that_cannot_be_read_are_counted_with_their_lines(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b\n1,"x\ny"\n2\n3,z\n')
-    found = list(tables.read_rows(tmp_path / "t.csv", rejected := Rejected(), ["a"]))
-    assert [(place.rpartition(":")[2], row) for place, row in found] == [
+    rows = list(tables.read_rows(tmp_path / "t.csv", rejected := Rejected(), ["a"]))
+    assert [(place.rpartition(":")[2], row) for place, row in rows] == [
         ("2", {"a": "1", "b": "x\ny"}), ("5", {"a": "3", "b": "z"}),
     ]  # fmt: skip
     assert rejected.rows == [(f"{tmp_path}/t.csv:4", "line: 1 cells, the header has 2")]
@@ -173,18 +175,18 @@ def test_records_that_cannot_be_read_are_counted_with_their_lines(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("spelled", "found"),
+    ("spelled", "expected"),
     [
         ("[2, 0, 1]", [2, 0, 1]), ("2 0 1", [2, 0, 1]), ("2;0;1", [2, 0, 1]), ("2,0,1", [2, 0, 1]),
         ([2, 0], [2, 0]), (["2", "0"], [2, 0]), ("0.5 null 1", [0.5, None, 1]), ("best", "best"), ("", ""), (7, 7),
     ],
 )  # fmt: skip
-def test_lists_of_numbers_in_a_cell(spelled: Any, found: Any) -> None:
-    assert tables.numbers(spelled) == found
+def test_lists_of_numbers_in_a_cell(spelled: Any, expected: Any) -> None:
+    assert tables.parse_numbers(spelled) == expected
 
 
 def test_numbers_are_finite_and_spelled_with_a_point() -> None:
-    assert [tables.number(value, "score") for value in (1, "0.5", " 1e-3 ", -2.0)] == [1.0, 0.5, 0.001, -2.0]
+    assert [tables.parse_number(value, "score") for value in (1, "0.5", " 1e-3 ", -2.0)] == [1.0, 0.5, 0.001, -2.0]
     for wrong in ("0,5", "nan", "inf", float("inf"), True, None, "high", "1_0", 10**400, [1]):
         with pytest.raises(DataError, match="score .* is not a finite number"):
-            tables.number(wrong, "score")
+            tables.parse_number(wrong, "score")

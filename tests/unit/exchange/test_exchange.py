@@ -26,7 +26,7 @@ from tests.support.dataset_world import draw_grids, rank_grids, records
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, repository: Path, mlflow_template: Path) -> Path:
+def source_project(tmp_path_factory: pytest.TempPathFactory, repository: Path, mlflow_template: Path) -> Path:
     """A project with pairs (edits among them) and made-up answers."""
     root = tmp_path_factory.mktemp("made")
     for name in ("params.yaml", "dvc.yaml"):
@@ -46,8 +46,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, repository: Path, mlflow_temp
         table = table.assign(answer=table["answer"].where(table["answer"].notna(), plain), engine="made up")
         table.to_parquet(root / f"data/cot_labels/{split}.parquet")
     annotators = [{"name": "ann"}, {"name": "bob"}]
-    told = {"source": "people", "annotators": annotators, "shared_instances": 9, "kendall_w": 0.8125}
-    write_json(root / "data/annotations/agreement.json", told)
+    agreement = {"source": "people", "annotators": annotators, "shared_instances": 9, "kendall_w": 0.8125}
+    write_json(root / "data/annotations/agreement.json", agreement)
     return root
 
 
@@ -65,9 +65,9 @@ def store(root: Path) -> PanelStore:
     return PanelStore.below(root / "data/grids", root / "data/pairs")
 
 
-def run_pairs(made: Path, project: Path, **changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+def run_pairs(source_project: Path, project: Path, **changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The stage in a copy of the project; training and validation pairs."""
-    shutil.copytree(made, project)
+    shutil.copytree(source_project, project)
     shutil.rmtree(project / "data/pairs")
     set_pairs(project, editing={"count": 0}, balance=False, **changes)
     run_stage("pairs", None, project)
@@ -77,14 +77,18 @@ def run_pairs(made: Path, project: Path, **changes: Any) -> tuple[pd.DataFrame, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("sender_in_a_thread")
-def test_an_exported_paco_dataset_loads_comes_back_and_can_be_added_to_the_pairs(made: Path, tmp_path: Path) -> None:
-    command.export(made, "paco_dataset", tmp_path / "out", "other")
+def test_an_exported_paco_dataset_loads_comes_back_and_can_be_added_to_the_pairs(
+    source_project: Path, tmp_path: Path
+) -> None:
+    command.export(source_project, "paco_dataset", tmp_path / "out", "other")
     info = json.loads((tmp_path / "out/dataset_info.json").read_text())
     assert info["paco_train"]["formatting"] == "sharegpt" and info["paco_train"]["columns"]["images"] == "images"
     splits = {split: str(tmp_path / f"out/{info[f'paco_{split}']['file_name']}") for split in ("train", "validation")}
     loaded = datasets.load_dataset("json", data_files=splits, cache_dir=str(tmp_path / "cache"))
-    before, panels = labels(made, "train"), store(made)
-    assert len(loaded["train"]) == len(before) and len(loaded["validation"]) == len(labels(made, "validation"))
+    before, panels = labels(source_project, "train"), store(source_project)
+    assert len(loaded["train"]) == len(before) and len(loaded["validation"]) == len(
+        labels(source_project, "validation")
+    )
     for row in loaded["train"]:
         pair = before.set_index("pair_id").loc[row["id"]]
         edit = (pair["instruction"], pair["question"]) if isinstance(pair["instruction"], str) else ()
@@ -94,23 +98,23 @@ def test_an_exported_paco_dataset_loads_comes_back_and_can_be_added_to_the_pairs
         pictures = [Image.open(tmp_path / "out" / name).convert("RGB").tobytes() for name in row["images"]]
         assert pictures == [panels.panel(pair[side]).tobytes() for side in ("first", "second")]
 
-    told = command.bring("paco_dataset", tmp_path / "out", tmp_path / "back")
+    report = command.bring("paco_dataset", tmp_path / "out", tmp_path / "back")
     after = pd.read_parquet(tmp_path / "back/train.parquet")
-    assert f"train {len(before)}" in told and "rejected" not in told
+    assert f"train {len(before)}" in report and "rejected" not in report
     assert after["instruction"].notna().sum() == before["instruction"].notna().sum() > 0
     examples, originals = (
         sorted((e.instruction, e.answer, *(image.tobytes() for image in e.images)) for e in read_examples(*of, "theme"))
         for of in (
             (tmp_path / "back/train.parquet", PanelStore.below(tmp_path / "back").panel),
-            (made / "data/cot_labels/train.parquet", panels.panel),
+            (source_project / "data/cot_labels/train.parquet", panels.panel),
         )
     )
     assert examples == originals
 
     project = tmp_path / "project"
-    parts = run_pairs(made, project, imported=str(tmp_path / "back"))
+    parts = run_pairs(source_project, project, imported=str(tmp_path / "back"))
     answered = pd.concat(parts).dropna(subset="answer")
-    assert set(answered["answer"]) <= set(before["answer"]) | set(labels(made, "validation")["answer"])
+    assert set(answered["answer"]) <= set(before["answer"]) | set(labels(source_project, "validation")["answer"])
     assert len(answered) > 20 and not set(parts[0]["prompt_id"]) & set(parts[1]["prompt_id"])
     assert store(project).panel(answered["first"].iloc[0]).size == (32, 32)
     set_pairs(project, seed=5)  # now panels of held-out grids come in from outside, one by one and under other ids
@@ -122,16 +126,16 @@ def test_an_exported_paco_dataset_loads_comes_back_and_can_be_added_to_the_pairs
     write_json(tmp_path / "out/dataset_info.json", {names[name]: entry for name, entry in info.items()})
     command.bring("paco_dataset", tmp_path / "out", tmp_path / "released")
     published = [set(pd.read_parquet(tmp_path / f"released/{name}.parquet")["pair_id"]) for name in names.values()]
-    parts = run_pairs(made, tmp_path / "split", imported=str(tmp_path / "released"), leakage="report")
+    parts = run_pairs(source_project, tmp_path / "split", imported=str(tmp_path / "released"), leakage="report")
     assert [set(part["pair_id"]) & set.union(*published) for part in parts] == published
 
 
-def test_rank_bench_loads_comes_back_and_serves_as_benchmark(made: Path, tmp_path: Path) -> None:
-    command.export(made, "rank_bench", tmp_path / "out", "other")
+def test_rank_bench_loads_comes_back_and_serves_as_benchmark(source_project: Path, tmp_path: Path) -> None:
+    command.export(source_project, "rank_bench", tmp_path / "out", "other")
     loaded = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))["test"]
     prompts = datasets.load_dataset(str(tmp_path / "out"), "prompts", cache_dir=str(tmp_path / "cache"))["test"]
     assert {row["folder"] for row in loaded} <= {row["idx"] for row in prompts}
-    assert len(loaded) == len(pd.read_parquet(made / "data/pairs/benchmark.parquet"))
+    assert len(loaded) == len(pd.read_parquet(source_project / "data/pairs/benchmark.parquet"))
     row = loaded[0]
     assert len(row["comp_images"]) == 4 and sorted(row["rank_images"]) == sorted(row["comp_images"])
     assert (tmp_path / "out/images" / row["folder"] / row["ref_image"]).is_file()
@@ -139,22 +143,22 @@ def test_rank_bench_loads_comes_back_and_serves_as_benchmark(made: Path, tmp_pat
     assert len(seeds) == 1 and [name[0] for name in row["comp_images"]] == ["0", "1", "2", "3"]
     command.bring("rank_bench", tmp_path / "out", tmp_path / "back")
     back, panels = read_rankings(tmp_path / "back/benchmark.parquet"), PanelStore.below(tmp_path / "back")
-    original = read_rankings(made / "data/pairs/benchmark.parquet")
+    original = read_rankings(source_project / "data/pairs/benchmark.parquet")
 
     def facts(instances: Any, of: PanelStore) -> list[Any]:
         pictures = ((i, [of.panel(ref).tobytes() for ref in (i.reference, *i.candidates)]) for i in instances)
-        return sorted((i.theme, i.ranking, shown) for i, shown in pictures)
+        return sorted((i.theme, i.ranking, digests) for i, digests in pictures)
 
-    assert facts(back, panels) == facts(original, store(made))
+    assert facts(back, panels) == facts(original, store(source_project))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("sender_in_a_thread")
-def test_a_foreign_benchmark_is_kept_out_of_training(made: Path, tmp_path: Path) -> None:
+def test_a_foreign_benchmark_is_kept_out_of_training(source_project: Path, tmp_path: Path) -> None:
     """Its own benchmark, under other seeds of the split, lies in the training set: the stage refuses."""
-    command.export(made, "rank_bench", tmp_path / "bench", "other")
+    command.export(source_project, "rank_bench", tmp_path / "bench", "other")
     project = tmp_path / "project"
-    shutil.copytree(made, project)
+    shutil.copytree(source_project, project)
     set_pairs(project, keep_out=str(tmp_path / "bench"))
     run_stage("pairs", None, project)
     set_pairs(project, keep_out=str(tmp_path / "bench"), seed=5)
@@ -164,14 +168,14 @@ def test_a_foreign_benchmark_is_kept_out_of_training(made: Path, tmp_path: Path)
     assert (project / "data/pairs/train.parquet").read_bytes() == before, "the out of the last good run stays"
 
 
-def test_parquet_loads_with_its_pictures_decoded_and_a_card(made: Path, tmp_path: Path) -> None:
-    command.export(made, "parquet", tmp_path / "out", "cc-by-4.0")
+def test_parquet_loads_with_its_pictures_decoded_and_a_card(source_project: Path, tmp_path: Path) -> None:
+    command.export(source_project, "parquet", tmp_path / "out", "cc-by-4.0")
     cache = str(tmp_path / "cache")
     pairs = datasets.load_dataset(str(tmp_path / "out"), "pairs", cache_dir=cache)  # by the card's front matter
-    assert len(pairs["train"]) == len(labels(made, "train"))
+    assert len(pairs["train"]) == len(labels(source_project, "train"))
     row = pairs["train"][0]
-    pair = labels(made, "train").set_index("pair_id").loc[row["pair_id"]]
-    assert row["first"].convert("RGB").tobytes() == store(made).panel(pair["first"]).tobytes()
+    pair = labels(source_project, "train").set_index("pair_id").loc[row["pair_id"]]
+    assert row["first"].convert("RGB").tobytes() == store(source_project).panel(pair["first"]).tobytes()
     assert (row["label"], row["answer"]) == (pair["label"], pair["answer"])
     ranked = datasets.load_dataset(str(tmp_path / "out"), "benchmark", cache_dir=cache)["test"]
     assert len(ranked[0]["candidates"]) == 4 and ranked[0]["candidates"][0].size == (32, 32)
@@ -179,7 +183,7 @@ def test_parquet_loads_with_its_pictures_decoded_and_a_card(made: Path, tmp_path
     card = (tmp_path / "out/README.md").read_text()
     assert yaml.safe_load(card.split("---")[1])["license"] == "cc-by-4.0" and "| Kendall's W | 0.812 |" in card
     with pytest.raises(DataError, match="out"):
-        command.export(made, "parquet", tmp_path / "out", "other")
+        command.export(source_project, "parquet", tmp_path / "out", "other")
 
 
 def bench(root: Path, **changes: Any) -> Path:
@@ -213,9 +217,11 @@ def bench(root: Path, **changes: Any) -> Path:
     ],
 )
 def test_bad_rankings_are_counted_with_file_and_line(tmp_path: Path, changes: dict[str, Any], cause: str) -> None:
-    made = rank_bench.read(bench(tmp_path / "bench", **changes))
-    ((place, told),) = made.rejected
-    assert len(made.table) == 1 and place.endswith("consistency_full_rank.jsonl:2") and re.match(cause, told), told
+    benchmark = rank_bench.read_rank_bench(bench(tmp_path / "bench", **changes))
+    ((place, message),) = benchmark.rejected
+    assert len(benchmark.table) == 1 and place.endswith("consistency_full_rank.jsonl:2") and re.match(cause, message), (
+        message
+    )
 
 
 def test_a_benchmark_that_is_cut_off_loses_a_line_that_is_counted(tmp_path: Path) -> None:

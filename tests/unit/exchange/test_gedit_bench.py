@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from paco_core.cli.exchange import bring
-from paco_core.data.prompts.edit_prompts import read_rows
+from paco_core.data.prompts.edit_prompts import read_edit_rows
 from paco_core.exchange.gedit_bench import import_gedit
 from paco_core.exchange.panel_files import PictureFiles
 from paco_core.io.files import DataError, read_jsonl
@@ -51,17 +51,17 @@ def test_both_languages_and_their_picture_are_taken(tmp_path: Path) -> None:
     )
     counts = bring("gedit", source, tmp_path / "out").figures
     assert [counts[name] for name in ("edits", "pictures", "language.cn", "language.en")] == [3, 2, 1, 2]
-    found = read_rows(tmp_path / "out/edits.jsonl")
-    assert [r.idx for r in found.records] == ["a", "b", "c"] and not found.rejected
-    assert [r.language for r in found.records] == ["en", "cn", "en"] and found.records[1].prompt == "把它变成蓝色"
-    assert [(r.model_extra or {})["intersection"] for r in found.records] == [True, False, True]
-    assert found.records[0].references == found.records[1].references != found.records[2].references
+    prompts = read_edit_rows(tmp_path / "out/edits.jsonl")
+    assert [r.idx for r in prompts.records] == ["a", "b", "c"] and not prompts.rejected
+    assert [r.language for r in prompts.records] == ["en", "cn", "en"] and prompts.records[1].prompt == "把它变成蓝色"
+    assert [(r.model_extra or {})["intersection"] for r in prompts.records] == [True, False, True]
+    assert prompts.records[0].references == prompts.records[1].references != prompts.records[2].references
 
 
 def test_the_split_of_paco_grpo_is_taken(tmp_path: Path) -> None:
     rows = [{"prompt": "Make it blue.", "image": stored("red"), "instruction_language": "en"}]
     bring("gedit", tables(tmp_path / "split", rows) / "train-00000.parquet", tmp_path / "out")
-    assert read_rows(tmp_path / "out/edits.jsonl").records[0].prompt == "Make it blue."
+    assert read_edit_rows(tmp_path / "out/edits.jsonl").records[0].prompt == "Make it blue."
 
 
 #: What is wrong with a row -> the kind of its cause.
@@ -81,8 +81,8 @@ def test_bad_rows_are_left_out_with_file_row_and_cause(tmp_path: Path) -> None:
     rows = [row("good"), *(bad for bad, _ in BAD)]
     assert bring("gedit", tables(tmp_path / "hub", rows), tmp_path / "out").figures["rejected.record"] == 5
     rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
-    assert [one["place"].rpartition(": ")[2] for one in rejected] == [f"row {n}" for n in range(1, len(rows))]
-    assert [one["cause"].split(":")[0] for one in rejected] == [kind for _, kind in BAD]
+    assert [row["place"].rpartition(": ")[2] for row in rejected] == [f"row {n}" for n in range(1, len(rows))]
+    assert [row["cause"].split(":")[0] for row in rejected] == [kind for _, kind in BAD]
 
 
 @pytest.mark.parametrize("damage", ["cut", "no file", "all bad"])
@@ -99,19 +99,19 @@ def test_what_cannot_be_used_leaves_nothing_behind(tmp_path: Path, damage: str) 
 
 
 def test_a_shard_of_foreign_files_holds_what_is_seen_in_them(tmp_path: Path) -> None:
-    files, named, found = carriers(), dict[str, str](), PictureFiles()
+    files, names, pictures = carriers(), dict[str, str](), PictureFiles()
     for number, (name, (data, _)) in enumerate(files.items()):
         path = tmp_path / f"{number}.file"
         path.write_bytes(data)
-        named[name] = found.add(path, "p")
-    found.write(tmp_path / "shards" / "imported")
+        names[name] = pictures.add(path, "p")
+    pictures.write(tmp_path / "shards" / "imported")
     reader = ShardReader.below(tmp_path / "shards")
-    for name, (_, seen) in files.items():
-        assert reader.read(named[name]).tobytes() == seen.tobytes(), name
-    upright = {name for name, (_, seen) in files.items() if seen.tobytes() == drawing().tobytes()}
+    for name, (_, image) in files.items():
+        assert reader.read(names[name]).tobytes() == image.tobytes(), name
+    upright = {name for name, (_, image) in files.items() if image.tobytes() == drawing().tobytes()}
     plain = {"8-bit RGB, PNG", "ICC profile, PNG"}  # kept as they are: the reader takes no profile into account
-    assert len({named[name] for name in upright - plain}) == 1 and len(upright) > 10
-    assert found[named["8-bit RGB, PNG"]] == files["8-bit RGB, PNG"][0]
+    assert len({names[name] for name in upright - plain}) == 1 and len(upright) > 10
+    assert pictures[names["8-bit RGB, PNG"]] == files["8-bit RGB, PNG"][0]
 
 
 def test_cells_of_a_published_table_are_read_as_they_are_seen(tmp_path: Path) -> None:
@@ -124,6 +124,6 @@ def test_cells_of_a_published_table_are_read_as_they_are_seen(tmp_path: Path) ->
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "table.parquet")
     counts = import_gedit(tmp_path / "table.parquet", tmp_path / "out")
     assert (counts["edits"], counts["rejected.picture"]) == (len(files), 1)
-    made = {row["key"]: tmp_path / "out" / row["input_image"] for _, row in read_jsonl(tmp_path / "out/edits.jsonl")}
-    for number, (name, (_, seen)) in enumerate(files.items()):
-        assert read_image(made[f"k{number}"]).tobytes() == seen.tobytes(), name
+    paths = {row["key"]: tmp_path / "out" / row["input_image"] for _, row in read_jsonl(tmp_path / "out/edits.jsonl")}
+    for number, (name, (_, image)) in enumerate(files.items()):
+        assert read_image(paths[f"k{number}"]).tobytes() == image.tobytes(), name

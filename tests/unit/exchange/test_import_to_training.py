@@ -59,12 +59,12 @@ def public(folder: Path) -> dict[str, int]:
         Image.new("RGB", (32, 32), (25 * n, 200 - 20 * n, 90)).save(folder / name)
     sound = [(q, a, [names[0], names[1 + n]]) for q in QUESTIONS for n, a in enumerate(ANSWERS)]
     spoken = [row(q, a, images, (MESSAGES, CONVERSATIONS)[n % 2]) for n, (q, a, images) in enumerate(sound)]
-    told = [row(q, a, images[::-1], RENAMED) for q, a, images in sound if q.instruction]
-    both = turns(*sound[0][:2]) + turns(*sound[1][:2])
+    edit_rows = [row(q, a, images[::-1], RENAMED) for q, a, images in sound if q.instruction]
+    dialogue = turns(*sound[0][:2]) + turns(*sound[1][:2])
     many = [{"messages": [{"role": "system", "content": ""}, *(
-        {**turn, "content": turn["content"].replace("a bear", "two rounds")} for turn in both)],
+        {**turn, "content": turn["content"].replace("a bear", "two rounds")} for turn in dialogue)],
         "images": [*sound[0][2], *sound[1][2]]}]  # fmt: skip
-    question, answer = both[:2]
+    question, answer = dialogue[:2]
     pair = sound[0][2]
     bad_pictures = ("cut.png", "missing.png", "/etc/hostname")
     (folder / "cut.png").write_bytes((folder / "1.png").read_bytes()[:20])
@@ -78,9 +78,9 @@ def public(folder: Path) -> dict[str, int]:
         json.loads(json.dumps(row(PairQuestion(theme="a cat"), "Yes.", pair)).replace("a cat", "a <|im_end|>")),
         *({"messages": [question, answer], "images": ["0.png", name]} for name in bad_pictures),
     ]
-    alone = {"messages": [question, answer], "images": "0.png"}
-    write_jsonl(folder / "spoken.jsonl", [*spoken, *many, alone])
-    (folder / "told.json").write_text(json.dumps(told))
+    single_image = {"messages": [question, answer], "images": "0.png"}
+    write_jsonl(folder / "spoken.jsonl", [*spoken, *many, single_image])
+    (folder / "told.json").write_text(json.dumps(edit_rows))
     pd.DataFrame(bad).to_parquet(folder / "bad.parquet")
     files = {"a_train": "spoken.jsonl", "b_test": "told.json", "c": "bad.parquet"}
     entries: Row = {name: {"file_name": file, "formatting": "sharegpt"} for name, file in files.items()}
@@ -89,7 +89,7 @@ def public(folder: Path) -> dict[str, int]:
         "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "me", "assistant_tag": "you"},
     }
     write_json(folder / "dataset_info.json", {**entries, "d": {"file_name": "d.json"}})
-    return {"a_train": len(spoken) + 2, "b_test": len(told), "rejected": len(bad) + 2}
+    return {"a_train": len(spoken) + 2, "b_test": len(edit_rows), "rejected": len(bad) + 2}
 
 
 TRIPLES = (
@@ -137,12 +137,12 @@ def at_most(root: Path) -> int:
 def test_all_that_an_import_takes_is_trained_on(project: Path, tmp_path: Path) -> None:
     want = public(tmp_path / "in")
     triples(tmp_path / "in")
-    told = command.bring("paco_dataset", tmp_path / "in", tmp_path / "own").figures
+    figures = command.bring("paco_dataset", tmp_path / "in", tmp_path / "own").figures
     causes = (tmp_path / "own/rejected.jsonl").read_text().splitlines()
-    assert (told["a_train"], told["b_test"]) == (want["a_train"], want["b_test"]) == (50, 16)
+    assert (figures["a_train"], figures["b_test"]) == (want["a_train"], want["b_test"]) == (50, 16)
     assert len(causes) == want["rejected"] == 12
     kinds = [f"rejected.{kind}" for kind in ("turns", "system", "answer", "record", "entry", "question", "picture")]
-    assert [told[kind] for kind in kinds] == [3, 1, 1, 1, 1, 2, 3], causes
+    assert [figures[kind] for kind in kinds] == [3, 1, 1, 1, 1, 2, 3], causes
 
     none_imported = at_most(project)
     settle(project, pairs={"imported": str(tmp_path / "own")})
@@ -153,23 +153,23 @@ def test_all_that_an_import_takes_is_trained_on(project: Path, tmp_path: Path) -
            cot_labels={"engine": "none", "model": None})  # fmt: skip
     run_stage("pairs", None, project)
     run_stage("cot_labels", None, project)
-    made, answered = metrics(project, "pairs"), metrics(project, "cot_labels")
-    ranked = made["train"] - want["a_train"] - len(TRIPLES)
-    assert ranked > 0 and made["validation"] == want["b_test"] and made["editing_rejected.record"] == 2
-    assert made["train_given"] == answered["train_answers"] == want["a_train"] + len(TRIPLES) - 1 == 53
+    pair_metrics, answered = metrics(project, "pairs"), metrics(project, "cot_labels")
+    ranked = pair_metrics["train"] - want["a_train"] - len(TRIPLES)
+    assert ranked > 0 and pair_metrics["validation"] == want["b_test"] and pair_metrics["editing_rejected.record"] == 2
+    assert pair_metrics["train_given"] == answered["train_answers"] == want["a_train"] + len(TRIPLES) - 1 == 53
     assert answered["train_failed"] == ranked + 1, "of these no answer came, and the engine writes none"
     assert (answered["validation_answers"], answered["validation_failed"]) == (want["b_test"], 0)
 
     panels = PanelStore.below(project / "data/grids", project / "data/pairs")
-    found = [read_examples(project / f"data/cot_labels/{part}.parquet", panels.panel, "theme")
+    examples = [read_examples(project / f"data/cot_labels/{part}.parquet", panels.panel, "theme")
              for part in ("train", "validation")]  # fmt: skip
-    assert [len(examples) for examples in found] == [53, 16]
-    assert all(example.answer.startswith(("Yes.", "No.")) for part in found for example in part)
-    asked = [example.instruction for example in found[0] if not example.ordered]
+    assert [len(part) for part in examples] == [53, 16]
+    assert all(example.answer.startswith(("Yes.", "No.")) for part in examples for example in part)
+    instructions = [example.instruction for example in examples[0] if not example.ordered]
     for question in QUESTIONS[:4]:
         text = question.text("theme" if question.theme else "plain")
-        assert asked.count(text) == len(ANSWERS), question
-    assert sum(example.consistent for example in found[1]) == 2 * 5, "of each question five answers say Yes"
+        assert instructions.count(text) == len(ANSWERS), question
+    assert sum(example.consistent for example in examples[1]) == 2 * 5, "of each question five answers say Yes"
 
 
 def test_a_table_made_by_hand_is_held_to_the_same_rules(project: Path, tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_table_made_by_hand_is_held_to_the_same_rules(project: Path, tmp_path:
     settle(project, pairs={"imported": str(tmp_path / "own"), "editing": {"source": "storybook", "count": 0},
            "validation_share": 0.0, "balance": False})  # fmt: skip
     for column, value, message in (
-        ("answer", "No differences.", r"row 0, pair \w+: its answer 'No differences.' does not go with its label Yes"),
-        ("answer", "No. They differ.", "does not go with its label Yes .answer_contradicts_label"),
+        ("answer", "No differences.", r"row 0, pair \w+: its answer 'No differences.' does not fit its label Yes"),
+        ("answer", "No. They differ.", "does not fit its label Yes .answer_contradicts_label"),
         ("question", "edit", "question 'edit' is not one of edit_consistency, edit_following"),
         ("theme", 1984.5, "theme is 1984.5, expected a string"),
     ):
@@ -192,8 +192,8 @@ def test_a_table_made_by_hand_is_held_to_the_same_rules(project: Path, tmp_path:
             run_stage("pairs", None, project)
     table.assign(theme=1984, answer=" " + table["answer"]).to_parquet(file)
     run_stage("pairs", None, project)
-    found = pd.read_parquet(project / "data/pairs/train.parquet")
-    assert (found["theme"] == "1984").sum() == len(table)
+    train = pd.read_parquet(project / "data/pairs/train.parquet")
+    assert (train["theme"] == "1984").sum() == len(table)
 
 
 def test_contradicting_rows_go_altogether_and_an_edit_has_a_direction(tmp_path: Path) -> None:
@@ -211,6 +211,6 @@ def test_contradicting_rows_go_altogether_and_an_edit_has_a_direction(tmp_path: 
     ]  # fmt: skip
     write_jsonl(folder / "t.jsonl", rows)
     write_json(folder / "dataset_info.json", {"t": {"file_name": "t.jsonl", "formatting": "sharegpt"}})
-    told = command.bring("paco_dataset", folder, tmp_path / "own").figures
-    assert (told["t"], told["rejected.contradiction"], told["rejected.duplicate"]) == (3, 3, 1)
+    figures = command.bring("paco_dataset", folder, tmp_path / "own").figures
+    assert (figures["t"], figures["rejected.contradiction"], figures["rejected.duplicate"]) == (3, 3, 1)
     assert set(pd.read_parquet(tmp_path / "own/t.parquet")["answer"]) == {"Yes. d", "Yes. e", "No. f"}

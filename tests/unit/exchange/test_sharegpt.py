@@ -13,11 +13,11 @@ IMAGES = ["a.png", "b.png"]
 TWO = "u: <image><image>Same?"
 
 
-def row(*turns: str, **more: Any) -> dict[str, Any]:
+def row(*turns: str, **fields: Any) -> dict[str, Any]:
     """A row of turns, each "u: text", "a: text" and so on."""
     roles = {"u": "user", "a": "assistant", "s": "system", "o": "observation", "f": "function_call"}
     messages = [{"role": roles[turn[0]], "content": turn[3:]} for turn in turns]
-    return {"messages": messages, "images": IMAGES, **more}
+    return {"messages": messages, "images": IMAGES, **fields}
 
 
 def test_turns_keep_their_order() -> None:

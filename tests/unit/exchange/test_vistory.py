@@ -27,8 +27,8 @@ def causes(out: Path) -> dict[str, str]:
 
 
 def test_each_shot_is_a_panel_of_its_story(tmp_path: Path) -> None:
-    found = bring("vistory", write_vistory(tmp_path / "data"), tmp_path / "out").figures
-    assert (found["stories.en"], found["stories.ch"], found["pictures"]) == (2, 2, 6)
+    figures = bring("vistory", write_vistory(tmp_path / "data"), tmp_path / "out").figures
+    assert (figures["stories.en"], figures["stories.ch"], figures["pictures"]) == (2, 2, 6)
     first, second = read_prompts(tmp_path / "out/prompts_en.jsonl")
     assert (first.idx, first.layout, second.layout) == ("vistory-en-01", "1x4", "1x3")
     assert panel_texts(first)[1] == (
@@ -36,7 +36,7 @@ def test_each_shot_is_a_panel_of_its_story(tmp_path: Path) -> None:
     )
     assert panel_texts(first)[2] == "Close-Up; They play.; it runs 3; the beach 3"
     story = story_of(first)
-    assert [list(one.characters) for one in story.shots] == CASTS["01"]
+    assert [list(shot.characters) for shot in story.shots] == CASTS["01"]
     assert (story.story, story.language) == ("01", "en")
     pictures = [read_image(tmp_path / "out" / name) for name in story.characters["Cat"].pictures]
     assert [picture.size for picture in pictures] == [(64, 64)] * 2
@@ -60,7 +60,7 @@ def test_what_cannot_be_used_is_left_out_with_its_cause(tmp_path: Path) -> None:
     records = {record.idx: record for record in read_prompts(tmp_path / "out/prompts_en.jsonl")}
     assert list(records) == ["vistory-en-01", "vistory-en-02"]
     story = story_of(records["vistory-en-01"])
-    assert [one.index for one in story.shots] == [1, 2] and list(story.shots[1].characters) == ["Cat"]
+    assert [shot.index for shot in story.shots] == [1, 2] and list(story.shots[1].characters) == ["Cat"]
     assert not story_of(records["vistory-en-02"]).characters["Cat"].pictures
     left_out = causes(tmp_path / "out")
     assert left_out.pop("04/story.json").startswith("story: ") and counts["rejected.story"] == 2

@@ -14,7 +14,7 @@ from PIL import Image
 
 from paco_core.config.params import EarlyStop
 from paco_core.data.image_measures import reference_distance
-from paco_core.data.prompts.edit_prompts import EditRecord, drawn
+from paco_core.data.prompts.edit_prompts import EditRecord, storybook_edit_prompts
 from paco_core.grpo import checks
 from paco_core.grpo.hacking import collapse_reason
 from paco_core.grpo.prompt_split import held_out_edits
@@ -43,7 +43,7 @@ class Likeness:
 
 
 def prompts(count: int = 8) -> tuple[list[EditRecord], dict[str, Image.Image]]:
-    edit_prompts = drawn(count, 32, 0)
+    edit_prompts = storybook_edit_prompts(count, 32, 0)
     edit_prompts.hold_out(3, 0)
     flat = {r.idx: Image.new("RGB", (48, 48), (255, 240 + 2 * n, 250)) for n, r in enumerate(edit_prompts.records)}
     return edit_prompts.records, flat

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
@@ -40,7 +40,7 @@ def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
     options: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"brightness": Brightness()}}
     if kind == "sets":
         return grpo_toys.trainer(train=[record(n) for n in range(4)], unseen=[record(20)], **options)
-    edit_prompts = drawn(8, 32, 0)
+    edit_prompts = storybook_edit_prompts(8, 32, 0)
     edit_prompts.hold_out(3, 0)
     shapes = {r.idx: (64, 64) if n % 2 else (96, 64) for n, r in enumerate(edit_prompts.records)}
     split = held_out_edits(edit_prompts.records, lambda r: [Image.new("RGB", shapes[r.idx], (200, 40, 40))], 3, 0)

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from paco_core.config.params import PolicyLora
-from paco_core.data.records.panels import cut
-from paco_core.data.records.prompt_text import from_theme
+from paco_core.data.records.panels import split_grid
+from paco_core.data.records.prompt_text import prompt_from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import policy_model_card
 from paco_core.grpo.prompt_split import PromptSplit
@@ -47,8 +47,9 @@ def story(number: int, layout: str = "1x3") -> PromptRecord:
     rows, columns = (int(count) for count in layout.split("x"))
     texts = [f"The animal {'No. ' * number} beach {n}" for n in range(rows * columns)]
     return PromptRecord(
-        idx=f"s{number}", prompt=str(from_theme("a red cat. All images show it", texts, layout)), height=rows * SIDE,
-        width=columns * SIDE, layout=layout, theme="a red cat", category="", task_name="", criteria={},
+        idx=f"s{number}", prompt=str(prompt_from_theme("a red cat. All images show it", texts, layout)),
+        height=rows * SIDE, width=columns * SIDE, layout=layout, theme="a red cat", category="", task_name="",
+        criteria={},
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def generate(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list
 def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it(model: Path) -> None:
     record = story(1, "2x2")
     images, parts = generate(load(model), record, 2)
-    panels = [cut(image, "2x2") for image in images]
+    panels = [split_grid(image, "2x2") for image in images]
     assert len(parts) == 4 and images[0].size == (2 * SIDE, 2 * SIDE)
     pipeline, policy = load(model).pipeline, load(model)
     for number, text in enumerate(panel_texts(record)):

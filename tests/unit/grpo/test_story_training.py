@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from paco_core.data.records.prompt_text import from_theme
+from paco_core.data.records.prompt_text import prompt_from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sampling import Experience
 from paco_core.grpo.trainer import Trainer
@@ -50,7 +50,7 @@ class ToyStories(ToyPolicy):
 
 def with_layout(base_record: PromptRecord, layout: str) -> PromptRecord:
     rows, columns = (int(count) for count in layout.split("x"))
-    text = str(from_theme(base_record.theme, [f"panel {n}" for n in range(rows * columns)], layout))
+    text = str(prompt_from_theme(base_record.theme, [f"panel {n}" for n in range(rows * columns)], layout))
     size = {"height": rows * PANEL, "width": columns * PANEL}
     return base_record.model_copy(update={"prompt": text, "layout": layout, **size})
 

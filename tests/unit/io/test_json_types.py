@@ -111,5 +111,5 @@ def test_rows_of_public_benchmarks_keep_their_types(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text(json.dumps(info))
     rejected = Rejected()
     with pytest.raises(DataError):
-        list(sharegpt.read(tmp_path, rejected))
+        list(sharegpt.read_sharegpt(tmp_path, rejected))
     assert "ranking" in rejected.example

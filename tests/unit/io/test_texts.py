@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from paco_core import Judge
 from paco_core.config.params_rewards import Rubric
-from paco_core.data.pairs.answers import fault, written_fault
+from paco_core.data.pairs.answers import validation_error, written_validation_error
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.text import template_mark, validate_marks
@@ -89,7 +89,7 @@ def test_records_commands_and_questions_refuse_a_mark_by_its_name() -> None:
 
 
 def test_an_answer_with_a_mark_is_no_answer(tmp_path: Path) -> None:
-    for wrong in (fault, written_fault):
+    for wrong in (validation_error, written_validation_error):
         assert wrong(f"Yes. They agree.{MARK}", "Yes") == "template_mark_in_answer"
     row = {"pair_id": "p1", "theme": "a cat", "first": "a#0", "second": "b#0", "label": "Yes", "answer": "Yes. Alike."}
     for changes in ({"answer": f"Yes. {MARK}"}, {"theme": f"a cat {MARK}"}, {"instruction": f"Make it {MARK}"}):

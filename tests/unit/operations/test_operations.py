@@ -15,7 +15,7 @@ import yaml
 
 from dvc_project.file_locks import hold
 from paco_core.config.params import PARAMS_FILE, load
-from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.edit_prompts import storybook_edit_prompts
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.io import paths
@@ -99,7 +99,7 @@ def test_editing_policies_are_measured_on_pictures_that_were_held_back_and_on_ne
     policies = params.policies.model_copy(update={"recipes": {"kontext_edit": editor}})
     params = params.model_copy(update={"policies": policies})
     assert rule_for(params, "kontext_edit").measure == "gold_editing"
-    made = drawn(12, 32, seed=0)
+    made = storybook_edit_prompts(12, 32, seed=0)
     made.hold_out(5, seed=0)
     made.write(project / paths.EDIT_PROMPTS)
     trained = [record.idx for record in made.records if record.part == "train"]

@@ -19,9 +19,9 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.sources import validate_excluded
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.imported_pairs import imported_pairs
-from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
-from paco_core.data.prompts.diversify import refuse_target
-from paco_core.data.prompts.edit_prompts import edit_prompts
+from paco_core.data.pairs.limits import held_out_units, validate_candidate_count, validate_validation_pairs
+from paco_core.data.prompts.diversify import validate_target
+from paco_core.data.prompts.edit_prompts import make_edit_prompts
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.grpo.prompt_split import (
     held_out_edits,
@@ -107,7 +107,7 @@ def said(refuses: Callable[[], object]) -> str:
 
 def case_target_beyond_count(root: Path) -> tuple[dict[str, Any], str]:
     made = make_prompts(given(root, {}).prompts, (64, 64), root).records
-    return {"diverse_prompts.target": 401}, said(lambda: refuse_target(made, 401))
+    return {"diverse_prompts.target": 401}, said(lambda: validate_target(made, 401))
 
 
 def case_file_shorter_than_count(root: Path) -> tuple[dict[str, Any], str]:
@@ -138,12 +138,12 @@ def case_recipes_of_different_files(root: Path) -> tuple[dict[str, Any], str]:
 
 def case_all_pictures_held_back(root: Path) -> tuple[dict[str, Any], str]:
     changes = {**of_edits(root, 4), "edit_prompts.unseen": 4}
-    return changes, said(lambda: edit_prompts(given(root, changes).edit_prompts, root))
+    return changes, said(lambda: make_edit_prompts(given(root, changes).edit_prompts, root))
 
 
 def case_few_edits_watched(root: Path) -> tuple[dict[str, Any], str]:
     changes = {**of_edits(root, 10), "edit_prompts.unseen": 3}
-    found = edit_prompts(given(root, changes).edit_prompts, root).records
+    found = make_edit_prompts(given(root, changes).edit_prompts, root).records
     return changes, said(lambda: held_out_edits(found, None, 16, 0))
 
 
@@ -161,7 +161,7 @@ def case_imported_pairs_without_a_table(root: Path) -> tuple[dict[str, Any], str
 def case_rule_of_more_candidates(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"prompts.layout": "1x2", "pairs.rule": "top2_bottom2", "prompts.count": 100,
                "diverse_prompts.target": None}  # fmt: skip
-    return changes, said(lambda: refuse_few_candidates("top2_bottom2", 2, "layout 1x2"))
+    return changes, said(lambda: validate_candidate_count("top2_bottom2", 2, "layout 1x2"))
 
 
 def case_shares_of_one_prompt(root: Path) -> tuple[dict[str, Any], str]:
@@ -169,7 +169,7 @@ def case_shares_of_one_prompt(root: Path) -> tuple[dict[str, Any], str]:
 
 
 def case_nothing_to_validate_on(_root: Path) -> tuple[dict[str, Any], str]:
-    return {"pairs.validation_share": 0.0}, said(lambda: refuse_unvalidated(0))
+    return {"pairs.validation_share": 0.0}, said(lambda: validate_validation_pairs(0))
 
 
 def case_strangers_excluded(root: Path) -> tuple[dict[str, Any], str]:
@@ -230,7 +230,9 @@ def case_prompts_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, An
 
 def case_edits_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
     changes = {**of_edits(root, 12), "edit_prompts.unseen": 2, "policies.defaults.eval_prompts": 1}
-    return changes, said(lambda: EDITS.validate_truth(edit_prompts(given(root, changes).edit_prompts, root).records))
+    return changes, said(
+        lambda: EDITS.validate_truth(make_edit_prompts(given(root, changes).edit_prompts, root).records)
+    )
 
 
 def case_reward_without_its_model(root: Path) -> tuple[dict[str, Any], str]:
@@ -298,7 +300,7 @@ def test_one_problem_hides_no_other_and_each_is_said_once(project: Path, monkeyp
     }  # fmt: skip
     found = refusals(given(project, changes), project, declared(project))
     assert [problem.partition(": ")[0] for problem in found] == [
-        said(lambda: edit_prompts(given(project, changes).edit_prompts, project)), f"{FLUX}.max_sequence_length",
+        said(lambda: make_edit_prompts(given(project, changes).edit_prompts, project)), f"{FLUX}.max_sequence_length",
         f"{FLUX}.rewards",
     ], found  # fmt: skip
     found = refusals(given(project, {f"{FLUX}.prompts": None}), project, declared(project))

@@ -21,7 +21,7 @@ from paco_core.reward_model.instructions import TEMPLATES
 from paco_core.reward_model.scorer import Scorer
 from paco_core.runtime.context import open_stage
 from paco_core.stages import run_stage, stage_file
-from paco_core.storybook.drawn_cases import drawn_pairs
+from paco_core.storybook.drawn_cases import unlabelled_pairs
 from tests.support import tiny_vlm
 from tests.support.reward_project import fill, fill_benchmark
 from tests.support.small_profiles import use
@@ -141,7 +141,7 @@ def test_published_weights_need_no_pair(project: Path) -> None:
 
 
 def test_drawn_pairs_are_the_same_every_time_and_differ_among_themselves() -> None:
-    first, second = drawn_pairs(4, 32), drawn_pairs(4, 32)
+    first, second = unlabelled_pairs(4, 32), unlabelled_pairs(4, 32)
     assert [(a.tobytes(), b.tobytes(), theme) for a, b, theme in first] == [
         (a.tobytes(), b.tobytes(), theme) for a, b, theme in second
     ]

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from paco_core.data.grids import grids
-from paco_core.data.grids.grids import paint_apart
+from paco_core.data.grids.grids import generate_grids_on_workers
 from paco_core.data.grids.text_to_image import TextToImage
-from paco_core.data.llm.openai_chat import Chat, ask_all
+from paco_core.data.llm.openai_chat import Chat, query_all
 from paco_core.io.files import DataError, folder_digest
 from paco_core.runtime import launchers
 from paco_core.runtime.launchers import ray_data
@@ -26,7 +26,7 @@ from tests.support.chat_server import ChatServer, Raw, completion
 from tests.support.dataset_world import records
 from tests.support.launcher_workers import Square, halting, halting_question
 from tests.support.tiny import tiny_flux
-from tests.unit.data.test_annotation_judge import alike, colours, run
+from tests.unit.data.test_annotation_judge import colours, run, similarity
 from tests.unit.data.test_grids import params
 
 pytestmark = pytest.mark.slow
@@ -85,14 +85,16 @@ def test_pieces_come_back_whole_and_our_errors_as_they_are(on_ray: None) -> None
 def test_a_killed_painter_costs_time_and_no_byte(on_ray: None, tmp_path: Path) -> None:
     flux = tiny_flux(tmp_path / "flux")
     grid_params = params(flux, batch_size=2)
-    jobs = grids.grid_jobs(records(4, side=32), grid_params.seeds, grids.Painting.from_params(grid_params, Path()))
+    jobs = grids.grid_jobs(
+        records(4, side=32), grid_params.seeds, grids.GenerationSettings.from_params(grid_params, Path())
+    )
     here, there = grids.GridFiles(tmp_path / "here"), grids.GridFiles(tmp_path / "there")
-    grids.paint(jobs, here.save, lambda: TextToImage.load(flux, grid_params), batch_size=2, say=print)
+    grids.generate_grids(jobs, here.save, lambda: TextToImage.load(flux, grid_params), batch_size=2, log=print)
     counted: list[int] = []
     with killed(tmp_path / "flags") as victims:
-        batch_size = paint_apart(
+        batch_size = generate_grids_on_workers(
             jobs, there.save, halting(flux, grid_params, tmp_path / "flags"), batch_size=2, gpu=False, threads=1,
-            say=print,
+            log=print,
             advance=counted.append,
         )  # fmt: skip
     assert len(victims) == 1, "no worker was killed"
@@ -107,7 +109,7 @@ def test_a_killed_judge_is_asked_again_and_says_the_same(
 ) -> None:
     def answer(body: dict[str, Any], _n: int) -> Raw:
         first, second = colours(body)
-        return completion({"score": alike(first, second)})
+        return completion({"score": similarity(first, second)})
 
     make_world(tmp_path / "world", prompts=1, seeds=2)
     with ChatServer(answer) as server:
@@ -129,6 +131,6 @@ def test_a_killed_judge_is_asked_again_and_says_the_same(
 
 def _stuck_once(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def stuck(chat: Chat, items: Any, question: Callable[..., Any], advance: Any) -> Any:
-        return ask_all(chat, items, partial(halting_question, question, folder), advance)
+        return query_all(chat, items, partial(halting_question, question, folder), advance)
 
-    monkeypatch.setattr("paco_core.data.annotation.judge.ask_all", stuck)
+    monkeypatch.setattr("paco_core.data.annotation.judge.query_all", stuck)

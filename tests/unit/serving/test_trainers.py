@@ -25,7 +25,7 @@ import verl_omni_scorer
 from PIL import Image
 
 from paco_core import Judge
-from paco_core.data.records.panels import cut
+from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord, write_prompts
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
@@ -77,7 +77,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_training(judge: Judge, picture: Image.Image, of: PromptRecord) -> float:
     """What a training of this project is rewarded with for the picture."""
     assert isinstance(judge.scorer, RewardClient)
-    return float(Consistency(judge.scorer)(RewardBatch([of], [cut(picture, of.layout)]))[0])
+    return float(Consistency(judge.scorer)(RewardBatch([of], [split_grid(picture, of.layout)]))[0])
 
 
 @contextmanager

@@ -36,10 +36,10 @@ def test_two_words_of_a_trait_never_look_equal(trait: str) -> None:
     """On any ground: at least a dozen of the 1,024 pixels differ clearly."""
     for seed in range(15):
         base = random_panel(random.Random(seed))
-        drawn = {word: pixels(base.with_trait(trait, word)) for word in VOCABULARY[trait]}
-        for one, two in combinations(drawn, 2):
-            differing = (np.abs(drawn[one] - drawn[two]).max(axis=2) > 24).sum()
-            assert differing >= 12, f"{one} and {two} look alike on {base}"
+        images = {word: pixels(base.with_trait(trait, word)) for word in VOCABULARY[trait]}
+        for first, second in combinations(images, 2):
+            differing = (np.abs(images[first] - images[second]).max(axis=2) > 24).sum()
+            assert differing >= 12, f"{first} and {second} look alike on {base}"
 
 
 @pytest.mark.parametrize("colour", list(BODY))
@@ -102,10 +102,10 @@ def test_consistency_counts_agreeing_pairs() -> None:
 
 
 def test_following_counts_the_cells_of_the_traits_asked_for() -> None:
-    drawn = [reading(RED_CAT.with_trait("size", "small")), reading(RED_CAT.with_trait("scene", "city"))]
-    asked = [RED_CAT, RED_CAT]
-    assert gold_following(drawn, asked) == pytest.approx(10 / 12)
-    assert gold_following(drawn, asked, ["species", "scene"]) == pytest.approx(3 / 4)
+    readings = [reading(RED_CAT.with_trait("size", "small")), reading(RED_CAT.with_trait("scene", "city"))]
+    panels = [RED_CAT, RED_CAT]
+    assert gold_following(readings, panels) == pytest.approx(10 / 12)
+    assert gold_following(readings, panels, ["species", "scene"]) == pytest.approx(3 / 4)
 
 
 def test_weights_of_another_vocabulary_are_refused(tmp_path: Path) -> None:

@@ -37,14 +37,14 @@ def train(model: torch.nn.Module, optimizer: Muon, steps: int, data: tuple[torch
 
 
 def test_a_restored_state_goes_on_as_if_it_had_not_stopped() -> None:
-    straight, inputs, wanted = problem()
-    train(straight, Muon(straight, 0.02, hidden), 6, (inputs, wanted))
+    straight, inputs, targets = problem()
+    train(straight, Muon(straight, 0.02, hidden), 6, (inputs, targets))
     first, _, _ = problem()
     optimizer = Muon(first, 0.02, hidden)
-    train(first, optimizer, 3, (inputs, wanted))
+    train(first, optimizer, 3, (inputs, targets))
     second = torch.nn.Linear(6, 6)
     second.load_state_dict(first.state_dict())
     resumed = Muon(second, 0.02, hidden)
     resumed.load_state_dict(optimizer.state_dict())
-    train(second, resumed, 3, (inputs, wanted))
+    train(second, resumed, 3, (inputs, targets))
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))

@@ -12,7 +12,7 @@ from paco_core.io.files import DataError
 from paco_core.storybook.prompts import (
     KINDS,
     answer,
-    compose,
+    compose_storybook_prompt,
     parse_prompt,
     random_set,
     storybook_prompts,
@@ -30,19 +30,19 @@ kinds = st.integers(0, len(KINDS) - 1)
 @given(kinds, layouts, st.integers(0, 2**32))
 def test_a_prompt_reads_back_into_its_panels(kind: int, layout: str, seed: int) -> None:
     rows, columns = (int(n) for n in layout.split("x"))
-    _, wanted = random_set(kind, rows * columns, random.Random(seed))
-    made = compose(wanted, layout, kind)
-    assert parse_prompt(made.prompt) == wanted == list(made.panels)
-    assert f"a {layout} grid layout" in made.prompt
+    _, panels = random_set(kind, rows * columns, random.Random(seed))
+    prompt = compose_storybook_prompt(panels, layout, kind)
+    assert parse_prompt(prompt.prompt) == panels == list(prompt.panels)
+    assert f"a {layout} grid layout" in prompt.prompt
 
 
 @settings(max_examples=100)
 @given(kinds, st.integers(0, 2**32))
 def test_a_set_shares_what_a_consistent_set_shares(kind: int, seed: int) -> None:
-    _, wanted = random_set(kind, 4, random.Random(seed))
-    assert not any(differing_traits(wanted[0], panel) for panel in wanted)
+    _, panels = random_set(kind, 4, random.Random(seed))
+    assert not any(differing_traits(panels[0], panel) for panel in panels)
     if KINDS[kind][1] == "Growth":
-        sizes = [VOCABULARY["size"].index(panel.size) for panel in wanted]
+        sizes = [VOCABULARY["size"].index(panel.size) for panel in panels]
         assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from paco_core.adapters.attach import to_save
+from paco_core.adapters.attach import adapter_state_dict
 from paco_core.config.params import LoraParams
 from paco_core.policies import base
 from paco_core.training.checkpoint import validate_saving
@@ -37,7 +37,7 @@ def test_the_names_are_those_of_a_plain_model_behind_wrappers(policy: Any, tmp_p
 def test_a_trained_tensor_that_would_be_left_out_is_an_error(policy: Any) -> None:
     policy.transformer.proj_out.weight.requires_grad_(True)
     with pytest.raises(RuntimeError, match="tensors would be saved of"):
-        to_save(policy.transformer, "default")
+        adapter_state_dict(policy.transformer, "default")
 
 
 def test_what_cannot_be_saved_is_found_at_once_and_nothing_stays(tmp_path: Path, monkeypatch: Any) -> None:

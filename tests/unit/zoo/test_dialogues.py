@@ -29,15 +29,15 @@ def test_every_answer_is_true_and_bare_answers_hold_no_reason(shaped: bool, bare
         first = random_panel(rng)
         second = second_panel(first, rng, 0.5)
         dialogue = two_pictures(first, second, "a theme", rng, traits=TRAITS, shaped=shaped, bare=bare)
-        one, two = dialogue.panels
+        first, second = dialogue.panels
         assert len({turn.question for turn in dialogue.turns}) == (2 if shaped else 3)
         for turn in dialogue.turns:
-            asked = [
+            traits = [
                 trait for trait in TRAITS if f" {NOUNS[trait]} " in turn.question.replace("?", " ").replace(".", " ")
             ]
-            assert len(asked) == 1
-            same = getattr(one, asked[0]) == getattr(two, asked[0])
-            assert turn.answer.startswith("Yes." if same else "No.")
+            assert len(traits) == 1
+            is_equal = getattr(first, traits[0]) == getattr(second, traits[0])
+            assert turn.answer.startswith("Yes." if is_equal else "No.")
             assert (" " in turn.answer) is not bare
 
 
@@ -55,25 +55,25 @@ def test_the_overall_question_is_never_taught() -> None:
 
 def test_of_an_edit_one_trait_at_a_time_is_asked_and_never_the_questions_of_the_reward() -> None:
     rng = random.Random(5)
-    heard: set[tuple[bool, bool]] = set()
+    cases: set[tuple[bool, bool]] = set()
     for _ in range(300):
         edit = edited_panel(random_panel(rng), rng)
         turns = sorted(about_an_edit(edit, rng, bare=False).turns, key=lambda turn: "asks for" not in turn.question)
-        heeded, *kept = turns
+        heeded, *consistency_turns = turns
         assert heeded.answer.startswith("Yes." if edit.followed else "No.")
         for turn in turns:
             assert f"Instruction: '{edit.instruction}'. " in turn.question
             assert "remain consistent" not in turn.question and "accurately follow" not in turn.question
-        others = {
+        turns_by_trait = {
             next(t for t in TRAITS if f" {NOUNS[t]} " in t_.question.split("'. ")[1].replace("?", " ")): t_
-            for t_ in kept
+            for t_ in consistency_turns
         }
-        assert len(others) == 2 and edit.trait not in others
-        for other, turn in others.items():
-            same = getattr(edit.before, other) == getattr(edit.after, other)
-            assert turn.answer.startswith("Yes." if same else "No.")
-        heard.add((edit.followed, same))
-    assert len(heard) == 4
+        assert len(turns_by_trait) == 2 and edit.trait not in turns_by_trait
+        for other, turn in turns_by_trait.items():
+            is_equal = getattr(edit.before, other) == getattr(edit.after, other)
+            assert turn.answer.startswith("Yes." if is_equal else "No.")
+        cases.add((edit.followed, is_equal))
+    assert len(cases) == 4
 
 
 def test_claims_about_one_picture_are_judged_by_what_it_shows() -> None:

@@ -28,8 +28,8 @@ def test_texts_are_read_as_by_the_pipeline(pipeline: Any) -> None:
     words = klein_reader.tokenise(pipeline.tokenizer, prompts, klein_reader.PAINT_LENGTH)
     expected, _ = pipeline.encode_prompt(prompts, max_sequence_length=klein_reader.PAINT_LENGTH)
     with torch.no_grad():
-        found = klein_reader.read(pipeline.text_encoder, words.input_ids, words.attention_mask)
-    assert torch.allclose(found, expected, atol=1e-4) and expected.std() > 0.1
+        actual = klein_reader.read(pipeline.text_encoder, words.input_ids, words.attention_mask)
+    assert torch.allclose(actual, expected, atol=1e-4) and expected.std() > 0.1
     assert pipeline.text_encoder.config.num_hidden_layers == 27
 
 
@@ -37,9 +37,9 @@ def test_pictures_are_encoded_as_by_the_pipeline(pipeline: Any) -> None:
     pixels = panel_batch(64, 2, seed=3)
     with torch.no_grad():
         expected = pipeline._encode_vae_image(pixels, generator=None)
-        found = flux2_klein.encode(pipeline.vae, pixels)
-    assert found.shape == expected.shape == (2, 64, 4, 4)
-    assert (found - expected).abs().mean() < 0.05, "rounding of bfloat16"
+        actual = flux2_klein.encode(pipeline.vae, pixels)
+    assert actual.shape == expected.shape == (2, 64, 4, 4)
+    assert (actual - expected).abs().mean() < 0.05, "rounding of bfloat16"
     assert expected.std() == pytest.approx(1.0, abs=0.3), "the batch norm is of drawings"
 
 

@@ -27,48 +27,50 @@ def pools() -> Pools:
     return Pools(None, EditPool({SIZE: families}, {SIZE: {"latents": codes}}))  # type: ignore[arg-type]
 
 
-def shown(pools: Pools, maps: torch.Tensor) -> list[tuple[int, Panel]]:
+def panels_of(pools: Pools, maps: torch.Tensor) -> list[tuple[int, Panel]]:
     """Family and panel of each picture."""
     codes = [divmod(int(code), FAMILY) for code in maps.flatten()]
     return [(number, pools.edits.families[SIZE][number].panel(bits)) for number, bits in codes]
 
 
 def test_an_edit_takes_one_trait_of_the_second_picture_and_keeps_the_others(pools: Pools) -> None:
-    batch = klein_batches.seconds(pools, 200, random.Random(1))
-    first, second, painted = (shown(pools, maps) for maps in (*batch.references, batch.painted))
-    seen = set()
-    for text, (family, before), (_, other), (same, after) in zip(batch.prompts, first, second, painted, strict=True):
+    batch = klein_batches.second_reference_batch(pools, 200, random.Random(1))
+    first, second, targets = (panels_of(pools, maps) for maps in (*batch.references, batch.targets))
+    traits = set()
+    for text, (family, before), (_, other), (target_family, after) in zip(
+        batch.prompts, first, second, targets, strict=True
+    ):
         (trait,) = [name for name in VOCABULARY if getattr(before, name) != getattr(after, name)]
-        assert family == same, "the character stays in its place"
+        assert family == target_family, "the character stays in its place"
         assert getattr(after, trait) == getattr(other, trait)
         assert text == klein_batches.instruction(trait, before.species) and "second picture" in text
-        seen.add(trait)
-    assert seen == set(VOCABULARY)
+        traits.add(trait)
+    assert traits == set(VOCABULARY)
 
 
 def test_a_panel_of_a_story_comes_with_those_before_it(pools: Pools) -> None:
-    counts, consistent, drawn = set(), 0, 0
+    counts, consistent, num_panels = set(), 0, 0
     for seed in range(30):
-        batch = klein_batches.stories(pools, 8, random.Random(seed))
+        batch = klein_batches.story_batch(pools, 8, random.Random(seed))
         counts.add(len(batch.references))
-        columns = [shown(pools, maps) for maps in (*batch.references, batch.painted)]
+        columns = [panels_of(pools, maps) for maps in (*batch.references, batch.targets)]
         for text, *panels in zip(batch.prompts, *columns, strict=True):
             assert len({family for family, _ in panels}) == 1
-            drawn += 1
+            num_panels += 1
             consistent += not any(differing_traits(panels[0][1], panel) for _, panel in panels)
             assert sum(getattr(panels[-1][1], trait) not in text for trait in ("species", "colour")) <= 1
             assert panels[-1][1].scene in text and panels[-1][1].size in text, "only shared traits stray"
     assert counts == set(range(MOST_BEFORE + 1))
-    assert 0.5 < consistent / drawn < 0.9
+    assert 0.5 < consistent / num_panels < 0.9
 
 
 def test_the_text_of_a_panel_is_what_a_story_is_painted_from() -> None:
-    made = storybook_prompts(6, 3, "2x3")
-    for one, record in zip(made, records_of(made), strict=True):
-        assert panel_texts(record) == [klein_batches.story_text(panel) for panel in one.panels]
+    prompts = storybook_prompts(6, 3, "2x3")
+    for prompt, record in zip(prompts, records_of(prompts), strict=True):
+        assert panel_texts(record) == [klein_batches.story_text(panel) for panel in prompt.panels]
 
 
-@pytest.mark.parametrize("make", [klein_batches.stories, klein_batches.seconds, klein_batches.edits])
+@pytest.mark.parametrize("make", [klein_batches.story_batch, klein_batches.second_reference_batch, klein_batches.edits])
 def test_every_text_fits_its_window_and_has_no_unknown_word(pools: Pools, make: klein_batches.Make) -> None:
     tokenizer = klein_reader.build_tokenizer(klein_batches.second_instructions())
     batch: KleinBatch = make(pools, 200, random.Random(2))

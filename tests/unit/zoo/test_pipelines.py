@@ -48,10 +48,10 @@ def test_a_training_is_saved_halved_and_a_finished_one_is_not_trained_again(tmp_
         return parts
 
     trained = train()
-    half, whole = (load_file(out / name / "m.safetensors")["weight"] for name in ("transformer", "text_encoder"))
-    assert steps == [0, 1, 2, 3] and torch.equal(whole, trained.weight)
+    half, full = (load_file(out / name / "m.safetensors")["weight"] for name in ("transformer", "text_encoder"))
+    assert steps == [0, 1, 2, 3] and torch.equal(full, trained.weight)
     assert json.loads((out / "transformer" / "config.json").read_text()) == {"layers": 4}
-    assert half.dtype == torch.float16 and torch.equal(half, whole.half())
+    assert half.dtype == torch.float16 and torch.equal(half, full.half())
     shutil.rmtree(out)
     train()
-    assert steps == [0, 1, 2, 3] and torch.equal(load_file(out / "text_encoder" / "m.safetensors")["weight"], whole)
+    assert steps == [0, 1, 2, 3] and torch.equal(load_file(out / "text_encoder" / "m.safetensors")["weight"], full)
