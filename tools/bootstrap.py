@@ -63,11 +63,11 @@ def step(number, text):
     print("%d/5 %s" % (number, text), flush=True)
 
 
-def succeeds(*command, **how):
+def succeeds(*command, **options):
     # uv trusts only the certificates it carries unless asked otherwise: behind a company's proxy that fails.
     settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_SYSTEM_CERTS": "1"}
     try:
-        return subprocess.run(command, env={**settings, **os.environ}, **how).returncode == 0
+        return subprocess.run(command, env={**settings, **os.environ}, **options).returncode == 0
     except OSError:  # not there, or cut off
         return False
 

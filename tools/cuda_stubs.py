@@ -18,7 +18,7 @@ from pathlib import Path
 #: How the names of the libraries begin, and of their functions. The driver (libcuda) is never replaced, and the runtime
 #: (libcudart) is installed: PyTorch asks it whether there is a GPU.
 LIBRARIES = ("libcu", "libnccl", "libnv")
-KEPT = ("libcuda.so", "libcudart.so")
+NEVER_STUBBED = ("libcuda.so", "libcudart.so")
 FUNCTIONS = (
     "cuFile",
     "cublas",
@@ -57,8 +57,8 @@ def expected(library):
 
     def rows(kind, form):
         """Of the section of this kind: each row, and where its names begin."""
-        for _, found, _, _, offset, size, link, *_ in sections:
-            if found == kind:
+        for _, section_type, _, _, offset, size, link, *_ in sections:
+            if section_type == kind:
                 for row in struct.iter_unpack(form, data[offset : offset + size]):
                     yield row, sections[link][4]
 
@@ -128,9 +128,9 @@ def update(packages):
         the names of the libraries that stand-ins replace.
     """
     folder = packages / "torch" / "lib"
-    wanted = [expected(library) for library in sorted(folder.glob("libtorch*.so"))]
-    libraries = {n for names, _ in wanted for n in names if n.startswith(LIBRARIES) and not n.startswith(KEPT)}
-    functions = sorted({n for _, names in wanted for n in names if n.startswith(FUNCTIONS)})
+    symbols = [expected(library) for library in sorted(folder.glob("libtorch*.so"))]
+    libraries = {n for names, _ in symbols for n in names if n.startswith(LIBRARIES) and not n.startswith(NEVER_STUBBED)}
+    functions = sorted({n for _, names in symbols for n in names if n.startswith(FUNCTIONS)})
     ours = {
         path.name
         for path in folder.glob("lib*.so*")

@@ -111,8 +111,8 @@ class Judge:
             DataError: when a picture cannot be read, the lists differ in length, or a theme contains a mark of a chat
                 template such as ``<|im_end|>``.
         """
-        found = self._values(self.scores(_pairs(first, second), theme=theme))
-        return found if isinstance(first, list | tuple) else float(found[0])
+        values = self._values(self.scores(_pairs(first, second), theme=theme))
+        return values if isinstance(first, list | tuple) else float(values[0])
 
     def matrix(self, pictures: Sequence[Picture], *, theme: str | None = None) -> np.ndarray:
         """Scores of all pairs of pictures: (pictures, pictures) float64, symmetric, with NaN on the diagonal.
@@ -143,9 +143,9 @@ class Judge:
             DataError: when a picture cannot be read.
         """
         first = picture_of(reference)
-        found = self._values(self.scores([(first, candidate) for candidate in candidates], theme=theme))
-        ranked = [Ranked(number, float(score)) for number, score in enumerate(found)]
-        return sorted(ranked, key=lambda one: math.inf if math.isnan(one.score) else -one.score)
+        values = self._values(self.scores([(first, candidate) for candidate in candidates], theme=theme))
+        ranked = [Ranked(number, float(score)) for number, score in enumerate(values)]
+        return sorted(ranked, key=lambda candidate: math.inf if math.isnan(candidate.score) else -candidate.score)
 
     @overload
     def explain(self, first: Picture, second: Picture, *, theme: str | None = None) -> str: ...
@@ -161,8 +161,8 @@ class Judge:
         Raises:
             DataError: when a picture cannot be read, or the model cannot answer about one.
         """
-        found = self.reasons(_pairs(first, second), theme=theme)
-        return found if isinstance(first, list | tuple) else found[0]
+        reasons = self.reasons(_pairs(first, second), theme=theme)
+        return reasons if isinstance(first, list | tuple) else reasons[0]
 
     def painted(
         self, pictures: Sequence[GeneratedImage], reference: Picture | Sequence[Picture] | None = None
@@ -278,11 +278,11 @@ def _mean(scores: Sequence[Score]) -> Score:
 
 def square(values: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
     """Scores of the pairs of ``count`` pictures, (pairs,), as a symmetric matrix (count, count) without a diagonal."""
-    found = np.full((count, count), math.nan)
+    matrix = np.full((count, count), math.nan)
     upper = np.triu_indices(count, 1)
-    found[upper] = values
-    found.T[upper] = values
-    return found
+    matrix[upper] = values
+    matrix.T[upper] = values
+    return matrix
 
 
 def _pairs(first: Picture | Pictures, second: Picture | Pictures) -> list[tuple[Picture, Picture]]:

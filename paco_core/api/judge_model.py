@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("paco.judge")
 Dtype = Literal["float32", "bfloat16"]
 COMPUTES = ("paco-rl", "torch", "transformers")  # packages whose versions may move a score
-_OTHERS = 'name another one, a folder or OWNER/NAME on the hub: `paco score --model NAME`, or `Judge("NAME")`'
+_OTHER_MODELS = 'name another one, a folder or OWNER/NAME on the hub: `paco score --model NAME`, or `Judge("NAME")`'
 
 
 @dataclass(frozen=True)
@@ -165,11 +165,11 @@ def _source(root: Path | None, model: str | Path | None) -> Path | str:
     """The model's folder, or its name on the hub."""
     if model is None:
         if root is None:
-            raise DataError(f"{working_folder()} lies in no paco project, whose reward could be taken; {_OTHERS}")
+            raise DataError(f"{working_folder()} lies in no paco project, whose reward could be taken; {_OTHER_MODELS}")
         folder = root / paths.REWARD_MERGED
         if not folder.is_dir():
             trained = "`make demo` or `dvc repro reward_merged` trains it"
-            raise DataError(f"{folder}: no reward model there yet; {trained}, or {_OTHERS}")
+            raise DataError(f"{folder}: no reward model there yet; {trained}, or {_OTHER_MODELS}")
         return folder
     here = working_folder()
     place = root if root is not None and not (here / model).is_dir() else here

@@ -106,7 +106,7 @@ class Painter:
             DataError: when the prompt has no panels, its parts contradict each other, or the policy is none for sets.
         """
         record = self.set_record(prompt, panels, layout=layout, size=size)
-        return self._painted(SETS, record, seeds, size, steps, compare, advance, ())
+        return self._generate(SETS, record, seeds, size, steps, compare, advance, ())
 
     def set_record(
         self, prompt: str, panels: Sequence[str] = (), *, layout: str | None = None, size: int | None = None
@@ -143,9 +143,9 @@ class Painter:
         """
         references = pictures_of(picture)
         record = asked.edit_record(instruction, references, self.named(EDITS).recipe.family)
-        return self._painted(EDITS, record, seeds, size, steps, compare, advance, references)
+        return self._generate(EDITS, record, seeds, size, steps, compare, advance, references)
 
-    def _painted(
+    def _generate(
         self,
         task: Task,
         record: PromptRecord,

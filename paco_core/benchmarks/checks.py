@@ -37,7 +37,7 @@ def reward_ranks_better_than_base(metrics: Path) -> CheckFinding:
         _above(gain, RANKING_GAIN) and _above(low, 0.0),
         f"held-out ranking accuracy {_text(figures['base.accuracy'])} -> {_text(figures['reward.accuracy'])}, "
         f"gain {_text(gain)} (95% interval from {_text(low)}), aim {RANKING_GAIN} or more",
-        _known({"gain": gain, "gain_low": low, "instances": figures["instances"]}),
+        _present({"gain": gain, "gain_low": low, "instances": figures["instances"]}),
     )
 
 
@@ -53,7 +53,7 @@ def every_ranking_was_scored(metrics: Path) -> CheckFinding:
     return CheckFinding(
         not failed,
         f"failed: {words}" if failed else "every judge scored every instance",
-        _known({f"{name}_share": share for name, share in failed.items()}),
+        _present({f"{name}_share": share for name, share in failed.items()}),
     )
 
 
@@ -66,7 +66,7 @@ def every_question_was_answered(metrics: Path) -> CheckFinding:
     failed = figures["failed"]
     text = f"{failed:g} questions failed" if failed else "every judge answered every question"
     return CheckFinding(
-        failed == 0, text, _known({k: figures[k] for k in ("failed", "sets", "stories") if k in figures})
+        failed == 0, text, _present({k: figures[k] for k in ("failed", "sets", "stories") if k in figures})
     )
 
 
@@ -133,7 +133,7 @@ def _gain(name: str, metrics: Path, policy: str, size: int, measures: tuple[str,
         WARN,
         f"{measure} at {size} px {_text(figures.get(f'{key}.before'))} -> {_text(figures.get(f'{key}.after'))}, gain "
         f"{_text(gain)} (95% interval from {_text(low)}), aim{f' {aim} or more' if aim else ': interval above zero'}",
-        _known({"gain": gain, "gain_low": low}),
+        _present({"gain": gain, "gain_low": low}),
     )
 
 
@@ -153,7 +153,7 @@ def policy_still_follows_prompts(metrics: Path, policy: str, size: int) -> Check
         change is not None and change >= -FOLLOWING_LOSS,
         WARN,
         f"{measure} at {size} px changed by {_text(change)}, allowed −{FOLLOWING_LOSS}",
-        _known({"change": change}),
+        _present({"change": change}),
     )
 
 
@@ -177,8 +177,8 @@ def figures_hold(now: Figures, before: Figures | None) -> CheckReport:
     name = "figures_hold"
     if before is None:
         return CheckReport(name, True, WARN, "there is no earlier version to compare with", {"compared": 0})
-    kept = [k for k in now if all(f"{k}{end}" in side for end in ("_low", "_high") for side in (now, before))]
-    compared = [k for k in kept if k in before and None not in (now[k], before[k])]
+    compared_keys = [k for k in now if all(f"{k}{end}" in side for end in ("_low", "_high") for side in (now, before))]
+    compared = [k for k in compared_keys if k in before and None not in (now[k], before[k])]
     moved = {k: (before[k], now[k]) for k in compared if _apart(k, now, before)}
     words = "; ".join(f"{k} {_text(a)} -> {_text(b)}" for k, (a, b) in moved.items())
     text = f"moved beyond their intervals: {words}" if moved else f"{len(compared)} figures hold"
@@ -196,8 +196,8 @@ def _apart(key: str, now: Figures, before: Figures) -> bool:
 @check(WARN)
 def report_is_complete(report: Path) -> CheckFinding:
     """Nothing is missing from the page, whose ``metrics.json`` this is."""
-    found = read_json(report)
-    missing, left_out = found["missing"], found.get("skipped", [])  # which earlier reports lack
+    metrics = read_json(report)
+    missing, left_out = metrics["missing"], metrics.get("skipped", [])  # which earlier reports lack
     words = "; ".join(f"{m['what']}: run `{m['make']}`" for m in missing)
     every = "every part of the page has its data"
     if left_out:
@@ -214,5 +214,5 @@ def _text(value: float | None) -> str:
     return "not measured" if value is None else f"{value:.3f}"
 
 
-def _known(values: Figures) -> dict[str, str | int | float]:
+def _present(values: Figures) -> dict[str, str | int | float]:
     return {name: "not measured" if value is None else value for name, value in values.items()}

@@ -42,8 +42,8 @@ class EditChanges:
 
     def as_dict(self) -> dict[str, Any]:
         """The content of ``results.json``."""
-        more = {"pictures": self.pictures, "failed": self.failed, "by_task": list(self.by_task)}
-        cleaned: dict[str, Any] = to_jsonable({**self.changes.as_dict(), **more})
+        counts = {"pictures": self.pictures, "failed": self.failed, "by_task": list(self.by_task)}
+        cleaned: dict[str, Any] = to_jsonable({**self.changes.as_dict(), **counts})
         return cleaned
 
     def metrics(self) -> dict[str, float]:
@@ -108,12 +108,15 @@ def compare_edits(
     names = [name for name in EDIT_MEASURES if name in table]
     by_task = []
     for cell, rows in table.groupby(["task_type", "policy", "size"], sort=True):
-        sides = {when: part.set_index(["prompt_id", "seed"])[names] for when, part in rows.groupby("when")}
+        sides = {phase: part.set_index(["prompt_id", "seed"])[names] for phase, part in rows.groupby("when")}
         common = sides[BEFORE].notna() & sides[AFTER].notna()
         by_task.append(
             {
                 "task_type": str(cell[0]), "policy": str(cell[1]), "size": int(str(cell[2])), "edits": len(rows) // 2,
-                **{name: [float(sides[when][name][common[name]].mean()) for when in (BEFORE, AFTER)] for name in names},
+                **{
+                    name: [float(sides[phase][name][common[name]].mean()) for phase in (BEFORE, AFTER)]
+                    for name in names
+                },
             }
         )  # fmt: skip
     return EditChanges(changes, by_task, table["picture"].nunique(), int(table["editing"].isna().sum()))

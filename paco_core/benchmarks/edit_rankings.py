@@ -82,7 +82,7 @@ def score_edits(
 
     Equal queries are scored once. Edits take the size of their source.
     """
-    result, known = CandidateScores(label, []), dict[tuple[str, str, str], float]()
+    result, scores_by_query = CandidateScores(label, []), dict[tuple[str, str, str], float]()
     for part in chunks(cases, BATCH // 4):
         queries: dict[tuple[str, str, str], PairQuery] = {}
         keys: list[list[list[tuple[str, str, str]]]] = []  # case, candidate, template
@@ -96,10 +96,10 @@ def score_edits(
                 (text, *digest): PairQuery(*pair, text)
                 for pair, digest in zip(pairs, digests, strict=True)
                 for text in texts
-                if (text, *digest) not in known
+                if (text, *digest) not in scores_by_query
             }
-        known |= score_once(scorer, queries, result.causes)
-        result.scores += [tuple(_overall([known[key] for key in row]) for row in rows) for rows in keys]
+        scores_by_query |= score_once(scorer, queries, result.causes)
+        result.scores += [tuple(_overall([scores_by_query[key] for key in row]) for row in rows) for rows in keys]
         advance(count_edit_queries(part))
     return result
 
@@ -240,8 +240,8 @@ def evaluate_edits(
     seed: int = 0,
 ) -> EditResult:
     """Accuracies of each evaluator and paired differences of the named pairs, with intervals over groups of cases."""
-    right = {name: _right(one, ties=False) for name, one in scores.items()}
-    with_ties = {name: _right(one, ties=True) for name, one in scores.items()}
+    right = {name: _right(method_scores, ties=False) for name, method_scores in scores.items()}
+    with_ties = {name: _right(method_scores, ties=True) for name, method_scores in scores.items()}
     rows = {d: [number for number, case in enumerate(cases) if case.dimension == d] for d in DIMENSIONS}
     draws: dict[str, dict[str, Any]] = {
         d: {

@@ -181,7 +181,9 @@ def measure(
     if cases.reference is None:
         functions = set_measures(root, params, reward_model)
         table, names = measure_sets(images, functions, gold), [function.name for function in functions]
-        causes = {f"{one.name}: {cause}": count for one in functions for cause, count in one.causes.items()}
+        causes = {
+            f"{function.name}: {cause}": count for function in functions for cause, count in function.causes.items()
+        }
     else:
         editing = Editing(Scorer.configured(reward_model, params.reward))
         table, names = measure_edits(images, cases.reference, editing, gold), ["editing", *QUESTIONS]
@@ -270,7 +272,7 @@ def validate_measures(
         DataError: when more than ``max_failed_share`` of the images have no score.
     """
     for cell, rows in table.groupby(["policy", "size", "when"]):
-        policy, size, when = map(str, cell)
+        policy, size, phase = map(str, cell)
         for name in measures:
-            subject = f"{name} of {policy} at {size} px, {when} training"
+            subject = f"{name} of {policy} at {size} px, {phase} training"
             validate_failed_share(int(rows[name].isna().sum()), len(rows), max_failed_share, subject, causes)

@@ -110,7 +110,7 @@ def compare_changes(
         }
         row = {}
         for name in names:
-            before, after = (rows[(name, when)].to_numpy(dtype="float64") for when in (BEFORE, AFTER))
+            before, after = (rows[(name, phase)].to_numpy(dtype="float64") for phase in (BEFORE, AFTER))
             failed = np.isnan(before) | np.isnan(after)  # on either side: the means are over what both have
             before, after = (np.where(failed, np.nan, values) for values in (before, after))
             row[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
@@ -118,7 +118,9 @@ def compare_changes(
     return PairedChanges(changes, table["prompt_id"].nunique(), tuple(seeds), steps)
 
 
-def with_layouts(changes: PairedChanges, table: pd.DataFrame, layouts: Mapping[str, str], **how: Any) -> PairedChanges:
+def with_layouts(
+    changes: PairedChanges, table: pd.DataFrame, layouts: Mapping[str, str], **options: Any
+) -> PairedChanges:
     """Add the changes of each layout, if prompts have several.
 
     Args:
@@ -130,4 +132,4 @@ def with_layouts(changes: PairedChanges, table: pd.DataFrame, layouts: Mapping[s
     if len(names) < 2:
         return changes
     column = table["prompt_id"].map(layouts)
-    return replace(changes, layouts={name: compare_changes(table[column == name], **how) for name in names})
+    return replace(changes, layouts={name: compare_changes(table[column == name], **options) for name in names})

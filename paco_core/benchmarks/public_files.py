@@ -53,24 +53,24 @@ def read_scores(label: str, path: Path, rankings: Sequence[HeldOutRanking], reje
     Raises:
         DataError: when no row can be used, or none is about a pair of the rankings.
     """
-    known: dict[tuple[str, str], float] = {}
+    scores: dict[tuple[str, str], float] = {}
     for place, row in read_rows(path, rejected, SCORE_KEYS):
         try:
             pair, score = _parse_score(row)
-            if pair in known:
+            if pair in scores:
                 raise DataError(f"duplicate: {pair[0]} and {pair[1]} were scored on an earlier line")
         except DataError as error:
             rejected.add(place, str(error))
             continue
-        known[pair] = score
-    if not known:
+        scores[pair] = score
+    if not scores:
         raise DataError(f"{path}: none of its rows can be used{rejected.example}")
     pairs = [[(ranking.reference, candidate) for candidate in ranking.candidates] for ranking in rankings]
-    result = CandidateScores(label, [tuple(known.get(pair, math.nan) for pair in row) for row in pairs])
-    missing = sum(pair not in known for row in pairs for pair in row)
+    result = CandidateScores(label, [tuple(scores.get(pair, math.nan) for pair in row) for row in pairs])
+    missing = sum(pair not in scores for row in pairs for pair in row)
     if missing == sum(map(len, pairs)):
-        example = " and ".join(next(iter(known)))
-        raise DataError(f"{path}: none of its {len(known)} pairs is one of the rankings', e.g. {example}")
+        example = " and ".join(next(iter(scores)))
+        raise DataError(f"{path}: none of its {len(scores)} pairs is one of the rankings', e.g. {example}")
     if missing:
         result.causes["not in the file"] = missing
     return result
@@ -115,19 +115,19 @@ def read_edit_bench(source: Path) -> tuple[list[EditCase], Rejected]:
     files = sorted(source.rglob("*.parquet"))
     if not files:
         raise DataError(f"{source}: no Parquet file there; expected the folder of EditReward-Bench")
-    cases, seen, rejected = [], set[tuple[str, str]](), Rejected()
+    cases, keys, rejected = [], set[tuple[str, str]](), Rejected()
     for file in files:
         reader = _EditImages(file)
         for row, entry in enumerate(reader.entries()):
             try:
                 case = _parse_case(entry, reader.loader(row))
-                if (case.id, case.dimension) in seen:
+                if (case.id, case.dimension) in keys:
                     raise DataError(f"duplicate: {case.id} was compared by {case.dimension} in an earlier row")
                 case.images()
             except DataError as error:
                 rejected.add(f"{file}: row {row}", str(error))
                 continue
-            seen.add((case.id, case.dimension))
+            keys.add((case.id, case.dimension))
             cases.append(case)
     if not cases:
         names = ", ".join(str(file) for file in files[:3]) + (" and others" if len(files) > 3 else "")

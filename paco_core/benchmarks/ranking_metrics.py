@@ -67,10 +67,10 @@ def ranks_of_order(order: Sequence[int], scores: Sequence[float] | None = None) 
         else:
             ties.append([candidate])
     ranks = np.empty(len(order))
-    done = 0
+    ranked = 0
     for tie in ties:
-        ranks[tie] = done + (len(tie) + 1) / 2
-        done += len(tie)
+        ranks[tie] = ranked + (len(tie) + 1) / 2
+        ranked += len(tie)
     return ranks
 
 
@@ -106,10 +106,12 @@ def rank_metrics(
     if np.isnan(values).any():
         return RankMetrics(*[float("nan")] * len(METRICS))
     predicted = ranks_of_scores(scores)
-    taken, right = _places(predicted), _places(human)
-    fills = (taken & right).sum(axis=1) / taken.sum(axis=1)
+    predicted_places, right = _places(predicted), _places(human)
+    fills = (predicted_places & right).sum(axis=1) / predicted_places.sum(axis=1)
     # The share of the first (last) place that candidates hold whom the human accepts there.
-    top1, bottom1 = (float((taken & right)[:, end].sum() / taken[:, end].sum()) for end in (0, count - 1))
+    top1, bottom1 = (
+        float((predicted_places & right)[:, end].sum() / predicted_places[:, end].sum()) for end in (0, count - 1)
+    )
     tau, rho = _correlations(list(predicted), list(human))
     order = [int(position) for position in np.argsort(-values, kind="stable")]
     tau_paper, rho_paper = _correlations(order, list(human_order))
@@ -145,5 +147,5 @@ def _places(ranks: NDArray[np.float64]) -> NDArray[np.bool_]:
     """(candidates, places): whether a candidate with this average rank may stand in a place."""
     size = (ranks[:, None] == ranks[None, :]).sum(axis=1)
     places = np.arange(1, len(ranks) + 1)
-    held: NDArray[np.bool_] = np.abs(ranks[:, None] - places) <= (size[:, None] - 1) / 2
-    return held
+    is_at_place: NDArray[np.bool_] = np.abs(ranks[:, None] - places) <= (size[:, None] - 1) / 2
+    return is_at_place

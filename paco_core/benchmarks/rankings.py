@@ -160,12 +160,12 @@ def score_rankings(
     def key(ranking: HeldOutRanking, candidate: str) -> tuple[str, str, str]:
         return ranking.reference, candidate, render(template, theme=ranking.theme)
 
-    result, known = CandidateScores(label, []), dict[tuple[str, str, str], float]()
+    result, scores_by_query = CandidateScores(label, []), dict[tuple[str, str, str], float]()
     for part in chunks(sorted({key(ranking, ref) for ranking in rankings for ref in ranking.candidates}), BATCH):
         queries = {pair: PairQuery(panels.panel(pair[0]), panels.panel(pair[1]), pair[2]) for pair in part}
-        known |= score_once(scorer, queries, result.causes)
+        scores_by_query |= score_once(scorer, queries, result.causes)
         advance(len(part))
-    result.scores = [tuple(known[key(ranking, ref)] for ref in ranking.candidates) for ranking in rankings]
+    result.scores = [tuple(scores_by_query[key(ranking, ref)] for ref in ranking.candidates) for ranking in rankings]
     return result
 
 
@@ -336,10 +336,10 @@ def evaluate_rankings(
     """
     per_ranking = {
         name: [
-            chance_metrics(r.ranking, r.scores) if one.is_chance else rank_metrics(row, r.ranking, r.scores)
-            for row, r in zip(one.scores, rankings, strict=True)
+            chance_metrics(r.ranking, r.scores) if method_scores.is_chance else rank_metrics(row, r.ranking, r.scores)
+            for row, r in zip(method_scores.scores, rankings, strict=True)
         ]
-        for name, one in scores.items()
+        for name, method_scores in scores.items()
     }
     columns = {
         name: {metric: [getattr(row, metric) for row in rows] for metric in METRICS}

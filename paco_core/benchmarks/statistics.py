@@ -100,7 +100,9 @@ class PairedShares:
         """(N,) values of 0 or 1 each."""
         yes, also = first == 1, second == 1
         both, only_first, only_second, neither = (
-            float((one & two).mean()) for one in (yes, ~yes) for two in (also, ~also)
+            float((first_values & second_values).mean())
+            for first_values in (yes, ~yes)
+            for second_values in (also, ~also)
         )
         return cls(both, only_first, only_second, neither, cases)
 
@@ -191,7 +193,7 @@ class _Cases:
             intervals = [self._of_shares([side[place] for side in sides], place) for place in places]
             low, high = intervals[0] if len(intervals) == 1 else mean_of_classes(means, intervals)
         else:
-            low, high = self._drawn(groups, resamples, seed)
+            low, high = self._bootstrap(groups, resamples, seed)
         return Estimate(mean, low, high, len(self.values), groups, self.missing, method)
 
     def _groups_keep_to_a_class(self) -> bool:
@@ -202,16 +204,16 @@ class _Cases:
         """Of one class."""
         return _of_shares(sides, effective_cases(self.values[place], self.owners[place]))
 
-    def _drawn(self, groups: int, resamples: int, seed: int) -> Interval:
+    def _bootstrap(self, groups: int, resamples: int, seed: int) -> Interval:
         """Percentiles of the mean of classes' means, over groups drawn with replacement."""
         shape = (groups, int(self.columns.max()) + 1)
         sums, counts = np.zeros(shape), np.zeros(shape)
         np.add.at(sums, (self.owners, self.columns), self.values)
         np.add.at(counts, (self.owners, self.columns), 1.0)
         draws = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=resamples)
-        drawn = draws @ counts
+        drawn_counts = draws @ counts
         with np.errstate(invalid="ignore"):
-            means = np.nanmean(np.where(drawn > 0, (draws @ sums) / drawn, np.nan), axis=1)
+            means = np.nanmean(np.where(drawn_counts > 0, (draws @ sums) / drawn_counts, np.nan), axis=1)
         return _percentiles(means)
 
 
@@ -305,9 +307,9 @@ def crossed_estimate(
     missing = int((~present).sum())
     if not present.any():
         return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
-    known = present.any(axis=0)
-    first, table, present = first[:, known], table[:, known], present[:, known]
-    second = None if second is None else second[:, known]
+    is_present = present.any(axis=0)
+    first, table, present = first[:, is_present], table[:, is_present], present[:, is_present]
+    second = None if second is None else second[:, is_present]
     filled, (rows, columns) = np.where(present, table, 0.0), table.shape
     mean, count = float(filled.sum() / present.sum()), int(present.sum())
     if columns < FEWEST_GROUPS:
@@ -316,8 +318,8 @@ def crossed_estimate(
     by_row = rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples)
     by_column = rng.multinomial(columns, np.full(columns, 1 / columns), size=resamples)
     counts = ((by_row @ present) * by_column).sum(axis=1)
-    drawn = counts > 0
-    means = ((by_row @ filled) * by_column).sum(axis=1)[drawn] / counts[drawn]
+    is_drawn = counts > 0
+    means = ((by_row @ filled) * by_column).sum(axis=1)[is_drawn] / counts[is_drawn]
     sides = [side[present] for side in (first, second) if side is not None]
     if not all(map(is_yes_no, sides)):
         return Estimate(mean, *_percentiles(means), count, columns, missing)

@@ -88,8 +88,8 @@ def _file(prompts: str, root: Path) -> Path:
     if (folder := root / prompts).is_dir():
         places = [folder]
     else:
-        found = find_spec(prompts) if prompts.isidentifier() else None
-        places = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
+        spec = find_spec(prompts) if prompts.isidentifier() else None
+        places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
         if not places:
             raise DataError(f"gedit.viescore.prompts: {prompts!r} is no folder below the project, and no package here")
     for place in places:

@@ -78,7 +78,11 @@ class SimilarityByClip:
         return dict(zip(self.columns, np.array(rows, dtype=np.float64).T, strict=True))
 
     def _story(self, story: Story, panels: np.ndarray) -> tuple[float, ...]:
-        references = {key: self._references(one.pictures) for key, one in story.characters.items() if one.pictures}
+        references = {
+            key: self._references(character.pictures)
+            for key, character in story.characters.items()
+            if character.pictures
+        }
         cross, among, copied = list[float](), list[float](), list[float]()
         for key in story.characters:
             rows = panels[[number for number, shot in enumerate(story.shots) if key in shot.characters]]
@@ -105,7 +109,7 @@ class SimilarityByClip:
 
 def _mean_cosine(rows: np.ndarray) -> float:
     """Mean cosine over unordered pairs; NaN for a single row."""
-    return _mean([float(one @ other) for one, other in combinations(rows, 2)])
+    return _mean([float(first @ second) for first, second in combinations(rows, 2)])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -154,17 +158,17 @@ def _questions(story: Story, shot: Shot) -> list[tuple[int, str]]:
 COLUMNS = (*SimilarityByClip.columns, *AdherenceToShots.columns, ADHERENCE)
 
 
-def painted_stories(painted: Path, rejected: Rejected) -> list[PaintedSet]:
+def painted_stories(folder: Path, rejected: Rejected) -> list[PaintedSet]:
     """The stories among the sets in the out of ``t2is``; records that are none go to ``rejected``."""
     records = []
-    for record in read_records(painted, None):
+    for record in read_records(folder, None):
         try:
             story_of(record)
         except DataError as error:
             rejected.add(f"record {record.idx}", str(error))
         else:
             records.append(record)
-    return painted_sets(painted, records) if records else []
+    return painted_sets(folder, records) if records else []
 
 
 def estimate_stories(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> dict[str, Estimate]:
@@ -201,7 +205,7 @@ def result_tables(
     return [ResultTable("ViStoryBench", ["method", *columns], rows, notes)]
 
 
-def write_outputs(painted: Path, folder: Path, time: datetime) -> dict[str, int]:
+def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
     """Write stories as ViStoryBench reads them, and count stories and pictures.
 
     The path of a panel is ``METHOD/MODE/LANGUAGE/TIMESTAMP/STORY/shots/NN.png``. The method is the recipe, the mode is
@@ -216,15 +220,15 @@ def write_outputs(painted: Path, folder: Path, time: datetime) -> dict[str, int]
         DataError: when none of the sets is a story.
     """
     counts, rejected = Counter[str](), Rejected()
-    for one in painted_stories(painted, rejected):
-        story = story_of(one.record)
-        method, size, when = one.method.rsplit(".", 2)
-        mode = f"{size}-{when}-seed{one.seed}"
+    for generated_set in painted_stories(source, rejected):
+        story = story_of(generated_set.record)
+        method, size, phase = generated_set.method.rsplit(".", 2)
+        mode = f"{size}-{phase}-seed{generated_set.seed}"
         shots = folder / method / mode / story.language / f"{time:%Y%m%d-%H%M%S}" / story.story / "shots"
         shots.mkdir(parents=True)
-        for shot, panel in zip(story.shots, one.panels(), strict=True):
+        for shot, panel in zip(story.shots, generated_set.panels(), strict=True):
             (shots / f"{shot.index:02d}.png").write_bytes(encode_png(panel))
         counts += Counter({"stories": 1, "pictures": len(story.shots)})
     if not counts:
-        raise DataError(f"{painted}: none of what was painted is a story of ViStoryBench{rejected.example}")
+        raise DataError(f"{source}: none of what was painted is a story of ViStoryBench{rejected.example}")
     return dict(counts)

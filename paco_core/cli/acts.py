@@ -255,7 +255,7 @@ def promote(args: argparse.Namespace) -> None:
     root = _recorded_root(args.name)
     from paco_core.operations.promote import promote
 
-    made = promote(root, args.name, say=lambda line: print(line, file=sys.stderr))
+    made = promote(root, args.name, log=lambda line: print(line, file=sys.stderr))
     _show(args, Answer(made.text(), made))
 
 

@@ -79,15 +79,15 @@ class Runs:
     def _find(self, text: str) -> list[Any]:
         name, _, stage = text.partition(":")
         experiment = f"tags.`{EXPERIMENT_TAG}` = '{name}'" + (f" and tags.`{STAGE_TAG}` = '{stage}'" if stage else "")
-        if named := self._search(f"attributes.run_name = '{text}'", 1):
-            return named
+        if matches := self._search(f"attributes.run_name = '{text}'", 1):
+            return matches
         if of := self._search(experiment)[::-1]:
             return list({run.data.tags.get(STAGE_TAG, run.info.run_id): run for run in of}.values())
-        found = self._search(f"attributes.run_id LIKE '{text}%'") if re.fullmatch(r"[0-9a-f]{4,32}", text) else []
-        if len(found) == 1:
-            return found
-        if found:
-            raise DataError(f"{text} is the beginning of the ids of {len(found)} runs; give more characters")
+        matches = self._search(f"attributes.run_id LIKE '{text}%'") if re.fullmatch(r"[0-9a-f]{4,32}", text) else []
+        if len(matches) == 1:
+            return matches
+        if matches:
+            raise DataError(f"{text} is the beginning of the ids of {len(matches)} runs; give more characters")
         recent = self._search("", LATEST)
         latest = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in recent) or "none"
         raise DataError(
@@ -95,10 +95,10 @@ class Runs:
             f"{did_you_mean(text, {run.info.run_name for run in recent})}the latest are: {latest}"
         )
 
-    def _search(self, wanted: str, most: int = 1000) -> list[Any]:
+    def _search(self, query: str, most: int = 1000) -> list[Any]:
         """Runs of all experiments, the latest first."""
         latest = ["attributes.start_time DESC"]
-        return list(self._client.search_runs(list(self._experiments), wanted, order_by=latest, max_results=most))
+        return list(self._client.search_runs(list(self._experiments), query, order_by=latest, max_results=most))
 
     def _read(self, run: Any) -> ComparedRun:
         info, tags, run_id = run.info, run.data.tags, run.info.run_id
@@ -109,7 +109,7 @@ class Runs:
         artifacts = {item.path for item in self._client.list_artifacts(run_id)}
         images = "images" in artifacts
         logged = self._client.list_artifacts(run_id, "images") if images else []
-        named = [found for item in logged if (found := _PICTURE.match(item.path))]
+        matches = [match for item in logged if (match := _PICTURE.match(item.path))]
         return ComparedRun(
             run_id=run_id,
             title=f"{info.run_name} ({tags[EXPERIMENT_TAG]})" if tags.get(EXPERIMENT_TAG) else info.run_name,
@@ -122,7 +122,7 @@ class Runs:
             tags=tags,
             datasets={d.dataset.name: d.dataset.digest for d in run.inputs.dataset_inputs} if run.inputs else {},
             curves={k: h for k, h in histories.items() if len(h) > 1 and k not in (SAMPLES, "epoch")},
-            pictures={(found["key"].replace("~", "/"), int(found["step"])): found.string for found in named},
+            pictures={(match["key"].replace("~", "/"), int(match["step"])): match.string for match in matches},
             samples=dict(histories.get(SAMPLES, [])),
             started=info.start_time,
             scores=self._scores(run_id, artifacts & {EVALUATION, TABLES}),
@@ -184,10 +184,10 @@ def _of_benchmark(stage: str, table: pd.DataFrame) -> Iterator[tuple[str, pd.Ser
             yield from ((f"{stage}/{method}.{name}", rows[name]) for name in measures)
         return
     for (policy, size), rows in table.groupby(["policy", "size"]):
-        sides = {str(when): part[measures] for when, part in rows.groupby("when")}
+        sides = {str(phase): part[measures] for phase, part in rows.groupby("when")}
         for name in measures:
             key = f"{stage}/{policy}.px{size}.{name}"
-            yield from ((f"{key}.{when}", part[name]) for when, part in sides.items())
+            yield from ((f"{key}.{phase}", part[name]) for phase, part in sides.items())
             if {"before", "after"} <= sides.keys():
                 yield f"{key}.change", sides["after"][name] - sides["before"][name]
 
@@ -197,6 +197,6 @@ def paired_difference(first: pd.Series[float], second: pd.Series[float]) -> Esti
 
     A case that only one of them has counts as missing.
     """
-    both = first.to_frame("first").join(second.to_frame("second"), how="outer")
-    groups = [str(group) for group, _ in both.index]
-    return compare(both["first"].to_numpy(), both["second"].to_numpy(), groups=groups)
+    joined = first.to_frame("first").join(second.to_frame("second"), how="outer")
+    groups = [str(group) for group, _ in joined.index]
+    return compare(joined["first"].to_numpy(), joined["second"].to_numpy(), groups=groups)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEMPLATE = Path(__file__).parent / "templates" / "comparison.html.j2"
-SEEN = "samples seen"
+SAMPLES_SEEN = "samples seen"
 WIDTH = 72  # of a value cell; longer values are cut, the page shows them whole
 NONE = "-"
 #: What the JSON contains of a run; its curves and pictures are on the page.
-SHOWN = ("run_id", "title", "experiment", "status", "seconds", "url", "metrics", "params", "datasets")
+COLUMNS = ("run_id", "title", "experiment", "status", "seconds", "url", "metrics", "params", "datasets")
 
 GetPicture = Callable[[ComparedRun, str, int], "Image"]
 Moment = tuple[str, list[html.Picture | None]]  # of training: a picture of each run, None where a run has none of it
@@ -45,15 +45,15 @@ def compare(root: Path, names: Sequence[str], out: Path, baseline: str | None = 
     if len(set(ids)) < len(ids):
         twice = next(run for run in runs if ids.count(run.run_id) > 1)
         raise DataError(f"run {twice.run_id} ({twice.title}) is named twice; give the ids of runs that share a name")
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    created_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     chosen = [] if baseline is None else [run.run_id for run in store.find(baseline)]
     if baseline is not None and not set(chosen) & set(ids):
         raise DataError(f"baseline {baseline!r} is none of the compared runs; give one of {', '.join(names)}")
     baselines = [_baseline(group, chosen) for group in groups]
-    write_text(out, comparison_page(runs, store.picture, made, baselines))
+    write_text(out, comparison_page(runs, store.picture, created_at, baselines))
     tables = [comparison_table(group, baselines, ids.index(group[0].run_id)) for group in groups]
     text = "\n\n".join([*tables, f"{out}: pictures, curves and figures side by side"])
-    summaries = [{name: getattr(run, name) for name in SHOWN} for run in runs]
+    summaries = [{name: getattr(run, name) for name in COLUMNS} for run in runs]
     return Answer(text, {"page": out, "baselines": baselines, "runs": summaries})
 
 
@@ -62,10 +62,10 @@ def _baseline(group: Sequence[ComparedRun], chosen: Sequence[str]) -> str:
     return next((run.run_id for run in group if run.run_id in chosen), min(group, key=lambda run: run.started).run_id)
 
 
-def _groups(found: Sequence[Sequence[ComparedRun]]) -> list[list[ComparedRun]]:
+def _groups(runs_by_name: Sequence[Sequence[ComparedRun]]) -> list[list[ComparedRun]]:
     """What a table shows together: all; of experiments that ran several stages, the runs of one stage."""
-    runs = [run for several in found for run in several]
-    if all(len(several) == 1 for several in found):
+    runs = [run for several in runs_by_name for run in several]
+    if all(len(several) == 1 for several in runs_by_name):
         return [runs]
     stages = dict.fromkeys(run.tags.get(STAGE_TAG) for run in runs)
     return [[run for run in runs if run.tags.get(STAGE_TAG) == stage] for stage in stages]
@@ -83,9 +83,9 @@ def figures(runs: Sequence[ComparedRun], baselines: Collection[str]) -> list[tup
     """
     keys = {key for run in runs for key in run.metrics}
     ends = {f"{key}{end}" for key in keys if {f"{key}_low", f"{key}_high"} <= keys for end in ("_low", "_high", "_p")}
-    again = {key for key in keys if _in_training(key) in keys - {key}}
+    evaluation_keys = {key for key in keys if _in_training(key) in keys - {key}}
     rows = []
-    for key in sorted(keys - ends - again):
+    for key in sorted(keys - ends - evaluation_keys):
         baseline = next((run for run in runs if run.run_id in baselines and key in run.metrics), None)
         rows.append((key, [(_value(run.metrics, key), _difference(run, baseline, key)) for run in runs]))
     return rows
@@ -162,55 +162,55 @@ def comparison_table(runs: Sequence[ComparedRun], baselines: Collection[str], fi
 
 def axis(runs: Sequence[ComparedRun]) -> str:
     """The common axis: samples seen where all runs that have curves log it, else optimiser steps."""
-    drawn = [run for run in runs if run.curves]
-    return SEEN if drawn and all(run.samples for run in drawn) else "step"
+    runs_with_curves = [run for run in runs if run.curves]
+    return SAMPLES_SEEN if runs_with_curves and all(run.samples for run in runs_with_curves) else "step"
 
 
 def _place(run: ComparedRun, step: int, x_label: str, unknown: float) -> float:
     """Where a step lies on the axis; ``unknown`` where the run logged no samples at it."""
-    return run.samples.get(step, unknown) if x_label == SEEN else float(step)
+    return run.samples.get(step, unknown) if x_label == SAMPLES_SEEN else float(step)
 
 
 def curve_charts(runs: Sequence[ComparedRun]) -> list[dict[str, str]]:
     """One chart a metric that any run has as a curve."""
-    x_label, made = axis(runs), []
+    x_label, rendered = axis(runs), []
     for name in sorted({name for run in runs for name in run.curves if not name.startswith("seconds/")}):
         lines = []
         for n, run in enumerate(runs):
             points = run.curves.get(name, ())
             xs = [_place(run, step, x_label, math.nan) for step, _ in points]
             lines.append(charts.Line(f"[{n}]", xs, [y for _, y in points], _style(n), dots=len(points) < 12))
-        made.append({"title": name, "svg": charts.line_chart(lines, title=name, x_label=x_label)})
-    return made
+        rendered.append({"title": name, "svg": charts.line_chart(lines, title=name, x_label=x_label)})
+    return rendered
 
 
 def picture_rows(runs: Sequence[ComparedRun], get: GetPicture) -> dict[str, list[Moment]]:
     """By picture series, a row for each moment at which any run has one."""
-    x_label, found = axis(runs), {}
+    x_label, rows_by_key = axis(runs), {}
     for key in sorted({key for run in runs for key, _ in run.pictures}):
         at = [{_place(run, step, x_label, step): step for name, step in run.pictures if name == key} for run in runs]
         rows = []
-        for when in sorted({place for steps in at for place in steps}):
-            moment = f"{when:g} {x_label}"
+        for step in sorted({place for steps in at for place in steps}):
+            moment = f"{step:g} {x_label}"
             cells = [
-                html.Picture.from_image(get(run, key, steps[when]), f"[{n}] {key} at {moment}")
-                if when in steps
+                html.Picture.from_image(get(run, key, steps[step]), f"[{n}] {key} at {moment}")
+                if step in steps
                 else None
                 for n, (run, steps) in enumerate(zip(runs, at, strict=True))
             ]
             rows.append((moment, cells))
-        found[key] = rows
-    return found
+        rows_by_key[key] = rows
+    return rows_by_key
 
 
 def _style(number: int) -> str:
     return charts.STYLES[number % len(charts.STYLES)]
 
 
-def comparison_page(runs: Sequence[ComparedRun], get: GetPicture, made: str, baselines: Collection[str]) -> str:
+def comparison_page(runs: Sequence[ComparedRun], get: GetPicture, created_at: str, baselines: Collection[str]) -> str:
     """The page; ``baselines``: ids of the runs that others are compared with."""
     view = {
-        "made": made,
+        "made": created_at,
         "heads": [{"number": n, "run": run, "marker": charts.legend_marker(_style(n))} for n, run in enumerate(runs)],
         "pictures": picture_rows(runs, get),
         "charts": curve_charts(runs),

@@ -139,12 +139,12 @@ class Grid:
             try:  # the kernel releases the lock when this process ends
                 lock = hold(self.out / f".{name}.lock")
             except BlockingIOError:
-                say(f"{name}: another command is training it; it is left out here")
+                log(f"{name}: another command is training it; it is left out here")
                 continue
             with lock:
                 if name in self._experiments():
                     continue
-                say(f"{name} ({place}/{len(cells)})")
+                log(f"{name} ({place}/{len(cells)})")
                 self._run(name, cell)
             on_fresh()
         return self.results(cells)
@@ -193,7 +193,7 @@ def folder_of(place: Path, name: str) -> Path:
     return checked(place / checked_name(name), "folder")
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """A line of a grid's progress, on standard error: its tables go to standard output."""
     print(line, file=sys.stderr, flush=True)
 

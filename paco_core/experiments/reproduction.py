@@ -10,7 +10,7 @@ from dvc_project.file_locks import locked
 from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, folder_of, needed, say
+from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, folder_of, log, needed
 from paco_core.experiments.reproduction_report import write
 from paco_core.experiments.variants import VARIANTS, cell, chosen
 from paco_core.io import paths
@@ -91,22 +91,22 @@ def reproduce(root: Path, options: ReproduceOptions) -> Answer:
     params = begin(root, options.changes, options.seeds)
     variants, out = chosen(options.variants, params.policies.recipes), folder_of(root / FOLDER, options.name)
     for absent in (variant for variant in VARIANTS if options.variants is None and variant not in variants):
-        say(f"{absent.name} is left out: {PARAMS_FILE} has no recipe {absent.recipe}")
+        log(f"{absent.name} is left out: {PARAMS_FILE} has no recipe {absent.recipe}")
     # Seed by seed, so that an early stop leaves a complete table, and a busy hour slows no variant alone.
     changes = changes_of(options.changes)
     cells = [cell(variant, params, seed, changes) for seed in options.seeds for variant in variants]
-    for each in cells:
-        _check(root, params, each)
+    for planned_cell in cells:
+        _check(root, params, planned_cell)
     grid = Grid(root, out)
-    done = len(grid.results(cells))
-    say(f"reproduce {options.name}: {len(cells)} cells, {done} have run, {len(cells) - done} to train")
+    completed = len(grid.results(cells))
+    log(f"reproduce {options.name}: {len(cells)} cells, {completed} have run, {len(cells) - completed} to train")
     grid.run(cells, on_fresh=lambda: _write(grid, VARIANTS, params, options))
     return _write(grid, VARIANTS, params, options)
 
 
-def _check(root: Path, params: Params, each: Cell) -> None:
+def _check(root: Path, params: Params, cell: Cell) -> None:
     """Raise DataError if the stages before a cell's have not run, or its parameters cannot work."""
-    task = task_of(params.policies.recipe(str(each.variant.recipe)))
+    task = task_of(params.policies.recipe(str(cell.variant.recipe)))
     for path in (paths.REWARD_MERGED, task.prompts):
         needed(root, path)
-    refuse_impossible(changed(params, each.changes), str(each.variant.recipe), root)
+    refuse_impossible(changed(params, cell.changes), str(cell.variant.recipe), root)

@@ -150,11 +150,11 @@ def _values(trainings: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 
 
 def _mean_and_range(values: Sequence[float], digits: int) -> str:
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
+    finite = [value for value in values if not math.isnan(value)]
+    if not finite:
         return "–"
-    mean = number(float(np.mean(known)), digits)
-    return mean if len(known) == 1 else f"{mean} ({number(min(known), digits)} to {number(max(known), digits)})"
+    mean = number(float(np.mean(finite)), digits)
+    return mean if len(finite) == 1 else f"{mean} ({number(min(finite), digits)} to {number(max(finite), digits)})"
 
 
 def _published_rows(summary: RecipeSummary) -> tuple[PublishedRow, ...]:

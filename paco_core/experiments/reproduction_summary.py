@@ -18,7 +18,7 @@ from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.config.params import Params
 from paco_core.config.resolved import resolved_section
 from paco_core.experiments.compared_runs import Runs
-from paco_core.experiments.grid import Result, say
+from paco_core.experiments.grid import Result, log
 from paco_core.experiments.variants import VARIANTS
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
@@ -68,7 +68,7 @@ def summarise(results: Sequence[Result], params: Params) -> dict[str, RecipeSumm
         send_left_over(root)
         store: Runs | None = Runs(root)
     except DataError as error:
-        say(f"no seconds in the report: {error}")
+        log(f"no seconds in the report: {error}")
         store = None
     recipes: dict[str, list[Result]] = {}
     for result in results:
@@ -133,7 +133,7 @@ def _change(
     Args:
         shared: the seeds that both variants have; ``over_plain`` is None if there is none.
     """
-    before, after = (cases.xs((variant, when), level=("variant", "when")) for when in (BEFORE, AFTER))
+    before, after = (cases.xs((variant, phase), level=("variant", "when")) for phase in (BEFORE, AFTER))
     over_plain = None
     if shared:
         plain_after = cases.xs((plain, AFTER), level=("variant", "when"))
@@ -183,14 +183,14 @@ def training_seconds(store: Runs | None, name: str, epochs: int) -> dict[str, An
         run = None
     if run is None:
         return unknown
-    ended = datetime.fromtimestamp(run.started / 1000 + (run.seconds or 0), UTC)
-    known = {**unknown, "run": run.run_id, "ended": f"{ended:%Y-%m-%dT%H:%M:%SZ}"}
+    ended_at = datetime.fromtimestamp(run.started / 1000 + (run.seconds or 0), UTC)
+    row = {**unknown, "run": run.run_id, "ended": f"{ended_at:%Y-%m-%dT%H:%M:%SZ}"}
     values = {
         part: [value for _, value in run.curves.get(key, ())] or [run.metrics[key]]
         for part in (*SECONDS, "processor")
         if (key := f"seconds/{part}") in run.metrics
     }
     if len(values.get("optimise", ())) < epochs:
-        return known
+        return row
     of = {part: sum(values.get(part, ())) for part in SECONDS}
-    return {**known, "seconds": sum(of.values()), "seconds_of": of, "processor_seconds": sum(values["processor"])}
+    return {**row, "seconds": sum(of.values()), "seconds_of": of, "processor_seconds": sum(values["processor"])}

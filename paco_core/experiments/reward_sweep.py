@@ -27,7 +27,7 @@ from paco_core.io.files import DataError, read_json, read_table, write_json
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
 VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
 #: Variants that have a name instead of an alpha -> what they change.
-NAMED: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "1/n": {"reward.loss": "plain", "reward.answers": "reasons"},
     "fast": {"reward.loss": "plain", "reward.answers": "decision"},
@@ -43,8 +43,8 @@ def variant(name: str) -> Variant:
     Raises:
         DataError: for anything else.
     """
-    if name in NAMED:
-        return Variant(name, changes=NAMED[name])
+    if name in VARIANTS:
+        return Variant(name, changes=VARIANTS[name])
     try:
         alpha = float(name)
     except ValueError:
@@ -75,13 +75,13 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     """
     out = folder_of(root / paths.DATA / "sweeps", name)
     names = list(alphas or ALPHAS)
-    variants = [variant(each) for each in names]
+    variants = [variant(setting) for setting in names]
     if len(set(names)) < len(names):
         raise DataError(f"a setting is given twice: {', '.join(names)}")
     params = begin(root, changes, seeds)
-    cells = [cell(each, seed, changes_of(changes)) for each in variants for seed in seeds]
-    for each in cells:
-        changed(params, each.changes)
+    cells = [cell(setting, seed, changes_of(changes)) for setting in variants for seed in seeds]
+    for planned_cell in cells:
+        changed(params, planned_cell.changes)
     needed(root, paths.PAIRS / "benchmark.parquet")
     results = Grid(root, out).run(cells)
     if not results:

@@ -83,11 +83,11 @@ def chosen(names: Sequence[str] | None, recipes: Collection[str]) -> list[Varian
     """
     if names is None:
         return [variant for variant in VARIANTS if variant.recipe in recipes]
-    known = [variant.name for variant in VARIANTS]
-    unknown = [name for name in names if name not in known]
+    available = [variant.name for variant in VARIANTS]
+    unknown = [name for name in names if name not in available]
     if unknown:
         raise DataError(
-            f"no variant {', '.join(map(repr, unknown))}; {did_you_mean(unknown[0], known)}"
-            f"there are: {', '.join(known)}"
+            f"no variant {', '.join(map(repr, unknown))}; {did_you_mean(unknown[0], available)}"
+            f"there are: {', '.join(available)}"
         )
     return [variant for variant in VARIANTS if variant.name in names]

@@ -24,7 +24,7 @@ GROUND_TRUTH = "`gold_*` metrics are ground truth of the embedded world, which t
 
 
 @dataclass(frozen=True)
-class Change:
+class MetricChange:
     """A metric before and after training: two means, and the mean change with its 95% interval."""
 
     before: float
@@ -59,7 +59,7 @@ def result_section(policy: str, stage: str, goal: str, metrics: Mapping[str, flo
         goal: the metric that the training should raise.
         metrics: content of the benchmark's metrics file: ``<policy>.px<size>.<metric>.<before|after|change|...>``.
     """
-    changes = changes_of(policy, metrics)
+    changes = metric_changes(policy, metrics)
     if not changes:
         return None
     sides = sorted({side for side, _ in changes})
@@ -91,7 +91,7 @@ def result_section(policy: str, stage: str, goal: str, metrics: Mapping[str, flo
     )
 
 
-def _conclusion(goal: str, side: int, change: Change) -> str:
+def _conclusion(goal: str, side: int, change: MetricChange) -> str:
     """The result of the goal in a sentence."""
     numbers = f"({change.before:.4f} to {change.after:.4f}, change {change.change:+.4f}, 95% interval "
     numbers += f"{change.low:+.4f} to {change.high:+.4f})"
@@ -102,7 +102,7 @@ def _conclusion(goal: str, side: int, change: Change) -> str:
     return f"**The benchmark cannot tell whether `{goal}` at {side} px changes:** the interval contains zero {numbers}."
 
 
-def changes_of(policy: str, metrics: Mapping[str, float | None]) -> dict[tuple[int, str], Change]:
+def metric_changes(policy: str, metrics: Mapping[str, float | None]) -> dict[tuple[int, str], MetricChange]:
     """The changes of a policy by (pixels, metric), without those of single layouts and those without an interval."""
     changes = {}
     for key in metrics:
@@ -113,7 +113,7 @@ def changes_of(policy: str, metrics: Mapping[str, float | None]) -> dict[tuple[i
         values = [metrics.get(f"{stem}.{end}") for end in ("before", "after", "change", "change_low", "change_high")]
         numbers = [value for value in values if value is not None and math.isfinite(value)]
         if len(numbers) == len(values):
-            changes[int(parts[0].removeprefix("px")), parts[1]] = Change(*numbers)
+            changes[int(parts[0].removeprefix("px")), parts[1]] = MetricChange(*numbers)
     return changes
 
 

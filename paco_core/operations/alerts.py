@@ -22,8 +22,8 @@ TIMEOUT_S, CHARACTERS = 10.0, 2000
 
 def alert(root: Path, title: str, text: str, link: str | None = None) -> str:
     """Send it; returns where it was sent. A webhook that fails loses nothing: the line is on disk before."""
-    shown = redacted(text)[:CHARACTERS]
-    entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "title": redacted(title), "text": shown}
+    message = redacted(text)[:CHARACTERS]
+    entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "title": redacted(title), "text": message}
     if link:
         entry["link"] = link
     file = root / FILE

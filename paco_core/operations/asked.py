@@ -66,9 +66,9 @@ def edit_record(instruction: str, pictures: Sequence[Image], *families: str) -> 
     """
     for family in families:
         validate_reference_count(family, "the instruction", len(pictures))
-    shown = [part for picture in pictures for part in (picture.tobytes().hex()[:4096], picture.size)]
+    digest_parts = [part for picture in pictures for part in (picture.tobytes().hex()[:4096], picture.size)]
     names = ["picture", *(f"picture{number}" for number in range(2, len(pictures) + 1))]
     return validated(EditRecord, {
-        "idx": digest([instruction, *shown]), "prompt": instruction, "height": pictures[0].height,
+        "idx": digest([instruction, *digest_parts]), "prompt": instruction, "height": pictures[0].height,
         "width": pictures[0].width, "theme": instruction, "task_name": "", "reference": names, "part": "unseen",
     }, "this picture and instruction")  # fmt: skip

@@ -98,7 +98,7 @@ def _reads_the_same(root: Path, entry: Entry, stage: Stage, codes: StageCodes) -
     return inputs is not None and inputs.digest == entry.inputs.digest
 
 
-def audit(root: Path, only: Collection[str] = (), say: Callable[[str], None] = lambda _line: None) -> Audit:
+def audit(root: Path, only: Collection[str] = (), log: Callable[[str], None] = lambda _line: None) -> Audit:
     """Run stages that need no GPU (or those named) again and compare; an MLflow run keeps the result.
 
     Raises:
@@ -108,22 +108,22 @@ def audit(root: Path, only: Collection[str] = (), say: Callable[[str], None] = l
     if unknown := set(only) - lock.entries.keys():
         raise DataError(f"{', '.join(sorted(unknown))}: not recorded in dvc.lock, which has {', '.join(lock.entries)}")
     entries, skipped = to_audit(root, lock, only)
-    found: list[Audited] = []
+    results: list[Audited] = []
     failed: dict[str, str] = {}
     with open_run(root, "paco/audit", "audit", {}, about=ABOUT) as tracker:
         for entry in entries:
-            say(f"{entry.stage} runs again")
-            made, problem = _again(root, entry)
-            found += made
+            log(f"{entry.stage} runs again")
+            entry_results, problem = _run_again(root, entry)
+            results += entry_results
             if problem:
                 failed[entry.stage] = problem
-        result = Audit(tuple(found), skipped, failed)
+        result = Audit(tuple(results), skipped, failed)
         tracker.metrics({name: float(value) for name, value in result.check.metadata.items()})
         tracker.tags({"paco.check": result.check.description, "paco.check.passed": str(result.check.passed).lower()})
     return result
 
 
-def _again(root: Path, entry: Entry) -> tuple[list[Audited], str | None]:
+def _run_again(root: Path, entry: Entry) -> tuple[list[Audited], str | None]:
     outs = _data_outs(root, entry)
     aside = root / FOLDER / entry.stage.replace("@", "-")
     shutil.rmtree(aside, ignore_errors=True)
@@ -134,13 +134,13 @@ def _again(root: Path, entry: Entry) -> tuple[list[Audited], str | None]:
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     quiet = {"PACO_TRACKING": "off", "PYTHONPATH": path}
     env = {k: v for k, v in os.environ.items() if not k.startswith("DAGSTER_PIPES")} | quiet
-    done = subprocess.run(command, cwd=aside, env=env, capture_output=True, text=True)
+    completed = subprocess.run(command, cwd=aside, env=env, capture_output=True, text=True)
     disk = Workspace(aside)
-    made = [Audited(entry.stage, out, entry.outs[out], disk.md5(out)) for out in outs]
-    problem = None if done.returncode == 0 else done.stderr.strip()[-1000:]
-    if problem is None and all(a.agrees for a in made):
+    results = [Audited(entry.stage, out, entry.outs[out], disk.md5(out)) for out in outs]
+    problem = None if completed.returncode == 0 else completed.stderr.strip()[-1000:]
+    if problem is None and all(a.agrees for a in results):
         shutil.rmtree(aside, ignore_errors=True)  # what differs is kept, to be looked at
-    return made, problem
+    return results, problem
 
 
 def _data_outs(root: Path, entry: Entry) -> list[str]:
@@ -156,13 +156,13 @@ def _lay_out(root: Path, aside: Path, entry: Entry) -> None:
     for path in root.iterdir():
         if path.name not in (".paco", ".dvc", ".git", "data", "mlflow.db", "mlartifacts", ".dagster"):
             (aside / path.name).symlink_to(path)
-    named = [
+    param_files = [
         path
         for dep, md5 in entry.inputs.deps.items()
         if is_code(dep)
         for path in read_recorded_code(root, dep, md5).files
     ]
-    for dep in [*(dep for dep in entry.inputs.deps if not is_code(dep)), *named]:
+    for dep in [*(dep for dep in entry.inputs.deps if not is_code(dep)), *param_files]:
         if dep.startswith("data/"):
             (aside / dep).parent.mkdir(parents=True, exist_ok=True)
             if not (aside / dep).exists():

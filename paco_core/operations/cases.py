@@ -40,13 +40,13 @@ def fresh(root: Path, params: Params, folder: Path, fixed: Cases, day: str) -> C
         return _fresh_edits(params, fixed, day)
 
     seed = _seed(day)
-    taken = trained_prompts(folder) | contents_of_all(fixed.records)
+    excluded_contents = trained_prompts(folder) | contents_of_all(fixed.records)
     if params.prompts.engine == "storybook":
-        wanted = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed.records)})
-        pool = make_prompts(wanted, (params.grids.height, params.grids.width), root).records
+        prompts_params = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed.records)})
+        pool = make_prompts(prompts_params, (params.grids.height, params.grids.width), root).records
     else:
         pool = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
-    unseen = untrained(pool, taken)
+    unseen = untrained(pool, excluded_contents)
     return replace(fixed, records=random.Random(seed).sample(unseen, min(len(fixed.records), len(unseen))))
 
 
@@ -54,8 +54,8 @@ def _fresh_edits(params: Params, fixed: Cases, day: str) -> Cases:
     if params.edit_prompts.source != "storybook":
         return replace(fixed, records=[])
 
-    made = storybook_edit_prompts(len(fixed.records), params.edit_prompts.size, _seed(day))
-    return replace(fixed, records=made.records, reference=made.reference)
+    edits = storybook_edit_prompts(len(fixed.records), params.edit_prompts.size, _seed(day))
+    return replace(fixed, records=edits.records, reference=edits.reference)
 
 
 def _seed(day: str) -> int:
@@ -66,17 +66,17 @@ def _seed(day: str) -> int:
 def drawn_pairs(params: Params, day: str, count: int) -> list[tuple[str, PairQuery, str]]:
     """Fresh pairs of panels with their true label, drawn by the storybook: (prompt id, question, Yes or No)."""
     rng = random.Random(_seed(day))
-    made = []
+    pairs = []
     for number, prompt in enumerate(storybook_prompts(count, seed=_seed(day))):
         first, second = prompt.panels[0], prompt.panels[1]
         if number % 2:
             trait = rng.choice(list(SHARED_TRAITS))
-            others = [word for word in VOCABULARY[trait] if word != getattr(first, trait)]
-            second = second.with_trait(trait, rng.choice(others))
+            other_words = [word for word in VOCABULARY[trait] if word != getattr(first, trait)]
+            second = second.with_trait(trait, rng.choice(other_words))
         label, _ = true_reasons(first, second)
         question = render(params.reward.template, theme=prompt.theme)
-        made.append((prompt.idx, PairQuery(draw(first, DRAWN_PX, rng), draw(second, DRAWN_PX, rng), question), label))
-    return made
+        pairs.append((prompt.idx, PairQuery(draw(first, DRAWN_PX, rng), draw(second, DRAWN_PX, rng), question), label))
+    return pairs
 
 
 def accuracy_on(pairs: Sequence[tuple[str, PairQuery, str]], scores: Sequence[Score]) -> pd.DataFrame:

@@ -19,9 +19,9 @@ from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions,
 
 def check_name(root: Path, name: str) -> None:
     """Raise DataError unless a name can have versions: ``reward``, or a recipe of ``params.yaml``."""
-    known = [REWARD, *load(root / PARAMS_FILE).policies.recipes]
-    if name not in known:
-        raise DataError(f"nothing is called {name!r}; {did_you_mean(name, known)}choose one of: {', '.join(known)}")
+    names = [REWARD, *load(root / PARAMS_FILE).policies.recipes]
+    if name not in names:
+        raise DataError(f"nothing is called {name!r}; {did_you_mean(name, names)}choose one of: {', '.join(names)}")
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ def _chunks(data: bytes) -> Iterator[bytes]:
         size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
         body = data[at + 8 : at + 8 + size]
         if kind not in (b"IDAT", b"fdAT"):
-            _keyword, _, rest = body.partition(b"\0")
-            parts = rest[2:].split(b"\0", 2)  # of an iTXt: language, translated keyword, text
-            yield from (text for part in (body, rest[1:], parts[-1]) if (text := _inflated(part, zlib.MAX_WBITS)))
+            _keyword, _, chunk_text = body.partition(b"\0")
+            parts = chunk_text[2:].split(b"\0", 2)  # of an iTXt: language, translated keyword, text
+            yield from (text for part in (body, chunk_text[1:], parts[-1]) if (text := _inflated(part, zlib.MAX_WBITS)))
         at += 12 + size
 
 

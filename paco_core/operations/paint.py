@@ -67,18 +67,18 @@ def pictures(  # noqa: PLR0913 - the options of `paco paint`
     task, recipe = (EDITS if references else SETS), by.recipe
     validate_story_panels(recipe)
     numbers = params.t2is if task is SETS else params.gedit
-    found: list[GeneratedImage] = []
-    for when in (BEFORE, AFTER):
-        if not (compare or by.adapter is None if when == BEFORE else by.adapter is not None):
+    images: list[GeneratedImage] = []
+    for phase in (BEFORE, AFTER):
+        if not (compare or by.adapter is None if phase == BEFORE else by.adapter is not None):
             continue
-        with policy.without_adapter() if when == BEFORE else nullcontext():
-            found += generate_images(
+        with policy.without_adapter() if phase == BEFORE else nullcontext():
+            images += generate_images(
                 policy,
                 [record],
                 seeds,
                 side or _side(recipe, references),
                 name=by.name,
-                when=when,
+                when=phase,
                 steps=steps or numbers.steps,
                 guidance=recipe.guidance,
                 max_sequence_length=recipe.max_sequence_length,
@@ -87,14 +87,14 @@ def pictures(  # noqa: PLR0913 - the options of `paco paint`
                 predecessors=max_predecessors(recipe),
                 advance=advance,
             )
-    return found
+    return images
 
 
 def _side(recipe: PolicyRecipe, references: Sequence[Image]) -> int:
     if not references:
         return max(recipe.eval_sizes)
-    own = max(references[0].size)
-    return min(recipe.eval_sizes, key=lambda side: abs(side - own))
+    longest_side = max(references[0].size)
+    return min(recipe.eval_sizes, key=lambda side: abs(side - longest_side))
 
 
 def load_judge(root: Path, params: Params) -> Scorer | None:
@@ -103,10 +103,12 @@ def load_judge(root: Path, params: Params) -> Scorer | None:
     return Scorer.configured(folder, params.reward) if folder.is_dir() else None
 
 
-def scored(scorer: PairScorer, painted: Sequence[GeneratedImage], references: Sequence[Image] = ()) -> list[float]:
+def scored(scorer: PairScorer, generated: Sequence[GeneratedImage], references: Sequence[Image] = ()) -> list[float]:
     """Consistency of each set, or editing reward of each edit, by a reward model; NaN where it could not judge."""
-    records, images = [p.record for p in painted], [p.image for p in painted]
+    records, images = [p.record for p in generated], [p.image for p in generated]
     if not references:
-        return [float(value) for value in ConsistencyMeasure(scorer)(RewardBatch(records, [p.panels for p in painted]))]
+        return [
+            float(value) for value in ConsistencyMeasure(scorer)(RewardBatch(records, [p.panels for p in generated]))
+        ]
     batch = RewardBatch(records, [[image] for image in images], images, [references] * len(images))
     return [float(value) for value in Editing(scorer)(batch)]

@@ -47,12 +47,12 @@ def painter(root: Path, params: Params, name: str | None, task: Task) -> NamedPo
     recipes = _recipes(params, task)
     if name is not None and name != BASE and (Path(name).exists() or (name.count("/") == 1 and name[0] not in "./~")):
         path = Path(name)
-        found = _adapter(path) if path.is_dir() else path if path.exists() else name
-        return NamedPolicy(path.name.removesuffix(".safetensors"), next(iter(recipes.values())), found)
-    return named(root, params, name or next(iter(recipes)), task)
+        weights = _adapter(path) if path.is_dir() else path if path.exists() else name
+        return NamedPolicy(path.name.removesuffix(".safetensors"), next(iter(recipes.values())), weights)
+    return resolve_policy(root, params, name or next(iter(recipes)), task)
 
 
-def named(root: Path, params: Params, name: str, task: Task) -> NamedPolicy:
+def resolve_policy(root: Path, params: Params, name: str, task: Task) -> NamedPolicy:
     """The painter of a name; no name leads to another file.
 
     Args:

@@ -77,7 +77,7 @@ def gates(root: Path, params: Params, name: str, folder: Path) -> list[CheckRepo
     ]
 
 
-def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: None) -> Decision:
+def promote(root: Path, name: str, log: Callable[[str], None] = lambda _line: None) -> Decision:
     """Decide about the version that ``dvc.lock`` records now, and move the alias ``champion`` if it won.
 
     The alias moves only if the champion is still the version that the candidate was compared with.
@@ -106,21 +106,21 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
         trained = story.links[0].run.mlflow_run if story.links[0].run else None
         belongs = None if recipe is None else adapter_base(root, recipe)
         candidate = champions.register(name, md5, folder, tracker.run_id, trained, belongs)
-        made = _decide(root, params, _read_in_place(lock, name, recipe), (candidate, folder), incumbent, say)
-        if made.promoted:
-            made = _crowned(champions, candidate, incumbent, made)
-        _record(tracker, made)
-    return made
+        decision = _decide(root, params, _read_in_place(lock, name, recipe), (candidate, folder), incumbent, log)
+        if decision.promoted:
+            decision = _crowned(champions, candidate, incumbent, decision)
+        _record(tracker, decision)
+    return decision
 
 
-def _crowned(champions: Champions, candidate: Version, incumbent: Version | None, made: Decision) -> Decision:
+def _crowned(champions: Champions, candidate: Version, incumbent: Version | None, decision: Decision) -> Decision:
     """Move the alias; returns the decision, or another one if the champion is not the incumbent any more."""
     champion = champions.crown(candidate, incumbent)
     if champion is not None and champion.number == candidate.number:
-        return made
+        return decision
     now = f"version {champion.number} is champion" if champion else "there is no champion"
     reason = f"stays challenger: {now} since the comparison began; run `paco promote {candidate.name}` again"
-    return replace(made, promoted=False, reason=reason)
+    return replace(decision, promoted=False, reason=reason)
 
 
 def _require_recorded(root: Path, expected: Mapping[str, str]) -> None:
@@ -136,8 +136,8 @@ def _require_recorded(root: Path, expected: Mapping[str, str]) -> None:
 
 def _require_base(lock: Lock, name: str, recipe: PolicyRecipe) -> None:
     """Make sure that a policy is measured, and registered, with the base that it was trained on."""
-    made = lock.maker(out_of(name).as_posix())
-    recorded = made.inputs.params.get(PARAMS_FILE, {}).get(f"policies.recipes.{name}") if made else None
+    entry = lock.maker(out_of(name).as_posix())
+    recorded = entry.inputs.params.get(PARAMS_FILE, {}).get(f"policies.recipes.{name}") if entry else None
     trained_on = recorded.get("model", recipe.model) if isinstance(recorded, Mapping) else recipe.model
     if trained_on != recipe.model:
         raise DataError(
@@ -154,8 +154,8 @@ def _read_in_place(lock: Lock, name: str, recipe: PolicyRecipe | None) -> dict[s
     """
     out = out_of(name).as_posix()
     if recipe is None:
-        made, unread = lock.maker(out), (out, paths.REWARD_LORA.as_posix())
-        recorded = {**made.inputs.deps, **made.outs} if made else {}
+        entry, unread = lock.maker(out), (out, paths.REWARD_LORA.as_posix())
+        recorded = {**entry.inputs.deps, **entry.outs} if entry else {}
         return {path: md5 for path, md5 in recorded.items() if path not in unread and not is_code(path)}
     prompts = task_of(recipe).prompts.as_posix()
     md5 = lock.md5_of(prompts) if task_of(recipe).reward_input == "reference" else None
@@ -168,7 +168,7 @@ def _decide(
     inputs: Mapping[str, str],
     candidate: tuple[Version, Path],
     incumbent: Version | None,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Decision:
     """The decision about a version in a folder.
 
@@ -189,19 +189,19 @@ def _decide(
         _require_recorded(root, inputs)
         return decisions.first(name, rule, unmeasured, reports)
     folders = {folder: version.md5, bytes_of(root, incumbent): incumbent.md5}
-    say(f"measuring version {version.number} against the champion, version {incumbent.number}")
-    with one_gpu([params.policies.device, params.reward.device], f"promotion of {name} in {root}", params, say):
+    log(f"measuring version {version.number} against the champion, version {incumbent.number}")
+    with one_gpu([params.policies.device, params.reward.device], f"promotion of {name} in {root}", params, log):
         ours, theirs = _measure(root, params, name, list(folders))
     _require_recorded(root, inputs)
     if changed := [measured for measured, md5 in folders.items() if md5_of_folder(root, measured) != md5]:
         raise DataError(f"{changed[0]} changed while it was measured; run `paco promote {name}` again")
     chosen = decisions.benchmark_of(params, name)
-    made = decisions.decide(
+    decision = decisions.decide(
         name, rule, (version.number, version.md5, ours.table), (incumbent.number, incumbent.md5, theirs.table),
         reports, resamples=chosen.bootstrap, seed=chosen.seed,
     )  # fmt: skip
-    log_truncations(ours.cuts, say)
-    return replace(made, cut_prompts=len(ours.cuts))
+    log_truncations(ours.cuts, log)
+    return replace(decision, cut_prompts=len(ours.cuts))
 
 
 def _measure(root: Path, params: Params, name: str, folders: list[Path]) -> list[Measured]:
@@ -215,10 +215,10 @@ def _measure(root: Path, params: Params, name: str, folders: list[Path]) -> list
     return [measuring.measure_policy(root, params, name, folder, judge, cases) for folder in folders]
 
 
-def _record(tracker: Tracker, made: Decision) -> None:
-    tracker.metrics({k: v for k, v in made.metrics().items() if not math.isnan(v)})
-    tracker.tags({"paco.decision": made.reason, "paco.version": made.candidate.version})
-    tracker.text(json.dumps(made.as_dict(), indent=2), "decision.json")
+def _record(tracker: Tracker, decision: Decision) -> None:
+    tracker.metrics({k: v for k, v in decision.metrics().items() if not math.isnan(v)})
+    tracker.tags({"paco.decision": decision.reason, "paco.version": decision.candidate.version})
+    tracker.text(json.dumps(decision.as_dict(), indent=2), "decision.json")
 
 
 def roll_back(root: Path, name: str) -> Answer:

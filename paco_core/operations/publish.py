@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LARGEST = 50_000_000_000  # bytes; the hub takes no larger file
 IN_MEMORY = 10_000_000  # bytes; the hub takes what is smaller with the commit itself, and what is larger before it
 BULK = {".safetensors", ".parquet", ".png", ".jpg", ".jpeg", ".webp"}  # by these names the hub takes them before it
-SHOWN = 20  # reasons against a folder
+MAX_REASONS = 20  # reasons against a folder
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 #: Size, inode, and the times of the last change of content and of anything else: another one is another file.
@@ -61,8 +61,8 @@ class Upload:
 
     def reasons(self) -> list[str]:
         """The first faults, and how many more there are."""
-        more = len(self.faults) - SHOWN
-        return [*self.faults[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        omitted = len(self.faults) - MAX_REASONS
+        return [*self.faults[:MAX_REASONS], *([f"and {omitted} more"] if omitted > 0 else [])]
 
 
 def upload_of(root: Path, name: str) -> Upload:
@@ -87,12 +87,12 @@ def upload_of(root: Path, name: str) -> Upload:
     names = [path.relative_to(folder).as_posix() for path in paths]
     stamps = [_stamp(path) for path in paths]
     search = Search(os.environ, _key_variables(root))
-    for path, shown in zip(paths, names, strict=True):
-        faults += [f"{shown}: {why}" for why in _against(path, shown, kind, search)]
+    for path, relative_name in zip(paths, names, strict=True):
+        faults += [f"{relative_name}: {why}" for why in _against(path, relative_name, kind, search)]
     card = _changed_card(root, named_folder) if CARD in names and not faults else None
     if card is not None:
         faults += [
-            f"{CARD}: holds what looks like {what} (line {line})" for what, line in search.matches([card]).items()
+            f"{CARD}: holds what looks like {secret} (line {line})" for secret, line in search.matches([card]).items()
         ]
     sizes = [
         len(card) if card is not None and name == CARD else stamp[0] for name, stamp in zip(names, stamps, strict=True)
@@ -127,22 +127,24 @@ def _files(folder: Path) -> tuple[list[Path], list[str]]:
     for place, folders, names in os.walk(folder):
         for name in sorted([*folders, *names]):
             path = Path(place, name)
-            shown = path.relative_to(folder).as_posix()
+            relative_name = path.relative_to(folder).as_posix()
             if name.startswith("."):
-                faults.append(f"{shown}: a hidden file; none is published, move it out of the folder")
+                faults.append(f"{relative_name}: a hidden file; none is published, move it out of the folder")
             elif path.is_symlink():
-                faults.append(f"{shown}: a link; replace it by a copy of what it names, or push a copy: `paco fetch`")
+                faults.append(
+                    f"{relative_name}: a link; replace it by a copy of what it names, or push a copy: `paco fetch`"
+                )
             elif path.is_file():
                 files.append(path)
             elif not path.is_dir():
-                faults.append(f"{shown}: neither a file nor a folder; move it out of the folder")
+                faults.append(f"{relative_name}: neither a file nor a folder; move it out of the folder")
         folders[:] = sorted(name for name in folders if not name.startswith("."))
     return sorted(files), faults
 
 
-def _against(path: Path, shown: str, kind: Kind, search: Search) -> Iterator[str]:
+def _against(path: Path, relative_name: str, kind: Kind, search: Search) -> Iterator[str]:
     """What speaks against a file."""
-    if not shown.isprintable() or search.matches([shown.encode(errors="replace")]):
+    if not relative_name.isprintable() or search.matches([relative_name.encode(errors="replace")]):
         yield "its name has control characters, or what looks like a secret; rename it"
     try:
         if is_pickled(path):
@@ -151,7 +153,7 @@ def _against(path: Path, shown: str, kind: Kind, search: Search) -> Iterator[str
         if (size := path.stat().st_size) > LARGEST:
             yield f"{size:,} bytes, the hub takes files up to {LARGEST:,}"
             return
-        if (sort := sort_of(kind, shown)) is None:
+        if (sort := sort_of(kind, relative_name)) is None:
             yield (
                 f"none of what the folder of a {kind} holds ({uses(kind)}); move it out of the folder"
                 + ("; the card of a data set has `configs`" if kind == "model" else "")
@@ -160,7 +162,7 @@ def _against(path: Path, shown: str, kind: Kind, search: Search) -> Iterator[str
         secrets = dict[str, int]()
         for stream in sort.read(path):
             secrets = search.matches(stream) | secrets
-        yield from (f"holds what looks like {what} (line {line}); remove it" for what, line in secrets.items())
+        yield from (f"holds what looks like {secret} (line {line}); remove it" for secret, line in secrets.items())
     except DataError as error:
         yield f"{str(error).removeprefix(f'{path}: ')}; a file is what its name says, or it is not published"
     except OSError as error:
@@ -168,8 +170,8 @@ def _against(path: Path, shown: str, kind: Kind, search: Search) -> Iterator[str
 
 
 def _stamp(path: Path) -> Stamp:
-    found = path.lstat()
-    return found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    status = path.lstat()
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _head(folder: Path, root: Path) -> tuple[dict[str, object], list[str]]:
@@ -180,13 +182,13 @@ def _head(folder: Path, root: Path) -> tuple[dict[str, object], list[str]]:
         head = parse_yaml(_card_head(folder))
     except DataError as error:
         return {}, [f"{CARD}: its head is no YAML ({error})"]
-    found = head if isinstance(head, dict) else {}
-    licence = found.get("license")
+    front = head if isinstance(head, dict) else {}
+    licence = front.get("license")
     if not licence:
-        return found, [f"{CARD}: its head names no license"]
-    if licence == "other" and not found.get("license_name"):
-        return found, [f"{CARD}: license is other, without a license_name; write under which terms this is published"]
-    return found, [f"{CARD}: {why}" for why in _against_base(found, folder, root)]
+        return front, [f"{CARD}: its head names no license"]
+    if licence == "other" and not front.get("license_name"):
+        return front, [f"{CARD}: license is other, without a license_name; write under which terms this is published"]
+    return front, [f"{CARD}: {why}" for why in _against_base(front, folder, root)]
 
 
 def _against_base(head: Mapping[str, object], folder: Path, root: Path) -> Iterator[str]:
@@ -208,7 +210,7 @@ def _card_head(folder: Path) -> str:
     return parts[1].strip() if len(parts) == 3 and not parts[0].strip() else ""
 
 
-def push(found: Upload, hub_id: str, *, private: bool) -> str:
+def push(upload: Upload, hub_id: str, *, private: bool) -> str:
     """Upload the files that were looked at, as they were then; the address of what is there afterwards.
 
     The token is the hub library's own: HF_TOKEN, or its login.
@@ -216,8 +218,8 @@ def push(found: Upload, hub_id: str, *, private: bool) -> str:
     Raises:
         DataError: when something speaks against it, a file has changed since, the id is none, or the hub refuses.
     """
-    if found.faults:
-        raise DataError(f"{found.folder}: not pushed: " + "; ".join(found.reasons()))
+    if upload.faults:
+        raise DataError(f"{upload.folder}: not pushed: " + "; ".join(upload.reasons()))
     check_id(hub_id)
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
@@ -225,17 +227,17 @@ def push(found: Upload, hub_id: str, *, private: bool) -> str:
     api = HfApi()
     try:
         added = [
-            _addition(found.folder / name, name)
-            if found.card is None or name != CARD
-            else CommitOperationAdd(name, found.card)
-            for name, _ in found.files
+            _addition(upload.folder / name, name)
+            if upload.card is None or name != CARD
+            else CommitOperationAdd(name, upload.card)
+            for name, _ in upload.files
         ]
-        _unchanged(found)
-        api.create_repo(hub_id, repo_type=found.kind, private=private, exist_ok=True)
-        api.preupload_lfs_files(hub_id, added, repo_type=found.kind)
-        _unchanged(found)  # nobody sees what was uploaded before the commit
-        message = f"Upload {found.folder.name} with paco"
-        done = api.create_commit(hub_id, added, commit_message=message, repo_type=found.kind)
+        _unchanged(upload)
+        api.create_repo(hub_id, repo_type=upload.kind, private=private, exist_ok=True)
+        api.preupload_lfs_files(hub_id, added, repo_type=upload.kind)
+        _unchanged(upload)  # nobody sees what was uploaded before the commit
+        message = f"Upload {upload.folder.name} with paco"
+        commit = api.create_commit(hub_id, added, commit_message=message, repo_type=upload.kind)
     except LocalTokenNotFoundError:
         raise DataError("the hub asks for a token: set HF_TOKEN, or log in with `hf auth login`") from None
     except HfHubHTTPError as error:
@@ -245,7 +247,7 @@ def push(found: Upload, hub_id: str, *, private: bool) -> str:
     except Exception as error:  # its clients of HTTP and of its store raise many types
         why = redacted(f"{type(error).__name__}: {error}".splitlines()[0])
         raise DataError(f"{hub_id}: the upload did not get through ({why}); push again") from None
-    return str(done.commit_url)
+    return str(commit.commit_url)
 
 
 def _addition(path: Path, name: str) -> CommitOperationAdd:
@@ -256,10 +258,10 @@ def _addition(path: Path, name: str) -> CommitOperationAdd:
     return CommitOperationAdd(name, path.read_bytes() if small else path)
 
 
-def _unchanged(found: Upload) -> None:
+def _unchanged(upload: Upload) -> None:
     """Raise DataError unless all files are those that were looked at."""
-    for (name, _), stamp in zip(found.files, found.stamps, strict=True):
-        path = found.folder / name
+    for (name, _), stamp in zip(upload.files, upload.stamps, strict=True):
+        path = upload.folder / name
         if not os.path.lexists(path) or _stamp(path) != stamp:
             raise DataError(f"{path}: it has changed since it was looked at; nothing was published, push again")
 

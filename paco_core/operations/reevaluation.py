@@ -40,8 +40,8 @@ from paco_core.serving.servers.endpoint import RewardEndpoint
 FOLDER = Path(".paco") / "reevaluation"
 ABOUT = "The champion measured again on fresh cases, and compared with the time before."
 FIXED, FRESH = "fixed", "fresh"
-Say = Callable[[str], None]
-DRAWN = 64  # fresh pairs for the reward
+Log = Callable[[str], None]
+FRESH_PAIRS = 64  # fresh pairs for the reward
 RESAMPLES = 2000
 
 
@@ -96,52 +96,54 @@ def subject(root: Path, name: str) -> Subject:
     return Subject(name, folder_of_version(root, out_of(name).as_posix(), md5), md5, "not promoted")
 
 
-def reevaluate(root: Path, name: str, say: Say = lambda _line: None) -> Reevaluation:
+def reevaluate(root: Path, name: str, log: Log = lambda _line: None) -> Reevaluation:
     """Measure ``reward`` or a policy again, keep the table, and compare it with the last one."""
     params, now = load(root / PARAMS_FILE), datetime.now(UTC)
-    found = subject(root, name)
+    target = subject(root, name)
     day = now.date().isoformat()
-    tags = {"dvc.md5": found.md5, "profile": params.profile, "paco.version": found.version}
+    tags = {"dvc.md5": target.md5, "profile": params.profile, "paco.version": target.version}
     devices, run = [params.policies.device, params.reward.device], f"nightly/{name}/{params.profile}"
     with (
-        one_gpu(devices, f"re-evaluation of {name} in {root}", params, say),
+        one_gpu(devices, f"re-evaluation of {name} in {root}", params, log),
         open_run(root, f"paco/nightly/{name}", run, tags, about=ABOUT) as tracker,
     ):
-        table = _reward(root, params, found, day) if name == REWARD else _policy(root, params, found, day, tracker, say)
-        made = compare(root, params, found, table, now, tracker.url)
-        tracker.metrics({k: v for k, v in _metrics(made).items() if not math.isnan(v)})
-        tracker.tags({"paco.check": made.check.description, "paco.check.passed": str(made.check.passed).lower()})
+        table = (
+            _reward(root, params, target, day) if name == REWARD else _policy(root, params, target, day, tracker, log)
+        )
+        result = compare(root, params, target, table, now, tracker.url)
+        tracker.metrics({k: v for k, v in _metrics(result).items() if not math.isnan(v)})
+        tracker.tags({"paco.check": result.check.description, "paco.check.passed": str(result.check.passed).lower()})
         tracker.artifact(table_file(root, name, now))
-    return made
+    return result
 
 
 def compare(
-    root: Path, params: Params, found: Subject, table: pd.DataFrame, now: datetime, url: str | None
+    root: Path, params: Params, target: Subject, table: pd.DataFrame, now: datetime, url: str | None
 ) -> Reevaluation:
     """Compare a table with the last one and keep it as the new last one.
 
     Args:
         table: columns set (fixed or fresh), prompt_id, unit and one a measure.
     """
-    rule = rule_for(params, found.name)
-    before = last_table(root, found.name)
+    rule = rule_for(params, target.name)
+    before = last_table(root, target.name)
     fixed = fresh = None
     if before is not None:
         fixed, fresh = _paired(table, before, rule.measure), _unpaired(table, before, rule.measure)
     measures = [name for name in table.columns if name not in ("set", "prompt_id", "unit", "md5", "made")]
     figures = {
-        f"{which}/{name}": float(table.loc[table["set"] == which, name].mean())
-        for which in (FIXED, FRESH)
+        f"{cases_name}/{name}": float(table.loc[table["set"] == cases_name, name].mean())
+        for cases_name in (FIXED, FRESH)
         for name in measures
-        if table.loc[table["set"] == which, name].notna().any()
+        if table.loc[table["set"] == cases_name, name].notna().any()
     }
-    file = table_file(root, found.name, now)
-    kept = table.assign(md5=found.md5, made=now.isoformat(timespec="seconds"))
+    file = table_file(root, target.name, now)
+    rows = table.assign(md5=target.md5, made=now.isoformat(timespec="seconds"))
     with atomic(file) as part:
-        kept.to_parquet(part, index=False)
+        rows.to_parquet(part, index=False)
     last = None if before is None else str(before["made"].iloc[0])
     last_md5 = None if before is None else str(before["md5"].iloc[0])
-    return Reevaluation(found, rule, figures, last, last_md5, fixed, fresh, url)
+    return Reevaluation(target, rule, figures, last, last_md5, fixed, fresh, url)
 
 
 def table_file(root: Path, name: str, now: datetime) -> Path:
@@ -160,10 +162,10 @@ def _paired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | N
     if measure not in before:
         return None
     try:
-        both = pair_up(now.loc[now["set"] == FIXED, columns], before.loc[before["set"] == FIXED, columns])
+        pairs = pair_up(now.loc[now["set"] == FIXED, columns], before.loc[before["set"] == FIXED, columns])
     except DataError:  # another benchmark: there is nothing to compare with
         return None
-    return paired(both[f"{measure}_first"], both[f"{measure}_second"], [str(p) for p in both["prompt_id"]])
+    return paired(pairs[f"{measure}_first"], pairs[f"{measure}_second"], [str(p) for p in pairs["prompt_id"]])
 
 
 def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | None:
@@ -182,36 +184,36 @@ def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired |
     return Paired(difference, float(low), float(high), len(sides[0]) + len(sides[1]), len(sides[0]), missing)
 
 
-def _metrics(made: Reevaluation) -> dict[str, float]:
-    found = dict(made.figures)
-    for which, test in ((FIXED, made.fixed), (FRESH, made.fresh)):
+def _metrics(result: Reevaluation) -> dict[str, float]:
+    metrics = dict(result.figures)
+    for cases_name, test in ((FIXED, result.fixed), (FRESH, result.fresh)):
         if test is not None:
-            found |= test.metrics(f"change/{which}")
-    return found
+            metrics |= test.metrics(f"change/{cases_name}")
+    return metrics
 
 
-def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Tracker, say: Say) -> pd.DataFrame:
+def _policy(root: Path, params: Params, target: Subject, day: str, tracker: Tracker, log: Log) -> pd.DataFrame:
     """Paint and measure the fixed and the fresh prompts; a sheet of the fixed ones goes to the run."""
     judge = subject(root, REWARD).folder
-    fixed = measuring.unseen_by_all(root, params, found.name, [found.folder])
+    fixed = measuring.unseen_by_all(root, params, target.name, [target.folder])
     tables, cuts = [], dict[str, Truncation]()
-    for which, chosen in ((FIXED, fixed), (FRESH, cases.fresh(root, params, found.folder, fixed, day))):
+    for cases_name, chosen in ((FIXED, fixed), (FRESH, cases.fresh(root, params, target.folder, fixed, day))):
         if not chosen.records:
             continue
-        measured = measuring.measure_policy(root, params, found.name, found.folder, judge, chosen)
-        cuts |= {f"{which} {name}": cut for name, cut in measured.cuts.items()}
-        tables.append(measured.table.assign(set=which))
-        tracker.image(contact_sheet(measured.pictures[:16], 8), f"{which}_prompts")
-    tracker.metrics(log_truncations(cuts, say))
+        measured = measuring.measure_policy(root, params, target.name, target.folder, judge, chosen)
+        cuts |= {f"{cases_name} {name}": cut for name, cut in measured.cuts.items()}
+        tables.append(measured.table.assign(set=cases_name))
+        tracker.image(contact_sheet(measured.pictures[:16], 8), f"{cases_name}_prompts")
+    tracker.metrics(log_truncations(cuts, log))
     return pd.concat(tables, ignore_index=True)
 
 
-def _reward(root: Path, params: Params, found: Subject, day: str) -> pd.DataFrame:
+def _reward(root: Path, params: Params, target: Subject, day: str) -> pd.DataFrame:
     """Ask the served reward: the held-out rankings, and in the storybook world fresh pairs with known truth."""
-    with RewardEndpoint.lease(found.folder, params.serving, root) as endpoint, endpoint.client() as client:
+    with RewardEndpoint.lease(target.folder, params.serving, root) as endpoint, endpoint.client() as client:
         tables = [rank_held_out(root, params, client).assign(set=FIXED)]
         if params.world == "storybook":
-            pairs = cases.drawn_pairs(params, day, DRAWN)
+            pairs = cases.drawn_pairs(params, day, FRESH_PAIRS)
             scores = client.score([query for _, query, _ in pairs])
             causes = Counter(str(score.cause) for score in scores if score.failed)
             share = params.serving.max_failed_share

@@ -132,12 +132,12 @@ def line_chart(
         body.append(f'<line class="guide" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         body.append(_text(WIDTH - RIGHT, y - 5, guide[1], "end"))
     for line in lines:
-        drawn = [place(x, y) for x, y in (line.points() if line.dots else _thinned(line.points()))]
-        if not drawn:
+        placed_points = [place(x, y) for x, y in (line.points() if line.dots else _thinned(line.points()))]
+        if not placed_points:
             continue
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in drawn)
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in placed_points)
         body.append(f'<path class="line {line.style}" d="{path}"/>')
-        body += [_marker(line.style, x, y) for x, y in (drawn if line.dots else drawn[-1:])]
+        body += [_marker(line.style, x, y) for x, y in (placed_points if line.dots else placed_points[-1:])]
     return "".join(body) + "</svg>"
 
 
@@ -230,10 +230,10 @@ class DrawnChart:
     @classmethod
     def of(cls, curves: Curves, key: str, title: str, note: str, lines: Sequence[Line], **options: Any) -> DrawnChart:
         """The chart of some lines, whose points are added to ``curves``; ``options`` as of :func:`line_chart`."""
-        drawn = [line for line in lines if line.points()]
-        curves[key] = {line.label: line.points() for line in drawn}
-        legend = [(legend_marker(line.style), line.label) for line in drawn]
-        return cls(title, note, line_chart(drawn, title=title, **options), legend if len(drawn) > 1 else [])
+        non_empty = [line for line in lines if line.points()]
+        curves[key] = {line.label: line.points() for line in non_empty}
+        legend = [(legend_marker(line.style), line.label) for line in non_empty]
+        return cls(title, note, line_chart(non_empty, title=title, **options), legend if len(non_empty) > 1 else [])
 
 
 def read_log(path: Path) -> pd.DataFrame | None:

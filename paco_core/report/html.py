@@ -101,11 +101,11 @@ def duration(seconds: float) -> str:
     """``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
+    total_seconds = round(seconds)
+    if total_seconds < 60:
+        return f"{total_seconds} s"
+    if total_seconds < 3600:
+        return f"{total_seconds // 60} min {total_seconds % 60:02d} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
@@ -140,8 +140,8 @@ class Figures:
         """The number as HTML, marked with its key so that a reader (and a test) finds it in the file."""
         text = text_of(self.values[key], form)
         missing = ' title="not measured"' if text == UNKNOWN else ""
-        name, how = escape(key, quote=True), escape(form, quote=True)
-        return f'<data class="num" data-figure="{name}" data-format="{how}"{missing}>{text}</data>'
+        name, format_name = escape(key, quote=True), escape(form, quote=True)
+        return f'<data class="num" data-figure="{name}" data-format="{format_name}"{missing}>{text}</data>'
 
     def range(self, key: str, form: str = ".3f") -> str:
         """``low to high`` of the interval under ``key`` (keys ``.low`` and ``.high``), and how many cases are missing.

@@ -47,9 +47,9 @@ def contact_sheet(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
         return Missing("the painted grids", paths.GRIDS)
     reader, themes = ShardReader.below(root / paths.GRIDS, require=GRID_COLUMNS), _themes(root)
     prompts = sorted(reader.index["prompt_id"].astype(str).unique(), key=_choice_order)
-    named = [p for p in prompts if p in themes] or prompts
+    prompts_with_theme = [p for p in prompts if p in themes] or prompts
     sheet = []
-    for prompt in named[:SHEET_ROWS]:
+    for prompt in prompts_with_theme[:SHEET_ROWS]:
         table = reader.index[reader.index["prompt_id"].astype(str) == prompt].sort_values("seed")
         theme = themes.get(prompt, f"prompt {prompt}")
         pictures = [
@@ -78,8 +78,8 @@ def pair_cards(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
     if not labels.is_file() or not list((root / paths.GRIDS).glob("*/index.parquet")):
         return Missing("the labelled pairs", paths.COT_LABELS / "train.parquet")
     panels = PanelStore.below(root / paths.GRIDS)
-    painted = set(panels.grids.index.index)
-    rows = [row for row in read_table(labels).to_dict("records") if parse_ref(str(row["first"]))[0] in painted]
+    image_refs = set(panels.grids.index.index)
+    rows = [row for row in read_table(labels).to_dict("records") if parse_ref(str(row["first"]))[0] in image_refs]
     rows = [row for row in rows if not isinstance(row.get("instruction"), str)]
     rows.sort(key=lambda row: _choice_order(str(row["pair_id"])))
     queues = {label: [row for row in rows if row["label"] == label] for label in LABELS}
@@ -108,7 +108,7 @@ def learning(root: Path, curves: Curves) -> list[DrawnChart] | Missing:
     if log is None:
         return Missing("the judge's training log", paths.REWARD_LORA / "training_log.csv")
     loss = [line(log, "step", "loss", "loss")]
-    seen = [
+    history = [
         line(log, "step", "validation_accuracy", "right decisions", dots=True),
         line(log, "step", "validation_roc_auc", "ROC-AUC", "s2", dots=True),
     ]
@@ -117,7 +117,7 @@ def learning(root: Path, curves: Curves) -> list[DrawnChart] | Missing:
     return [
         DrawnChart.of(curves, "reward_lora.loss", "Training loss", about, loss, x_label="step"),
         DrawnChart.of(
-            curves, "reward_lora.validation", "On held-out pairs", held_out, seen,
+            curves, "reward_lora.validation", "On held-out pairs", held_out, history,
             x_label="step", bounds=(0.5, 1.0), guide=(0.5, "guessing"),
         ),
     ]  # fmt: skip
@@ -131,11 +131,13 @@ def rankings(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
     figures.add_all(
         paths.CONSISTENCY_RANK.name, {k: results[k] for k in ("instances", "prompts", "methods", "comparisons")}
     )
-    found = {name: method["metrics"]["accuracy"] for name, method in results["methods"].items()}
+    accuracies = {name: method["metrics"]["accuracy"] for name, method in results["methods"].items()}
     # Not 1 of 4: where the annotator tied candidates, a random order is right more often.
-    chance = found["random"]["mean"]
-    axis = Axis.over([v for m in found.values() for v in (m["mean"], m["low"], m["high"])], include=(0.0, chance))
-    rows = {"accuracy": [_row(results, paths.CONSISTENCY_RANK, name, "", axis, v, chance) for name, v in found.items()]}
+    chance = accuracies["random"]["mean"]
+    axis = Axis.over([v for m in accuracies.values() for v in (m["mean"], m["low"], m["high"])], include=(0.0, chance))
+    rows = {
+        "accuracy": [_row(results, paths.CONSISTENCY_RANK, name, "", axis, v, chance) for name, v in accuracies.items()]
+    }
     return _benchmark(results, paths.CONSISTENCY_RANK, figures, {"accuracy": "Accuracy"}, rows, axis, "published")
 
 
@@ -157,14 +159,14 @@ def edits(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
     return _benchmark(results, paths.EDIT_REWARD, figures, DIMENSIONS, rows, axis, "published.edits")
 
 
-def _results(root: Path, folder: Path, what: str) -> dict[str, Any] | Missing | Skipped:
-    if (reason := Skipped.from_folder(what, root / folder)) is not None:
+def _results(root: Path, folder: Path, title: str) -> dict[str, Any] | Missing | Skipped:
+    if (reason := Skipped.from_folder(title, root / folder)) is not None:
         return reason
     path = folder / "results.json"
     if not (root / path).is_file():
-        return Missing(what, path)
-    found: dict[str, Any] = read_json(root / path)
-    return found
+        return Missing(title, path)
+    results: dict[str, Any] = read_json(root / path)
+    return results
 
 
 def _row(
@@ -200,10 +202,10 @@ def _benchmark(
         }
         for name, row in results["comparisons"].items()
     ]
-    others: list[dict[str, Any]] = results.get("published", [])
-    for row in others:
+    published_rows: list[dict[str, Any]] = results.get("published", [])
+    for row in published_rows:
         figures.add_all(f"{published}.{row['model']}", row["figures"])
-    return Benchmark(dimensions, rows, charts.axis_labels(axis), rivals, others, results["tie_rule"])
+    return Benchmark(dimensions, rows, charts.axis_labels(axis), rivals, published_rows, results["tie_rule"])
 
 
 def ablation(figures: Figures) -> list[PublishedRow]:

@@ -79,7 +79,9 @@ class Report:
         }
 
 
-def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made: datetime | None = None) -> Report:
+def build(
+    root: Path, params: Params, lock: Lock, runs: Mapping[str, Run], created_at: datetime | None = None
+) -> Report:
     """Read the outs below ``root`` and write the page about them.
 
     Args:
@@ -102,7 +104,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
             return part
         return None
 
-    stages = stage_runs(root, lock, found)
+    stages = stage_runs(root, lock, runs)
     sheet = shown(judges.contact_sheet(root))
     cards = shown(judges.pair_cards(root))
     judge = shown(judges.rankings(root, figures))
@@ -115,7 +117,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     left_out += _untrained(root)
     view = {
         "params": params,
-        "made": (made or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
+        "made": (created_at or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
         **_stage_view(stages, figures),
         "sheet": sheet,
         "cards": cards,
@@ -145,7 +147,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     return Report(html, figures, curves, missing, left_out, _headline(params, figures))
 
 
-def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRun]:
+def stage_runs(root: Path, lock: Lock, latest_runs: Mapping[str, Run]) -> list[StageRun]:
     """The stages in the order of ``dvc.yaml``, bookkeeping left out; ``lock`` knows which have outs.
 
     Raises:
@@ -158,13 +160,15 @@ def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRu
     needs = {name: tuple(names.index(a) for a, b in edges if b == name and a in stages) for name in names}
     rows = []
     for name, stage in stages.items():
-        runs = [run for label, run in sorted(found.items()) if label.split("@")[0] == name]
+        runs = [run for label, run in sorted(latest_runs.items()) if label.split("@")[0] == name]
         rows.append(
             StageRun(
                 name=name,
                 about=(stage.desc or "").partition(". ")[0],
                 parts=max(1, len(runs)),
-                seconds=sum(known) if (known := [run.seconds for run in runs if run.seconds is not None]) else None,
+                seconds=sum(known_seconds)
+                if (known_seconds := [run.seconds for run in runs if run.seconds is not None])
+                else None,
                 recorded=any(entry.split("@")[0] == name for entry in lock.entries),
                 pages=tuple(run.mlflow_url for run in runs if run.mlflow_url),
                 needs=needs[name],
@@ -193,8 +197,8 @@ def _provenance(root: Path, lock: Lock) -> dict[str, Any]:
 def _untrained(root: Path) -> list[Skipped]:
     """The recipes of the graph that no policy is trained by."""
     policies = sorted(declared_outs(root / paths.POLICIES))
-    found = (Skipped.from_folder(f"the policy {folder.name}", folder) for folder in policies)
-    return [part for part in found if part is not None]
+    skipped = (Skipped.from_folder(f"the policy {folder.name}", folder) for folder in policies)
+    return [part for part in skipped if part is not None]
 
 
 def _stage_view(stages: list[StageRun], figures: Figures) -> dict[str, Any]:
@@ -235,7 +239,7 @@ def _opening(root: Path, params: Params, parts: list[policies.PolicyPart], figur
 
 def _headline(params: Params, figures: Figures) -> dict[str, float]:
     """The few numbers that a person asks for first, under short names."""
-    wanted = {
+    keys = {
         "rank_accuracy": "consistency_rank.methods.reward.metrics.accuracy.mean",
         "rank_accuracy_base": "consistency_rank.methods.base.metrics.accuracy.mean",
         "rank_accuracy_gain": "consistency_rank.comparisons.reward - base.accuracy.mean",
@@ -246,7 +250,7 @@ def _headline(params: Params, figures: Figures) -> dict[str, float]:
             for stage, measures in HEADLINES.items():
                 for measure in measures:
                     key, short = f"{stage}.policies.{name}.{size}.{measure}", f"{name}.px{size}.{measure}"
-                    wanted |= {f"{short}.before": f"{key}.before.mean", f"{short}.after": f"{key}.after.mean"}
-                    wanted |= {f"{short}.change_low": f"{key}.change.low"}
-    found = {short: figures.values.get(key) for short, key in wanted.items()}
-    return {short: value for short, value in found.items() if value is not None}
+                    keys |= {f"{short}.before": f"{key}.before.mean", f"{short}.after": f"{key}.after.mean"}
+                    keys |= {f"{short}.change_low": f"{key}.change.low"}
+    values = {short: figures.values.get(key) for short, key in keys.items()}
+    return {short: value for short, value in values.items() if value is not None}

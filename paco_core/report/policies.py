@@ -100,14 +100,14 @@ def parts(
     results = _results(kind, root, figures)
     if results is None:
         missing.append(Missing(kind.compared, paths.DATA / kind.stage / "results.json"))
-    found = []
+    policy_parts = []
     for name, recipe in recipes.items():
         file = paths.POLICIES / name / "training_log.csv"
         log = read_log(root / file)
         if log is None:
             missing.append(Missing(f"the training log of {name}", file, name))
         sizes = results["policies"].get(name) if results else None
-        found.append(
+        policy_parts.append(
             PolicyPart(
                 name=name,
                 train_size=recipe.train_size,
@@ -116,7 +116,7 @@ def parts(
                 tables=_tables(kind, name, sizes) if sizes else [],
             )
         )
-    return found
+    return policy_parts
 
 
 def _results(kind: PolicyKind, root: Path, figures: Figures) -> dict[str, Any] | None:
@@ -133,16 +133,21 @@ def _tables(kind: PolicyKind, name: str, sizes: Mapping[str, Any]) -> list[Measu
     """Before and after by measure and size."""
     tables = []
     for key, measure in kind.measures.items():
-        found = {int(size): row[key] for size, row in sizes.items() if key in row}
-        if not found:
+        rows_by_size = {int(size): row[key] for size, row in sizes.items() if key in row}
+        if not rows_by_size:
             continue
-        ends = [row[when][k] for row in found.values() for when in ("before", "after") for k in ("mean", "low", "high")]
+        ends = [
+            row[phase][k]
+            for row in rows_by_size.values()
+            for phase in ("before", "after")
+            for k in ("mean", "low", "high")
+        ]
         axis = Axis.over(ends, include=(0.0, 1.0) if key.startswith("gold") else ())
         rows = []
-        for size, row in sorted(found.items()):
+        for size, row in sorted(rows_by_size.items()):
             plots = {
-                when: charts.whisker(axis, row[when]["mean"], row[when]["low"], row[when]["high"], style)
-                for when, style in (("before", "s2"), ("after", "s1"))
+                phase: charts.whisker(axis, row[phase]["mean"], row[phase]["low"], row[phase]["high"], style)
+                for phase, style in (("before", "s2"), ("after", "s1"))
             }
             rows.append({"size": size, "key": f"{kind.stage}.policies.{name}.{size}.{key}", **plots})
         tables.append(MeasureTable(*measure, rows, charts.axis_labels(axis)))
@@ -158,23 +163,23 @@ def _samples(kind: PolicyKind, root: Path, name: str, figures: Figures, *, story
     for entry in read_json(folder / "samples.json"):
         if entry["policy"] == name:
             pairs.setdefault((entry["prompt_id"], entry["size"]), {})[entry["when"]] = entry
-    found: dict[str, list[Sample]] = {}
-    for (prompt_id, size), both in sorted(pairs.items(), key=lambda pair: pair[0][1]):
+    samples: dict[str, list[Sample]] = {}
+    for (prompt_id, size), entries in sorted(pairs.items(), key=lambda pair: pair[0][1]):
         key = f"samples.{name}.{size}.{prompt_id}"
-        for when, entry in both.items():
-            figures.add_all(f"{key}.{when}", {m: entry[m] for m in kind.measures if m in entry})
-        found.setdefault(prompt_id, []).append(_sample(folder, both["before"], both["after"], key, story=story))
-    return found
+        for phase, entry in entries.items():
+            figures.add_all(f"{key}.{phase}", {m: entry[m] for m in kind.measures if m in entry})
+        samples.setdefault(prompt_id, []).append(_sample(folder, entries["before"], entries["after"], key, story=story))
+    return samples
 
 
 def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], key: str, *, story: bool) -> Sample:
     size, edited = before["size"], "reference" in before
     text = before["prompt"] if edited else before["theme"]
 
-    def picture(file: str, what: str) -> Picture:
+    def picture(file: str, caption: str) -> Picture:
         image = read_image(inside(folder, file))
-        shown = in_a_row(split_grid(image, before["layout"])) if story else image
-        return Picture.from_image(shown, f"{what}: {text}")
+        displayed = in_a_row(split_grid(image, before["layout"])) if story else image
+        return Picture.from_image(displayed, f"{caption}: {text}")
 
     return Sample(
         title=text,
@@ -248,7 +253,7 @@ def times(size: int, train_size: int) -> str:
 
 
 def tiles(
-    params: Params, painted: list[PolicyPart], edited: list[PolicyPart], figures: Figures
+    params: Params, generating: list[PolicyPart], editing: list[PolicyPart], figures: Figures
 ) -> list[dict[str, str]]:
     """Headlines: the judge, and each policy at each size, from a number to a number, in words."""
     headlines = []
@@ -265,16 +270,16 @@ def tiles(
                 f"(a random order: {chance:.2f})",
             }
         )
-    for part in painted:
-        what = "of panel pairs belong together"
-        headlines += _change_tiles(part, measure_of(params, "consistency"), "The painter", what)
-    for part in edited:
-        what = "of its edits did what was asked and changed nothing else"
-        headlines += _change_tiles(part, measure_of(params, "editing"), part.name, what)
+    for part in generating:
+        subject = "of panel pairs belong together"
+        headlines += _change_tiles(part, measure_of(params, "consistency"), "The painter", subject)
+    for part in editing:
+        subject = "of its edits did what was asked and changed nothing else"
+        headlines += _change_tiles(part, measure_of(params, "editing"), part.name, subject)
     return headlines
 
 
-def _change_tiles(part: PolicyPart, measure: str, title: str, what: str) -> Iterator[dict[str, str]]:
+def _change_tiles(part: PolicyPart, measure: str, title: str, subject: str) -> Iterator[dict[str, str]]:
     """A policy's measure before and after training, at each size."""
     for row in (row for table in part.tables for row in table.rows if row["key"].endswith(f".{measure}")):
         yield {
@@ -282,6 +287,6 @@ def _change_tiles(part: PolicyPart, measure: str, title: str, what: str) -> Iter
             "before": f"{row['key']}.before.mean",
             "after": f"{row['key']}.after.mean",
             "change": f"{row['key']}.change",
-            "words": f"{what}, before and after training, at {times(row['size'], part.train_size)}"
+            "words": f"{subject}, before and after training, at {times(row['size'], part.train_size)}"
             "the size it trained at",
         }

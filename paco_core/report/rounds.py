@@ -51,11 +51,12 @@ def changes(before: Path, after: Path, recipe: str, params: T2isParams) -> Chang
         table = read_table(folder / "per_prompt.parquet", require=[*case, "when"])
         sides.append(table[(table["when"] == AFTER) & (table["policy"] == recipe)])
     names = [name for name in MEASURES if all(name in side for side in sides)]
-    both = sides[0][case].merge(sides[1][case])
-    if both.empty:
+    common = sides[0][case].merge(sides[1][case])
+    if common.empty:
         raise DataError(f"{after}: no prompt in common with {before}; run `dvc repro` for both")
     paired = [
-        both.merge(side[[*case, *names]]).assign(when=when) for side, when in zip(sides, (BEFORE, AFTER), strict=True)
+        common.merge(side[[*case, *names]]).assign(when=phase)
+        for side, phase in zip(sides, (BEFORE, AFTER), strict=True)
     ]
     result = compare_changes(
         pd.concat(paired, ignore_index=True),
@@ -74,8 +75,8 @@ def exam(folder: Path) -> Mapping[str, Any] | None:
 
 def training(metrics: Path) -> dict[str, float | None]:
     """The figures of a training's evaluations, ``eval.<size>.<measure>.<before|after|change>``."""
-    found: dict[str, float | None] = read_json(metrics)
-    return {name: value for name, value in found.items() if name.startswith("eval.")}
+    metrics_by_name: dict[str, float | None] = read_json(metrics)
+    return {name: value for name, value in metrics_by_name.items() if name.startswith("eval.")}
 
 
 def added(before: Path, tables: Sequence[ResultTable]) -> list[ResultTable]:
@@ -103,13 +104,13 @@ class RoundFigures:
         return [self._judges(), self._policies(), self._drift()]
 
     def metrics(self) -> dict[str, float]:
-        found = flat_changes(self.policy)
+        metrics = flat_changes(self.policy)
         if self.exam is not None:
-            found["judge.rankings"] = self.exam["instances"]
+            metrics["judge.rankings"] = self.exam["instances"]
             for judge in (REWARD, JUDGE_BEFORE):
                 value = _estimate(self.exam["best_above_worst"][judge])
-                found |= value.metrics(f"judge.{judge}.best_above_worst")
-        return found
+                metrics |= value.metrics(f"judge.{judge}.best_above_worst")
+        return metrics
 
     def _judges(self) -> ResultTable:
         head = [
@@ -138,7 +139,7 @@ class RoundFigures:
                 rows.append([self.number, f"{size} px", *cells])
         for size, name in self._evaluated():
             if name == "consistency":
-                before, after = (number(self._value(size, name, when)) for when in ("before", "after"))
+                before, after = (number(self._value(size, name, phase)) for phase in ("before", "after"))
                 change_text = self._change(size, name)
                 rows.append([self.number, f"{size} px", "Score by its judge", before, after, change_text])
         notes = [
@@ -162,10 +163,10 @@ class RoundFigures:
         return ResultTable(DRIFT, head, rows, notes)
 
     def _evaluated(self) -> list[tuple[int, str]]:
-        return [(int(found[1]), found[2]) for name in self.training if (found := SIZE.fullmatch(name))]
+        return [(int(match[1]), match[2]) for name in self.training if (match := SIZE.fullmatch(name))]
 
-    def _value(self, size: int, name: str, when: str) -> float | None:
-        return self.training.get(f"eval.{size}.{name}.{when}")
+    def _value(self, size: int, name: str, phase: str) -> float | None:
+        return self.training.get(f"eval.{size}.{name}.{phase}")
 
     def _change(self, size: int, name: str) -> str:
         change, low, high = (self._value(size, name, f"change{end}") for end in ("", "_low", "_high"))
@@ -182,7 +183,7 @@ def _signed(mean: float | None, low: float | None, high: float | None) -> str:
     return f"{mean:+.3f} ({' to '.join(ends)})"
 
 
-def _estimate(kept: Mapping[str, Any]) -> Estimate:
+def _estimate(stored: Mapping[str, Any]) -> Estimate:
     """An estimate as JSON keeps it, null for NaN."""
-    values: dict[str, Any] = {name: float("nan") if value is None else value for name, value in kept.items()}
+    values: dict[str, Any] = {name: float("nan") if value is None else value for name, value in stored.items()}
     return Estimate(**values)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_SETS = 100  # shown: those of the paper's profile are 1024 px wide, and take long to read
 THUMBNAIL_PX = 128
 WIDEST_ROW = 4  # panels of a set side by side; where a set has more, its own columns
-ROSE, SAME, FELL = "rose", "same", "fell"
+ROSE, UNCHANGED, FELL = "rose", "same", "fell"
 
 
 class PicturePair(NamedTuple):
@@ -51,7 +51,7 @@ class PicturePair(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        return SAME if self.change == 0 else ROSE if self.change > 0 else FELL
+        return UNCHANGED if self.change == 0 else ROSE if self.change > 0 else FELL
 
 
 def pairs_of(table: pd.DataFrame, policy: str, size: int, measure: str) -> list[PicturePair]:
@@ -64,13 +64,13 @@ def pairs_of(table: pd.DataFrame, policy: str, size: int, measure: str) -> list[
     """
     rows = table[(table["policy"] == policy) & (table["size"] == size)]
     columns = (rows[name].tolist() for name in ("when", "prompt_id", "seed", measure))
-    values = {(when, str(prompt), int(seed)): float(v) for when, prompt, seed, v in zip(*columns, strict=True)}
-    found = [
+    values = {(phase, str(prompt), int(seed)): float(v) for phase, prompt, seed, v in zip(*columns, strict=True)}
+    pairs = [
         PicturePair(prompt, seed, before, values.get((AFTER, prompt, seed), math.nan))
-        for (when, prompt, seed), before in values.items()
-        if when == BEFORE
+        for (phase, prompt, seed), before in values.items()
+        if phase == BEFORE
     ]
-    return [pair for pair in found if math.isfinite(pair.change)]
+    return [pair for pair in pairs if math.isfinite(pair.change)]
 
 
 def by_change(pairs: Sequence[PicturePair]) -> list[PicturePair]:
@@ -94,7 +94,7 @@ class Showcase:
     of_more: bool  # sets were measured that are not shown
 
 
-class _Painted:
+class _ImageStore:
     """What ``t2is`` painted by a policy at a size: pictures by state, prompt and seed."""
 
     def __init__(self, folder: Path, policy: str, size: int) -> None:
@@ -104,14 +104,14 @@ class _Painted:
         keys = zip(rows["painted"].astype(str), rows["prompt_id"].astype(str), rows["seed"].astype(int), strict=True)
         self._ids = dict(zip(keys, rows["id"].astype(str), strict=True))
 
-    def picture(self, pair: PicturePair, when: str) -> Image:
-        found = self._ids.get((when, pair.prompt_id, pair.seed))
-        if found is None:
+    def picture(self, pair: PicturePair, phase: str) -> Image:
+        image_id = self._ids.get((phase, pair.prompt_id, pair.seed))
+        if image_id is None:
             raise DataError(
-                f"{paths.T2IS / PICTURES}: no picture of prompt {pair.prompt_id}, seed {pair.seed}, {when} training, "
+                f"{paths.T2IS / PICTURES}: no picture of prompt {pair.prompt_id}, seed {pair.seed}, {phase} training, "
                 "which per_prompt.parquet lists; run `dvc repro -f -s t2is`"
             )
-        return self._reader.read(found)
+        return self._reader.read(image_id)
 
 
 def showcase(
@@ -135,24 +135,24 @@ def showcase(
         return None
     ranked = by_change(measured[:MOST_SETS])
     records = {record.idx: record for record in read_prompts(folder / RECORDS)}
-    first, painted, key = ranked[0], _Painted(folder, part.name, size), f"showcase.{part.name}.{size}"
+    first, images, key = ranked[0], _ImageStore(folder, part.name, size), f"showcase.{part.name}.{size}"
     record, outcomes = records[first.prompt_id], Counter(pair.outcome for pair in ranked)
     prompts = len({pair.prompt_id for pair in ranked})
     figures.add_all(key, {"measured": len(measured), "sets": len(ranked), "prompts": prompts})
-    figures.add_all(key, {outcome: outcomes[outcome] for outcome in (ROSE, SAME, FELL)})
+    figures.add_all(key, {outcome: outcomes[outcome] for outcome in (ROSE, UNCHANGED, FELL)})
 
-    def panels(when: str) -> list[Picture]:
-        cuts = split_grid(painted.picture(first, when), record.layout)
+    def panels(phase: str) -> list[Picture]:
+        cuts = split_grid(images.picture(first, phase), record.layout)
         return [
-            Picture.from_image(image, f"{when} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)
+            Picture.from_image(image, f"{phase} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)
         ]
 
     def card(place: int, pair: PicturePair) -> dict[str, Any]:
         theme, name = records[pair.prompt_id].theme, f"{key}.set.{place}"
         figures.add_all(name, {BEFORE: pair.before, AFTER: pair.after})
         small = {
-            when: Picture.thumbnail(painted.picture(pair, when), f"{when} training: {theme}", THUMBNAIL_PX)
-            for when in (BEFORE, AFTER)
+            phase: Picture.thumbnail(images.picture(pair, phase), f"{phase} training: {theme}", THUMBNAIL_PX)
+            for phase in (BEFORE, AFTER)
         }
         return {"title": theme, "key": name, **small}
 

@@ -56,27 +56,31 @@ def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> 
         DataError: when what a benchmark wrote is damaged.
     """
     runs = load_runs(root, Lock.read(root))
-    found = []
+    benchmark_sections = []
     for name in benchmarks:
         out = root / paths.DATA / name
         reason = skip_reason(out)
         tables = read_tables(out) if out.is_dir() and reason is None else []
-        shown = [table for table in tables if detail or not table.detail]
-        found.append(BenchmarkSection(name, shown, runs.get(name), reason))
-    return found
+        visible = [table for table in tables if detail or not table.detail]
+        benchmark_sections.append(BenchmarkSection(name, visible, runs.get(name), reason))
+    return benchmark_sections
 
 
-def markdown(found: Sequence[BenchmarkSection]) -> str:
+def markdown(benchmark_sections: Sequence[BenchmarkSection]) -> str:
     """All tables as Markdown."""
     parts = [f"# {TITLE}\n"]
-    for section in found:
+    for section in benchmark_sections:
         parts += [*(table.markdown() for table in section.tables), f"_{section.origin}_\n"]
     return "\n".join(parts)
 
 
-def text(found: Sequence[BenchmarkSection]) -> str:
+def text(benchmark_sections: Sequence[BenchmarkSection]) -> str:
     """All tables for a terminal."""
-    parts = [part for section in found for part in (*(table.text() for table in section.tables), f"{section.origin}\n")]
+    parts = [
+        part
+        for section in benchmark_sections
+        for part in (*(table.text() for table in section.tables), f"{section.origin}\n")
+    ]
     return "\n".join(parts)
 
 
@@ -85,12 +89,12 @@ def files(folder: Path) -> list[Path]:
     return [folder / "tables.md", folder / "tables.html"]
 
 
-def write(folder: Path, found: Sequence[BenchmarkSection]) -> None:
+def write(folder: Path, benchmark_sections: Sequence[BenchmarkSection]) -> None:
     """Write ``tables.md`` and ``tables.html`` (self-contained) to ``folder``."""
     plain, page = files(folder)
-    write_text(plain, markdown(found))
+    write_text(plain, markdown(benchmark_sections))
     body = "\n".join(
         "\n".join([*(table.html() for table in section.tables), f'<p class="note">{escape(section.origin)}</p>'])
-        for section in found
+        for section in benchmark_sections
     )
     write_page(page, TITLE, body)

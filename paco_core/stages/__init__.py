@@ -53,9 +53,9 @@ def declared(root: Path) -> "dict[str, Stage]":
     """
     from dvc_project.project import stages_of
 
-    known = set(names())
+    stage_names = set(names())
     groups = dict.fromkeys(stage.group for stage in stages_of(root).values())
-    return {name: stage_file(name).STAGE for name in groups if name in known}
+    return {name: stage_file(name).STAGE for name in groups if name in stage_names}
 
 
 def declaration(name: str) -> "Stage":

@@ -32,13 +32,13 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """Rankings whose best and worst candidate lie closest: the annotator could hardly tell them apart."""
     from paco_core.io.files import read_table
 
-    found = read_table(data / paths.ANNOTATIONS.name / "rankings.parquet")
-    if found.empty:
+    rankings = read_table(data / paths.ANNOTATIONS.name / "rankings.parquet")
+    if rankings.empty:
         return {}
-    if "scores" not in found or found["scores"].map(lambda scores: scores is None or len(scores) == 0).any():
-        return {"rankings": Table(found)}
-    spread = found["scores"].map(lambda scores: float(max(scores) - min(scores)))
-    return {"least_certain_rankings": Table(found.assign(spread=spread).sort_values("spread", kind="stable"))}
+    if "scores" not in rankings or rankings["scores"].map(lambda scores: scores is None or len(scores) == 0).any():
+        return {"rankings": Table(rankings)}
+    spread = rankings["scores"].map(lambda scores: float(max(scores) - min(scores)))
+    return {"least_certain_rankings": Table(rankings.assign(spread=spread).sort_values("spread", kind="stable"))}
 
 
 STAGE = Stage(
@@ -68,8 +68,8 @@ def run(ctx: StageContext) -> None:
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     earlier = {}
     if ctx.round is not None:  # what was ranked before is not asked again
-        known = files.read_table(ctx.read_before(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
-        instances = instances[~instances["instance_id"].isin(known["instance_id"])]
+        earlier_instances = files.read_table(ctx.read_before(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
+        instances = instances[~instances["instance_id"].isin(earlier_instances["instance_id"])]
         before = ctx.read_before(paths.ANNOTATIONS)
         earlier = {name: files.read_table(before / f"{name}.parquet") for name in ("rankings", "votes")}
         if ctx.params.annotations.source == "people":
@@ -91,8 +91,8 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(paths.ANNOTATIONS) as out:
         out.mkdir()
         for name, new in (("rankings", table), ("votes", to_table(votes.rankings))):
-            whole = pd.concat([earlier[name], new], ignore_index=True) if earlier else new
-            whole.to_parquet(out / f"{name}.parquet", index=False)
+            all_rows = pd.concat([earlier[name], new], ignore_index=True) if earlier else new
+            all_rows.to_parquet(out / f"{name}.parquet", index=False)
         files.write_json(out / "agreement.json", {"source": ctx.params.annotations.source, **agreed.as_json()})
     if len(agreed.annotators) > 1:
         ctx.log(agreed.text())

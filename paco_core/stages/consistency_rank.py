@@ -43,9 +43,9 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """The instances that the trained reward ordered worst."""
     from paco_core.io.files import read_table
 
-    found = read_table(data / paths.CONSISTENCY_RANK.name / "per_instance.parquet")
-    found = found[found["method"] == "reward"].sort_values(["accuracy", "tau"], kind="stable")
-    return {"worst_rankings": Table(found[["instance_id", "prompt_id", "accuracy", "tau", "scores", "ranking"]])}
+    rows = read_table(data / paths.CONSISTENCY_RANK.name / "per_instance.parquet")
+    rows = rows[rows["method"] == "reward"].sort_values(["accuracy", "tau"], kind="stable")
+    return {"worst_rankings": Table(rows[["instance_id", "prompt_id", "accuracy", "tau", "scores", "ranking"]])}
 
 
 STAGE = Stage(

@@ -35,12 +35,12 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
 
     folder = data / paths.COT_LABELS.name
     failed = pd.concat([read_table(folder / f"{part}_failed.parquet").assign(part=part) for part in PARTS])
-    shown: dict[str, Preview] = {
+    previews: dict[str, Preview] = {
         "answers": Table(read_table(folder / "train.parquet")[["theme", "label", "answer"]], rows=5)
     }
     if len(failed):
-        shown["without_answer"] = Table(failed[["part", "pair_id", "label", "cause"]])
-    return shown
+        previews["without_answer"] = Table(failed[["part", "pair_id", "label", "cause"]])
+    return previews
 
 
 STAGE = Stage(
@@ -63,19 +63,19 @@ def run(ctx: StageContext) -> None:
     tables = {part: read_table(source / f"{part}.parquet", require=COLUMNS) for part in ("train", "validation")}
     panels, params = PanelStore.below(ctx.read(paths.GRIDS), source), ctx.params.cot_labels
     unit = "panels" if params.engine == "storybook" else "pairs"
-    shown = [set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()]
-    with ctx.progress(sum(map(len, shown)), unit) as progress:
-        explained = {
-            part: explain_pairs(table, panels, params, ctx.root, progress.advance) for part, table in tables.items()
-        }
+    image_refs = [
+        set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()
+    ]
+    with ctx.progress(sum(map(len, image_refs)), unit) as progress:
+        explained = {part: explain_pairs(table, panels, params, ctx.root, progress.advance) for part, table in tables.items()}
     with ctx.writing(paths.COT_LABELS) as out:
         out.mkdir()
-        for part, found in explained.items():
-            found.table.to_parquet(out / f"{part}.parquet", index=False)
-            found.failed.to_parquet(out / f"{part}_failed.parquet", index=False)
+        for part, explanations in explained.items():
+            explanations.table.to_parquet(out / f"{part}.parquet", index=False)
+            explanations.failed.to_parquet(out / f"{part}_failed.parquet", index=False)
     ctx.report(
-        {f"{part}_answers": len(found.table) for part, found in explained.items()}
-        | {f"{part}_failed": len(found.failed) for part, found in explained.items()}
-        | sum((found.figures for found in explained.values()), Counter[str]()),
+        {f"{part}_answers": len(explanations.table) for part, explanations in explained.items()}
+        | {f"{part}_failed": len(explanations.failed) for part, explanations in explained.items()}
+        | sum((explanations.figures for explanations in explained.values()), Counter[str]()),
         **{f"failed_{cause}": n for cause, n in sum((e.causes for e in explained.values()), Counter[str]()).items()},
     )

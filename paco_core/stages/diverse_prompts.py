@@ -44,11 +44,11 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     if not (folder / "neighbours.parquet").is_file():
         return {}  # every prompt was kept, without a look
     themes = {record.idx: record.theme for record in read_prompts(folder / "prompts.jsonl")}
-    found = read_table(folder / "neighbours.parquet")
-    found = found[found["idx"].isin(themes)].sort_values("nearest_after", ascending=False, kind="stable")
+    neighbours = read_table(folder / "neighbours.parquet")
+    neighbours = neighbours[neighbours["idx"].isin(themes)].sort_values("nearest_after", ascending=False, kind="stable")
     return {
         **{name: Chart(folder / f"{name}.png") for name in ("nearest_similarity", "graph")},
-        "closest_prompts": Table(found.assign(theme=found["idx"].map(themes))),
+        "closest_prompts": Table(neighbours.assign(theme=neighbours["idx"].map(themes))),
     }
 
 
@@ -85,20 +85,20 @@ def run(ctx: StageContext) -> None:
     local = params.model.startswith("data/") or (ctx.root / params.model).exists()
     model = ctx.read(Path(params.model)) if local else params.model
     embedded = embed_prompts(load_encoder(params.encoder, model, params.device), records, params.text)
-    found = diversify(embedded.rows, records, target=params.target, threshold=params.threshold)
+    selection = diversify(embedded.rows, records, target=params.target, threshold=params.threshold)
     neighbours = pd.DataFrame(
         {
             "idx": [record.idx for record in records],
-            "nearest_before": found.nearest_before,
-            "nearest_after": found.nearest_after,
+            "nearest_before": selection.nearest_before,
+            "nearest_after": selection.nearest_after,
         }
     )
     pictures = {
-        "nearest_similarity": diversity_pictures.histogram(found),
-        "graph": diversity_pictures.similarity_graph(embedded.rows, records, found),
+        "nearest_similarity": diversity_pictures.histogram(selection),
+        "graph": diversity_pictures.similarity_graph(embedded.rows, records, selection),
     }
     with ctx.writing(paths.DIVERSE_PROMPTS) as out:
-        write_prompts(out / "prompts.jsonl", [records[position] for position in found.selected])
+        write_prompts(out / "prompts.jsonl", [records[position] for position in selection.selected])
         neighbours.to_parquet(out / "neighbours.parquet", index=False)
         for name, picture in pictures.items():
             picture.save(out / f"{name}.png")
@@ -106,13 +106,13 @@ def run(ctx: StageContext) -> None:
     ctx.report(
         {
             "prompts_before": len(records),
-            "prompts": len(found.selected),
-            "threshold": found.threshold,
-            "restored_subcategories": found.restored,
+            "prompts": len(selection.selected),
+            "threshold": selection.threshold,
+            "restored_subcategories": selection.restored,
             "embedded_by_theme": embedded.by_theme,
             "cut_themes": embedded.cut_themes,
-            "nearest_similarity_before": float(np.nanmean(found.nearest_before)),
-            "nearest_similarity_after": float(np.nanmean(found.nearest_after)),
+            "nearest_similarity_before": float(np.nanmean(selection.nearest_before)),
+            "nearest_similarity_after": float(np.nanmean(selection.nearest_after)),
         }
     )
 

@@ -44,23 +44,23 @@ def run(ctx: StageContext) -> None:
     from paco_core.data.prompts.edit_prompts import make_edit_prompts
     from paco_core.data.records.edit_records import of_part
 
-    found = make_edit_prompts(ctx.params.edit_prompts, ctx.root)
+    prompts = make_edit_prompts(ctx.params.edit_prompts, ctx.root)
     if ctx.params.edit_prompts.source == "none":
         ctx.log("edit_prompts.source is 'none': there are no editing prompts")
-    found.rejected.print(ctx.log)
+    prompts.rejected.print(ctx.log)
     with ctx.writing(paths.EDIT_PROMPTS) as out:
         out.mkdir()
-        found.write(out)
-    parts = {part: of_part(found.records, part) for part in ("train", "unseen")}
+        prompts.write(out)
+    parts = {part: of_part(prompts.records, part) for part in ("train", "unseen")}
     ctx.report(
         {
             **{name: len(records) for name, records in parts.items()},
-            "pictures": len(found.pictures),
+            "pictures": len(prompts.pictures),
             "pictures_in_both": len(
                 set.intersection(*({n for r in part for n in r.references} for part in parts.values()))
             ),
-            **{f"task.{task}": n for task, n in sorted(Counter(r.task_name for r in found.records).items())},
-            **{f"language.{name}": n for name, n in sorted(Counter(r.language for r in found.records).items())},
-            **found.rejected.figures(),
+            **{f"task.{task}": n for task, n in sorted(Counter(r.task_name for r in prompts.records).items())},
+            **{f"language.{name}": n for name, n in sorted(Counter(r.language for r in prompts.records).items())},
+            **prompts.rejected.figures(),
         }
     )

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def _skipped(params: Params) -> str | None:
-    drawn = params.world == "storybook"
-    if drawn or params.edit_reward.source is not None:
+    has_drawn_cases = params.world == "storybook"
+    if has_drawn_cases or params.edit_reward.source is not None:
         return None
     return "edit_reward.source is null, and only the world storybook draws cases of its own"
 
@@ -24,11 +24,11 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
     from paco_core.planning.models import model_gb
 
-    asked, memory = params.edit_reward, BASE_GB + 2 * model_gb(root, params.reward.base)
-    if asked.source:
+    settings, memory = params.edit_reward, BASE_GB + 2 * model_gb(root, params.reward.base)
+    if settings.source:
         return Cost("the public comparisons", memory, None, params.reward.device)
-    seconds = amounts.seconds(params, asked.count * 8 / 3 * 2 * amounts.CPU_SECONDS["score_pair"])
-    return Cost(f"{asked.count} comparisons", memory, seconds, params.reward.device)
+    seconds = amounts.seconds(params, settings.count * 8 / 3 * 2 * amounts.CPU_SECONDS["score_pair"])
+    return Cost(f"{settings.count} comparisons", memory, seconds, params.reward.device)
 
 
 STAGE = Stage(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paco_core.sampling.generated_image import GeneratedImage
 
 SHEET, COLUMNS = 12, 6
-SHOWN = 8
+PREVIEW_EDITS = 8
 
 
 def _skipped(params: Params) -> str | None:
@@ -32,15 +32,15 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning.models import model_gb
     from paco_core.policies.families import family_of
 
-    asked, count = params.edits, params.edit_prompts.count or 0
-    painted = max(0, count - params.edit_prompts.unseen) * len(asked.seeds)
-    passes = sum(family_of(p.family).passes_per_step(p.guidance) for p in asked.painters) * painted * asked.steps
+    settings, count = params.edits, params.edit_prompts.count or 0
+    images = max(0, count - params.edit_prompts.unseen) * len(settings.seeds)
+    passes = sum(family_of(p.family).passes_per_step(p.guidance) for p in settings.painters) * images * settings.steps
     work = passes * amounts.CPU_SECONDS["rollout_step"]
     return Cost(
-        f"{len(asked.painters) * painted} pictures of {asked.size} x {asked.size}, {asked.steps} steps",
-        BASE_GB + max((model_gb(root, painter.model) for painter in asked.painters), default=0.0),
-        amounts.START_UP_S + work if asked.device == "cpu" else None,
-        asked.device,
+        f"{len(settings.painters) * images} pictures of {settings.size} x {settings.size}, {settings.steps} steps",
+        BASE_GB + max((model_gb(root, painter.model) for painter in settings.painters), default=0.0),
+        amounts.START_UP_S + work if settings.device == "cpu" else None,
+        settings.device,
     )
 
 
@@ -51,16 +51,18 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     from paco_core.io.pictures import in_a_row
 
     records, reference = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
-    known = {record.idx: record for record in records}
-    painted, reader = read_generated_edits(data / paths.EDITS.name)
-    if not painted:
+    records_by_id = {record.idx: record for record in records}
+    edits, reader = read_generated_edits(data / paths.EDITS.name)
+    if not edits:
         return {}
-    chosen = painted[:: max(1, len(painted) // SHEET)][:SHEET]
-    shown = [
-        picture for edit in chosen for picture in (in_a_row(reference(known[edit.prompt_id])), reader.read(edit.id))
+    chosen = edits[:: max(1, len(edits) // SHEET)][:SHEET]
+    selected = [
+        picture
+        for edit in chosen
+        for picture in (in_a_row(reference(records_by_id[edit.prompt_id])), reader.read(edit.id))
     ]
-    captions = [text for edit in chosen for text in ("reference", known[edit.prompt_id].prompt)]
-    return {"reference_and_painted": Pictures(shown, COLUMNS, "reference and painted edit, alternating", captions)}
+    captions = [text for edit in chosen for text in ("reference", records_by_id[edit.prompt_id].prompt)]
+    return {"reference_and_painted": Pictures(selected, COLUMNS, "reference and painted edit, alternating", captions)}
 
 
 STAGE = Stage(
@@ -88,7 +90,7 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     from paco_core.tasks.edits import validate_reference_counts
 
     params = ctx.params.edits
-    painted: list[GeneratedImage] = []
+    generated: list[GeneratedImage] = []
     for number, painter in enumerate(params.painters):
         validate_text_window(f"edits.painters.{number}", painter, ctx.root)
         validate_reference_counts(painter.family, trained)
@@ -98,7 +100,7 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
             policy = base.load_policy(
                 painter.family, model, params.device, params.dtype, task="edits", cache=cache_folder(ctx.root)
             )
-            painted += generation.generate_images(
+            generated += generation.generate_images(
                 policy,
                 trained,
                 params.seeds,
@@ -111,31 +113,31 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
                 reference=reference,
                 advance=progress.advance,
             )
-    return painted
+    return generated
 
 
-def _read(ctx: StageContext, painted: list[GeneratedImage]) -> list[GeneratedEdit]:
+def _read(ctx: StageContext, generated: list[GeneratedImage]) -> list[GeneratedEdit]:
     from paco_core.data.pairs.editing import GeneratedEdit
     from paco_core.storybook.recogniser import Recogniser
     from paco_core.storybook.world import VOCABULARY
 
     recogniser = Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model))))
-    readings = recogniser.read([p.image for p in painted])
+    readings = recogniser.read([p.image for p in generated])
     return [
         GeneratedEdit.from_parts(p.record.idx, p.policy, p.seed, {trait: reading.word(trait) for trait in VOCABULARY})
-        for p, reading in zip(painted, readings, strict=True)
+        for p, reading in zip(generated, readings, strict=True)
     ]
 
 
-def _show(ctx: StageContext, painted: list[GeneratedImage], reference: Reference) -> None:
+def _show(ctx: StageContext, generated: list[GeneratedImage], reference: Reference) -> None:
     """Some prompts, each reference beside what every painter made of it."""
     from paco_core.io.contact_sheet import contact_sheet
     from paco_core.io.pictures import in_a_row
 
     by_prompt: dict[str, list[GeneratedImage]] = {}
-    for p in painted:
+    for p in generated:
         by_prompt.setdefault(p.record.idx, []).append(p)
-    groups = list(by_prompt.values())[:SHOWN]
+    groups = list(by_prompt.values())[:PREVIEW_EDITS]
     images = [
         picture for group in groups for picture in (in_a_row(reference(group[0].record)), *(p.image for p in group))
     ]
@@ -150,14 +152,14 @@ def run(ctx: StageContext) -> None:
     from paco_core.sampling.generated_image import truncations_by_policy
 
     records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
-    painted = _paint(ctx, of_part(records, "train"), reference) if ctx.params.edits.painters else []
-    edits = _read(ctx, painted) if painted else []
-    if painted:
-        _show(ctx, painted, reference)
+    generated = _paint(ctx, of_part(records, "train"), reference) if ctx.params.edits.painters else []
+    edits = _read(ctx, generated) if generated else []
+    if generated:
+        _show(ctx, generated, reference)
     else:
         ctx.log("edits.painters names no editor: nothing is painted")
     with ctx.writing(paths.EDITS) as out:
         out.mkdir()
-        write_generated_edits(out, edits, {edit.id: p.image for edit, p in zip(edits, painted, strict=True)})
-    cut = log_truncations(truncations_by_policy(painted), ctx.log)
+        write_generated_edits(out, edits, {edit.id: p.image for edit, p in zip(edits, generated, strict=True)})
+    cut = log_truncations(truncations_by_policy(generated), ctx.log)
     ctx.report({"pictures": len(edits), "painters": len(ctx.params.edits.painters), **cut})

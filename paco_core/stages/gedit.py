@@ -46,23 +46,23 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     folder = data / paths.GEDIT.name
     if not (folder / "samples" / "samples.json").is_file():
         return {}  # no policy edits
-    found = read_table(folder / "per_prompt.parquet")
-    measure = "gold_editing" if "gold_editing" in found else "editing"
-    cases = found.pivot_table(measure, ["policy", "size", "task_type", "prompt_id", "seed"], "when").reset_index()
+    scores = read_table(folder / "per_prompt.parquet")
+    measure = "gold_editing" if "gold_editing" in scores else "editing"
+    cases = scores.pivot_table(measure, ["policy", "size", "task_type", "prompt_id", "seed"], "when").reset_index()
     cases["change"] = cases["after"] - cases["before"]
     samples = read_json(folder / "samples" / "samples.json")
     first = [s for s in samples if (s["policy"], s["size"]) == (samples[0]["policy"], samples[0]["size"])]
-    rows = {when: {s["prompt_id"]: s for s in first if s["when"] == when} for when in ("before", "after")}
-    shown = list(rows["before"])[:SHOWN_PROMPTS]
-    names = [rows["before"][p]["reference"] for p in shown]
-    names += [rows[when][p]["file"] for when in ("before", "after") for p in shown]
+    rows = {phase: {s["prompt_id"]: s for s in first if s["when"] == phase} for phase in ("before", "after")}
+    prompt_ids = list(rows["before"])[:SHOWN_PROMPTS]
+    names = [rows["before"][p]["reference"] for p in prompt_ids]
+    names += [rows[phase][p]["file"] for phase in ("before", "after") for p in prompt_ids]
     images = [read_image(folder / "samples" / name) for name in names]
-    captions = [f"reference\n{rows['before'][p]['prompt']}" for p in shown]
-    captions += [f"{when} training" for when in ("before", "after") for _ in shown]
+    captions = [f"reference\n{rows['before'][p]['prompt']}" for p in prompt_ids]
+    captions += [f"{phase} training" for phase in ("before", "after") for _ in prompt_ids]
     alt = f"{samples[0]['policy']} at {samples[0]['size']} px: reference, before, after"
     return {
         f"least_gain_in_{measure}": Table(cases.sort_values("change", kind="stable")),
-        "contact_sheet": Pictures(images, len(shown), alt, captions),
+        "contact_sheet": Pictures(images, len(prompt_ids), alt, captions),
     }
 
 
@@ -95,13 +95,11 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[GeneratedImage], pd.DataFra
     cases = unseen_edits(ctx.read, ctx.params, set())
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
     with ctx.progress(cases.count_images(recipes), "pictures") as progress:
-        painted = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
-    return cases, painted, measure(painted, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
+        generated = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
+    return cases, generated, measure(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
 
 
-def _rate(
-    ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[GeneratedImage]
-) -> viescore.EditRatings:
+def _rate(ctx: StageContext, params: VieScoreParams, cases: Cases, generated: list[GeneratedImage]) -> viescore.EditRatings:
     """VIEScore of each edit by a model behind an endpoint."""
     import numpy as np
 
@@ -111,9 +109,9 @@ def _rate(
 
     assert cases.reference is not None, "cases of edits have reference pictures"
     words = wording(params.prompts, ctx.root)
-    ctx.log(f"{viescore.describe_queries(painted, words)}, to {params.endpoint.model}, asked in {words.name}")
-    with ctx.progress(2 * len(painted), "questions", "gedit viescore") as progress:
-        ratings = viescore.rate_edits(painted, cases.reference, params.endpoint, words, ctx.root, progress.advance)
+    ctx.log(f"{viescore.describe_queries(generated, words)}, to {params.endpoint.model}, asked in {words.name}")
+    with ctx.progress(2 * len(generated), "questions", "gedit viescore") as progress:
+        ratings = viescore.rate_edits(generated, cases.reference, params.endpoint, words, ctx.root, progress.advance)
     rejected = {name: int(count) for name, count in ratings.counts.items() if name.startswith("rejected.")}
     for name, values in ratings.columns.items():
         share, failed = ctx.params.serving.max_failed_share, int(np.isnan(values).sum())
@@ -138,12 +136,12 @@ def run(ctx: StageContext) -> None:
     from paco_core.tasks.table import recipes_of
 
     params = ctx.params.gedit
-    painted: list[GeneratedImage] = []
+    generated: list[GeneratedImage] = []
     table, reference, ratings = pd.DataFrame(), None, None
     if recipes_of(EDITS, ctx.params.policies):
-        cases, painted, table = _measure(ctx)
+        cases, generated, table = _measure(ctx)
         reference = cases.reference
-        ratings = None if params.viescore is None else _rate(ctx, params.viescore, cases, painted)
+        ratings = None if params.viescore is None else _rate(ctx, params.viescore, cases, generated)
         table = table if ratings is None else table.assign(**ratings.columns)
     else:
         ctx.log("no recipe of policies.recipes edits pictures: there is nothing to measure")
@@ -155,20 +153,20 @@ def run(ctx: StageContext) -> None:
         if ratings is not None and params.viescore is not None:
             draws = {"resamples": params.bootstrap, "seed": params.seed}
             words, model = wording(params.viescore.prompts, ctx.root), params.viescore.endpoint.model
-            rows = viescore.macro_means(table, viescore.intersection_ids(painted), **draws)
+            rows = viescore.macro_means(table, viescore.intersection_ids(generated), **draws)
             rated = viescore.ratings_table(rows, model, words)
             tree["viescore"] = {"judge": model, "wording": words.name, "rows": rows}
             write_jsonl(out / "answers.jsonl", ratings.answers)
         write_json(out / "results.json", to_jsonable(tree))
         table.to_parquet(out / "per_prompt.parquet", index=False)
         write_tables(out, "GEdit-Bench", result.tables(GEDIT, rated))
-        if painted:
-            generation.save_samples(out / "samples", painted, table, SAMPLES, reference)
-    for name, size in dict.fromkeys((p.policy, p.size) for p in painted):
-        shown = [p for p in painted if (p.policy, p.size) == (name, size)]
-        ctx.image(generation.side_by_side(shown, SHEET, reference), f"{name}_reference_before_after_{size}px")
+        if generated:
+            generation.save_samples(out / "samples", generated, table, SAMPLES, reference)
+    for name, size in dict.fromkeys((p.policy, p.size) for p in generated):
+        selected = [p for p in generated if (p.policy, p.size) == (name, size)]
+        ctx.image(generation.side_by_side(selected, SHEET, reference), f"{name}_reference_before_after_{size}px")
     ctx.tracker.artifact(ctx.root / paths.GEDIT, "tables")
     counts = {} if ratings is None else {f"viescore.{name}": float(count) for name, count in ratings.counts.items()}
     recipes = recipes_of(EDITS, ctx.params.policies)
-    cut = log_truncations(truncations_by_policy(painted), ctx.log)
+    cut = log_truncations(truncations_by_policy(generated), ctx.log)
     ctx.report({**result.metrics(), **counts, **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paco_core.runtime.preview import Preview
 
 SHEET, COLUMNS = 12, 6
-SHOWN = 4
+PREVIEW_GRIDS = 4
 
 
 def _skipped(params: Params) -> str | None:
@@ -32,12 +32,12 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
     from paco_core.planning.models import model_gb
 
-    asked, pictures = params.grids, amounts.pictures(params, root)
+    settings, pictures = params.grids, amounts.pictures(params, root)
     return Cost(
-        f"{pictures} pictures of {asked.height} x {asked.width}, {asked.steps} steps",
-        BASE_GB + model_gb(root, asked.model),
-        amounts.seconds(params, pictures * asked.steps * amounts.CPU_SECONDS["grid_step"]),
-        asked.device,
+        f"{pictures} pictures of {settings.height} x {settings.width}, {settings.steps} steps",
+        BASE_GB + model_gb(root, settings.model),
+        amounts.seconds(params, pictures * settings.steps * amounts.CPU_SECONDS["grid_step"]),
+        settings.device,
         f"{len(params.grid_shards)} shards",
     )
 
@@ -56,8 +56,8 @@ def _preview(data: Path, item: str) -> dict[str, Preview]:
     """Pictures of this shard at even distances; in a round of those that it painted."""
     from paco_core.io.shards import ShardReader
 
-    kept, own = data / paths.GRIDS.name, f"round-{item}"
-    reader = ShardReader([kept / (own if (kept / own).is_dir() else f"shard-{item}")])
+    folder, round_name = data / paths.GRIDS.name, f"round-{item}"
+    reader = ShardReader([folder / (round_name if (folder / round_name).is_dir() else f"shard-{item}")])
     ids = list(reader.index["id"])
     if not ids:
         return {}
@@ -117,7 +117,7 @@ def run(ctx: StageContext) -> None:
             log=ctx.log,
             advance=progress.advance,
         )
-        for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds) or 1]):
+        for number, job in enumerate(jobs[: PREVIEW_GRIDS * len(params.seeds) : len(params.seeds) or 1]):
             ctx.image(decode_image(images[job.id], job.id), f"grids/{number}")
         if ctx.round is None:
             grids.write_grids(out, jobs, images)

@@ -33,11 +33,11 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
 
     from paco_core.io.files import read_table
 
-    found = read_table(data / paths.PAIRS.name / "train.parquet")
-    if found.empty:
+    train_pairs = read_table(data / paths.PAIRS.name / "train.parquet")
+    if train_pairs.empty:
         return {}
-    counts = pd.crosstab([found["prompt_id"], found["theme"]], found["label"]).reset_index()
-    yes = found["label"].eq("Yes").groupby(found["prompt_id"]).mean()
+    counts = pd.crosstab([train_pairs["prompt_id"], train_pairs["theme"]], train_pairs["label"]).reset_index()
+    yes = train_pairs["label"].eq("Yes").groupby(train_pairs["prompt_id"]).mean()
     counts["yes_share"] = counts["prompt_id"].map(yes)
     order = (counts["yes_share"] - 0.5).abs().sort_values(ascending=False, kind="stable").index
     return {"one_sided_prompts": Table(counts.loc[order])}
@@ -74,22 +74,22 @@ def run(ctx: StageContext) -> None:
     imported = imported_pairs(ctx.root / params.imported if params.imported else None)
     editing = editing_pairs(params.editing, ctx.root)
     edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
-    painted = add_generated_edits(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
+    edit_pairs = add_generated_edits(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
     editing.rejected.print(ctx.log)
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
     texts = {record.idx: record.prompt for record in prompts}
     themes = [(r.idx, r.theme) for r in prompts] + [(p.prompt_id, p.theme or "") for p in imported.pairs]
     groups = group_by_content(prompt_contents(texts, themes))
-    found = pairs.split_pairs(joined, params, editing.pairs, imported.pairs, held_out=imported.held_out, groups=groups)
+    split = pairs.split_pairs(joined, params, editing.pairs, imported.pairs, held_out=imported.held_out, groups=groups)
     records = {record.idx: record for record in prompts}
-    parts = {"train": pairs.pair_table(found.train, records), "validation": pairs.pair_table(found.validation, records)}
-    benchmark = pairs.benchmark_table(found.benchmark, records)
+    parts = {"train": pairs.pair_table(split.train, records), "validation": pairs.pair_table(split.validation, records)}
+    benchmark = pairs.benchmark_table(split.benchmark, records)
     leaked = measure_leakage(
         benchmark,
         parts,
         texts,
         md5s | editing.md5s | imported.md5s,
-        *_held(ctx, params, benchmark, imported),
+        *_held_out(ctx, params, benchmark, imported),
     )
     if leaked and params.leakage == "refuse":
         raise DataError(
@@ -97,8 +97,8 @@ def run(ctx: StageContext) -> None:
         )
     figures = {
         "unranked_instances": unranked,
-        "painted_edits": painted,
-        **found.metrics(),
+        "painted_edits": edit_pairs,
+        **split.metrics(),
         "leaked_prompts": len(leaked.prompts),
         "leaked_pictures": len(leaked.pictures),
         **editing.rejected.figures("editing_rejected"),
@@ -117,7 +117,7 @@ def run(ctx: StageContext) -> None:
     ctx.report(figures)
 
 
-def _held(
+def _held_out(
     ctx: StageContext, params: PairsParams, benchmark: pd.DataFrame, imported: ImportedPairs
 ) -> tuple[HeldOut, Callable[[str], str]] | tuple[()]:
     """What must not be trained on panel by panel, and the digest to compare panels by.
@@ -134,17 +134,17 @@ def _held(
         return ()
 
     panels = PanelStore.below(ctx.root / paths.GRIDS, *([imported.source.parent] if imported.source else []))
-    known = set(panels.grids.index.index)
+    image_refs = set(panels.grids.index.index)
 
     def digest(ref: str) -> str:
-        return picture_digest(panels.panel(ref)) if parse_ref(ref)[0] in known else ""
+        return picture_digest(panels.panel(ref)) if parse_ref(ref)[0] in image_refs else ""
 
-    held = HeldOut()
+    held_out = HeldOut()
     if params.keep_out is not None:
         bench = read_rank_bench(ctx.root / params.keep_out)
-        held = bench.held_out()
+        held_out = bench.held_out()
         ctx.log(f"pairs: {len(bench.prompts)} prompts and {len(bench.refs)} pictures of {params.keep_out} are kept out")
     if imported.source is not None:
         refs = set(benchmark["reference"]).union(*benchmark["candidates"])
-        held = HeldOut(held.prompts, held.panels | {digest(ref) for ref in refs})
-    return held, digest
+        held_out = HeldOut(held_out.prompts, held_out.panels | {digest(ref) for ref in refs})
+    return held_out, digest

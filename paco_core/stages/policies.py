@@ -65,8 +65,8 @@ def _ratio_is_one(root: Path, item: str | None) -> list[CheckReport]:
 def _gain_is_shared(root: Path, item: str | None) -> list[CheckReport]:
     from paco_core.grpo import checks
 
-    found = _check_each(root, item, checks.shared_gain)
-    return [replace(report, severity="WARN") for report in found]  # it stops a promotion, and no benchmark
+    results = _check_each(root, item, checks.shared_gain)
+    return [replace(report, severity="WARN") for report in results]  # it stops a promotion, and no benchmark
 
 
 def _preview(data: Path, item: str) -> dict[str, Preview]:
@@ -80,7 +80,7 @@ def _preview(data: Path, item: str) -> dict[str, Preview]:
     log = pd.read_csv(folder / "training_log.csv")
     measured = [name for name in log.columns if name.startswith("eval/")]
     rows = log.dropna(subset=measured, how="all")[["epoch", *measured]]
-    shown: dict[str, Preview] = {"evaluations": Table(rows.iloc[::-1])}
+    previews: dict[str, Preview] = {"evaluations": Table(rows.iloc[::-1])}
     before = sorted((folder / "samples" / "before").rglob("*.png"))[:SHOWN_PROMPTS]
     after = [folder / "samples" / "after" / path.relative_to(folder / "samples" / "before") for path in before]
     if before and all(path.is_file() for path in after):
@@ -89,8 +89,8 @@ def _preview(data: Path, item: str) -> dict[str, Preview]:
         images = [read_image(path) for path in ((*about, *before, *after) if edits else (*before, *after))]
         lines = [*(["reference"] if edits else []), "before training", "after training"]
         captions = [line for line in lines for _ in before]
-        shown["contact_sheet"] = Pictures(images, len(before), f"{item}: {', '.join(lines)}", captions)
-    return shown
+        previews["contact_sheet"] = Pictures(images, len(before), f"{item}: {', '.join(lines)}", captions)
+    return previews
 
 
 STAGE = Stage(

@@ -40,23 +40,23 @@ def run(ctx: StageContext) -> None:
 
     params, grids = ctx.params.prompts, ctx.params.grids
     with ctx.progress(params.count or 0, "prompts") as progress:
-        made = make_prompts(params, (grids.height, grids.width), ctx.root, progress.advance)
+        result = make_prompts(params, (grids.height, grids.width), ctx.root, progress.advance)
     with ctx.writing(paths.PROMPTS) as out:
-        write_prompts(out / "prompts.jsonl", made.records)
-        if made.rejected:
-            made.rejected.write(out / "rejected.jsonl")
-    made.rejected.print(ctx.log, paths.PROMPTS / "rejected.jsonl")
+        write_prompts(out / "prompts.jsonl", result.records)
+        if result.rejected:
+            result.rejected.write(out / "rejected.jsonl")
+    result.rejected.print(ctx.log, paths.PROMPTS / "rejected.jsonl")
     if params.engine == "none":
         ctx.log("prompts.engine is 'none': there are no prompts")
-    shares = Counter((r.category, r.task_name) for r in made.records)
+    shares = Counter((r.category, r.task_name) for r in result.records)
     ctx.report(
         {
-            "prompts": len(made.records),
-            "categories": len({r.category for r in made.records}),
+            "prompts": len(result.records),
+            "categories": len({r.category for r in result.records}),
             "subcategories": len(shares),
             "smallest_subcategory": min(shares.values(), default=0),
             "largest_subcategory": max(shares.values(), default=0),
-            **made.figures,
+            **result.figures,
         },
-        **({"first": made.records[0].prompt} if made.records else {}),
+        **({"first": result.records[0].prompt} if result.records else {}),
     )

@@ -56,10 +56,10 @@ def _of_round(ctx: StageContext) -> None:
     from paco_core.io.shards import GRID_COLUMNS, ShardReader
 
     earlier = read_table(ctx.read_before(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
-    known = ShardReader.below(ctx.read_before(paths.GRIDS), require=GRID_COLUMNS).index
+    image_index = ShardReader.below(ctx.read_before(paths.GRIDS), require=GRID_COLUMNS).index
     index = ShardReader.below(ctx.read(paths.GRIDS), require=GRID_COLUMNS).index
     new = select_instances(
-        build_instances(index[~index.index.isin(known.index)]), ctx.params.rounds.ask, partial(_doubts, ctx)
+        build_instances(index[~index.index.isin(image_index.index)]), ctx.params.rounds.ask, partial(_doubts, ctx)
     )
     _write(ctx, pd.concat([earlier, new], ignore_index=True), asked=len(new))
 

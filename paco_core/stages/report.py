@@ -61,7 +61,7 @@ def _of_round(ctx: StageContext) -> None:
     from paco_core.report import rounds
 
     number, recipe = str(ctx.round), ctx.params.rounds.recipe
-    found = rounds.RoundFigures(
+    figures = rounds.RoundFigures(
         number,
         policy=rounds.changes(ctx.read_before(paths.T2IS), ctx.read(paths.T2IS), recipe, ctx.params.t2is),
         exam=rounds.exam(ctx.read(paths.CONSISTENCY_RANK)),
@@ -69,7 +69,7 @@ def _of_round(ctx: StageContext) -> None:
     )
     with ctx.writing(paths.REPORT) as out:
         out.mkdir()
-        tables = rounds.added(ctx.read_before(paths.REPORT), found.tables())
+        tables = rounds.added(ctx.read_before(paths.REPORT), figures.tables())
         write_tables(out, f"Rounds up to {number}", tables, "index")
     ctx.tracker.artifact(ctx.root / ctx.place(paths.REPORT) / "index.html")
-    ctx.report(found.metrics())
+    ctx.report(figures.metrics())

@@ -169,12 +169,12 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
     ctx.report({**after.metrics(), **before.metrics("base."), **gain, "steps": 0.0})
 
 
-def _show(ctx: StageContext, seen: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:
+def _show(ctx: StageContext, evaluation: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
     from paco_core.io.contact_sheet import tiled
     from paco_core.reward_model.evaluation import draw_mistake
 
-    ctx.tracker.text(seen.confusion(), "validation/confusion.md")
+    ctx.tracker.text(evaluation.confusion(), "validation/confusion.md")
     pictures = [draw_mistake(example, score) for example, score in mistakes]
     for place, picture in enumerate(pictures):
         ctx.tracker.image(picture, "most_wrong", place)

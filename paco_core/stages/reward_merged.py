@@ -19,7 +19,7 @@ COMPARED, GOLDEN = 32, 4
 MERGE_GB = 4.0  # a shard of merged weights, the LoRA in float32 and the activations of a 7B model
 #: Pairs that are drawn where none were held out, and pixels of their sides. They have no label, and need none: a merge
 #: and a server are to answer as the model does, whatever it says.
-DRAWN, DRAWN_PX = 8, 256
+DRAWN_PAIRS, DRAWN_PX = 8, 256
 
 
 def _cost(params: Params, root: Path) -> Cost:
@@ -94,9 +94,11 @@ def run(ctx: StageContext) -> None:
     plain = [replace(example.query, instruction=question(None)) for example in compared if not example.ordered]
     labels: list[bool | None] = [example.consistent for example in compared if not example.ordered]
     if not queries:
-        ctx.log(f"reward_merged: there are no validation pairs; {DRAWN} drawn ones take their place")
-        drawn = unlabelled_pairs(DRAWN, DRAWN_PX)
-        queries = [PairQuery(first, second, render(params.template, theme=theme)) for first, second, theme in drawn]
+        ctx.log(f"reward_merged: there are no validation pairs; {DRAWN_PAIRS} drawn ones take their place")
+        synthetic_pairs = unlabelled_pairs(DRAWN_PAIRS, DRAWN_PX)
+        queries = [
+            PairQuery(first, second, render(params.template, theme=theme)) for first, second, theme in synthetic_pairs
+        ]
     if not plain:
         plain = [replace(query, instruction=question(None)) for query in queries]
         labels = [None] * len(plain)
@@ -126,5 +128,5 @@ def run(ctx: StageContext) -> None:
         )
     recipe = {RECIPE_TAG: ctx.inputs.digest} if ctx.inputs else {}
     ctx.tracker.external_model(registered_name("reward"), ctx.place(paths.REWARD_MERGED), recipe)
-    asked = "pairs" if held_out else "drawn_pairs"
-    ctx.report({**report.metrics(), asked: float(len(queries))}, {"": paths.REWARD_MERGED})
+    pairs_source = "pairs" if held_out else "drawn_pairs"
+    ctx.report({**report.metrics(), pairs_source: float(len(queries))}, {"": paths.REWARD_MERGED})

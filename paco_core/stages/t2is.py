@@ -38,17 +38,17 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     from paco_core.io.pictures import read_image
 
     folder = data / paths.T2IS.name
-    found = read_table(folder / "per_prompt.parquet")
-    measure = "gold_consistency" if "gold_consistency" in found else "consistency"
-    cases = found.pivot_table(measure, ["policy", "size", "prompt_id", "seed"], "when").reset_index()
+    scores = read_table(folder / "per_prompt.parquet")
+    measure = "gold_consistency" if "gold_consistency" in scores else "consistency"
+    cases = scores.pivot_table(measure, ["policy", "size", "prompt_id", "seed"], "when").reset_index()
     cases["change"] = cases["after"] - cases["before"]
     samples = read_json(folder / "samples" / "samples.json")
     first = [s for s in samples if (s["policy"], s["size"]) == (samples[0]["policy"], samples[0]["size"])]
-    found_of = {(s["when"], s["prompt_id"]): s for s in first}
+    sample_of = {(s["when"], s["prompt_id"]): s for s in first}
     prompts = list(dict.fromkeys(s["prompt_id"] for s in first))[:SHOWN_PROMPTS]
-    shown = [found_of[when, prompt] for when in ("before", "after") for prompt in prompts]
-    images = [read_image(folder / "samples" / s["file"]) for s in shown]
-    captions = [f"{s['when']} training, seed {s['seed']}\n{s['theme']}" for s in shown]
+    selected = [sample_of[phase, prompt] for phase in ("before", "after") for prompt in prompts]
+    images = [read_image(folder / "samples" / s["file"]) for s in selected]
+    captions = [f"{s['when']} training, seed {s['seed']}\n{s['theme']}" for s in selected]
     alt = f"{samples[0]['policy']} at {samples[0]['size']} px: before above after"
     return {
         f"least_gain_in_{measure}": Table(cases.sort_values("change", kind="stable")),
@@ -100,26 +100,26 @@ def run(ctx: StageContext) -> None:
     cases = unseen_sets(ctx.read, ctx.params, set().union(*map(trained_prompts, folders.values())))
     with ctx.progress(cases.count_images(recipes), "pictures") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
-        painted = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
-    table = measure(painted, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
-    paired, rows = [p for p in painted if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
-    how: dict[str, Any] = {
+        generated = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
+    table = measure(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
+    paired, rows = [p for p in generated if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
+    statistics_options: dict[str, Any] = {
         "seeds": params.seeds,
         "steps": params.steps,
         "resamples": params.bootstrap,
         "seed": params.seed,
     }
     layouts = {p.record.idx: p.record.layout for p in paired}
-    result = with_layouts(compare_changes(rows, **how), rows, layouts, **how)
+    result = with_layouts(compare_changes(rows, **statistics_options), rows, layouts, **statistics_options)
     with ctx.writing(paths.T2IS) as out:
         out.mkdir()
         write_json(out / "results.json", result.as_dict())
         table.to_parquet(out / "per_prompt.parquet", index=False)
         generation.save_samples(out / "samples", paired, rows, SAMPLES)
-        write_painted(out, painted)
+        write_painted(out, generated)
     ctx.tracker.artifact(ctx.root / paths.T2IS / "per_prompt.parquet", f"tables/{paths.T2IS.name}")
     for name, size in dict.fromkeys((p.policy, p.size) for p in paired):
-        shown = [p for p in paired if (p.policy, p.size) == (name, size)]
-        ctx.image(generation.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
-    cut = log_truncations(truncations_by_policy(painted), ctx.log)
+        selected = [p for p in paired if (p.policy, p.size) == (name, size)]
+        ctx.image(generation.side_by_side(selected, SHEET), f"{name}_before_above_after_{size}px")
+    cut = log_truncations(truncations_by_policy(generated), ctx.log)
     ctx.report({**result.metrics(), **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})

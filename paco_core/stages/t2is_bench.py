@@ -38,14 +38,14 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of
 
-    bench, painted = params.t2is_bench, params.t2is
+    bench, t2is = params.t2is_bench, params.t2is
     criteria = sum(map(len, bench_texts.trait_criteria().values())) if params.world == "storybook" else CRITERIA
     a_set = (criteria * amounts.panel_pairs(params, root) if bench.consistency else 0) + (
         amounts.panels(params, root) * TEXTS if bench.alignment else 0
     )
-    states = 3 if painted.separately else 2
+    states = 3 if t2is.separately else 2
     sizes = sum(len(recipe.eval_sizes) for recipe in recipes_of(SETS, params.policies).values())
-    sets = min(painted.prompts, bench.prompts or painted.prompts) * len(painted.seeds) * states * sizes
+    sets = min(t2is.prompts, bench.prompts or t2is.prompts) * len(t2is.seeds) * states * sizes
     judge = bench.consistency
     return Cost(
         f"about {round(sets * a_set)} questions",

@@ -45,9 +45,9 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of
 
-    bench, painted = params.vistory, params.t2is
+    bench, t2is = params.vistory, params.t2is
     sizes = sum(len(recipe.eval_sizes) for recipe in recipes_of(SETS, params.policies).values())
-    stories = painted.prompts * len(painted.seeds) * (3 if painted.separately else 2) * sizes
+    stories = t2is.prompts * len(t2is.seeds) * (3 if t2is.separately else 2) * sizes
     questions = stories * QUESTIONS if bench.adherence is not None else 0
     model = bench.adherence.model if bench.adherence is not None else bench.clip
     return Cost(
@@ -109,7 +109,7 @@ def run(ctx: StageContext) -> None:
         table, failed = evaluate_sets(stories, parts, ctx.params.serving.max_failed_share, progress.advance)
     draws = {"resamples": params.bootstrap, "seed": params.seed}
     estimates = {str(name): estimate_stories(rows, **draws) for name, rows in table.groupby("method", sort=False)}
-    labels = {one.method: one.label for one in stories}
+    labels = {method.method: method.label for method in stories}
     with ctx.writing(paths.VISTORY) as out:
         out.mkdir()
         result = {
@@ -137,13 +137,13 @@ def _stories(ctx: StageContext, rejected: Rejected) -> list[PaintedSet]:
     from paco_core.benchmarks.vistory import painted_stories
     from paco_core.io.files import DataError
 
-    found = painted_stories(ctx.read(paths.T2IS), rejected)
-    if not found:
+    stories = painted_stories(ctx.read(paths.T2IS), rejected)
+    if not stories:
         raise DataError(
             f"{paths.T2IS}: none of the painted sets is a story; name {ctx.params.vistory.source}/prompts_en.jsonl in "
             f"policies.recipes.*.prompts.test, or leave vistory.source null{rejected.example}"
         )
-    return found
+    return stories
 
 
 def _parts(ctx: StageContext) -> Iterator[tuple[str, BenchmarkPart]]:

@@ -13,13 +13,13 @@ def antlr_problem() -> str | None:
     With another version every selection fails with "ord() expected a character".
     """
     try:
-        found = version("antlr4-python3-runtime")
+        installed = version("antlr4-python3-runtime")
     except PackageNotFoundError:
-        found = "no version"
-    if found.startswith(f"{NEEDED}."):
+        installed = "no version"
+    if installed.startswith(f"{NEEDED}."):
         return None
     return (
-        f"antlr4-python3-runtime: {found} is installed, {NEEDED} needed: hydra-core 1.3, which DVC brings, asks "
+        f"antlr4-python3-runtime: {installed} is installed, {NEEDED} needed: hydra-core 1.3, which DVC brings, asks "
         f"for an older one, and Dagster's asset selections fail with it. Run `pip install -r {RUN_LOCK}`: it holds "
         "versions of hydra-core and omegaconf that work with both"
     )

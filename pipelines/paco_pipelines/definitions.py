@@ -17,7 +17,7 @@ from paco_pipelines.defs.sensors import sensors
 if problem := antlr_problem():
     raise dg.DagsterInvariantViolationError(problem)
 with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # source links: it says so once an asset
-    others = dg.with_source_code_references(dg.load_assets_from_modules([serving, operations]))
+    operation_assets = dg.with_source_code_references(dg.load_assets_from_modules([serving, operations]))
 
 # A process a step, forked from one that has the definitions and what most checks import: a run of everything has
 # seventy steps.
@@ -33,7 +33,7 @@ def build_definitions(executor: dg.ExecutorDefinition = PROCESSES) -> dg.Definit
         executor: runs the steps of a run that has something to do.
     """
     return dg.Definitions(
-        assets=[*build_dvc_assets(PROJECT, translator=TRANSLATOR), *others, *build_dvc_sources(PROJECT)],
+        assets=[*build_dvc_assets(PROJECT, translator=TRANSLATOR), *operation_assets, *build_dvc_sources(PROJECT)],
         asset_checks=[
             *stage_checks(),
             *dg.load_asset_checks_from_modules([serving]),

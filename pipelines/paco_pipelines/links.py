@@ -19,13 +19,13 @@ def links(root: Path, dagster: str, mlflow: str) -> dict[str, str]:
     groups = dict.fromkeys(
         str(stage.dagster["group"]) for stage in stages_of(root).values() if "group" in stage.dagster
     )
-    found = {"lineage": f"{dagster}/{LINEAGE}{','.join(f'global@global:{group}' for group in groups)}"}
+    urls = {"lineage": f"{dagster}/{LINEAGE}{','.join(f'global@global:{group}' for group in groups)}"}
     for name in names():
         if declaration(name).view and (experiment := _experiment(root, name)):
-            found[f"{name} compared"] = view_url(mlflow, experiment, name)
+            urls[f"{name} compared"] = view_url(mlflow, experiment, name)
     if (report := root / paths.REPORT / "index.html").is_file():
-        found["report"] = report.resolve().as_uri()
-    return found
+        urls["report"] = report.resolve().as_uri()
+    return urls
 
 
 def _experiment(root: Path, stage: str) -> str | None:

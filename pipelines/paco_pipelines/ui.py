@@ -78,14 +78,14 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
     chosen = []
     store = tracking_uri(root)
     if not store.startswith(("http://", "https://")):
-        where = ["--artifacts-destination", os.environ.get(ARTIFACTS_URI) or str(root / ARTIFACTS)]
+        artifact_options = ["--artifacts-destination", os.environ.get(ARTIFACTS_URI) or str(root / ARTIFACTS)]
         listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1"]
         # A line per request would push the addresses, which are printed last, out of the terminal.
         listen += ["--uvicorn-opts", "--log-level warning"]
         before = [*python, "paco_core.runtime.tracking.prepare"]
         hidden = {"MLFLOW_BACKEND_STORE_URI": store}  # it may hold a password, and everybody sees arguments
         hidden["PYTHONWARNINGS"] = "ignore:starlette.middleware.wsgi is deprecated"  # MLflow's own import
-        command = [*python, "mlflow", "server", *where, *listen]
+        command = [*python, "mlflow", "server", *artifact_options, *listen]
         chosen.append(UiProcess("MLflow", command, mlflow_port, before=before, environment=hidden))
     code, workspace = runtime / "code.sock", runtime / "workspace.yaml"
     location = {"grpc_server": {"socket": str(code), "location_name": LOCATION}}
@@ -191,7 +191,7 @@ def _keep(root: Path, chosen: Sequence[UiProcess], browser: bool) -> int:
         print("Ctrl-C stops all.", file=sys.stderr, flush=True)
         if browser and local_server.has_display():
             webbrowser.open(addresses["lineage"])
-        while not _ended(chosen, running):
+        while not _has_ended(chosen, running):
             time.sleep(POLL_SECONDS)
         return 1
     except KeyboardInterrupt:
@@ -208,7 +208,7 @@ def _await(
     """Whether all of them come to answer; says which does not."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not all(server.answers() for server in awaited):
-        if _ended(chosen, running):
+        if _has_ended(chosen, running):
             return False
         if time.monotonic() > deadline:
             names = ", ".join(server.name for server in awaited if not server.answers())
@@ -218,7 +218,7 @@ def _await(
     return True
 
 
-def _ended(chosen: Sequence[UiProcess], running: Sequence[subprocess.Popen[bytes]]) -> bool:
+def _has_ended(chosen: Sequence[UiProcess], running: Sequence[subprocess.Popen[bytes]]) -> bool:
     """Whether one of those that run ended by itself; says which."""
     for server, process in zip(chosen, running, strict=False):  # the last ones may not have started
         if process.poll() is not None:

@@ -22,13 +22,13 @@ def main() -> int:
     source, site = ROOT / "build" / "docs-source", ROOT / "build" / "docs"
     pages.lay_out(ROOT, source)
     settings = shutil.copy(Path(__file__).with_name("zensical.toml"), ROOT / "build")
-    made = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", settings],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    if made.returncode:
-        sys.stdout.write(COLOURS.sub("", made.stdout).split("Traceback (most recent call last)")[0])
-        return made.returncode
+    if completed.returncode:
+        sys.stdout.write(COLOURS.sub("", completed.stdout).split("Traceback (most recent call last)")[0])
+        return completed.returncode
     for page in budgets.over_budget(ROOT):
         print(page)
     faults = built.faults(site)

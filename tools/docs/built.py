@@ -26,12 +26,12 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         self._code += tag == "code"
-        self.names |= {value for key in ("id", "name") if (value := given.get(key))}
-        self.diagrams += "mermaid" in (given.get("class") or "").split()
+        self.names |= {value for key in ("id", "name") if (value := attributes.get(key))}
+        self.diagrams += "mermaid" in (attributes.get("class") or "").split()
         for key in ("href", "src", "data"):
-            if (value := given.get(key)) and given.get("rel") != "canonical":
+            if (value := attributes.get(key)) and attributes.get("rel") != "canonical":
                 self.references.append((value, (tag, key) in LOADED))
 
     def handle_endtag(self, tag: str) -> None:
@@ -44,20 +44,20 @@ class Page(HTMLParser):
 def faults(site: Path) -> list[str]:
     """What is wrong with the site, a line each: page, reference, reason."""
     read = {path: Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
-    found = []
+    messages = []
     for path, page in read.items():
-        where = path.relative_to(site)
+        page_path = path.relative_to(site)
         if page.diagrams:
-            found.append(f"{where}: a Mermaid diagram, whose script would be loaded from elsewhere; use an SVG")
+            messages.append(f"{page_path}: a Mermaid diagram, whose script would be loaded from elsewhere; use an SVG")
         if page.fences:
-            found.append(f"{where}: a line that begins with ``` opens no code block; look at what follows it")
+            messages.append(f"{page_path}: a line that begins with ``` opens no code block; look at what follows it")
         for reference, loaded in page.references:
             if reason := _fault(site, path, reference, loaded, read):
-                found.append(f"{where}: {reference}: {reason}")
+                messages.append(f"{page_path}: {reference}: {reason}")
     for style in sorted(site.rglob("*.css")):
         if remote := REMOTE_STYLE.search(style.read_text()):
-            found.append(f"{style.relative_to(site)}: loads from {remote[1]}")
-    return found
+            messages.append(f"{style.relative_to(site)}: loads from {remote[1]}")
+    return messages
 
 
 def _fault(site: Path, path: Path, reference: str, loaded: bool, read: dict[Path, Page]) -> str | None:

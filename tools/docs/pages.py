@@ -44,19 +44,19 @@ def lay_out(root: Path, source: Path) -> None:
     shutil.rmtree(source, ignore_errors=True)
     waiting = [PurePosixPath(path.relative_to(root).as_posix()) for path in sorted((root / "docs").rglob("*.*"))]
     waiting.append(PurePosixPath("README.md"))
-    done = set[PurePosixPath]()
+    written = set[PurePosixPath]()
     while waiting:
         path = waiting.pop()
-        if path in done:
+        if path in written:
             continue
-        done.add(path)
+        written.add(path)
         if path.suffix == ".md":
             target, (text, linked) = source / site_path(path), page(root, path)
             waiting += linked
         elif path.parts[0] == "docs":
             target, text = source / site_path(path), None
         else:
-            target, text = source / site_path(path), shown(path, (root / path).read_text())
+            target, text = source / site_path(path), rendered(path, (root / path).read_text())
         target.parent.mkdir(parents=True, exist_ok=True)
         if text is None:
             shutil.copy(root / path, target)
@@ -71,11 +71,11 @@ def marked(text: str) -> Iterator[tuple[int, str, str]]:
     """Each line of a page with its number and its kind: ``text``; ``open``, ``code`` and ``close`` of a code block."""
     fence = ""
     for number, line in enumerate(text.splitlines(), 1):
-        found = FENCE.match(line)
-        if found and not fence:
-            fence = found[1]
+        opening = FENCE.match(line)
+        if opening and not fence:
+            fence = opening[1]
             yield number, "open", line
-        elif found and line.strip() == fence:
+        elif opening and line.strip() == fence:
             fence = ""
             yield number, "close", line
         else:
@@ -110,6 +110,6 @@ def moved(root: Path, path: PurePosixPath, linked: list[PurePosixPath], line: in
     return os.path.relpath(site_path(target), site_path(path).parent) + (link[2] or "")
 
 
-def shown(path: PurePosixPath, text: str) -> str:
+def rendered(path: PurePosixPath, text: str) -> str:
     """A page that shows a source file."""
     return f"# {path}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text.rstrip()}\n````\n"

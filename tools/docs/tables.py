@@ -59,10 +59,10 @@ def page() -> str:
     Raises:
         SystemExit: the module has a table that is not shown here, or a figure that no column holds.
     """
-    known = {name: rows for name, rows in vars(published).items() if isinstance(rows, tuple) and name.isupper()}
-    if set(known) != set(TABLES):
-        raise SystemExit(f"tools/docs/tables.py: {sorted(set(known) ^ set(TABLES))} are not in both places")
-    return "\n".join([OPENING, *(_table(name, rows).markdown() for name, rows in known.items())])
+    tables = {name: rows for name, rows in vars(published).items() if isinstance(rows, tuple) and name.isupper()}
+    if set(tables) != set(TABLES):
+        raise SystemExit(f"tools/docs/tables.py: {sorted(set(tables) ^ set(TABLES))} are not in both places")
+    return "\n".join([OPENING, *(_table(name, rows).markdown() for name, rows in tables.items())])
 
 
 def _table(name: str, rows: Sequence[published.PublishedRow]) -> ResultTable:

@@ -25,7 +25,7 @@ SHARD = "all"
 COLUMNS = ("policy", "px", "painted", "prompt_id", "seed")
 #: ``<case>_<index>.png``, as the public evaluation names the pictures of a set.
 ELSEWHERE = re.compile(r"(?P<case>.+)_(?P<index>[0-9]+)\.(?:png|jpe?g|webp)", re.IGNORECASE)
-PAINTED = {
+STATES = {
     BEFORE: "before training",
     AFTER: "after training",
     SEPARATELY: "before training, one picture at a time",
@@ -46,15 +46,15 @@ class PaintedSet:
     panels: Callable[[], Sequence[Image]]
 
 
-def write_painted(folder: Path, painted: Sequence[GeneratedImage]) -> None:
+def write_painted(folder: Path, generated: Sequence[GeneratedImage]) -> None:
     """Keep all pictures and their prompts in ``folder``, so that judging needs no painting."""
-    ids = [f"{p.policy}-{p.size}-{p.when}-{p.record.idx}-{p.seed}" for p in painted]
+    ids = [f"{p.policy}-{p.size}-{p.when}-{p.record.idx}-{p.seed}" for p in generated]
     rows = [
         {"id": name, "policy": p.policy, "px": p.size, "painted": p.when, "prompt_id": p.record.idx, "seed": p.seed}
-        for name, p in zip(ids, painted, strict=True)
+        for name, p in zip(ids, generated, strict=True)
     ]
-    write_shard(folder / PICTURES / SHARD, rows, {n: encode_png(p.image) for n, p in zip(ids, painted, strict=True)})
-    write_prompts(folder / RECORDS, {p.record.idx: p.record for p in painted}.values())
+    write_shard(folder / PICTURES / SHARD, rows, {n: encode_png(p.image) for n, p in zip(ids, generated, strict=True)})
+    write_prompts(folder / RECORDS, {p.record.idx: p.record for p in generated}.values())
 
 
 def read_records(folder: Path, limit: int | None) -> list[PromptRecord]:
@@ -66,11 +66,11 @@ def painted_sets(folder: Path, records: Sequence[PromptRecord]) -> list[PaintedS
     """What :func:`write_painted` kept of these prompts."""
     reader, sets = ShardReader.below(folder / PICTURES, require=COLUMNS), []
     for row in reader.index.to_dict("records"):
-        policy, width, painted = str(row["policy"]), int(row["px"]), str(row["painted"])
+        policy, width, state = str(row["policy"]), int(row["px"]), str(row["painted"])
         sets += [
             PaintedSet(
-                f"{policy}.px{width}.{painted}",
-                f"{policy} at {width} px, {PAINTED[painted]}",
+                f"{policy}.px{width}.{state}",
+                f"{policy} at {width} px, {STATES[state]}",
                 record,
                 int(row["seed"]),
                 _cut(reader, str(row["id"]), record.layout),
@@ -78,7 +78,7 @@ def painted_sets(folder: Path, records: Sequence[PromptRecord]) -> list[PaintedS
             for record in records
             if record.idx == row["prompt_id"]
         ]
-    return sorted(sets, key=lambda s: (s.method.rpartition(".")[0], list(PAINTED).index(s.method.rpartition(".")[2])))
+    return sorted(sets, key=lambda s: (s.method.rpartition(".")[0], list(STATES).index(s.method.rpartition(".")[2])))
 
 
 def _cut(reader: ShardReader, name: str, layout: str) -> Callable[[], Sequence[Image]]:

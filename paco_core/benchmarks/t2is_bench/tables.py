@@ -102,8 +102,8 @@ def estimate_layouts(
 
 def _estimate(values: np.ndarray, rows: int, prompts: int, missing: int) -> Estimate:
     tail = (1 - LEVEL) / 2
-    known = prompts >= FEWEST_GROUPS
-    low, high = np.nanquantile(values[1:], [tail, 1 - tail]) if known else (np.nan, np.nan)
+    has_enough = prompts >= FEWEST_GROUPS
+    low, high = np.nanquantile(values[1:], [tail, 1 - tail]) if has_enough else (np.nan, np.nan)
     return Estimate(float(values[0]), float(low), float(high), rows - missing, prompts, missing)
 
 

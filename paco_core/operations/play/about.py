@@ -53,16 +53,16 @@ def painters(root: Path, params: Params, task: Task, aliases: Mapping[str, list[
         aliases: of the versions of each policy, by its name.
     """
     recipes = recipes_of(task, params.policies)
-    found = []
+    policies = []
     for name, recipe in recipes.items():
         sizes = sorted(recipe.eval_sizes)
         if (root / paths.POLICIES / name).is_dir():
-            found.append({"name": name, "trained": True, "sizes": sizes})
-        found += [{"name": f"{name}@{alias}", "trained": True, "sizes": sizes} for alias in aliases.get(name, ())]
+            policies.append({"name": name, "trained": True, "sizes": sizes})
+        policies += [{"name": f"{name}@{alias}", "trained": True, "sizes": sizes} for alias in aliases.get(name, ())]
     if recipes:
         sizes = sorted(next(iter(recipes.values())).eval_sizes)
-        found.append({"name": BASE, "trained": False, "sizes": sizes})
-    return found
+        policies.append({"name": BASE, "trained": False, "sizes": sizes})
+    return policies
 
 
 def _aliases(root: Path) -> dict[str, list[str]]:
@@ -89,11 +89,13 @@ def _sets(root: Path) -> list[dict[str, Any]]:
     except DataError:  # not made yet
         return []
     several = {
-        theme: one for theme, one in parts.items() if len({panel.text for panel in one.panels}) == len(one.panels)
+        theme: prompt
+        for theme, prompt in parts.items()
+        if len({panel.text for panel in prompt.panels}) == len(prompt.panels)
     }
     return [
-        {"name": theme, "theme": one.theme, "panels": [panel.text for panel in one.panels]}
-        for theme, one in list((several or parts).items())[:EXAMPLES]
+        {"name": theme, "theme": prompt.theme, "panels": [panel.text for panel in prompt.panels]}
+        for theme, prompt in list((several or parts).items())[:EXAMPLES]
     ]
 
 
@@ -102,6 +104,6 @@ def _edits(root: Path, gallery: Gallery) -> list[dict[str, Any]]:
     try:
         records, reference = read_edit_prompts(root / paths.EDIT_PROMPTS, none_allowed=True)
         chosen = (of_part(records, "unseen") or records)[:EXAMPLES]
-        return [{"instruction": one.prompt, "pictures": [gallery.add(p) for p in reference(one)]} for one in chosen]
+        return [{"instruction": edit.prompt, "pictures": [gallery.add(p) for p in reference(edit)]} for edit in chosen]
     except DataError:  # not made yet
         return []

@@ -16,7 +16,7 @@ from paco_core.data.local_page import application, get, post
 from paco_core.io.files import DataError
 from paco_core.io.validation import StrictModel
 from paco_core.operations.play.about import about
-from paco_core.operations.play.gallery import Gone
+from paco_core.operations.play.gallery import NoLongerStored
 from paco_core.operations.play.jobs import Full, Jobs, UnknownJob
 from paco_core.operations.play.studio import MOST_PICTURES, Studio, StudioOptions
 
@@ -42,7 +42,7 @@ class _OptionsBody(_Body):
     beside: PolicyName | None = None
 
     def options(self) -> StudioOptions:
-        return StudioOptions(self.policy, self.seeds, self.size, self.beside)
+        return StudioOptions(self.policy, self.seeds, self.size, compare_with=self.beside)
 
 
 class PaintBody(_OptionsBody):
@@ -117,5 +117,5 @@ def create_app(studio: Studio, jobs: Jobs) -> Starlette:
         get("/jobs/{name}", job),
         Route("/jobs/{name}/cancel", cancel, methods=["POST"]),
     ]
-    refusals: dict[type[Exception], int] = {DataError: 422, UnknownJob: 404, Gone: 404, Full: 429}
+    refusals: dict[type[Exception], int] = {DataError: 422, UnknownJob: 404, NoLongerStored: 404, Full: 429}
     return application(routes, PAGE, refusals, MAX_BODY, larger={"/pictures": MAX_PICTURE}, own_page_only=True)

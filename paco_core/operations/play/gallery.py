@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 512 * 2**20  # of all pictures together, as PNG
 
 
-class Gone(DataError):
+class NoLongerStored(DataError):
     """There is no such picture, or there is no longer."""
 
 
@@ -31,7 +31,7 @@ class Gallery:
     """
 
     def __init__(self, most: int = MOST_BYTES) -> None:
-        self._most, self._taken = most, 0
+        self._most, self._used_bytes = most, 0
         self._pictures: OrderedDict[str, bytes] = OrderedDict()
         self._lock, self._decoding = Lock(), Lock()
 
@@ -55,27 +55,27 @@ class Gallery:
         with self._lock:
             if name not in self._pictures:
                 self._pictures[name] = png
-                self._taken += len(png)
+                self._used_bytes += len(png)
             self._pictures.move_to_end(name)
-            while self._taken > self._most and len(self._pictures) > 1:
+            while self._used_bytes > self._most and len(self._pictures) > 1:
                 _, oldest = self._pictures.popitem(last=False)
-                self._taken -= len(oldest)
+                self._used_bytes -= len(oldest)
         return name
 
     def png(self, name: str) -> bytes:
         """
         Raises:
-            Gone: when it is not kept.
+            NoLongerStored: when it is not kept.
         """
         with self._lock:
             if name not in self._pictures:
-                raise Gone("this picture is no longer kept; add it, or paint it, again")
+                raise NoLongerStored("this picture is no longer kept; add it, or paint it, again")
             self._pictures.move_to_end(name)
             return self._pictures[name]
 
     def image(self, name: str) -> Image:
         """
         Raises:
-            Gone: when it is not kept.
+            NoLongerStored: when it is not kept.
         """
         return decode_image(self.png(name), name)

@@ -15,7 +15,7 @@ from paco_core.io.files import DataError
 from paco_core.io.messages import explain_os_error
 
 log = logging.getLogger("paco.play")
-KEPT = 40  # ended jobs whose results can still be asked for
+MAX_ENDED_JOBS = 40  # ended jobs whose results can still be asked for
 WAITING = 8  # jobs that may wait
 WAITS, RUNS, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
@@ -116,7 +116,7 @@ class Jobs:
         with self._lock:
             if len(self._in_state(WAITS)) >= WAITING:
                 raise Full(f"{WAITING} requests wait already: wait for one of them, or cancel one")
-            for job in self._in_state(DONE, FAILED, CANCELLED)[:-KEPT]:
+            for job in self._in_state(DONE, FAILED, CANCELLED)[:-MAX_ENDED_JOBS]:
                 del self._jobs[job.id]
             job = Job(secrets.token_hex(8))
             self._jobs[job.id] = job
@@ -129,7 +129,7 @@ class Jobs:
             UnknownJob: when there is no such job.
         """
         with self._lock:
-            job = self._named(name)
+            job = self._find(name)
             waiting = self._in_state(WAITS)
             ahead = waiting.index(job) + len(self._in_state(RUNS)) if job in waiting else 0
             return job.view(ahead)
@@ -141,7 +141,7 @@ class Jobs:
             UnknownJob: when there is no such job.
         """
         with self._lock:
-            self._cancel(self._named(name))
+            self._cancel(self._find(name))
         return self.view(name)
 
     def close(self, timeout_s: float) -> bool:
@@ -152,7 +152,7 @@ class Jobs:
         self._pool.shutdown(wait=False)
         return self._last is None or not wait([self._last], timeout_s).not_done
 
-    def _named(self, name: str) -> Job:
+    def _find(self, name: str) -> Job:
         if name not in self._jobs:
             raise UnknownJob("this request is not known any more; send it again")
         return self._jobs[name]

@@ -43,16 +43,16 @@ class StudioOptions:
     """How pictures are to be painted.
 
     Args:
-        policy: as :func:`paco_core.operations.painters.named` takes it.
+        policy: as :func:`paco_core.operations.painters.resolve_policy` takes it.
         seeds: how many pictures, of the seeds 0 to ``seeds`` - 1.
         size: side of a picture; None as in :func:`paco_core.operations.paint.pictures`.
-        beside: who paints the same from equal noise, to compare with; named like ``policy``, or None for nobody.
+        compare_with: another policy that generates from equal noise, named like ``policy``; None for no comparison.
     """
 
     policy: str
     seeds: int
     size: int | None
-    beside: str | None
+    compare_with: str | None
     layout: str | None = None  # of a set, as :func:`paco_core.operations.asked.set_record` takes it
 
 
@@ -80,7 +80,7 @@ class Studio:
         """
         painters = self._painters(options, SETS)
         record = asked.set_record(theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout)
-        return self._painted(painters, record, options, job)
+        return self._generate(painters, record, options, job)
 
     def edit(self, pictures: Sequence[str], instruction: str, options: StudioOptions, job: Job) -> dict[str, Any]:
         """Edits of the first of some pictures of the gallery, each with its editing reward.
@@ -91,7 +91,7 @@ class Studio:
         references = [self.gallery.image(name) for name in pictures]
         painters = self._painters(options, EDITS)
         record = asked.edit_record(instruction, references, *(by.recipe.family for by in painters))
-        return {**self._painted(painters, record, options, job, references), "references": list(pictures)}
+        return {**self._generate(painters, record, options, job, references), "references": list(pictures)}
 
     def score(self, names: Sequence[str], theme: str | None, reasons: bool, job: Job) -> dict[str, Any]:
         """How consistent pictures of the gallery are, pair by pair, and why the judge says so.
@@ -116,23 +116,25 @@ class Studio:
                 job.advance()
             rows.append({"first": first, "second": second, **_score_row(score), "reasons": why})
             job.show({"pictures": list(names), "theme": theme, "pairs": list(rows), "mean": None})
-        known = [row["score"] for row in rows if row["score"] is not None]
-        mean = fmean(known) if len(known) == len(rows) else None  # of the rest it would depend on which pairs failed
+        scores = [row["score"] for row in rows if row["score"] is not None]
+        mean = fmean(scores) if len(scores) == len(rows) else None  # of the rest it would depend on which pairs failed
         return {"pictures": list(names), "theme": theme, "pairs": rows, "mean": mean}
 
     def _painters(self, options: StudioOptions, task: Task) -> list[NamedPolicy]:
         """Who paints: the one to compare with, where there is one, then the chosen one."""
-        names = dict.fromkeys(name for name in (options.beside, options.policy) if name is not None)
-        return [self._named(name, options.policy, task) for name in names]
+        names = dict.fromkeys(name for name in (options.compare_with, options.policy) if name is not None)
+        return [self._load_policy(name, options.policy, task) for name in names]
 
-    def _named(self, name: str, chosen: str, task: Task) -> NamedPolicy:
+    def _load_policy(self, name: str, chosen: str, task: Task) -> NamedPolicy:
         """The painter of a name; ``base`` is the model of the recipe that was chosen beside it."""
-        by = painters.named(self.root, self.params, name, task)
+        by = painters.resolve_policy(self.root, self.params, name, task)
         if name != painters.BASE:
             return by
-        return replace(by, name=painters.BASE, recipe=painters.named(self.root, self.params, chosen, task).recipe)
+        return replace(
+            by, name=painters.BASE, recipe=painters.resolve_policy(self.root, self.params, chosen, task).recipe
+        )
 
-    def _painted(
+    def _generate(
         self,
         painters: Sequence[NamedPolicy],
         record: PromptRecord,
@@ -157,30 +159,30 @@ class Studio:
             with _counted(policy, job):
                 # Seed by seed, so each image appears as soon as it is ready. A batch changes images by rounding only.
                 for seed in range(options.seeds):
-                    (painted,) = paint.pictures(
+                    (generated,) = paint.pictures(
                         self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps,
                         references=references,
                     )  # fmt: skip
-                    row = {"by": by.name, **self._row(painted, judge, references)}
-                    result = {**result, "cut": _cut(painted), "pictures": [*result["pictures"], row]}
+                    row = {"by": by.name, **self._row(generated, judge, references)}
+                    result = {**result, "cut": _cut(generated), "pictures": [*result["pictures"], row]}
                     job.show(result)
         return result
 
-    def _row(self, painted: GeneratedImage, judge: Scorer | None, references: Sequence[Image]) -> dict[str, Any]:
+    def _row(self, generated: GeneratedImage, judge: Scorer | None, references: Sequence[Image]) -> dict[str, Any]:
         """A painted picture as the page shows it; without a judge it has no score, and no cause for that."""
-        score = {"score": None, "cause": None} if judge is None else _score(judge, painted, references)
-        panels = [] if references else [self.gallery.add(panel) for panel in painted.panels]
+        score = {"score": None, "cause": None} if judge is None else _score(judge, generated, references)
+        panels = [] if references else [self.gallery.add(panel) for panel in generated.panels]
         return {
-            "trained": painted.when != BEFORE, "seed": painted.seed, "picture": self.gallery.add(painted.image),
-            "panels": panels, "width": painted.image.width, "height": painted.image.height, **score,
+            "trained": generated.when != BEFORE, "seed": generated.seed, "picture": self.gallery.add(generated.image),
+            "panels": panels, "width": generated.image.width, "height": generated.image.height, **score,
         }  # fmt: skip
 
     def _policy_of(self, by: NamedPolicy, job: Job) -> Policy:
         """The painter's policy: the one that is loaded, where it is of the same model and has no other adapter."""
         model = f"{by.recipe.model_dump_json()} {_version(self.root / by.recipe.model)}"
         adapter = None if by.adapter is None else _version(Path(by.adapter))
-        held, worn = self._holds
-        if self._policy is not None and held == model and (adapter is None or worn in (None, adapter)):
+        loaded_key, worn = self._holds
+        if self._policy is not None and loaded_key == model and (adapter is None or worn in (None, adapter)):
             policy, self._policy = self._policy, None  # kept only where the adapter goes on it
             if by.adapter is not None and worn is None:
                 policy.load_adapter(by.adapter)
@@ -250,9 +252,9 @@ def _counted(policy: Policy, job: Job) -> Iterator[None]:
     velocity = policy.velocity
 
     def counting(*args: Any, **kwargs: Any) -> Any:
-        found = velocity(*args, **kwargs)
+        velocity_value = velocity(*args, **kwargs)
         job.advance()
-        return found
+        return velocity_value
 
     policy.velocity = counting  # type: ignore[method-assign]
     try:
@@ -261,9 +263,9 @@ def _counted(policy: Policy, job: Job) -> Iterator[None]:
         del policy.velocity
 
 
-def _cut(painted: GeneratedImage) -> dict[str, Any] | None:
+def _cut(generated: GeneratedImage) -> dict[str, Any] | None:
     """What the policy did not read of a prompt."""
-    cut = painted.lost
+    cut = generated.lost
     return None if cut is None else {"tokens": cut.tokens - cut.window, "of": cut.tokens, "lost": cut.lost}
 
 
@@ -280,10 +282,10 @@ class _Causes:
         return scores
 
 
-def _score(judge: Scorer, painted: GeneratedImage, references: Sequence[Image]) -> dict[str, Any]:
-    asked = _Causes(judge)
-    (value,) = paint.scored(asked, [painted], references)
-    return {"score": None, "cause": asked.first} if math.isnan(value) else _score_row(Score(value))
+def _score(judge: Scorer, generated: GeneratedImage, references: Sequence[Image]) -> dict[str, Any]:
+    scorer = _Causes(judge)
+    (value,) = paint.scored(scorer, [generated], references)
+    return {"score": None, "cause": scorer.first} if math.isnan(value) else _score_row(Score(value))
 
 
 def _score_row(score: Score) -> dict[str, Any]:

@@ -98,9 +98,9 @@ class Champions:
 
     def names(self) -> list[str]:
         """``reward`` and the policies that have versions."""
-        found = [model.name for model in self._client.search_registered_models()]
-        policies = sorted(name.removeprefix("paco-policy-") for name in found if name.startswith("paco-policy-"))
-        return ([REWARD] if registered_name(REWARD) in found else []) + policies
+        model_names = [model.name for model in self._client.search_registered_models()]
+        policies = sorted(name.removeprefix("paco-policy-") for name in model_names if name.startswith("paco-policy-"))
+        return ([REWARD] if registered_name(REWARD) in model_names else []) + policies
 
     def at(self, name: str, alias: str) -> Version | None:
         """The version that carries an alias."""
@@ -131,9 +131,9 @@ class Champions:
 
     def of_md5(self, name: str, md5: str) -> Version | None:
         """The registered version with these bytes."""
-        wanted = f"name = '{registered_name(name)}' and tags.`{MD5_TAG}` = '{md5}'"
-        found = self._client.search_model_versions(wanted, max_results=1)
-        return self._version(name, found[0]) if found else None
+        query = f"name = '{registered_name(name)}' and tags.`{MD5_TAG}` = '{md5}'"
+        versions = self._client.search_model_versions(query, max_results=1)
+        return self._version(name, versions[0]) if versions else None
 
     def register(
         self, name: str, md5: str, folder: Path, decided: str | None, trained: str | None, adapted: Adapted | None
@@ -174,7 +174,7 @@ class Champions:
         if adapter is not None and logged is not None:
             source = str(self._client.get_logged_model(logged).artifact_location)
         adapter_md5 = {} if adapter is None else {ADAPTER_TAG: md5_of_folder(self.root, adapter)}
-        made = self._client.create_model_version(
+        model_version = self._client.create_model_version(
             model,
             source=source,
             run_id=trained or decided,
@@ -183,18 +183,20 @@ class Champions:
             description=_version_of(path, md5, trained, decided),
         )
         if logged is not None:
-            models.name_version(self._client, logged, model, int(made.version))
-        self._client.set_registered_model_alias(model, CHALLENGER, made.version)
-        return self._version(name, made)
+            models.name_version(self._client, logged, model, int(model_version.version))
+        self._client.set_registered_model_alias(model, CHALLENGER, model_version.version)
+        return self._version(name, model_version)
 
     def _logged(
         self, name: str, trained: str | None, decided: str | None, adapter: Path | None, adapted: Adapted | None
     ) -> str | None:
         """The id of the logged model of a version; of an adapter, one that MLflow loads."""
         model = registered_name(name)
-        found = models.model_of(self._client, str(self._experiment_of(trained)), trained, model) if trained else None
-        if found is not None and (adapter is None or self._contains(found, adapter)):
-            return str(found.model_id)
+        logged_model = (
+            models.model_of(self._client, str(self._experiment_of(trained)), trained, model) if trained else None
+        )
+        if logged_model is not None and (adapter is None or self._contains(logged_model, adapter)):
+            return str(logged_model.model_id)
         if decided is None:
             return None
         experiment, path = self._client.get_run(decided).info.experiment_id, out_of(name)
@@ -260,23 +262,23 @@ class Champions:
 
     def text(self) -> Answer:
         """One line a name: its champion, its challenger."""
-        lines, found = [], dict[str, Any]()
+        lines, by_name = [], dict[str, Any]()
         for name in self.names():
-            held = {alias: self.at(name, alias) for alias in ALIASES}
-            parts = [f"{alias} version {v.number} ({v.path}, {v.md5[:12]})" for alias, v in held.items() if v]
+            by_alias = {alias: self.at(name, alias) for alias in ALIASES}
+            parts = [f"{alias} version {v.number} ({v.path}, {v.md5[:12]})" for alias, v in by_alias.items() if v]
             lines.append(f"{name}: {'; '.join(parts) or 'no alias'}")
-            shown = ("number", "path", "md5", "run_id", "over")
-            found[name] = {alias: v and {key: getattr(v, key) for key in shown} for alias, v in held.items()}
-        return Answer("\n".join(lines) or NO_MODEL, found)
+            columns = ("number", "path", "md5", "run_id", "over")
+            by_name[name] = {alias: v and {key: getattr(v, key) for key in columns} for alias, v in by_alias.items()}
+        return Answer("\n".join(lines) or NO_MODEL, by_name)
 
-    def _version(self, name: str, found: Any) -> Version:
-        tags = found.tags
+    def _version(self, name: str, model_version: Any) -> Version:
+        tags = model_version.tags
         return Version(
             name,
-            str(found.version),
+            str(model_version.version),
             tags[PATH_TAG],
             tags[MD5_TAG],
-            tags.get(DECIDED_TAG) or found.run_id or None,
+            tags.get(DECIDED_TAG) or model_version.run_id or None,
             tags.get(OVER_TAG),
             self.uri,
             tags.get(ADAPTER_TAG),
@@ -321,10 +323,10 @@ def adapter_of(root: Path, version: Version) -> Path:
     try:
         return bytes_of(root, version) / "adapter"
     except DataError:
-        kept = None if version.adapter_md5 is None else _kept_by_mlflow(root, version, version.adapter_md5)
-        if kept is None:
+        stored_adapter = None if version.adapter_md5 is None else _kept_by_mlflow(root, version, version.adapter_md5)
+        if stored_adapter is None:
             raise
-        return kept
+        return stored_adapter
 
 
 def _kept_by_mlflow(root: Path, version: Version, md5: str) -> Path | None:

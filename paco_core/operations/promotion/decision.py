@@ -76,14 +76,14 @@ class Decision:
 
     def metrics(self) -> dict[str, float]:
         """Flat figures for MLflow."""
-        found = {"promoted": float(self.promoted), "cut_prompts": float(self.cut_prompts)}
-        found |= {f"candidate/{name}": value for name, value in self.candidate.figures.items()}
+        metrics = {"promoted": float(self.promoted), "cut_prompts": float(self.cut_prompts)}
+        metrics |= {f"candidate/{name}": value for name, value in self.candidate.figures.items()}
         if self.incumbent is not None:
-            found |= {f"incumbent/{name}": value for name, value in self.incumbent.figures.items()}
+            metrics |= {f"incumbent/{name}": value for name, value in self.incumbent.figures.items()}
         for name, test in {self.rule.measure: self.test, **self.guards, **self.judges}.items():
             if test is not None:
-                found |= test.metrics(f"difference/{name}")
-        return found
+                metrics |= test.metrics(f"difference/{name}")
+        return metrics
 
     def text(self) -> str:
         lines = [f"{self.name} version {self.candidate.version}: {self.reason}"]
@@ -128,30 +128,30 @@ def decide(
     The candidate wins when the whole 95% interval of the measure's difference lies above zero, that of no guard lies
     below it, and the held-out judge shares the gain (:func:`.shared_gain.unshared`) where the recipe has one.
     """
-    both = pair_up(candidate[2], incumbent[2])
-    common = {m: both[[f"{m}_first", f"{m}_second"]].dropna() for m in (rule.measure, *rule.guards)}
+    pairs = pair_up(candidate[2], incumbent[2])
+    common = {m: pairs[[f"{m}_first", f"{m}_second"]].dropna() for m in (rule.measure, *rule.guards)}
     sides = [
         Side(side[0], side[1], {m: float(scores[f"{m}_{suffix}"].mean()) for m, scores in common.items()})
         for side, suffix in ((candidate, "first"), (incumbent, "second"))
     ]
     tests = {
         measure: paired(
-            both[f"{measure}_first"], both[f"{measure}_second"], [str(p) for p in both["prompt_id"]],
+            pairs[f"{measure}_first"], pairs[f"{measure}_second"], [str(p) for p in pairs["prompt_id"]],
             resamples=resamples, seed=seed,
         )
         for measure in (rule.measure, *rule.guards)
     }  # fmt: skip
     test, guards = tests[rule.measure], {g: tests[g] for g in rule.guards}
-    judges = gains(both, resamples=resamples, seed=seed)
-    alone = unshared(judges)
+    judges = gains(pairs, resamples=resamples, seed=seed)
+    unshared_reason = unshared(judges)
     fallen = [g for g, t in guards.items() if t.is_worse]
     if not test.is_better:
         reason = f"stays challenger: {rule.measure} is not shown to be better, {test.text()}"
     elif fallen:
         reason = f"stays challenger: {rule.measure} rose {test.text()}, but {fallen[0]} fell {guards[fallen[0]].text()}"
-    elif alone:
-        reason = f"stays challenger: {rule.measure} rose {test.text()}, but {alone}"
+    elif unshared_reason:
+        reason = f"stays challenger: {rule.measure} rose {test.text()}, but {unshared_reason}"
     else:
         reason = f"becomes champion: {rule.measure} rose {test.text()}"
-    won = test.is_better and not fallen and alone is None
+    won = test.is_better and not fallen and unshared_reason is None
     return Decision(name, won, reason, rule, sides[0], sides[1], tuple(gates), test, guards, judges)

@@ -55,15 +55,15 @@ def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: P
     policy = load_recipe_policy(recipe, root, cache=cache_folder(root))
     policy.load_adapter(folder / "adapter")
     largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
-    painted = cases.generate(policy, name, largest, when=AFTER)
+    images = cases.generate(policy, name, largest, when=AFTER)
 
     @cache  # the judge is one of the two where its term has no model
     def measured_by(model: Path) -> pd.DataFrame:
-        return measure(painted, cases, root, params, model)
+        return measure(images, cases, root, params, model)
 
     table = measured_by(judge).assign(**by_both_judges(recipe, root, judge, measured_by))
     table = table.drop(columns=["policy", "size", "when", *EDIT_COLUMNS], errors="ignore")
-    return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in painted], truncations_by_policy(painted))
+    return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in images], truncations_by_policy(images))
 
 
 def measure_reward(root: Path, params: Params, folder: Path) -> Measured:
@@ -98,10 +98,10 @@ def pair_up(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     Raises:
         DataError: when they share no case.
     """
-    both = first.merge(second, on=CASE, suffixes=("_first", "_second"), validate="one_to_one")
-    if both.empty:
+    pairs = first.merge(second, on=CASE, suffixes=("_first", "_second"), validate="one_to_one")
+    if pairs.empty:
         raise DataError("the two versions were measured on no common case; measure both again")
-    return both
+    return pairs
 
 
 def unseen_by_all(root: Path, params: Params, name: str, folders: Sequence[Path]) -> Cases:

@@ -74,9 +74,9 @@ def paired(
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if not a.shape == b.shape == (len(prompts),):
         raise ValueError(f"paired figures and prompts must have one length, got {a.shape}, {b.shape}, {len(prompts)}")
-    kept = ~np.isnan(a - b)
-    values, missing = (a - b)[kept], int((~kept).sum())
-    owners = np.asarray(list(prompts), dtype=object)[kept]
+    has_both = ~np.isnan(a - b)
+    values, missing = (a - b)[has_both], int((~has_both).sum())
+    owners = np.asarray(list(prompts), dtype=object)[has_both]
     nan = float("nan")
     if not len(values):
         return Paired(nan, nan, nan, 0, 0, missing)
@@ -84,9 +84,9 @@ def paired(
     mean = float(values.mean())
     if len(groups) < FEWEST_GROUPS:
         return Paired(mean, nan, nan, len(groups), len(values), missing)
-    if is_yes_no(a[kept]) and is_yes_no(b[kept]):
-        found = compare(a[kept], b[kept], groups=[str(o) for o in owners], resamples=resamples, seed=seed)
-        return Paired(mean, found.low, found.high, len(groups), len(values), missing)
+    if is_yes_no(a[has_both]) and is_yes_no(b[has_both]):
+        comparison = compare(a[has_both], b[has_both], groups=[str(o) for o in owners], resamples=resamples, seed=seed)
+        return Paired(mean, comparison.low, comparison.high, len(groups), len(values), missing)
     rng = np.random.default_rng(seed)
     means = np.empty(resamples)
     for draw in range(resamples):

@@ -34,16 +34,16 @@ def by_both_judges(
     if recipe.hack_meter is None:
         return {}
     terms = recipe.rewards.terms
-    asked = {TRAINED: recipe.hack_meter.trained, HELD_OUT: recipe.hack_meter.held_out}
-    if not all(reward_kind(name, terms[name]) in JUDGED for name in asked.values()):
+    judges = {TRAINED: recipe.hack_meter.trained, HELD_OUT: recipe.hack_meter.held_out}
+    if not all(reward_kind(name, terms[name]) in JUDGED for name in judges.values()):
         return {}
     return {
         column: measured_by(root / model if (model := terms[name].model) else reward)[reward_kind(name, terms[name])]
-        for column, name in asked.items()
+        for column, name in judges.items()
     }
 
 
-def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]:
+def gains(pairs: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]:
     """Gains of the candidate by each judge, and drift, the first less the second; none where no table has both.
 
     In standard deviations of the judge's scores of the incumbent's pictures.
@@ -52,31 +52,31 @@ def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]
         both: the cases of the candidate (columns ``_first``) and of the incumbent (``_second``).
     """
     scores = {f"{judge}_{side}" for judge in (TRAINED, HELD_OUT) for side in ("first", "second")}
-    if not scores <= set(both):
+    if not scores <= set(pairs):
         return {}
-    first, second = ({judge: both[f"{judge}_{side}"] for judge in (TRAINED, HELD_OUT)} for side in ("first", "second"))
+    first, second = ({judge: pairs[f"{judge}_{side}"] for judge in (TRAINED, HELD_OUT)} for side in ("first", "second"))
     units = {judge: deviation(scores.to_numpy(float)) for judge, scores in second.items()}
     for side in (first, second):
         side |= {judge: scores / units[judge] for judge, scores in side.items()}
         side[DRIFT] = side[TRAINED] - side[HELD_OUT]
-    prompts = [str(prompt) for prompt in both["prompt_id"]]
+    prompts = [str(prompt) for prompt in pairs["prompt_id"]]
     return {name: paired(first[name], second[name], prompts, resamples=resamples, seed=seed) for name in first}
 
 
-def unshared(found: Mapping[str, Paired]) -> str | None:
+def unshared(gains_by_judge: Mapping[str, Paired]) -> str | None:
     """Why the held-out judge does not share the gain, with the figures; None where it does, or nobody was asked.
 
     As in the check ``gain_is_shared`` (:func:`paco_core.grpo.hacking.is_unshared_gain`). A drift without an interval is
     not shared either.
     """
-    if not found:
+    if not gains_by_judge:
         return None
     figures = (
-        f"{found[TRAINED].text()} by the judge that trains, {found[HELD_OUT].text()} by it, drift "
-        f"{found[DRIFT].text()}, in standard deviations of each judge's scores"
+        f"{gains_by_judge[TRAINED].text()} by the judge that trains, {gains_by_judge[HELD_OUT].text()} by it, drift "
+        f"{gains_by_judge[DRIFT].text()}, in standard deviations of each judge's scores"
     )
-    if math.isnan(found[DRIFT].low):
+    if math.isnan(gains_by_judge[DRIFT].low):
         return f"the held-out judge scored too few prompts to say whether it shares the gain: {figures}"
-    if is_unshared_gain(found[TRAINED].low, found[HELD_OUT].low, found[DRIFT].low):
+    if is_unshared_gain(gains_by_judge[TRAINED].low, gains_by_judge[HELD_OUT].low, gains_by_judge[DRIFT].low):
         return f"the held-out judge does not share the gain: {figures}"
     return None

@@ -74,8 +74,8 @@ def _figures_hold(asset: str) -> dg.AssetChecksDefinition:
     def figures_hold(context):  # type: ignore[no-untyped-def]
         from paco_core.benchmarks import checks
 
-        found = checks.figures_hold(*last_two_versions(context.instance, dg.AssetKey(asset)))
-        return _printed(context, "figures_hold", as_result(found))
+        report = checks.figures_hold(*last_two_versions(context.instance, dg.AssetKey(asset)))
+        return _printed(context, "figures_hold", as_result(report))
 
     return figures_hold
 

@@ -17,26 +17,26 @@ def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResu
     """Decide about the present version; the champion after it is the asset's data version."""
     from paco_core.operations.promote import promote
 
-    made = promote(ROOT, name, say=context.log.info)
-    context.log.info(made.text())
+    decision = promote(ROOT, name, log=context.log.info)
+    context.log.info(decision.text())
     champion = registry.Champions(ROOT).at(name, registry.CHAMPION)
-    sides = {"candidate": made.candidate, "incumbent": made.incumbent}
+    sides = {"candidate": decision.candidate, "incumbent": decision.incumbent}
     return dg.MaterializeResult(
         data_version=dg.DataVersion(champion.md5 if champion else "none"),
         metadata={
-            "promoted": made.promoted,
-            "reason": made.reason,
+            "promoted": decision.promoted,
+            "reason": decision.reason,
             "champion": f"version {champion.number}" if champion else "none",
-            "decision": dg.MetadataValue.json(made.as_dict()),
+            "decision": dg.MetadataValue.json(decision.as_dict()),
             **{
                 f"{side}/{measure}": value
                 for side, told_of in sides.items()
                 if told_of is not None
                 for measure, value in told_of.figures.items()
             },
-            **({} if made.test is None else {"difference": made.test.difference}),
-            **({} if made.test is None else {"interval": f"{made.test.low:+.4f} to {made.test.high:+.4f}"}),
-            **{f"gate/{gate.name}": "passed" if gate.passed else gate.description for gate in made.gates},
+            **({} if decision.test is None else {"difference": decision.test.difference}),
+            **({} if decision.test is None else {"interval": f"{decision.test.low:+.4f} to {decision.test.high:+.4f}"}),
+            **{f"gate/{gate.name}": "passed" if gate.passed else gate.description for gate in decision.gates},
         },
     )
 
@@ -84,16 +84,16 @@ def champion_policies(context: dg.AssetExecutionContext) -> dg.MaterializeResult
 def _measured_again(context: dg.AssetExecutionContext, names: list[str]) -> dg.MaterializeResult[Any]:
     from paco_core.operations.reevaluation import reevaluate
 
-    found = [reevaluate(ROOT, name, say=context.log.info) for name in names]
+    results = [reevaluate(ROOT, name, log=context.log.info) for name in names]
     metadata: dict[str, Any] = {}
-    for one in found:
-        start = f"{one.subject.name}/" if len(found) > 1 else ""
-        metadata |= {f"{start}{measure}": value for measure, value in one.figures.items()}
-        metadata[f"{start}version"] = one.subject.version
-        if one.run_url:
-            metadata[f"{start}mlflow_run"] = dg.MetadataValue.url(one.run_url)
-        context.log.info(one.check.description)
-    return dg.MaterializeResult(metadata=metadata, check_results=[as_result(*(one.check for one in found))])
+    for result in results:
+        start = f"{result.subject.name}/" if len(results) > 1 else ""
+        metadata |= {f"{start}{measure}": value for measure, value in result.figures.items()}
+        metadata[f"{start}version"] = result.subject.version
+        if result.run_url:
+            metadata[f"{start}mlflow_run"] = dg.MetadataValue.url(result.run_url)
+        context.log.info(result.check.description)
+    return dg.MaterializeResult(metadata=metadata, check_results=[as_result(*(result.check for result in results))])
 
 
 def _not_worse(key: list[str]) -> list[dg.AssetCheckSpec]:
@@ -149,16 +149,16 @@ def audit_reproducibility(context: dg.AssetExecutionContext) -> dg.MaterializeRe
     """Stages that need no GPU pool and are in step with their record, run again in a folder of their own."""
     from paco_core.operations.audit import audit
 
-    found = audit(ROOT, say=context.log.info)
-    rows = [dg.TableRecord({"out": a.out, "recorded": a.recorded, "again": str(a.again)}) for a in found.outs]
+    result = audit(ROOT, log=context.log.info)
+    rows = [dg.TableRecord({"out": a.out, "recorded": a.recorded, "again": str(a.again)}) for a in result.outs]
     return dg.MaterializeResult(
         metadata={
             "outs": dg.MetadataValue.table(
                 rows, dg.TableSchema([dg.TableColumn(name) for name in ("out", "recorded", "again")])
             ),
-            "left_out": dg.MetadataValue.json(found.skipped),
+            "left_out": dg.MetadataValue.json(result.skipped),
         },
-        check_results=[as_result(found.check)],
+        check_results=[as_result(result.check)],
     )
 
 

@@ -92,8 +92,8 @@ def alert_on_failure(context: dg.RunFailureSensorContext) -> None:
     from paco_core.runtime.tracking import dagster_url
 
     run = context.dagster_run
-    where = alert(ROOT, f"{run.job_name} failed", _words(context), dagster_url(run.run_id))
-    context.log.info(where)
+    receiver = alert(ROOT, f"{run.job_name} failed", _words(context), dagster_url(run.run_id))
+    context.log.info(receiver)
 
 
 def _words(context: dg.RunFailureSensorContext) -> str:
@@ -101,12 +101,14 @@ def _words(context: dg.RunFailureSensorContext) -> str:
     records = context.instance.get_records_for_run(
         context.dagster_run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
     ).records
-    found = [record.event_log_entry.asset_check_evaluation for record in records]
-    messages = [f"{e.asset_key.to_user_string()}: {e.description}" for e in found if e is not None and not e.passed]
+    evaluations = [record.event_log_entry.asset_check_evaluation for record in records]
+    messages = [
+        f"{e.asset_key.to_user_string()}: {e.description}" for e in evaluations if e is not None and not e.passed
+    ]
     return "\n".join(messages) or context.failure_event.message or "no message"
 
 
 def sensors() -> list[dg.SensorDefinition]:
     """Runs and promotions from a terminal, or pulled with git, show up in Dagster: they are mirrored."""
-    found = [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR), champions, housekeeping, alert_on_failure]
-    return [*found, answered_rounds(next_round)] if next_round else found
+    definitions = [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR), champions, housekeeping, alert_on_failure]
+    return [*definitions, answered_rounds(next_round)] if next_round else definitions

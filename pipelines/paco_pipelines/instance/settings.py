@@ -48,13 +48,13 @@ def name_home(root: Path) -> None:
 
     What else stands in that file stays; a ``DAGSTER_HOME`` of the environment goes before it.
     """
-    path, own = root / ENV, f'{WRITTEN}{root / ".dagster"}}}"'
+    path, setting = root / ENV, f'{WRITTEN}{root / ".dagster"}}}"'
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    others = [line for line in lines if not line.startswith(WRITTEN)]
-    if any(line.strip().removeprefix("export ").startswith(f"{HOME}=") for line in others):
+    other_lines = [line for line in lines if not line.startswith(WRITTEN)]
+    if any(line.strip().removeprefix("export ").startswith(f"{HOME}=") for line in other_lines):
         return  # the user's own
-    if [*others, own] != lines:
-        write_text(path, "\n".join([*others, own]) + "\n")
+    if [*other_lines, setting] != lines:
+        write_text(path, "\n".join([*other_lines, setting]) + "\n")
 
 
 def create_stores(home: Path) -> None:

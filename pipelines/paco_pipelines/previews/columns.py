@@ -140,11 +140,11 @@ _LOGGED: Mapping[str, str] = {
 
 def described(stage: str, column: str) -> str | None:
     """What a column of a stage's table holds; None where nobody wrote it down."""
-    for found in (declaration(stage).columns.get(column), _LOGGED.get(column), COLUMNS.get(column)):
-        if found is not None:
-            return found
+    for description in (declaration(stage).columns.get(column), _LOGGED.get(column), COLUMNS.get(column)):
+        if description is not None:
+            return description
     for pattern, text in _PREFIXES:
         if match := pattern.fullmatch(column):
-            *others, measure = match.groups()
-            return text.format(*others, MEASURES.get(measure, measure))
+            *prefixes, measure = match.groups()
+            return text.format(*prefixes, MEASURES.get(measure, measure))
     return None

@@ -27,8 +27,8 @@ def preview_metadata(root: Path, stage: Stage) -> Mapping[str, Any]:
     if reasons:
         return {"skipped": reasons[0]}
     preview = declaration(stage.group).preview
-    found = preview(*_place(root, stage)) if preview else {}
-    return {name: metadata_value(value) for name, value in found.items()}
+    previews = preview(*_place(root, stage)) if preview else {}
+    return {name: metadata_value(value) for name, value in previews.items()}
 
 
 def _place(root: Path, stage: Stage) -> tuple[Path, str]:

@@ -62,8 +62,15 @@ def main() -> None:
         metavar="NAME",
         help=f"a name, without port, under which people reach this server; may be repeated (also: {HOSTS}=a,b)",
     )
-    given = parser.parse_args()
-    serve(given.workspace, given.host, given.port, given.allow_host, given.path_prefix, given.read_only)
+    arguments = parser.parse_args()
+    serve(
+        arguments.workspace,
+        arguments.host,
+        arguments.port,
+        arguments.allow_host,
+        arguments.path_prefix,
+        arguments.read_only,
+    )
 
 
 if __name__ == "__main__":

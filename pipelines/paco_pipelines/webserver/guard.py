@@ -47,26 +47,26 @@ class Guard:
         self.app, self.hosts = app, LOOPBACK | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = None if scope["type"] == "lifespan" else refusal(scope, self.hosts)
-        if refused is None:
+        error = None if scope["type"] == "lifespan" else refusal(scope, self.hosts)
+        if error is None:
             await self.app(scope, receive, _unframed(send))
         elif scope["type"] == "websocket":
-            await WebSocketClose(_POLICY_VIOLATION, refused.reason)(scope, receive, send)
+            await WebSocketClose(_POLICY_VIOLATION, error.reason)(scope, receive, send)
         else:
-            await PlainTextResponse(f"{refused.reason}\n", refused.status)(scope, receive, send)
+            await PlainTextResponse(f"{error.reason}\n", error.status)(scope, receive, send)
 
 
 def refusal(scope: Scope, hosts: Collection[str]) -> Refusal | None:
     """Why a request, or a websocket's first, is refused; None when it may pass."""
     headers = Headers(scope=scope)
-    given = headers.getlist("host")
-    if len(given) != 1 or hostname(given[0]) not in hosts:
-        name = ", ".join(given) or "none"
+    hosts_in_request = headers.getlist("host")
+    if len(hosts_in_request) != 1 or hostname(hosts_in_request[0]) not in hosts:
+        name = ", ".join(hosts_in_request) or "none"
         return Refusal(403, f"Host {name}: not a name of this server; allow it with --allow-host or PACO_DAGSTER_HOSTS")
     for origin in headers.getlist("origin"):
-        if not is_own_page(origin, given[0]):
+        if not is_own_page(origin, hosts_in_request[0]):
             return Refusal(
-                403, f"Origin {origin} is not this server, {given[0]}: requests from other pages are refused"
+                403, f"Origin {origin} is not this server, {hosts_in_request[0]}: requests from other pages are refused"
             )
     if scope["type"] == "websocket":
         return None

@@ -26,8 +26,8 @@ from tests.support.small_project import adapter, lay_out
 pytestmark = pytest.mark.slow
 
 PANELS = [f"a {size} red cat {where}, flat style." for size in ("small", "big") for where in ("at night", "in snow")]
-OPTIONS = StudioOptions("flux_t2is", 1, 64, beside="base")
-OPTIONS_BASE = StudioOptions("base", 1, 64, beside=None)
+OPTIONS = StudioOptions("flux_t2is", 1, 64, compare_with="base")
+OPTIONS_BASE = StudioOptions("base", 1, 64, compare_with=None)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def pixels(made: Studio, row: dict[str, Any]) -> bytes:
 
 def test_before_training_base_paints_and_nothing_is_scored(project: Path) -> None:
     made, now = studio(project), job()
-    found = made.paint("a red cat", PANELS, StudioOptions("base", 2, 64, beside="base"), now)
+    found = made.paint("a red cat", PANELS, StudioOptions("base", 2, 64, compare_with="base"), now)
     assert found["judge"] is False and found["painters"] == [{"name": "base", "trained": False, "story": False}]
     assert [(row["trained"], row["seed"], row["score"], row["cause"]) for row in found["pictures"]] == [
         (False, 0, None, None), (False, 1, None, None),
@@ -78,7 +78,7 @@ def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, re
     assert pixels(made, base) == pixels(made, bare["pictures"][0]) != pixels(made, trained)
     assert all(0 < row["score"] < 1 and row["cause"] is None for row in both["pictures"])
     assert made.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"] == bare["pictures"]
-    by = painters.named(project, made.params, "flux_t2is", SETS)
+    by = painters.resolve_policy(project, made.params, "flux_t2is", SETS)
     record = asked.set_record("a red cat", PANELS, 64)
     alone = paint.pictures(made.params, paint.load_painter_policy(project, by), by, record, seeds=[0], side=64, steps=2)
     assert alone[0].image.tobytes() == pixels(made, trained), "as `paco paint` does"
@@ -130,14 +130,14 @@ def test_what_could_not_be_judged_is_null_with_its_cause(
 def test_a_picture_is_edited_at_its_own_size(project: Path, repository: Path) -> None:
     made = studio(project, repository / "data/zoo/qwen2_5_vl")
     name, before = made.gallery.add(Image.new("RGB", (70, 70), "red")), {path.name for path in project.rglob("*")}
-    found = made.edit([name], "Make the cat blue.", StudioOptions("base", 1, None, beside="base"), job())
+    found = made.edit([name], "Make the cat blue.", StudioOptions("base", 1, None, compare_with="base"), job())
     (row,) = found["pictures"]
     assert (row["width"], row["height"], row["panels"]) == (64, 64, []) and 0 < row["score"] < 1
     assert found["references"] == [name]
     assert {path.name for path in project.rglob("*")} == before, "nothing is written"
     for names in ([name, name], ["0" * 20]):
         with pytest.raises(DataError):
-            made.edit(names, "Make the cat blue.", StudioOptions("base", 1, None, beside=None), job())
+            made.edit(names, "Make the cat blue.", StudioOptions("base", 1, None, compare_with=None), job())
 
 
 def test_no_name_leads_to_a_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,4 +145,4 @@ def test_no_name_leads_to_a_folder(project: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(project)
     for name in ("data", str(folder), ".."):
         with pytest.raises(DataError):
-            studio(project).paint("a red cat", PANELS, StudioOptions(name, 1, 64, beside=None), job())
+            studio(project).paint("a red cat", PANELS, StudioOptions(name, 1, 64, compare_with=None), job())

@@ -46,7 +46,7 @@ def test_the_recorded_version_is_measured_whatever_the_workspace_becomes(
     stand: Stand, recorded: str, meanwhile: str
 ) -> None:
     stand.retrain(recorded, stand.gains[recorded])
-    made = command.promote(stand.root, NAME, say=lambda _line: (stand.root / WEIGHTS).write_text(meanwhile))
+    made = command.promote(stand.root, NAME, log=lambda _line: (stand.root / WEIGHTS).write_text(meanwhile))
     assert made.promoted is (recorded == "better")
     assert champion_of(stand.root).number == ("2" if recorded == "better" else "1")
 
@@ -56,7 +56,7 @@ def test_a_version_replaces_only_the_champion_that_it_was_compared_with(stand: S
     stand.retrain("better", 0.3)
     assert command.promote(stand.root, NAME).promoted
     stand.retrain("candidate", 0.6)
-    made = command.promote(stand.root, NAME, say=lambda _line: command.roll_back(stand.root, NAME))
+    made = command.promote(stand.root, NAME, log=lambda _line: command.roll_back(stand.root, NAME))
     assert made.incumbent is not None and made.incumbent.version == "2" and made.test is not None
     assert made.test.is_better and not made.promoted
     assert champion_of(stand.root).number == "1"

@@ -25,8 +25,8 @@ def main(device: str, model: str) -> None:
         picture = Image.open(json.loads(line)["picture"])  # written by this project, as RGB
         pixels = prepare(images=picture, return_tensors="pt").pixel_values.to(device)
         with torch.inference_mode():
-            found = predictor(pixels).logits.squeeze().float().item()
-        print(json.dumps([found / 10]), file=answers, flush=True)
+            value = predictor(pixels).logits.squeeze().float().item()
+        print(json.dumps([value / 10]), file=answers, flush=True)
 
 
 if __name__ == "__main__":

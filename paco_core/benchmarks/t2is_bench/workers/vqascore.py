@@ -18,9 +18,9 @@ def main(device: str, model: str) -> None:
 
     score = t2v_metrics.VQAScore(model=model or "clip-flant5-xxl", device=device)
     for line in sys.stdin:
-        asked = json.loads(line)
-        found = score(images=[asked["picture"]], texts=asked["texts"])[0]
-        print(json.dumps([float(value) for value in found]), file=answers, flush=True)
+        request = json.loads(line)
+        scores = score(images=[request["picture"]], texts=request["texts"])[0]
+        print(json.dumps([float(value) for value in scores]), file=answers, flush=True)
 
 
 if __name__ == "__main__":
