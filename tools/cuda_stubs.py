@@ -129,7 +129,9 @@ def update(packages):
     """
     folder = packages / "torch" / "lib"
     symbols = [expected(library) for library in sorted(folder.glob("libtorch*.so"))]
-    libraries = {n for names, _ in symbols for n in names if n.startswith(LIBRARIES) and not n.startswith(NEVER_STUBBED)}
+    libraries = {
+        n for names, _ in symbols for n in names if n.startswith(LIBRARIES) and not n.startswith(NEVER_STUBBED)
+    }
     functions = sorted({n for _, names in symbols for n in names if n.startswith(FUNCTIONS)})
     ours = {
         path.name

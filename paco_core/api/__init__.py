@@ -1,1 +1,1 @@
-"""What programs import: ``from paco_core import Judge, Painter``. The verbs of ``paco`` call the same."""
+"""Public Python API: ``from paco_core import Judge, Painter``. The verbs of ``paco`` call the same functions."""

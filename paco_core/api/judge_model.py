@@ -1,4 +1,4 @@
-"""Which model a judge asks: one that is loaded into this process, or one that a server has."""
+"""Model of a ``Judge``: loaded in this process, or served by a server."""
 
 from __future__ import annotations
 

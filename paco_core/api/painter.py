@@ -14,7 +14,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, pictures_of
 from paco_core.io.project import project_root
-from paco_core.operations import asked, paint, painters
+from paco_core.operations import paint, painters, prompt_records
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.parent_process import validate_process
 from paco_core.runtime.placement import one_gpu
@@ -92,7 +92,7 @@ class Painter:
         Args:
             prompt: a whole T2IS prompt, which marks its panels, or a theme together with ``panels``.
             panels: what each panel shows.
-            layout: rows and columns, such as ``2x3``; see :func:`paco_core.operations.asked.set_record`.
+            layout: rows and columns, such as ``2x3``; see :func:`paco_core.operations.prompt_records.set_record`.
             seeds: how many, 0 to ``seeds`` - 1; or which ones. Equal seeds give equal noise to every policy.
             size: pixels of a side of a picture of 2x2 panels, as large as which they are in other layouts; None: the
                 largest evaluation size of the recipe.
@@ -116,7 +116,7 @@ class Painter:
         Raises:
             DataError: as :meth:`paint`.
         """
-        return asked.set_record(prompt, panels, size or max(self.named(SETS).recipe.eval_sizes), layout)
+        return prompt_records.set_record(prompt, panels, size or max(self.named(SETS).recipe.eval_sizes), layout)
 
     def edit(
         self,
@@ -142,7 +142,7 @@ class Painter:
                 fewer pictures.
         """
         references = pictures_of(picture)
-        record = asked.edit_record(instruction, references, self.named(EDITS).recipe.family)
+        record = prompt_records.edit_record(instruction, references, self.named(EDITS).recipe.family)
         return self._generate(EDITS, record, seeds, size, steps, compare, advance, references)
 
     def _generate(

@@ -1,4 +1,4 @@
-"""How well scores order candidates against a human ranking (ConsistencyRank, arXiv 2512.04784).
+"""Ranking metrics: scores of candidates compared with a human ranking (ConsistencyRank, arXiv 2512.04784).
 
 Ties. Candidates with equal scores share their average rank in ``footrule``, ``tau`` and ``rho``. The
 measures by position (``accuracy``, ``top1``, ``bottom1``) take their expected value over the orders

@@ -1,4 +1,4 @@
-"""Which prompts ``t2is`` paints: those that no policy was trained on."""
+"""Unseen prompts: the prompts of ``t2is``, which no policy was trained on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def unseen_prompts(
     return random.Random(seed).sample(fresh, min(count, len(fresh)))
 
 
-def refuse_all_trained(records: Sequence[PromptRecord], trained: int) -> None:
+def validate_unseen_remain(records: Sequence[PromptRecord], trained: int) -> None:
     """Find prompts of which none can be left over, whichever ``trained`` of them are trained on.
 
     Prompts that share text or theme are left over together, the smallest group last.

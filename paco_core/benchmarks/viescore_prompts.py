@@ -1,4 +1,4 @@
-"""What a judge is asked for VIEScore: in our own words, or in the published ones that the user has.
+"""Prompts of VIEScore: those of paco, or the published ones in a file of the user.
 
 The published texts (VIEScore, arXiv 2312.14867, as GEdit-Bench uses them) are not ours to copy. They are read from a
 file ``vie_prompts.py`` of VIEScore's code, of GEdit-Bench's, or of the package ``editscore``: its texts, by name,

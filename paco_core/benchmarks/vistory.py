@@ -188,7 +188,7 @@ def estimate_stories(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 
     return {name: value for name, value in estimates.items() if value.count}
 
 
-def result_tables(
+def vistory_tables(
     methods: Mapping[str, Mapping[str, Estimate]], parts: Mapping[str, BenchmarkPart], stories: int
 ) -> list[ResultTable]:
     """One row per method, and the model of each part."""

@@ -149,10 +149,10 @@ def sweep(args: argparse.Namespace) -> None:
 
 def reproduce(args: argparse.Namespace) -> None:
     from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.experiments.variants import chosen
+    from paco_core.experiments.variants import select_variants
 
     root = project_root()
-    chosen(args.variants, load(root / PARAMS_FILE).policies.recipes)  # before more is imported
+    select_variants(args.variants, load(root / PARAMS_FILE).policies.recipes)  # before more is imported
     _prepare(root, args.set)
     with gc_paused():
         from paco_core.experiments import reproduction as command
@@ -322,12 +322,12 @@ def sync(args: argparse.Namespace) -> None:
 
 
 def paint(args: argparse.Namespace) -> None:
-    from paco_core.operations.asked import set_record
-    from paco_core.operations.painters import chosen
+    from paco_core.operations.painters import chosen_policy
+    from paco_core.operations.prompt_records import set_record
     from paco_core.tasks.sets import SETS
 
     root = project_root()
-    by = chosen(root, args.policy, SETS)  # what is wrong with names and words is found before torch is imported
+    by = chosen_policy(root, args.policy, SETS)  # what is wrong with names and words is found before torch is imported
     set_record(args.prompt, args.panels, args.size or max(by.recipe.eval_sizes), args.layout)
     _prepare(root, [])
     with gc_paused():
@@ -338,13 +338,12 @@ def paint(args: argparse.Namespace) -> None:
 
 def edit(args: argparse.Namespace) -> None:
     from paco_core.io.pictures import read_image
-    from paco_core.operations.asked import edit_record
-    from paco_core.operations.painters import chosen
+    from paco_core.operations.prompt_records import edit_record
     from paco_core.tasks.edits import EDITS
 
     root = project_root()
     pictures = [read_image(file) for file in args.pictures]
-    edit_record(args.instruction, pictures, chosen(root, args.policy, EDITS).recipe.family)
+    edit_record(args.instruction, pictures, chosen_policy(root, args.policy, EDITS).recipe.family)
     _prepare(root, [])
     with gc_paused():
         from paco_core.cli import paint as command

@@ -22,7 +22,7 @@ from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
-from paco_core.operations import asked, painters
+from paco_core.operations import painters, prompt_records
 from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
 from paco_core.sampling.generation import caption, side_by_side
 from paco_core.tasks.edits import EDITS
@@ -56,7 +56,7 @@ def paint_set(
     """Paint sets of a prompt; what was written and scored.
 
     Args:
-        layout: as of :func:`paco_core.operations.asked.set_record`.
+        layout: as of :func:`paco_core.operations.prompt_records.set_record`.
 
     Raises:
         DataError: when the prompt has no panels, its layout is contradictory, or there is no such policy.
@@ -77,7 +77,7 @@ def edit_pictures(root: Path, files: Sequence[Path], instruction: str, options: 
         DataError: when there is no such picture or policy.
     """
     painter, pictures = Painter(options.policy, project=root), [read_image(file) for file in files]
-    work, record = partial(painter.edit, pictures, instruction), asked.edit_record(instruction, pictures)
+    work, record = partial(painter.edit, pictures, instruction), prompt_records.edit_record(instruction, pictures)
     return _painted(root, painter, painter.named(EDITS), record, work, options, [], files)
 
 

@@ -184,7 +184,7 @@ def begin(root: Path, changes: Sequence[str], seeds: Collection[int]) -> Params:
     return changed(load(root / PARAMS_FILE), changes_of(changes))
 
 
-def folder_of(place: Path, name: str) -> Path:
+def experiment_folder(place: Path, name: str) -> Path:
     """The folder of a named grid below ``place``.
 
     Raises:

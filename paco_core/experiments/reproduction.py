@@ -10,9 +10,9 @@ from dvc_project.file_locks import locked
 from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, folder_of, log, needed
+from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, experiment_folder, log, needed
 from paco_core.experiments.reproduction_report import write
-from paco_core.experiments.variants import VARIANTS, cell, chosen
+from paco_core.experiments.variants import VARIANTS, cell, select_variants
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.planning.plan import refuse_impossible
@@ -35,7 +35,7 @@ class ReproduceOptions:
 def listing(root: Path, options: ReproduceOptions) -> Answer:
     """The variants, their recipes, the keys they change, and which seeds of each have run."""
     recipes = load(root / PARAMS_FILE).policies.recipes
-    grid = Grid(root, folder_of(root / FOLDER, options.name))
+    grid = Grid(root, experiment_folder(root / FOLDER, options.name))
     rows = [
         [
             variant.name,
@@ -53,7 +53,7 @@ def listing(root: Path, options: ReproduceOptions) -> Answer:
 
 def _reported(options: ReproduceOptions, recipes: Collection[str]) -> Sequence[Variant]:
     """The variants to report: those of absent recipes, too, unless some are named."""
-    return VARIANTS if options.variants is None else chosen(options.variants, recipes)
+    return VARIANTS if options.variants is None else select_variants(options.variants, recipes)
 
 
 def report_only(root: Path, options: ReproduceOptions) -> Answer:
@@ -63,7 +63,7 @@ def report_only(root: Path, options: ReproduceOptions) -> Answer:
         DataError: when there is none.
     """
     params = changed(load(root / PARAMS_FILE), changes_of(options.changes))
-    grid = Grid(root, folder_of(root / FOLDER, options.name))
+    grid = Grid(root, experiment_folder(root / FOLDER, options.name))
     return _write(grid, _reported(options, params.policies.recipes), params, options)
 
 
@@ -89,7 +89,10 @@ def reproduce(root: Path, options: ReproduceOptions) -> Answer:
         ParamsError: when the changed parameters are invalid.
     """
     params = begin(root, options.changes, options.seeds)
-    variants, out = chosen(options.variants, params.policies.recipes), folder_of(root / FOLDER, options.name)
+    variants, out = (
+        select_variants(options.variants, params.policies.recipes),
+        experiment_folder(root / FOLDER, options.name),
+    )
     for absent in (variant for variant in VARIANTS if options.variants is None and variant not in variants):
         log(f"{absent.name} is left out: {PARAMS_FILE} has no recipe {absent.recipe}")
     # Seed by seed, so that an early stop leaves a complete table, and a busy hour slows no variant alone.

@@ -19,7 +19,7 @@ from paco_core.benchmarks.tables import ResultTable, interval, number, signed, w
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import BASE, REWARD
-from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, folder_of, needed
+from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, experiment_folder, needed
 from paco_core.io import paths
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError, read_json, read_table, write_json
@@ -73,7 +73,7 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
             an experiment fails.
         ParamsError: when the changed parameters are invalid.
     """
-    out = folder_of(root / paths.DATA / "sweeps", name)
+    out = experiment_folder(root / paths.DATA / "sweeps", name)
     names = list(alphas or ALPHAS)
     variants = [variant(setting) for setting in names]
     if len(set(names)) < len(names):
@@ -88,7 +88,7 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
         raise DataError(f"no cell of {name} is finished yet: another command is training them")
     rows = summarise(results, params)
     write_json(out / "results.json", to_jsonable(rows))
-    write_tables(out, f"Sweep {out.name}", result_tables(rows))
+    write_tables(out, f"Sweep {out.name}", sweep_tables(rows))
     return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))
 
 
@@ -138,7 +138,7 @@ def _scores(table: pd.DataFrame, method: str) -> pd.DataFrame:
     return table[table["method"] == method].sort_values("instance_id", ignore_index=True)
 
 
-def result_tables(rows: Mapping[str, Mapping[str, Any]]) -> list[ResultTable]:
+def sweep_tables(rows: Mapping[str, Mapping[str, Any]]) -> list[ResultTable]:
     """The rankings, and the decision on validation pairs."""
     ranking = []
     for name, row in rows.items():

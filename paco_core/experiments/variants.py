@@ -1,4 +1,4 @@
-"""What is trained: each variant is a recipe of ``params.yaml``, as it is or with some keys changed."""
+"""Variants of an experiment: each is a recipe of ``params.yaml``, with some keys changed or with none."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ VARIANTS: tuple[Variant, ...] = (
 )
 
 
-def chosen(names: Sequence[str] | None, recipes: Collection[str]) -> list[Variant]:
+def select_variants(names: Sequence[str] | None, recipes: Collection[str]) -> list[Variant]:
     """Variants by name, in the order of the table; when None, all whose recipe is one of ``recipes``.
 
     Raises:

@@ -1,1 +1,1 @@
-"""What runs by the clock: measuring champions again, auditing reproducibility, sending alerts."""
+"""Operations on a project: publish, promote, generate, evaluate champions again, audit, and send alerts."""

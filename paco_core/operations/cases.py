@@ -1,4 +1,4 @@
-"""What champions are measured on again: cases that never change, and fresh ones of the day."""
+"""Cases for the re-evaluation of champions: a fixed set, and a fresh set of each day."""
 
 from __future__ import annotations
 

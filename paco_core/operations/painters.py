@@ -1,4 +1,7 @@
-"""Who paints: the recipe and the adapter that a name stands for. Nothing heavy is imported to find a misspelt one."""
+"""Policies by name: the recipe and the adapter of a name.
+
+This module imports no heavy library, so a misspelled name fails at once.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class NamedPolicy:
     adapter: Path | str | None  # a hub id is a str
 
 
-def chosen(root: Path, name: str | None, task: Task) -> NamedPolicy:
+def chosen_policy(root: Path, name: str | None, task: Task) -> NamedPolicy:
     """As :func:`painter`, by the ``params.yaml`` of a project."""
     return painter(root, load(root / PARAMS_FILE), name, task)
 

@@ -1,4 +1,4 @@
-"""What leaves the project for a hub: a model's folder or a data set's, looked at before it goes."""
+"""Upload of a folder to a hub: a model or a data set, after a check of every file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a published folder may hold: per kind of folder, the sorts of files, and what each is read as.
+"""Contents of a published folder: the files that are allowed in each kind of folder, and their formats.
 
 A file is what its name says, or it is refused: a pickle, an archive or a text under the name of a picture included. All
 its bytes are searched for secrets, and the texts that are packed in them (:mod:`paco_core.operations.packed_text`). Of

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.unseen_prompts import only_test_file, refuse_all_trained, unseen_prompts
+from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts, validate_unseen_remain
 from paco_core.config.params import Params
 from paco_core.data.pairs.limits import held_out_units, validate_candidate_count, validate_validation_pairs
 from paco_core.data.records.edit_records import of_part
@@ -183,7 +183,7 @@ def _unseen(params: Params, root: Path, planned: PlannedPrompts) -> None:
     if split is None or (file is None and (params.prompts.engine == "openai" or params.diverse_prompts.threshold)):
         return  # what a language model writes, and how many prompts a threshold keeps, nobody knows yet
     if file is None and planned.num_diverse < len(planned.prompts):
-        return refuse_all_trained(planned.prompts, len(split.trained))
+        return validate_unseen_remain(planned.prompts, len(split.trained))
     tested = planned.prompts if file is None else read_sets(root / file)
     unseen_prompts(tested, contents_of_all(split.trained), params.t2is.prompts, params.t2is.seed)
 
@@ -197,11 +197,11 @@ def _viescore(found: Problems, params: Params, root: Path) -> None:
 
 
 def _t2is_bench(found: Problems, params: Params, root: Path) -> None:
-    from paco_core.benchmarks.t2is_bench.questions import read_criteria, read_panels, refuse_without_texts
+    from paco_core.benchmarks.t2is_bench.questions import read_criteria, read_panels, validate_texts
 
     bench = params.t2is_bench
     if params.world != "storybook" and bench.alignment is not None:
-        found.attempt("t2is_bench.alignment", refuse_without_texts, bench.texts)
+        found.attempt("t2is_bench.alignment", validate_texts, bench.texts)
     for key, file, read in (("criteria", bench.criteria, read_criteria), ("texts", bench.texts, read_panels)):
         if file is not None and (root / file).is_file():
             found.attempt(f"t2is_bench.{key}", read, root / file, Rejected())

@@ -1,4 +1,4 @@
-"""What self-contained pages are made of: templates with the common style, pictures as data URLs, and numbers by key.
+"""Self-contained HTML pages: templates with a common style, images as data URLs, and numbers by key.
 
 Each number of the report is registered once, shown from here, and written to ``metrics.json``: it cannot stand on the
 page without a key, so the page and the file cannot disagree.

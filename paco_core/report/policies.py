@@ -1,4 +1,4 @@
-"""What the policies learnt: curves, pictures before and after, measurements, headlines; painters and editors alike."""
+"""Report of the policies: training curves, images before and after, metrics, and headlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round brought: the exam of its judge, its policy before and after, and drift, as rows of three tables."""
+"""Report of a round: its reward model, its policy before and after, and drift, as rows of three tables."""
 
 from __future__ import annotations
 

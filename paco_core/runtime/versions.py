@@ -66,7 +66,7 @@ def _place(root: Path, path: str, version: str) -> Path:
 
 def md5_of_folder(root: Path, folder: Path) -> str | None:
     """DVC's md5 of a folder below the root, whatever ``.dvcignore`` says."""
-    return Workspace(root, heeding=False).md5(folder.relative_to(root).as_posix())
+    return Workspace(root, use_dvcignore=False).md5(folder.relative_to(root).as_posix())
 
 
 def link_version(root: Path, md5: str, target: Path) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image as pil
 
-from paco_core.benchmarks.t2is_bench.questions import ASPECTS, DIMENSIONS, Questions, refuse_without_texts
+from paco_core.benchmarks.t2is_bench.questions import ASPECTS, DIMENSIONS, Questions, validate_texts
 from paco_core.benchmarks.t2is_bench.scorers import EndpointScorer, Predictor
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.references import model_at
@@ -106,7 +106,7 @@ class AlignmentWithTexts:
         Raises:
             DataError: when no file says what its panels should show.
         """
-        panels = refuse_without_texts(self.questions.of(record).panels)
+        panels = validate_texts(self.questions.of(record).panels)
         return sum(len(texts) for panel in panels for texts in panel.values())
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:

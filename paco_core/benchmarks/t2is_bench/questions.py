@@ -123,7 +123,7 @@ class Questions:
         return self.panels[case]
 
 
-def refuse_without_texts(texts: T | None) -> T:
+def validate_texts(texts: T | None) -> T:
     """The texts; raises DataError where nobody says what panels should show, which is what alignment asks about."""
     if texts is None:
         raise DataError("t2is_bench.alignment needs t2is_bench.texts: name prompt_alignment.json of T2IS-Bench")

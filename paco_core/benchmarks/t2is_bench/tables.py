@@ -107,7 +107,7 @@ def _estimate(values: np.ndarray, rows: int, prompts: int, missing: int) -> Esti
     return Estimate(float(values[0]), float(low), float(high), rows - missing, prompts, missing)
 
 
-def result_tables(
+def t2is_bench_tables(
     estimates: Mapping[str, Mapping[str, Estimate]],
     parts: Mapping[str, BenchmarkPart],
     published: Sequence[PublishedRow],

@@ -1,4 +1,4 @@
-"""What the page offers: who can paint and edit, whether pictures are scored, and what to begin with."""
+"""Contents of the page ``paco play``: its policies, its reward model and its example prompts."""
 
 from __future__ import annotations
 

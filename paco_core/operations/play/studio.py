@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io import paths
 from paco_core.io.files import DataError, file_stats
-from paco_core.operations import asked, paint, painters
+from paco_core.operations import paint, painters, prompt_records
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
 from paco_core.reward_model.instructions import question
@@ -53,7 +53,7 @@ class StudioOptions:
     seeds: int
     size: int | None
     compare_with: str | None
-    layout: str | None = None  # of a set, as :func:`paco_core.operations.asked.set_record` takes it
+    layout: str | None = None  # of a set, as :func:`paco_core.operations.prompt_records.set_record` takes it
 
 
 class Studio:
@@ -79,7 +79,9 @@ class Studio:
             DataError: when the panels cannot be put into a prompt, or there is no such policy.
         """
         painters = self._painters(options, SETS)
-        record = asked.set_record(theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout)
+        record = prompt_records.set_record(
+            theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout
+        )
         return self._generate(painters, record, options, job)
 
     def edit(self, pictures: Sequence[str], instruction: str, options: StudioOptions, job: Job) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class Studio:
         """
         references = [self.gallery.image(name) for name in pictures]
         painters = self._painters(options, EDITS)
-        record = asked.edit_record(instruction, references, *(by.recipe.family for by in painters))
+        record = prompt_records.edit_record(instruction, references, *(by.recipe.family for by in painters))
         return {**self._generate(painters, record, options, job, references), "references": list(pictures)}
 
     def score(self, names: Sequence[str], theme: str | None, reasons: bool, job: Job) -> dict[str, Any]:
@@ -218,7 +220,7 @@ class Studio:
             return
         job.step("loading")
         devices = [self.params.policies.device, self.params.reward.device]
-        self._leases.enter_context(one_gpu(devices, f"play in {self.root}", self.params, _refuse))
+        self._leases.enter_context(one_gpu(devices, f"play in {self.root}", self.params, _raise_no_gpu))
         self._placed = True
 
 
@@ -230,7 +232,7 @@ def _reasons(judge: Scorer, query: PairQuery) -> str:
         return f"(no reasons: {error})"
 
 
-def _refuse(waiting: str) -> None:
+def _raise_no_gpu(waiting: str) -> None:
     raise DataError(f"no GPU is free now ({waiting}); try again when one is")
 
 

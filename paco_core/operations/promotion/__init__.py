@@ -1,1 +1,1 @@
-"""Which version is in use: champions and challengers in the MLflow registry, and what moves them."""
+"""Promotion: champions and challengers in the MLflow registry, and the rules that move their aliases."""

@@ -49,7 +49,7 @@ def model_fingerprint(folder: Path, root: Path | None = None) -> str:
     inside = root is not None and folder.is_relative_to(root)
     disk, path = (Workspace(root), folder.relative_to(root).as_posix()) if inside and root else (Workspace(folder), ".")
     if disk.is_hidden(path):  # a version that is laid out below .paco, which .dvcignore lists
-        disk = Workspace(disk.root, heeding=False)
+        disk = Workspace(disk.root, use_dvcignore=False)
     files = sorted(disk.files(path)) if folder.is_dir() else []
     if not files:
         raise ServingError(f"{folder}: no model there; run `dvc repro reward_merged`")

@@ -1,4 +1,4 @@
-"""Where ``.env`` says that Dagster keeps its instance: ``.dagster`` of the project."""
+"""Home of the Dagster instance: ``.env`` names ``.dagster`` of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is watched. Sensors that act are off until they are switched on; the mirrors of runs and champions only read."""
+"""Sensors. Those that start runs or send messages are off by default; the mirrors of runs and champions only read."""
 
 # No `from __future__ import annotations`: Dagster reads the sensor functions' annotations.
 

@@ -1,4 +1,4 @@
-"""What this project adds to the DVC library's translator: pages of assets that say something."""
+"""Translator of this project: descriptions and metadata for the pages of assets."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the page of an asset shows: tables, pictures, columns and the figures that come first."""
+"""Previews for the page of an asset: tables, images, columns, and the metrics that come first."""

@@ -1,4 +1,4 @@
-"""What the columns of the stages' tables hold, for the pages of their assets."""
+"""Descriptions of table columns, for the pages of assets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of a stage shows besides its metrics: tables and pictures of its outs, as Dagster's metadata."""
+"""Metadata of a stage for Dagster: tables and images of its outs."""
 
 from __future__ import annotations
 

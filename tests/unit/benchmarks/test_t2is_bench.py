@@ -25,7 +25,7 @@ from paco_core.benchmarks.t2is_bench.evaluators import (
 from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
 from paco_core.benchmarks.t2is_bench.scorers import EndpointScorer, Predictor
 from paco_core.benchmarks.t2is_bench.sets import PaintedSet, painted_sets, read_records, sets_elsewhere, write_painted
-from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, result_tables
+from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, t2is_bench_tables
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.params_benchmarks import PredictorParams
 from paco_core.data.llm.chat_protocol import ChatError
@@ -164,7 +164,7 @@ def test_sets_of_several_layouts_have_rows_of_each() -> None:
         {("2x2", "before"): 0.2, ("2x2", "after"): 0.4, ("1x3", "before"): 0.9, ("1x3", "after"): 1.0}
     )
     assert estimate_layouts(table, {"a": "2x2", "b": "2x2"}) == {}
-    last = result_tables({m: estimate_sets(rows) for m, rows in table.groupby("method")}, {}, [], found)[-1]
+    last = t2is_bench_tables({m: estimate_sets(rows) for m, rows in table.groupby("method")}, {}, [], found)[-1]
     assert [row[:2] for row in last.rows] == [["before", "2x2"], ["after", "2x2"], ["before", "1x3"], ["after", "1x3"]]
 
 

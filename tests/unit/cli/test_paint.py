@@ -17,11 +17,11 @@ from paco_core.data.records.records import write_prompts
 from paco_core.io import paths
 from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError
-from paco_core.operations.asked import set_record
 from paco_core.operations.paint import load_painter_policy
 from paco_core.operations.painters import painter
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gallery
+from paco_core.operations.prompt_records import set_record
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS

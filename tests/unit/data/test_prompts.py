@@ -22,7 +22,7 @@ from paco_core.data.records.panels import grid_size, split_grid
 from paco_core.data.records.prompt_text import layout_of, parse_layout
 from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
 from paco_core.io.files import DataError, write_jsonl
-from paco_core.operations.asked import default_layout, set_record
+from paco_core.operations.prompt_records import default_layout, set_record
 from paco_core.sampling.generated_image import GeneratedImage
 from tests.support.dataset_world import quick, records
 

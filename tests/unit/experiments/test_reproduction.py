@@ -18,7 +18,7 @@ from paco_core.config.params import load
 from paco_core.experiments import reproduction as command
 from paco_core.experiments import reproduction_summary as summary
 from paco_core.experiments.reproduction import reproduce
-from paco_core.experiments.variants import LARGEST, VARIANTS, cell, chosen
+from paco_core.experiments.variants import LARGEST, VARIANTS, cell, select_variants
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import flatten
 from tests.support import forked
@@ -122,9 +122,9 @@ def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: 
 
 
 def test_the_default_is_every_variant_whose_recipe_is_there() -> None:
-    assert chosen(None, {"flux_t2is", "kontext_edit", "qwen_edit"}) == list(VARIANTS)
-    assert [v.name for v in chosen(None, {"flux_t2is"})][-1] == "nft"
-    assert [v.name for v in chosen(["nft", "full"], ())] == ["full", "nft"]
+    assert select_variants(None, {"flux_t2is", "kontext_edit", "qwen_edit"}) == list(VARIANTS)
+    assert [v.name for v in select_variants(None, {"flux_t2is"})][-1] == "nft"
+    assert [v.name for v in select_variants(["nft", "full"], ())] == ["full", "nft"]
 
 
 def test_an_editing_policy_has_a_part_of_its_own(made: Path, world: World) -> None:

@@ -18,7 +18,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.text import template_mark, validate_marks
 from paco_core.models.tokens import validate_tokens
-from paco_core.operations.asked import edit_record, set_record
+from paco_core.operations.prompt_records import edit_record, set_record
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.instructions import render
 from paco_core.serving.protocol import ChatRequest, RequestError

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from paco_core.config.params import load
 from paco_core.io.files import DataError
-from paco_core.operations import asked, paint, painters
+from paco_core.operations import paint, painters, prompt_records
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
 from paco_core.operations.play.studio import Studio, StudioOptions
@@ -79,7 +79,7 @@ def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, re
     assert all(0 < row["score"] < 1 and row["cause"] is None for row in both["pictures"])
     assert made.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"] == bare["pictures"]
     by = painters.resolve_policy(project, made.params, "flux_t2is", SETS)
-    record = asked.set_record("a red cat", PANELS, 64)
+    record = prompt_records.set_record("a red cat", PANELS, 64)
     alone = paint.pictures(made.params, paint.load_painter_policy(project, by), by, record, seeds=[0], side=64, steps=2)
     assert alone[0].image.tobytes() == pixels(made, trained), "as `paco paint` does"
     adapter(project, by=0.05)

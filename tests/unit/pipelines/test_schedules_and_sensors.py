@@ -79,7 +79,7 @@ def test_the_decision_is_the_metadata_of_the_champion(monkeypatch: pytest.Monkey
     decision = Decision("flux_t2is", False, "said why", Rule("gold_consistency", ()), *sides, (), test)
     champion = champions.Version("flux_t2is", "1", "p", "a", None, None, "")
     monkeypatch.setattr(champions, "Champions", lambda _root: SimpleNamespace(at=lambda *_args: champion))
-    monkeypatch.setattr(command, "promote", lambda _root, name, say: decision)
+    monkeypatch.setattr(command, "promote", lambda _root, name, log: decision)
     with dg.DagsterInstance.ephemeral() as instance:
         done = dg.materialize([operations.champion_policies], partition_key="flux_t2is", instance=instance)
     (event,) = done.asset_materializations_for_node("champion__policies")
@@ -95,7 +95,7 @@ def test_an_audit_that_finds_other_bytes_fails(monkeypatch: pytest.MonkeyPatch) 
     found = audit.Audit(
         (audit.Audited("pairs", "data/pairs", "a.dir", "b.dir"),), {"policies": "needs the pool gpu"}, {}
     )
-    monkeypatch.setattr(audit, "audit", lambda _root, say: found)
+    monkeypatch.setattr(audit, "audit", lambda _root, log: found)
     with dg.DagsterInstance.ephemeral() as instance:
         done = dg.materialize([operations.audit_reproducibility], instance=instance, raise_on_error=False)
     (check,) = done.get_asset_check_evaluations()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from paco_core.benchmarks.t2is_bench.questions import read_criteria, refuse_without_texts
+from paco_core.benchmarks.t2is_bench.questions import read_criteria, validate_texts
 from paco_core.benchmarks.unseen_prompts import only_test_file
 from paco_core.config.params import Params, parse
 from paco_core.data.annotation import answer_file
@@ -264,7 +264,7 @@ def case_groups_that_are_split(root: Path) -> tuple[dict[str, Any], str]:
 
 def case_alignment_without_texts(_root: Path) -> tuple[dict[str, Any], str]:
     changes = {"world": "real", "edits.painters": [], "t2is_bench.alignment": {"model": "data/zoo/qwen2_5_vl"}}
-    return changes, said(lambda: refuse_without_texts(None))
+    return changes, said(lambda: validate_texts(None))
 
 
 def case_criteria_of_no_case(root: Path) -> tuple[dict[str, Any], str]:

@@ -1,4 +1,7 @@
-"""What is to be painted: a set from a prompt and its panels, an instruction about pictures. Nothing is loaded."""
+"""Records of requests: a set from a prompt and its panels, or an edit from an instruction and images.
+
+This module loads no model.
+"""
 
 from __future__ import annotations
 
