@@ -338,6 +338,7 @@ def paint(args: argparse.Namespace) -> None:
 
 def edit(args: argparse.Namespace) -> None:
     from paco_core.io.pictures import read_image
+    from paco_core.operations.painters import chosen_policy
     from paco_core.operations.prompt_records import edit_record
     from paco_core.tasks.edits import EDITS
 

@@ -99,7 +99,9 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[GeneratedImage], pd.DataFra
     return cases, generated, measure(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
 
 
-def _rate(ctx: StageContext, params: VieScoreParams, cases: Cases, generated: list[GeneratedImage]) -> viescore.EditRatings:
+def _rate(
+    ctx: StageContext, params: VieScoreParams, cases: Cases, generated: list[GeneratedImage]
+) -> viescore.EditRatings:
     """VIEScore of each edit by a model behind an endpoint."""
     import numpy as np
 
