@@ -39,12 +39,12 @@ class Workspace:
     Args:
         root: the folder of ``dvc.yaml``; paths are relative to it.
         md5s: those of the repository by default, remembered across processes; ``Md5s()`` reads all bytes again.
-        heeding: whether ``.dvcignore`` counts; without, every file does.
+        use_dvcignore: whether ``.dvcignore`` counts; without, every file does.
     """
 
-    def __init__(self, root: Path, md5s: Md5s | None = None, heeding: bool = True) -> None:
+    def __init__(self, root: Path, md5s: Md5s | None = None, use_dvcignore: bool = True) -> None:
         self.root, repository = root, repository_of(root)
-        self._ignored = Ignored(repository if heeding else None)
+        self._ignored = Ignored(repository if use_dvcignore else None)
         self._md5s = md5s or Md5s.of_repository(repository)
 
     def md5(self, path: str) -> str | None:
