@@ -67,7 +67,9 @@ def run(ctx: StageContext) -> None:
         set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()
     ]
     with ctx.progress(sum(map(len, image_refs)), unit) as progress:
-        explained = {part: explain_pairs(table, panels, params, ctx.root, progress.advance) for part, table in tables.items()}
+        explained = {
+            part: explain_pairs(table, panels, params, ctx.root, progress.advance) for part, table in tables.items()
+        }
     with ctx.writing(paths.COT_LABELS) as out:
         out.mkdir()
         for part, explanations in explained.items():
