@@ -193,8 +193,10 @@ def test_text_encoders_are_changed_too_and_named_in_the_key_of_encodings(
             policy.load_adapter(adapter)
             agree(loras.added(policy.pipeline.text_encoder), by_hand(encoder))
             with policy.without_adapter():
-                assert torch.equal(policy._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"], pooled(None, None))
-        return policy._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"]
+                assert torch.equal(
+                    policy._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled_prompt_embeds"], pooled(None, None)
+                )
+        return policy._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled_prompt_embeds"]
 
     plain, changed = pooled(None, None), pooled(folder, None)
     assert (plain - changed).abs().max() > 0.01
@@ -204,7 +206,7 @@ def test_text_encoders_are_changed_too_and_named_in_the_key_of_encodings(
     reloaded = load(model)
     reloaded.load_adapter(folder)
     reloaded.load_adapter(only)
-    assert torch.equal(reloaded._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled"], plain)
+    assert torch.equal(reloaded._texts(["a blue bear"], TEXT_LENGTH)[0]["pooled_prompt_embeds"], plain)
 
 
 def test_the_settings_in_a_header_give_the_scale(model: Path, tmp_path: Path) -> None:
