@@ -1,4 +1,4 @@
-"""What each verb of ``paco`` does. Libraries are imported by the verb that needs them."""
+"""Actions of the verbs of ``paco``. Each action imports the libraries that it needs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from paco_core.cli.paint import PaintOptions
 
 
-def _show(args: argparse.Namespace, found: Answer) -> None:
-    print(found.json(sys.stdout.encoding) if args.json else redacted(found))
+def _show(args: argparse.Namespace, answer: Answer) -> None:
+    print(answer.json(sys.stdout.encoding) if args.json else redacted(answer))
 
 
 def init(args: argparse.Namespace) -> None:
@@ -45,13 +45,13 @@ def checkpoints(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.action == "list":
-        found = checkpoints.list_checkpoints(root)
-        _show(args, Answer(checkpoints.checkpoint_table(found), found))
+        rows = checkpoints.list_checkpoints(root)
+        _show(args, Answer(checkpoints.checkpoint_table(rows), rows))
     elif bool(args.stages) == args.all:
         raise DataError("name the stages whose checkpoints to remove (policies@flux_t2is), or give --all")
     else:
-        found = checkpoints.drop(root, args.stages)
-        _show(args, Answer(f"removed:\n{checkpoints.checkpoint_table(found)}", found))
+        rows = checkpoints.drop(root, args.stages)
+        _show(args, Answer(f"removed:\n{checkpoints.checkpoint_table(rows)}", rows))
 
 
 def profile(args: argparse.Namespace) -> None:
@@ -60,8 +60,8 @@ def profile(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.action == "list":
-        found = {name: profiles.description(root, name) for name in profiles.available(root)}
-        _show(args, Answer("\n".join(text_table(list(found.items()))), found))
+        descriptions = {name: profiles.description(root, name) for name in profiles.available(root)}
+        _show(args, Answer("\n".join(text_table(list(descriptions.items()))), descriptions))
     else:
         print(profiles.use(root, args.name))
 
@@ -75,7 +75,7 @@ def params(args: argparse.Namespace) -> None:
     if args.write:
         for page in (reference.PAGE, reference.SCHEMA, verbs.PAGE):
             checked(root / page, "file")
-        print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root, args.whole)]))
+        print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root, args.root_parser)]))
     elif args.migrate:
         from paco_core.config.migration import migrate
 
@@ -125,16 +125,16 @@ def score(args: argparse.Namespace) -> None:
 
     options = command.ScoreOptions(args.model, args.theme, args.reasons)
     if args.table is None:
-        _show(args, command.score_pictures(root, args.pictures, options, args.out, _say))
+        _show(args, command.score_pictures(root, args.pictures, options, args.out, _log))
         return
     if args.pictures:
         raise DataError("give pictures, or --table with a table of them, not both")
     from paco_core.cli.score_table import score_table
 
-    _show(args, score_table(root, args.table, options, args.out, _say))
+    _show(args, score_table(root, args.table, options, args.out, _log))
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -176,8 +176,8 @@ def annotate(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.action == "serve":
-        asked = command.AnnotateOptions(args.annotators, args.overlap, args.instances, args.retire, args.round)
-        command.serve(root, args.port, asked)
+        options = command.AnnotateOptions(args.annotators, args.overlap, args.instances, args.retire, args.round)
+        command.serve(root, args.port, options)
     elif args.action == "export":
         print(command.export(root, args.folder, args.address))
     elif args.action == "save":
@@ -190,7 +190,7 @@ def dataset(args: argparse.Namespace) -> None:
     from paco_core.cli import exchange as command
 
     if args.action == "import":
-        _show(args, command.bring(args.format, args.folder, args.out))
+        _show(args, command.import_dataset(args.format, args.folder, args.out))
     elif args.action == "export":
         _show(args, command.export(project_root(), args.format, args.folder, args.licence))
     else:
@@ -203,8 +203,8 @@ def zoo(args: argparse.Namespace) -> None:
     if args.action == "build":
         command().build(args.members, project_root())
         return
-    found, agrees = command().check(args.members, project_root())
-    _show(args, found)
+    report, agrees = command().check(args.members, project_root())
+    _show(args, report)
     if not agrees:
         raise SystemExit(1)
 
@@ -255,8 +255,8 @@ def promote(args: argparse.Namespace) -> None:
     root = _recorded_root(args.name)
     from paco_core.operations.promote import promote
 
-    made = promote(root, args.name, log=lambda line: print(line, file=sys.stderr))
-    _show(args, Answer(made.text(), made))
+    decision = promote(root, args.name, log=lambda line: print(line, file=sys.stderr))
+    _show(args, Answer(decision.text(), decision))
 
 
 def rollback(args: argparse.Namespace) -> None:
@@ -298,8 +298,8 @@ def fetch(args: argparse.Namespace) -> None:
 def status(args: argparse.Namespace) -> None:
     from paco_core.cli.status import status
 
-    found = status(project_root())
-    _show(args, Answer(found.text(), {**to_jsonable(found), "up_to_date": found.current}))
+    state = status(project_root())
+    _show(args, Answer(state.text(), {**to_jsonable(state), "up_to_date": state.current}))
 
 
 def doctor(args: argparse.Namespace) -> None:
@@ -314,10 +314,10 @@ def sync(args: argparse.Namespace) -> None:
 
     root = project_root()
     if count := count_journals(root):
-        _say(f"sending what {count} runs left to MLflow at {bare(tracking_uri(root))}")
-    sent = send_left_over(root)
-    _show(args, Answer(sent.text(), sent))
-    if sent.waiting:
+        _log(f"sending what {count} runs left to MLflow at {bare(tracking_uri(root))}")
+    result = send_left_over(root)
+    _show(args, Answer(result.text(), result))
+    if result.waiting:
         raise SystemExit(1)
 
 
@@ -370,15 +370,15 @@ def _painting(args: argparse.Namespace) -> PaintOptions:
 def push(args: argparse.Namespace) -> None:
     from paco_core.operations import publish
 
-    found = publish.upload_of(found_root() or working_folder(), args.name)  # a folder may lie anywhere
+    upload = publish.upload_of(found_root() or working_folder(), args.name)  # a folder may lie anywhere
     publish.check_id(args.hub_id)
     if args.dry_run or not args.json:
-        _show(args, Answer(found.text(), found))
-    if args.dry_run and found.faults:
+        _show(args, Answer(upload.text(), upload))
+    if args.dry_run and upload.faults:
         raise SystemExit(1)
     if not args.dry_run:
-        pushed = publish.push(found, args.hub_id, private=not args.public)
-        _show(args, Answer(pushed, {**to_jsonable(found), "pushed": pushed}))
+        pushed = publish.push(upload, args.hub_id, private=not args.public)
+        _show(args, Answer(pushed, {**to_jsonable(upload), "pushed": pushed}))
 
 
 def tables(args: argparse.Namespace) -> None:
@@ -392,12 +392,12 @@ def tables(args: argparse.Namespace) -> None:
         wrote = [checked(place, "file") for place in tables.files(checked(args.out, "folder"))]
     root = project_root()
     benchmarks = [name for name, stage in declared(root).items() if stage.tables]
-    found = tables.sections(root, benchmarks, detail=args.detail)
+    sections = tables.sections(root, benchmarks, detail=args.detail)
     if args.out is None:
-        _show(args, Answer(tables.text(found), found))
+        _show(args, Answer(tables.text(sections), sections))
     else:
-        tables.write(args.out, found)
-        _show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", found))
+        tables.write(args.out, sections)
+        _show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", sections))
 
 
 def tour(args: argparse.Namespace) -> None:

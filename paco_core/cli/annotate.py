@@ -109,7 +109,7 @@ def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> Anno
             raise DataError(f"--{name} {value}: at least 1")
     if options.retire is not None:
         store.retire(options.retire)
-    active = sum(one.active for one in store.annotators())
+    active = sum(annotator.active for annotator in store.annotators())
     people = options.annotators if options.annotators is not None else max(active, ANNOTATORS)
     overlap = store.setting("overlap", options.overlap, min(OVERLAP, people)) or OVERLAP
     if overlap > people:
@@ -124,12 +124,15 @@ def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> Anno
 
 
 def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
-    active = [one for one in queue.annotators if one.active]
-    progress = {name: f"{done} of {total}" for name, (done, total) in queue.progress().items()}
+    active = [annotator for annotator in queue.annotators if annotator.active]
+    progress = {name: f"{count} of {total}" for name, (count, total) in queue.progress().items()}
     lines = [
         f"{len(queue.chosen)} of {len(queue.instances)} instances, each for {queue.overlap} of {len(active)} "
         f"annotators; answers in {path}",
-        *text_table([(one.name, f"{address}/a/{one.token}", progress[one.name]) for one in active], indent="  "),
+        *text_table(
+            [(annotator.name, f"{address}/a/{annotator.token}", progress[annotator.name]) for annotator in active],
+            indent="  ",
+        ),
         "Ctrl-C stops; the same command resumes where everybody was.",
     ]
     return "\n".join(lines)
@@ -152,16 +155,16 @@ def export(root: Path, folder: Path, address: str | None) -> str:
             sizes = dict(zip(table["instance_id"], map(len, table["candidates"]), strict=True))
             votes = from_answers(store.latest(), sizes, instance_digester(table, panels.panel)).rankings
             table = table[table["instance_id"].isin(assignment.sample(sizes, store.setting("instances", None)))]
-    where = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
-    count = label_studio.export_tasks(folder, table, panels, votes, where)
+    url = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
+    count = label_studio.export_tasks(folder, table, panels, votes, url)
     return (
         f"{folder}: {count} tasks (tasks.json), config.xml, images/; {len(votes)} rankings as predictions\n"
-        f"pictures are expected at {where}images/"
+        f"pictures are expected at {url}images/"
     )
 
 
 def status(root: Path, number: str | None = None) -> Answer:
-    """How far everybody is, how well they agree, and who is doubtful.
+    """Progress and agreement of the annotators.
 
     Raises:
         DataError: when there is no store.
@@ -170,15 +173,15 @@ def status(root: Path, number: str | None = None) -> Answer:
         unsaved = answer_file.count_unsaved(root, store.every())
         queue = open_queue(root, store, AnnotateOptions(round=number))
         sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
-        found = from_answers(store.latest(), sizes, queue.pictures)
+        imported = from_answers(store.latest(), sizes, queue.pictures)
         progress = queue.progress()
-    ranked, agreed = len({vote.instance_id for vote in found.rankings}), measure_agreement(found.rankings)
+    ranked, agreed = len({vote.instance_id for vote in imported.rankings}), measure_agreement(imported.rankings)
     lines = [
         f"{ranked} of {len(queue.chosen)} instances ranked, "
-        f"{len(found.rankings)} rankings, {found.counts['cannot_tell']:.0f} x cannot tell, "
-        f"{found.counts['skipped']:.0f} skipped, "
-        f"{found.counts['stale_answers']:.0f} for instances that are gone or painted anew",
-        "done: " + ", ".join(f"{name} {done} of {total}" for name, (done, total) in progress.items()),
+        f"{len(imported.rankings)} rankings, {imported.counts['cannot_tell']:.0f} x cannot tell, "
+        f"{imported.counts['skipped']:.0f} skipped, "
+        f"{imported.counts['stale_answers']:.0f} for instances that are gone or painted anew",
+        "done: " + ", ".join(f"{name} {count} of {total}" for name, (count, total) in progress.items()),
         agreed.text(),
     ]
     if unsaved:
@@ -186,9 +189,9 @@ def status(root: Path, number: str | None = None) -> Answer:
     figures = {
         "instances": len(queue.chosen),
         "ranked": ranked,
-        "rankings": len(found.rankings),
-        "counts": found.counts,
-        "progress": {name: {"done": done, "total": total} for name, (done, total) in progress.items()},
+        "rankings": len(imported.rankings),
+        "counts": imported.counts,
+        "progress": {name: {"done": count, "total": total} for name, (count, total) in progress.items()},
         "agreement": agreed,
         "unsaved": unsaved,
     }

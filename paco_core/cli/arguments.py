@@ -20,7 +20,7 @@ def _figures(*verbs: argparse.ArgumentParser) -> None:
         verb.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_project(verb: Callable[..., argparse.ArgumentParser], whole: argparse.ArgumentParser) -> None:
+def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argparse.ArgumentParser) -> None:
     """Verbs about a project, its parameters and its state."""
     text = "create a new project with graph, parameters, small models and Dagster code location"
     init = verb("init", acts.init, text, "init comics")
@@ -46,7 +46,7 @@ def _add_project(verb: Callable[..., argparse.ArgumentParser], whole: argparse.A
         action="store_true",
         help="update params.yaml and the profiles from an earlier version",
     )
-    params.set_defaults(whole=whole)
+    params.set_defaults(root_parser=root_parser)
 
     text = "check parameters, data, disk and memory, and estimate the cost of each stage"
     check = verb("check", acts.check, text, "check --profile smoke")
@@ -108,13 +108,13 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("format", choices=formats, help="output format (vistory: the stories of the stage t2is)")
     sub.add_argument("folder", type=Path, help="new folder")
     sub.add_argument("--licence", default="other", help="license on the card (default: other)")
-    sub = bring = actions.add_parser("import", help="convert public data into a folder that paco can read")
+    sub = imports = actions.add_parser("import", help="convert public data into a folder that paco can read")
     sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit", "vistory"), help="input format")
     sub.add_argument("folder", type=Path, help="folder of public data, or a Parquet file of GEdit-Bench")
     sub.add_argument("out", type=Path, help="new folder, for example data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking")
     sub.add_argument("id", help="ID in the tables of pairs or rankings")
-    _figures(export, bring, sub)
+    _figures(export, imports, sub)
 
 
 def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -234,11 +234,11 @@ def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
     text = "list or remove training checkpoints"
     checkpoints = verb("checkpoints", acts.checkpoints, text, "checkpoints drop policies@flux_t2is")
     actions = checkpoints.add_subparsers(dest="action", required=True)
-    kept = actions.add_parser("list", help="list checkpoints with stage, identity, size and age")
+    listing = actions.add_parser("list", help="list checkpoints with stage, identity, size and age")
     drop = actions.add_parser("drop", help="remove the checkpoints of some or all stages")
     drop.add_argument("stages", nargs="*", metavar="STAGE", help="stage name")
     drop.add_argument("--all", action="store_true", help="remove the checkpoints of all stages")
-    _figures(kept, drop)
+    _figures(listing, drop)
 
 
 def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:

@@ -46,8 +46,8 @@ SHOWN_VARIABLES = (
 def report(root: Path) -> Answer:
     """Lines of ``name: value``; secrets are redacted, and the home folder is ``~``."""
     home = "~" if Path.home() == Path("/") else str(Path.home())
-    found = {name: redacted(value).replace(home, "~") for name, value in _all(root)}
-    return Answer("\n".join(f"{name}: {value}" for name, value in found.items()), found)
+    values = {name: redacted(value).replace(home, "~") for name, value in _all(root)}
+    return Answer("\n".join(f"{name}: {value}" for name, value in values.items()), values)
 
 
 def _all(root: Path) -> Iterator[tuple[str, str]]:
@@ -55,8 +55,8 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
     yield "python", f"{platform.python_version()} ({sys.executable})"
     yield "system", f"{platform.platform()}, {os.cpu_count()} processors, {memory_gb():.0f} GB of memory"
     yield "packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    found = [f"{name} {_version(name)}" for name in OPTIONAL if _version(name) != "missing"]
-    yield "optional packages", ", ".join(found) or "none"
+    optional = [f"{name} {_version(name)}" for name in OPTIONAL if _version(name) != "missing"]
+    yield "optional packages", ", ".join(optional) or "none"
     yield "vLLM", f"in {PYTHON}" if (root / PYTHON).is_file() else "not built (`make vllm`)"
     yield "GPUs", _gpus()
     yield "torch sees", _torch()
@@ -66,16 +66,16 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
     yield "mlflow store", bare(tracking_uri(root))
     yield "ports", ", ".join(f"{port} ({name}) {_port(port)}" for port, name in PORTS.items())
     yield "reward servers", endpoint.server_status(root).replace("\n", "; ")
-    named = sorted(name for name in os.environ if name.startswith(SHOWN_VARIABLES))
-    yield "variables", ", ".join(f"{name}={bare(os.environ[name])}" for name in named) or "none"
+    variables = sorted(name for name in os.environ if name.startswith(SHOWN_VARIABLES))
+    yield "variables", ", ".join(f"{name}={bare(os.environ[name])}" for name in variables) or "none"
 
 
 def _gpus() -> str:
     listing = nvidia_smi.list_gpus()
-    found = ", ".join(f"{gpu.number} ({_size(gpu)})" for gpu in gpus.visible(listing)) or "none visible"
+    listed_gpus = ", ".join(f"{gpu.number} ({_size(gpu)})" for gpu in gpus.visible(listing)) or "none visible"
     trouble = f"nvidia-smi: {listing.trouble}" if listing.trouble else None
     driver = None if listing.driver is None else f"driver {listing.driver}"
-    return "; ".join(filter(None, (found, trouble, listing.too_old or driver)))
+    return "; ".join(filter(None, (listed_gpus, trouble, listing.too_old or driver)))
 
 
 def _size(gpu: Gpu) -> str:
@@ -102,9 +102,9 @@ def _commit(root: Path) -> str:
 def _torch() -> str:
     """In a process of its own: a broken installation must not end this one."""
     code = "import torch; print('CUDA', torch.version.cuda, torch.cuda.is_available() and torch.cuda.get_device_name())"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    last = (asked.stdout if asked.returncode == 0 else asked.stderr).strip().splitlines()
-    return last[-1] if last else f"nothing; it exited with {asked.returncode}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = (result.stdout if result.returncode == 0 else result.stderr).strip().splitlines()
+    return last[-1] if last else f"nothing; it exited with {result.returncode}"
 
 
 def _parameters(root: Path) -> str:
@@ -116,11 +116,11 @@ def _parameters(root: Path) -> str:
 
 
 def _remote(root: Path) -> str:
-    found = settings(root)
-    name = found.get("core", "remote", fallback=None)
+    config = settings(root)
+    name = config.get("core", "remote", fallback=None)
     if name is None:
         return "none"
-    url = next((found[section].get("url") for section in found.sections() if f'"{name}"' in section), None)
+    url = next((config[section].get("url") for section in config.sections() if f'"{name}"' in section), None)
     return f"{name} at {bare(url)}" if url else name
 
 

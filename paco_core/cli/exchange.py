@@ -1,4 +1,4 @@
-"""What ``paco dataset`` does: export, import, and trace an id to grid, seed and prompt."""
+"""The verb ``paco dataset``: export, import, and tracing an ID to its grid, seed and prompt."""
 
 from __future__ import annotations
 
@@ -75,36 +75,36 @@ def _stories(root: Path, folder: Path) -> Answer:
     return Answer(f"{folder}: {counts['stories']} stories, {counts['pictures']} pictures", {"folder": folder, **counts})
 
 
-def bring(form: str, folder: Path, out: Path) -> Answer:
+def import_dataset(form: str, folder: Path, out: Path) -> Answer:
     """Import public data into a new folder of the project's own layout; its counts, in words.
 
     Raises:
         DataError: when ``out`` exists, or nothing can be used.
     """
     checked(out, "new folder")
-    found = IMPORTS[form](folder, out)
-    return Answer(f"{out}: " + ", ".join(f"{n} {count}" for n, count in found.items()), {"folder": out, **found})
+    counts = IMPORTS[form](folder, out)
+    return Answer(f"{out}: " + ", ".join(f"{n} {count}" for n, count in counts.items()), {"folder": out, **counts})
 
 
-def trace(root: Path, wanted: str) -> Answer:
+def trace(root: Path, item_id: str) -> Answer:
     """Where the panels of a pair or of a ranking instance come from.
 
     Raises:
         DataError: when no table has the id.
     """
-    refs = _refs(root, wanted)
+    refs = _refs(root, item_id)
     index = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS).grids.index
     prompts = {record.idx: record for record in read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")}
     rows, panels = [], []
     for role, ref in refs:
         grid_id, panel = parse_ref(ref)
         grid: Any = index.loc[grid_id]
-        where = f"panel {panel} of grid {grid_id} in {Path(str(grid['folder'])).name}, seed {grid['seed']}"
+        origin = f"panel {panel} of grid {grid_id} in {Path(str(grid['folder'])).name}, seed {grid['seed']}"
         panels.append(
             {"role": role, "grid": grid_id, "panel": panel, **{k: str(grid[k]) for k in ("seed", "prompt_id")}}
         )
-        rows.append((role, f"{where}, prompt {grid['prompt_id']}"))
-    lines = [wanted, *text_table(rows, indent="  ")]
+        rows.append((role, f"{origin}, prompt {grid['prompt_id']}"))
+    lines = [item_id, *text_table(rows, indent="  ")]
     for prompt_id in dict.fromkeys(str(index.loc[parse_ref(ref)[0], "prompt_id"]) for _, ref in refs):
         if prompt_id in prompts:
             lines.append(f"  prompt {prompt_id}: {prompts[prompt_id].prompt}")
@@ -113,16 +113,16 @@ def trace(root: Path, wanted: str) -> Answer:
         for prompt_id, record in prompts.items()
         if any(p["prompt_id"] == prompt_id for p in panels)
     }
-    return Answer("\n".join(lines), {"id": wanted, "panels": panels, "prompts": texts})
+    return Answer("\n".join(lines), {"id": item_id, "panels": panels, "prompts": texts})
 
 
-def _refs(root: Path, wanted: str) -> list[tuple[str, str]]:
+def _refs(root: Path, item_id: str) -> list[tuple[str, str]]:
     for split in SPLITS:
-        for row in _rows(read_table(root / paths.PAIRS / f"{split}.parquet"), "pair_id", wanted):
+        for row in _rows(read_table(root / paths.PAIRS / f"{split}.parquet"), "pair_id", item_id):
             return [("first", row["first"]), ("second", row["second"])]
-    for row in _rows(read_table(root / paths.RANKINGS / "instances.parquet"), "instance_id", wanted):
+    for row in _rows(read_table(root / paths.RANKINGS / "instances.parquet"), "instance_id", item_id):
         return [("reference", row["reference"]), *(("candidate", ref) for ref in row["candidates"])]
-    raise DataError(f"{wanted}: no pair and no ranking instance has this id")
+    raise DataError(f"{item_id}: no pair and no ranking instance has this id")
 
 
 def _rows(table: pd.DataFrame, column: str, value: str) -> list[dict[Any, Any]]:

@@ -40,8 +40,8 @@ def init(folder: Path) -> str:
         try:
             files = _lay_out(folder)
         except BaseException:
-            for one in folder.iterdir():
-                shutil.rmtree(one) if one.is_dir() else one.unlink()
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise
     _name_dagsters_home(folder)
     place = shlex.quote(f"{folder}" if not f"{folder}".startswith("-") else f"./{folder}")
@@ -57,9 +57,9 @@ def _lay_out(folder: Path) -> int:
         shutil.copyfile(source, place)
         files += 1
     if shutil.which("git") and not _in_git(folder):
-        made = subprocess.run(["git", "init", "--quiet"], cwd=folder, capture_output=True, text=True)
-        if made.returncode:
-            raise DataError(f"`git init` failed, so that no project was laid out: {made.stderr.strip()}")
+        result = subprocess.run(["git", "init", "--quiet"], cwd=folder, capture_output=True, text=True)
+        if result.returncode:
+            raise DataError(f"`git init` failed, so that no project was laid out: {result.stderr.strip()}")
     return files
 
 
@@ -68,11 +68,11 @@ def _name_dagsters_home(folder: Path) -> None:
 
     Not among what is copied: ``.env`` holds the path of the project.
     """
-    made = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "paco_pipelines.instance.settings"], cwd=folder, capture_output=True, text=True
     )
-    if made.returncode:
-        raise DataError(f"{folder}: laid out, but Dagster's settings were not written: {made.stderr.strip()[-500:]}")
+    if result.returncode:
+        raise DataError(f"{folder}: laid out, but Dagster's settings were not written: {result.stderr.strip()[-500:]}")
 
 
 def _files() -> dict[str, Path]:
@@ -88,5 +88,5 @@ def _files() -> dict[str, Path]:
 
 
 def _in_git(folder: Path) -> bool:
-    asked = subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], cwd=folder, capture_output=True)
-    return asked.returncode == 0
+    result = subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], cwd=folder, capture_output=True)
+    return result.returncode == 0

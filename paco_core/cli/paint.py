@@ -67,7 +67,7 @@ def paint_set(
     note = f", the default of {len(panels)} panels; --layout ROWSxCOLUMNS chooses another" if default else ""
     work = partial(painter.paint, prompt, panels, layout=layout)
     notes = [f"layout {record.layout} (rows x columns){note}"]
-    return _painted(root, painter, painter.named(SETS), record, work, options, notes)
+    return _generate(root, painter, painter.named(SETS), record, work, options, notes)
 
 
 def edit_pictures(root: Path, files: Sequence[Path], instruction: str, options: PaintOptions) -> Answer:
@@ -78,10 +78,10 @@ def edit_pictures(root: Path, files: Sequence[Path], instruction: str, options: 
     """
     painter, pictures = Painter(options.policy, project=root), [read_image(file) for file in files]
     work, record = partial(painter.edit, pictures, instruction), prompt_records.edit_record(instruction, pictures)
-    return _painted(root, painter, painter.named(EDITS), record, work, options, [], files)
+    return _generate(root, painter, painter.named(EDITS), record, work, options, [], files)
 
 
-def _painted(
+def _generate(
     root: Path,
     painter: Painter,
     by: painters.NamedPolicy,
@@ -93,27 +93,27 @@ def _painted(
 ) -> Answer:
     """Paint, or edit the pictures in ``files``."""
     references = [read_image(file) for file in files]
-    seeds, who = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
+    seeds, names = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
     folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
     checked(folder, "folder")
-    for name in ("sheet.png", *(f"{one}-{seed}.png" for one in who.values() for seed in seeds)):
+    for name in ("sheet.png", *(f"{name}-{seed}.png" for name in names.values() for seed in seeds)):
         checked(folder / name, "file", inputs=files)
     count = len(seeds) * (2 if options.compare and by.adapter else 1)
     with painter, Progress(count, "paint", "pictures") as progress:
-        found = work(
+        images = work(
             seeds=seeds, size=options.size, steps=options.steps, compare=options.compare, advance=progress.advance
         )
         judge = Judge(project=root) if (root / paths.REWARD_MERGED).is_dir() else None
-        scores = None if judge is None else judge.painted(found, references or None)
+        scores = None if judge is None else judge.painted(images, references or None)
     rows = []
-    for number, painted in enumerate(found):
-        place = folder / f"{who[painted.when]}-{painted.seed}.png"
-        _save(painted.image, place)
+    for number, image in enumerate(images):
+        place = folder / f"{names[image.when]}-{image.seed}.png"
+        _save(image.image, place)
         score = None if scores is None or math.isnan(scores[number]) else round(float(scores[number]), 4)
-        rows.append({"by": who[painted.when], "seed": painted.seed, "score": score, "file": str(place)})
-    _save(_sheet(found, references), folder / "sheet.png")
+        rows.append({"by": names[image.when], "seed": image.seed, "score": score, "file": str(place)})
+    _save(_sheet(images, references), folder / "sheet.png")
     measured = "editing reward" if references else "consistency"
-    cut = found[0].lost
+    cut = images[0].lost
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
     cells = [
         (str(row["by"]), f"seed {row['seed']}", f"{measured} {_score(row['score'])}", str(row["file"])) for row in rows
@@ -133,12 +133,12 @@ def _save(picture: Image, file: Path) -> None:
         picture.save(part)
 
 
-def _sheet(found: Sequence[GeneratedImage], references: Sequence[Image]) -> Image:
-    if len({painted.when for painted in found}) == 2:
-        return side_by_side(found, len(found), (lambda _record: references) if references else None)
-    images, captions = [p.image for p in found], [caption(p, theme=False) for p in found]
+def _sheet(generated: Sequence[GeneratedImage], references: Sequence[Image]) -> Image:
+    if len({image.when for image in generated}) == 2:
+        return side_by_side(generated, len(generated), (lambda _record: references) if references else None)
+    images, captions = [p.image for p in generated], [caption(p, theme=False) for p in generated]
     images, captions = [*references, *images], ["reference"] * len(references) + captions
-    return contact_sheet(images, COLUMNS, max(found[0].image.size), captions, found[0].record.prompt)
+    return contact_sheet(images, COLUMNS, max(generated[0].image.size), captions, generated[0].record.prompt)
 
 
 def _words(prompt: str) -> str:

@@ -27,12 +27,12 @@ class Parser(argparse.ArgumentParser):
     """``ArgumentParser``; a error about an unknown verb, option or value suggests the nearest one."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        namespace, rest = self.parse_known_args(args, namespace)
-        if rest:
+        namespace, unknown = self.parse_known_args(args, namespace)
+        if unknown:
             verb = self._parser_of(namespace)
             options = [text for text in verb._option_string_actions if text[:2] == "--"]
-            near = nearest(rest[0].partition("=")[0], options)
-            verb.error(f"unrecognized arguments: {' '.join(rest)}" + (f", did you mean '{near}'?" if near else ""))
+            near = nearest(unknown[0].partition("=")[0], options)
+            verb.error(f"unrecognized arguments: {' '.join(unknown)}" + (f", did you mean '{near}'?" if near else ""))
         return namespace
 
     def _parser_of(self, namespace: argparse.Namespace) -> argparse.ArgumentParser:

@@ -37,9 +37,9 @@ def play(root: Path, port: int, *, browser: bool) -> None:
         local_server.run_server(create_app(studio, jobs), listener)
     finally:
         listener.close()
-        ended = jobs.close(PATIENCE_S)
+        is_stopped = jobs.close(PATIENCE_S)
         studio.close()
-        if not ended:
+        if not is_stopped:
             # A model that is being loaded cannot be interrupted, and an interpreter that ends beside it may crash.
             print("paco play: ended while a model was being loaded or at work", file=sys.stderr, flush=True)
             os._exit(INTERRUPTED)

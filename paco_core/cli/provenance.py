@@ -1,4 +1,4 @@
-"""What ``paco provenance`` does: find the subject, print its story, verify it."""
+"""The verb ``paco provenance``: find the subject, print its history, and verify it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def origin_of(root: Path, subject: str) -> TracedOrigin:
             return TracedOrigin(of_path(version.path, lock, finder), True, finder.failure)
         return TracedOrigin(version.provenance(), False, None)
     path = project_path(root, subject)
-    named = out_of(subject).as_posix()  # of a policy, or `reward`
+    out = out_of(subject).as_posix()  # of a policy, or `reward`
     return TracedOrigin(
-        of_path(path if lock.maker(path) else named if lock.maker(named) else path, lock, finder), True, finder.failure
+        of_path(path if lock.maker(path) else out if lock.maker(out) else path, lock, finder), True, finder.failure
     )
 
 

@@ -35,10 +35,10 @@ class ScoreOptions:
 
 def score_pictures(
     root: Path | None,
-    given: Sequence[Path],
+    paths: Sequence[Path],
     options: ScoreOptions,
     out: Path | None = None,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Answer:
     """The score of two picture files; of more, or of a folder's, every pair as a matrix.
 
@@ -50,16 +50,16 @@ def score_pictures(
     Raises:
         DataError: when a picture or the model is missing, or something is asked for that goes with the other form.
     """
-    files = [file for path in given for file in (pictures_in(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (pictures_in(path) if path.is_dir() else [path])]
     if len(files) < 2:
         raise DataError("give two pictures, several, a folder of pictures, or --table with a table of them")
-    if len(files) == 2 and len(given) == 2:
+    if len(files) == 2 and len(paths) == 2:
         if out is not None:
             raise DataError("--out goes with --table, or with more than two pictures")
         return _pair(root, files, options)
     if options.reasons:
         raise DataError("--reasons goes with two pictures, or with --table")
-    return _matrix(root, files, options, out, say)
+    return _matrix(root, files, options, out, log)
 
 
 def pictures_in(folder: Path) -> list[Path]:
@@ -68,10 +68,10 @@ def pictures_in(folder: Path) -> list[Path]:
     Raises:
         DataError: when there is none.
     """
-    found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
-    if not found:
+    files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
+    if not files:
         raise DataError(f"{folder}: holds no picture ({', '.join(SUFFIXES)})")
-    return sorted(found, key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path.name)])
+    return sorted(files, key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path.name)])
 
 
 def _parts(name: str) -> list[str]:
@@ -92,12 +92,12 @@ def _matrix(
     files: Sequence[Path],
     options: ScoreOptions,
     out: Path | None,
-    say: Callable[[str], None] | None,
+    log: Callable[[str], None] | None,
 ) -> Answer:
     if out is not None:
         checked(out, "file", suffixes=[".csv"], inputs=files)
     pictures = [read_image(file) for file in files]
-    with Judge(options.model, project=root) as judge, Progress(_count(files), "score", "pairs", say) as progress:
+    with Judge(options.model, project=root) as judge, Progress(_count(files), "score", "pairs", log) as progress:
         scores = judge.set_scores(pictures, theme=options.theme, on_batch=progress.advance)
     values = square([score.value for score in scores], len(files))
     names = _short_names(files)

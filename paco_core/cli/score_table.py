@@ -57,7 +57,7 @@ def score_table(
     table: Path,
     options: ScoreOptions,
     out: Path | None = None,
-    say: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Answer:
     """Score every row of a table and write it again with the columns ``score``, ``cause`` and ``reasons``.
 
@@ -83,34 +83,36 @@ def score_table(
     target = checked(
         out or table.with_name(f"{table.stem}.scored{table.suffix}"), "file", suffixes=[table.suffix], inputs=[table]
     )
-    given = tables.open_table(table, ())
-    rows = _rows(given, table, _Pictures(root, table), options.theme)
-    sets = SET in given.columns
+    source = tables.open_table(table, ())
+    rows = _rows(source, table, _Pictures(root, table), options.theme)
+    sets = SET in source.columns
     if sets and options.reasons:
         raise DataError("--reasons goes with pairs; a set of pictures has a score, and no answer in words")
     device, threads = _place(root)
     judge = judge_model(options.model, project=root)
     with _journal(target) as journal:
         keys = _keys(rows, judge.identity, options.reasons, _Pictures(root, table))
-        known = {entry["key"]: entry["found"] for entry in journal.rows}
-        made = {row.number: known[key] for row, key in zip(rows, keys, strict=True) if key in known}
-        left = [row for row in rows if row.number not in made]
-        if made and say is not None:
-            say(f"{table.name}: {len(made)} of {len(rows)} rows were scored before, and are not scored again")
+        stored = {entry["key"]: entry["found"] for entry in journal.rows}
+        results = {row.number: stored[key] for row, key in zip(rows, keys, strict=True) if key in stored}
+        left = [row for row in rows if row.number not in results]
+        if results and log is not None:
+            log(f"{table.name}: {len(results)} of {len(rows)} rows were scored before, and are not scored again")
         parts = _parts(left)
         make = partial(_Scoring, root, table, options)
         total = sum(row.pairs for row in left)
-        with Progress(total, table.name, "pairs", say) as progress:
-            for number, found in launchers.map_pieces(parts, make, gpu=device.startswith("cuda"), threads=threads):
-                for row, one in zip(parts[number], found, strict=True):
-                    made[row.number] = one
-                    if one["cause"] is None:  # a failure may be the server's, and is asked again
-                        journal.append({"key": keys[row.number], "found": one})
+        with Progress(total, table.name, "pairs", log) as progress:
+            for number, part_results in launchers.map_pieces(
+                parts, make, gpu=device.startswith("cuda"), threads=threads
+            ):
+                for row, result in zip(parts[number], part_results, strict=True):
+                    results[row.number] = result
+                    if result["cause"] is None:  # a failure may be the server's, and is asked again
+                        journal.append({"key": keys[row.number], "found": result})
                 progress.advance(sum(row.pairs for row in parts[number]))
         names = ["score", "cause", *(["reasons"] if options.reasons else [])]
-        columns = {name: [made[row.number][name] for row in rows] for name in names}
+        columns = {name: [results[row.number][name] for row in rows] for name in names}
         columns["score"] = [math.nan if value is None else value for value in columns["score"]]
-        given.write(target, columns)
+        source.write(target, columns)
     return _answer(target, columns["score"], "sets" if sets else "pairs")
 
 
@@ -132,37 +134,37 @@ def _journal(target: Path) -> Iterator[Journal]:
         place.unlink()
 
 
-def _rows(given: tables.ReadTable, table: Path, pictures: _Pictures, theme: str | None) -> list[ScoreRow]:
+def _rows(source: tables.ReadTable, table: Path, pictures: _Pictures, theme: str | None) -> list[ScoreRow]:
     """The rows, each picture looked for.
 
     Raises:
         DataError: as :func:`score_table`.
     """
-    if missing := [name for name in PAIR if name not in given.columns and SET not in given.columns]:
-        has = ", ".join(given.columns)
+    if missing := [name for name in PAIR if name not in source.columns and SET not in source.columns]:
+        has = ", ".join(source.columns)
         raise DataError(
             f"{table}: column {', '.join(missing)} is missing; a table of pairs has first and second, one of sets has "
             f"pictures, this one has {has}"
         )
-    if SET in given.columns and (both := [name for name in PAIR if name in given.columns]):
-        raise DataError(f"{table}: has the columns {SET} and {both[0]}; pairs and sets are two tables")
-    if not len(given):
+    if SET in source.columns and (pair_columns := [name for name in PAIR if name in source.columns]):
+        raise DataError(f"{table}: has the columns {SET} and {pair_columns[0]}; pairs and sets are two tables")
+    if not len(source):
         raise DataError(f"{table}: holds no row")
-    if SET in given.columns:
-        listed = [pictures.of_set(value, given.place(row)) for row, value in enumerate(given.values(SET))]
+    if SET in source.columns:
+        names_by_row = [pictures.of_set(value, source.place(row)) for row, value in enumerate(source.values(SET))]
     else:
-        columns = [tables.text_column(given, side, table) for side in PAIR]
-        listed = [list(names) for names in zip(*columns, strict=True)]
-    themes = tables.text_column(given, "theme", table) if "theme" in given.columns else [theme] * len(given)
-    found = []
-    for number, (names, words) in enumerate(zip(listed, themes, strict=True)):
-        place = given.place(number)
+        columns = [tables.text_column(source, side, table) for side in PAIR]
+        names_by_row = [list(names) for names in zip(*columns, strict=True)]
+    themes = tables.text_column(source, "theme", table) if "theme" in source.columns else [theme] * len(source)
+    rows = []
+    for number, (names, words) in enumerate(zip(names_by_row, themes, strict=True)):
+        place = source.place(number)
         try:
             validate_marks(words or "")
         except ValueError as error:
             raise DataError(f"{place}: theme {error}") from None
-        found.append(ScoreRow(number, place, tuple(pictures.checked(name, place) for name in names), words))
-    return found
+        rows.append(ScoreRow(number, place, tuple(pictures.checked(name, place) for name in names), words))
+    return rows
 
 
 def _keys(rows: Sequence[ScoreRow], judge: str, reasons: bool, pictures: _Pictures) -> list[str]:
@@ -201,19 +203,19 @@ class _Scoring:
 
     def __call__(self, rows: Sequence[ScoreRow]) -> list[dict[str, Any]]:
         """``score``, ``cause`` and, where they are asked for, ``reasons`` of each row; a set's score is its mean."""
-        named = {name: row.place for row in rows for name in row.names}
-        shown = {name: self._pictures.picture(name, place) for name, place in named.items()}
-        pairs = [(shown[first], shown[second]) for row in rows for first, second in combinations(row.names, 2)]
+        places = {name: row.place for row in rows for name in row.names}
+        images = {name: self._pictures.picture(name, place) for name, place in places.items()}
+        pairs = [(images[first], images[second]) for row in rows for first, second in combinations(row.names, 2)]
         themes = [row.theme for row in rows for _ in range(row.pairs)]
         scores = iter(self._judge.scores(pairs, theme=themes))
         why = self._judge.reasons(pairs, theme=themes) if self._reasons else None
-        found: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         for number, row in enumerate(rows):
             mine = [next(scores) for _ in range(row.pairs)]
             cause = next((score.cause for score in mine if score.failed), None)
             mean = None if cause is not None else sum(score.value for score in mine) / len(mine)
-            found.append({"score": mean, "cause": cause, **({} if why is None else {"reasons": why[number]})})
-        return found
+            results.append({"score": mean, "cause": cause, **({} if why is None else {"reasons": why[number]})})
+        return results
 
 
 class _Pictures:
@@ -281,8 +283,8 @@ class _Pictures:
         file = self._table.parent / name
         if not self._is_file(name):
             file = Path(str(self._panels().grids.index.loc[parse_ref(name)[0], "folder"]))
-        found = file.stat()
-        return [name, found.st_size, found.st_mtime_ns]
+        stat = file.stat()
+        return [name, stat.st_size, stat.st_mtime_ns]
 
     def _is_file(self, name: str) -> bool:
         try:

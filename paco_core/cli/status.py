@@ -11,7 +11,7 @@ from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Stage
 from dvc_project.rwlock import writing
 from dvc_project.state import ProjectState, StageState
-from paco_core.config.graph_keys import refuse_other_version
+from paco_core.config.graph_keys import validate_version
 from paco_core.config.params import ParamsError
 from paco_core.io.answer import Answer
 from paco_core.io.text_table import text_table
@@ -62,9 +62,9 @@ def status(root: Path) -> Status:
     project = DvcProject(root, present_code)
     behind: set[str] = set()
     lines = []
-    noted, shown = writing(root), set(project.assets)
+    noted, assets = writing(root), set(project.assets)
     for state in ProjectState(project).all():  # producers first
-        if state.stage.group not in shown:  # the stage `code`: what it would write is a reason of its readers
+        if state.stage.group not in assets:  # the stage `code`: what it would write is a reason of its readers
             continue
         line = _line(state, _nearest(state.stage.name, behind, project.upstream), noted)
         if line.state != "up to date":
@@ -78,7 +78,7 @@ def status(root: Path) -> Status:
 def _fault(root: Path) -> str:
     """Why no stage can run; what code a stage would run, and so whether it is up to date, is not known then."""
     try:
-        refuse_other_version(root)
+        validate_version(root)
     except ParamsError as error:
         return str(error)
     return ""

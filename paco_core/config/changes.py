@@ -1,4 +1,4 @@
-"""Parameters changed by hand, ``key=value``, for one command."""
+"""Parameter overrides of one command, ``key=value``."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from paco_core.io.files import DataError
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` texts as dotted keys and values, read as YAML.
+    """Parse ``key=value`` texts into dotted keys and YAML values.
 
     Raises:
-        DataError: when one has no ``=``, or a value that is no YAML.
+        DataError: when a text has no ``=``, or its value is not YAML.
     """
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise DataError(f"--set {text!r}: expected key=value, as in reward.epochs=1")
         try:
-            found[key] = parse_yaml(value)
+            changes[key] = parse_yaml(value)
         except DataError as error:
             raise DataError(f"--set {text!r}: {error}") from None
-    return found
+    return changes
 
 
 def changed(params: Params, changes: Mapping[str, Any]) -> Params:
-    """Parameters with dotted keys changed, checked as the file would be.
+    """Parameters with changed dotted keys, validated like a file.
 
     Raises:
-        ParamsError: naming an unknown key or invalid value.
+        ParamsError: for an unknown key or an invalid value.
     """
     tree = params.model_dump(mode="json")
     for key, value in changes.items():

@@ -1,7 +1,6 @@
-"""The keys of ``params.yaml`` that ``dvc.yaml`` names: after an update the two may be of different versions.
+"""Keys of ``params.yaml`` that ``dvc.yaml`` uses. After an update, the two files may be of different versions.
 
-DVC refuses a key that is not there when it comes to the stage that reads it, which may be hours after it began, and a
-``foreach`` without its items at once; neither message names the remedy.
+DVC reports a missing key only when it runs the stage that reads it, and its message does not explain the cause.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ _LOOP = ("item", "key")  # what a `foreach` sets itself
 
 
 def named_keys(root: Path) -> dict[str, str]:
-    """Each key that ``dvc.yaml`` names in ``params`` or as ``${KEY}``, with the first stage that does.
+    """Each key in ``params`` or ``${KEY}`` of ``dvc.yaml``, with the first stage that uses it.
 
     Raises:
-        DvcProjectError: when it is no YAML, or no mapping.
+        DvcProjectError: when the file is not a YAML mapping.
     """
-    stages, found = read_data(root / GRAPH_FILE).get("stages"), dict[str, str]()
+    stages, stages_by_key = read_data(root / GRAPH_FILE).get("stages"), dict[str, str]()
     for stage, definition in stages.items() if isinstance(stages, Mapping) else ():
         for key in _keys(definition):
-            found.setdefault(key, str(stage))
-    return found
+            stages_by_key.setdefault(key, str(stage))
+    return stages_by_key
 
 
 def _keys(tree: Any) -> Iterator[str]:
     if isinstance(tree, Mapping):
         for name, value in tree.items():
-            listed = value if name == "params" and isinstance(value, list) else []
-            yield from (key for key in listed if isinstance(key, str) and "${" not in key)
+            entries = value if name == "params" and isinstance(value, list) else []
+            yield from (key for key in entries if isinstance(key, str) and "${" not in key)
             yield from _keys(value)
     elif isinstance(tree, list):
         for value in tree:
@@ -49,54 +48,55 @@ def _keys(tree: Any) -> Iterator[str]:
         yield from (key for key in _PLACE.findall(tree) if key.split(".")[0] not in _LOOP)
 
 
-def left_out(named: Iterable[str], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the keys that ``dvc.yaml`` names which a tree of parameters leaves to their defaults, with these.
+def left_out(keys: Iterable[str], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that a tree of parameters does not contain, with their defaults.
 
     Raises:
         ParamsError: when the tree is invalid.
     """
-    lacking = [key for key in named if not has(tree, key)]
+    lacking = [key for key in keys if not has(tree, key)]
     defaults = parse(tree).model_dump(mode="json") if lacking else {}
     return {key: reduce(getitem, key.split("."), defaults) for key in lacking if has(defaults, key)}
 
 
-def refuse_other_version(root: Path) -> None:
-    """Find keys that ``dvc.yaml`` names and ``params.yaml`` does not hold.
+def validate_version(root: Path) -> None:
+    """Check that ``params.yaml`` contains the keys of ``dvc.yaml``.
 
     Raises:
-        OtherVersionError: naming them and the remedy.
+        OtherVersionError: listing missing keys and the remedy.
         ParamsError: when ``params.yaml`` is missing or invalid.
     """
     path = root / PARAMS_FILE
     load(path)
     tree = tree_of(read_text(path), path)
-    named = named_keys(root)
-    if absent := left_out(named, tree):
+    stages_by_key = named_keys(root)
+    if absent := left_out(stages_by_key, tree):
         raise OtherVersionError(
             f"{PARAMS_FILE}: has no {', '.join(absent)}, which {GRAPH_FILE} names; `paco params --migrate` adds what "
             "is missing, with its default"
         )
-    if old := {key: new for key in named if not has(tree, key) and (new := _present_place(key))}:
+    if old := {key: new for key in stages_by_key if not has(tree, key) and (new := _present_place(key))}:
         key, new = next(iter(old.items()))
-        more = f", and {len(old) - 1} keys more are elsewhere" if len(old) > 1 else ""
+        tail = f", and {len(old) - 1} keys more are elsewhere" if len(old) > 1 else ""
         raise OtherVersionError(
-            f"{GRAPH_FILE}: is of an earlier version: {named[key]} names {key}, which is {new} now{more}; lay out a "
-            f"new project with `paco init FOLDER` and copy all of it but .git, .env and {PARAMS_FILE} over this one"
+            f"{GRAPH_FILE}: the file is of an earlier version: {stages_by_key[key]} uses {key}, which is {new} "
+            f"now{tail}; create a new project with `paco init FOLDER` and copy its files except .git, .env and "
+            f"{PARAMS_FILE} here"
         )
 
 
 def cause(error: DvcProjectError, root: Path) -> str:
-    """What to print of a graph that cannot be read: that it is of another version than the parameters, if it is."""
+    """The message about an unreadable graph: another version than the parameters, or the error itself."""
     try:
-        refuse_other_version(root)
-    except OtherVersionError as found:
-        return str(found)
+        validate_version(root)
+    except OtherVersionError as version_error:
+        return str(version_error)
     except (DvcProjectError, ParamsError):
         pass
     return str(error)
 
 
 def _present_place(key: str) -> str | None:
-    """Where a key of an earlier version is now; of a section, where its first key is."""
+    """The current name of a key of an earlier version; for a section, that of its first key."""
     places = earlier_places(Params)
     return places.get(key) or next((new for old, new in places.items() if old.startswith(f"{key}.")), None)

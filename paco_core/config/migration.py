@@ -115,9 +115,9 @@ def replacements(root: Path) -> Iterator[str]:
     """Lines with the commands that bring a project to this version; none in a clone, which git updates."""
     if not IN_WHEEL:
         return
-    if gone := [name for name in NOW_SHIPPED if (root / name).exists()]:
+    if removable := [name for name in NOW_SHIPPED if (root / name).exists()]:
         yield "paco ships these files now; remove them, unless you edited them:"
-        yield f"  rm -r {shlex.join(gone)}"
+        yield f"  rm -r {shlex.join(removable)}"
     files = {name: file for name, file in new_project_files().items() if name not in _USERS_OWN}
     if different := [name for name, file in files.items() if not _is_equal(root / name, file)]:
         yield "these files differ from those of this version; replace them, unless you edited them:"

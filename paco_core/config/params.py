@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from dvc_project.yaml import parse_yaml
-from paco_core.config.execution import EXECUTION, HOW, REMOVED, earlier_places, has, moved, places
+from paco_core.config.execution import EXECUTION, EXECUTION_ONLY, REMOVED, earlier_places, has, moved, places
 from paco_core.config.params_base import (
     DISTINCT,
     AboveZero,
@@ -109,12 +109,12 @@ class Params(Section):
     """Profile name in reports and runs."""
     world: Literal["storybook", "real"]
     """Use `storybook` if the embedded world can label the images, `real` otherwise."""
-    threads: Annotated[Positive, HOW]
+    threads: Annotated[Positive, EXECUTION_ONLY]
     """CPU threads per stage."""
-    time_zone: Annotated[TimeZone, HOW] = "UTC"
+    time_zone: Annotated[TimeZone, EXECUTION_ONLY] = "UTC"
     """Time zone of the schedules, for example Europe/Berlin."""
-    devices: Annotated[DevicesParams, HOW] = Field(default_factory=DevicesParams)
-    checkpoints_gb: Annotated[AboveZero, HOW] = 20.0
+    devices: Annotated[DevicesParams, EXECUTION_ONLY] = Field(default_factory=DevicesParams)
+    checkpoints_gb: Annotated[AboveZero, EXECUTION_ONLY] = 20.0
     """Maximum size of all checkpoints in GB. paco deletes the oldest."""
     prompts: PromptsParams
     diverse_prompts: DiverseParams
@@ -154,8 +154,8 @@ class Params(Section):
     @model_validator(mode="after")
     def _rounds_train_a_recipe(self) -> Params:
         if self.rounds.items and self.rounds.recipe not in self.policies.recipes:
-            known = ", ".join(self.policies.recipes)
-            raise ValueError(f"rounds.recipe {self.rounds.recipe!r}: no recipe of policies.recipes; there are: {known}")
+            names = ", ".join(self.policies.recipes)
+            raise ValueError(f"rounds.recipe {self.rounds.recipe!r}: no recipe of policies.recipes; there are: {names}")
         if self.rounds.items and self.rounds.ask.choose == "disagree":
             name = self.rounds.recipe
             if self.policies.recipes[name].held_out_judge is None:
@@ -180,7 +180,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model that a type is, or is made of: of a mapping's values, say."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)
+    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
 
 
 def explain(error: ValidationError, source: str) -> str:
@@ -195,9 +195,9 @@ def explain(error: ValidationError, source: str) -> str:
         key = ".".join(parts)
         if fault["type"] == "extra_forbidden":
             name = str(fault["loc"][-1])
-            known = _known_keys(Params, fault["loc"])
-            near = nearest(name, known)
-            hint = f"did you mean '{near}'?" if near else f"known keys: {', '.join(known)}"
+            names = _known_keys(Params, fault["loc"])
+            near = nearest(name, names)
+            hint = f"did you mean '{near}'?" if near else f"known keys: {', '.join(names)}"
             lines.append(f"{source}: unknown key '{key}'; {hint}")
         elif fault["type"] == "missing":
             lines.append(
@@ -205,8 +205,8 @@ def explain(error: ValidationError, source: str) -> str:
                 f"`git checkout -- {source}`"
             )
         else:
-            given = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
-            lines.append(f"{source}: {f'{key}: ' if key else ''}{message(fault)}{given}"[:600])
+            input_text = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
+            lines.append(f"{source}: {f'{key}: ' if key else ''}{message(fault)}{input_text}"[:600])
     return "\n".join(lines)
 
 
@@ -222,7 +222,7 @@ def parse(raw: Any, source: str = PARAMS_FILE) -> Params:
     """
     if not isinstance(raw, dict):
         raise ParamsError(f"{source}: expected a mapping of sections, found {type(raw).__name__}")
-    refuse_earlier(raw, source)
+    validate_no_earlier_keys(raw, source)
     tree = moved(raw, places(Params))
     if left := tree.pop(EXECUTION, None):
         raise ParamsError("\n".join(_unknown_below(left, EXECUTION, source)))
@@ -248,18 +248,18 @@ def _unknown_below(left: Any, key: str, source: str) -> Iterator[str]:
         yield f"{source}: unknown key '{key}'" + (f"; did you mean '{near}'?" if near else "")
 
 
-def refuse_earlier(raw: Any, source: str) -> None:
+def validate_no_earlier_keys(raw: Any, source: str) -> None:
     """Find keys of an earlier version.
 
     Raises:
         OtherVersionError: naming each with the key that it has now, or with what to do without it.
     """
-    found = [f"{source}: {old} is {new} now" for old, new in earlier_places(Params).items() if has(raw, old)]
-    found += [f"{source}: {key} no longer exists: {advice}" for key, advice in REMOVED.items() if has(raw, key)]
-    if found:
-        more = [f"{source}: and {len(found) - 8} keys more"] if len(found) > 8 else []
+    lines = [f"{source}: {old} is {new} now" for old, new in earlier_places(Params).items() if has(raw, old)]
+    lines += [f"{source}: {key} no longer exists: {advice}" for key, advice in REMOVED.items() if has(raw, key)]
+    if lines:
+        tail = [f"{source}: and {len(lines) - 8} keys more"] if len(lines) > 8 else []
         advice = "`paco params --migrate` moves or deletes them, in params.yaml and in the profiles"
-        raise OtherVersionError("\n".join([*found[:8], *more, advice]))
+        raise OtherVersionError("\n".join([*lines[:8], *tail, advice]))
 
 
 def read_text(path: Path) -> str:

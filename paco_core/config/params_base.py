@@ -1,4 +1,4 @@
-"""What the models of ``params.yaml`` share: a closed section, bounded numbers, LoRA, endpoints of chat models."""
+"""Base types of ``params.yaml``: sections, bounded numbers, LoRA and endpoints of chat models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from paco_core.config.registered import registered
 from paco_core.io.text import not_blank
 
-# Every number has an upper bound, far above any use: a slip of the keyboard is refused by name, not computed for hours.
+# Every number has an upper bound, far above any use, so that validation detects typing errors.
 Positive = Annotated[int, Field(gt=0, le=1_000_000)]
 Natural = Annotated[int, Field(ge=0, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy and PyTorch both take
@@ -21,7 +21,7 @@ Area = Annotated[int, Field(gt=0, le=2**28)]  # of a picture, pixels
 MOST_ITEMS = 1_000  # of a list or a mapping
 MOST_NUMBER = 2**63
 MOST_DRAWN = 100_000  # pictures that the embedded world draws: a few minutes
-Drawn = Annotated[int, Field(gt=0, le=MOST_DRAWN)]
+DrawnCount = Annotated[int, Field(gt=0, le=MOST_DRAWN)]
 Resamples = Annotated[int, Field(gt=0, le=100_000)]  # of a bootstrap
 MAX_PORT = 65_535
 Port = Annotated[int, Field(ge=0, le=MAX_PORT)]  # 0 = any free one
@@ -50,7 +50,7 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _bounded(cls, value: Any) -> Any:
-        _refuse_unbounded(value)
+        _validate_bounds(value)
         return value
 
     @field_validator("*")
@@ -62,13 +62,13 @@ class Section(BaseModel):
         return value
 
 
-def _refuse_unbounded(value: Any) -> None:
-    """What no type bounds: how long a list or a mapping is, and numbers in a mapping of anything."""
+def _validate_bounds(value: Any) -> None:
+    """Check the length of lists and mappings, and numbers in mappings of any values."""
     if isinstance(value, list | tuple | dict):
         if len(value) > MOST_ITEMS:
             raise ValueError(f"{len(value)} entries, expected at most {MOST_ITEMS}")
         for inner in value.values() if isinstance(value, dict) else value:
-            _refuse_unbounded(inner)
+            _validate_bounds(inner)
     elif isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:
         raise ValueError(f"{value} is no finite number below 2^63")
 
@@ -91,7 +91,7 @@ class PolicyLora(LoraShape):
 
 
 class ChatParams(Section):
-    """A chat model behind an OpenAI-compatible endpoint. The key itself stands in the environment only."""
+    """A chat model behind an OpenAI-compatible endpoint. The API key is only in the environment."""
 
     base_url: str = Field(pattern=r"^https?://[^@\s]+$")
     """Base URL of an OpenAI-compatible endpoint."""

@@ -1,4 +1,4 @@
-"""Typed view of what ``params.yaml`` says about benchmarks and their judges."""
+"""Parameters of the benchmarks and their evaluators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paco_core.config.params_base import (
     DISTINCT,
     ChatParams,
     Device,
-    Drawn,
+    DrawnCount,
     DrawnSide,
     Positive,
     Resamples,
@@ -19,15 +19,15 @@ from paco_core.config.params_base import (
 )
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 
-#: In rounds: the judge of the round before.
+#: In rounds: the reward model of the previous round.
 BEFORE = "before"
-#: Judges that the stage ``consistency_rank`` asks itself; a table of scores has another name.
+#: Evaluators of the stage ``consistency_rank``. Tables of scores need other names.
 REWARD, BASE, CLIP_I, RANDOM = OWN_JUDGES = ("reward", "base", "clip_i", "random")
 ImportedStories = Annotated[str, Names("folder", "make it with `paco dataset import vistory` or name another")]
 
 
 class PredictorParams(Section):
-    """A published predictor, run by an environment of its own: its pins and licence need not fit ours."""
+    """A published predictor in a separate environment, because its requirements and licence may differ."""
 
     python: str = Field(min_length=1)
     """Python interpreter of the predictor's environment."""
@@ -38,7 +38,7 @@ class PredictorParams(Section):
 
 
 class YesNoJudge(Section):
-    """Who answers yes or no: a model in this process, or one behind an endpoint that gives log-probabilities."""
+    """A model that answers yes or no: in this process, or behind an endpoint with log-probabilities."""
 
     model: ModelRef | None = None
     """Qwen2.5-VL model that runs in this process."""
@@ -47,10 +47,10 @@ class YesNoJudge(Section):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> YesNoJudge:
-        named = [name for name in type(self).model_fields if name != "wording" and getattr(self, name) is not None]
-        if len(named) != 1:
+        set_fields = [name for name in type(self).model_fields if name != "wording" and getattr(self, name) is not None]
+        if len(set_fields) != 1:
             ways = [name for name in type(self).model_fields if name != "wording"]
-            raise ValueError(f"name one of {', '.join(ways)}; {' and '.join(named) or 'none'} given")
+            raise ValueError(f"name one of {', '.join(ways)}; {' and '.join(set_fields) or 'none'} given")
         return self
 
 
@@ -67,7 +67,7 @@ class AlignmentParams(YesNoJudge):
 
 
 class VieScoreParams(Section):
-    """Edits judged as GEdit-Bench judges, by a vision language model behind an endpoint."""
+    """VIEScore of GEdit-Bench: a vision-language model behind an endpoint scores the edits."""
 
     endpoint: ChatParams
     """Vision-language model that scores the edits."""
@@ -76,7 +76,7 @@ class VieScoreParams(Section):
 
 
 class T2isBenchParams(Section):
-    """T2IS-Bench on the pictures that the stage ``t2is`` painted; a part that is null is not measured."""
+    """T2IS-Bench on the images of the stage ``t2is``. A section that is null skips its metric."""
 
     prompts: Positive | None = None
     """Maximum prompts. `null` evaluates all."""
@@ -97,7 +97,7 @@ class T2isBenchParams(Section):
 
 
 class VistoryParams(Section):
-    """ViStoryBench on the stories that the stage ``t2is`` painted; a part that is null is not measured."""
+    """ViStoryBench on the stories of the stage ``t2is``. A section that is null skips its metric."""
 
     source: ImportedStories | None = None
     """Folder from `paco dataset import vistory`. `null` skips the stage."""
@@ -129,8 +129,8 @@ class ConsistencyRankParams(Section):
     @field_validator("scored_elsewhere")
     @classmethod
     def _names_of_their_own(cls, tables: dict[str, str]) -> dict[str, str]:
-        if taken := [name for name in OWN_JUDGES if name in tables]:
-            raise ValueError(f"{taken[0]} is a judge of this stage; give the table another name")
+        if reserved := [name for name in OWN_JUDGES if name in tables]:
+            raise ValueError(f"{reserved[0]} is a judge of this stage; give the table another name")
         return tables
 
 
@@ -139,7 +139,7 @@ class EditRewardParams(Section):
     """Folder in the EditReward-Bench format. `null` draws edits of the embedded world."""
     wording: Literal["rl", "published"] = "rl"
     """Question of the RL training (`rl`) or of the published results (`published`)."""
-    count: Drawn
+    count: DrawnCount
     """Number of drawn comparisons."""
     size: DrawnSide
     """Side of a drawn image in pixels."""

@@ -1,4 +1,4 @@
-"""Parameters of the data: prompts, grids, annotations, and the pairs with reasons that the reward learns from."""
+"""Parameters of the data: prompts, grids, annotations, pairs and reasons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from paco_core.config.layouts import LAYOUT, refuse_layout
+from paco_core.config.layouts import LAYOUT, validate_layout
 from paco_core.config.params_base import DISTINCT, ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
 from paco_core.config.params_edits import EditingParams
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
@@ -31,14 +31,14 @@ class PromptsParams(Section):
 
     @field_validator("layout", mode="before")
     @classmethod
-    def _layouts_are_grids(cls, given: object) -> object:
-        for layout in given if isinstance(given, list) else [given]:
-            refuse_layout(layout)
-        return given
+    def _layouts_are_grids(cls, value: object) -> object:
+        for layout in value if isinstance(value, list) else [value]:
+            validate_layout(layout)
+        return value
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        """Those that are asked for; none = whatever the file holds."""
+        """The layouts to use; empty = every layout of the file."""
         return (self.layout,) if isinstance(self.layout, str) else tuple(self.layout or ())
 
     @model_validator(mode="after")

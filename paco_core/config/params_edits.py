@@ -1,4 +1,4 @@
-"""Parameters of edits: the prompts, what base editors paint of them, and the pairs that are made of edits."""
+"""Parameters of edits: prompts, images of the base editors, and pairs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EditingParams(Section):
 
 
 class EditPromptsParams(Section):
-    """What editing policies are trained on and watched on."""
+    """Training and evaluation prompts of editing policies."""
 
     source: Literal["storybook", "file", "none"]
     """Source of the instructions and images. Use `none` if no recipe edits images."""
@@ -84,7 +84,7 @@ class EditPromptsParams(Section):
 
 
 class EditPainter(Section):
-    """A base editor; ``guidance`` and text window as in the recipes of ``policies``."""
+    """A base editor."""
 
     family: Family
     """Model family."""
@@ -97,7 +97,7 @@ class EditPainter(Section):
 
 
 class EditsParams(Section):
-    """What base editors paint of the training edit prompts, for the reward model to learn from."""
+    """Images of the base editors for the training prompts, as training data of the reward model."""
 
     painters: list[EditPainter]
     """Base editors that generate the images. An empty list skips the stage."""

@@ -1,4 +1,4 @@
-"""Settings of losses, and when a training ends before its last epoch."""
+"""Parameters of losses and of early stopping."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import Field
 from paco_core.config.params_base import AboveZero, Fraction, FromZero, Positive, Section
 from paco_core.config.registered import names_of, registered
 
-#: Losses that learn from pictures which were ranked before, without a rollout.
+#: Losses that train on ranked images, without a rollout.
 OFFLINE = names_of("grpo/losses.py", "OFFLINE")
 Loss = Annotated[str, registered("grpo/losses.py", "LOSSES", "nft", *OFFLINE)]
 
 
 class NftParams(Section):
-    """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
+    """Loss nft (DiffusionNFT, arXiv 2509.16117)."""
 
     mix: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Weight of the new velocity in the implicit policies (b in DiffusionNFT)."""
@@ -31,7 +31,7 @@ class DpoParams(Section):
 
 
 class KlParams(Section):
-    """Distance to the policy without adapter. No reference pass is run at beta 0."""
+    """KL divergence from the policy without an adapter. With beta 0 there is no reference pass."""
 
     beta: FromZero = 0.0
     """Weight of the KL divergence from the model without an adapter. 0 skips this pass."""
@@ -43,7 +43,7 @@ class KlParams(Section):
 
 
 class HackMeter(Section):
-    """Two judges of one question, one that trains and one that only watches, and measures that no judge sees."""
+    """Detection of over-optimization: a training reward is compared with a held-out reward and with image metrics."""
 
     trained: str
     """Reward term that trains the policy."""
@@ -58,7 +58,7 @@ class HackMeter(Section):
 
 
 class EarlyStop(Section):
-    """When to end a training before its last epoch; the outs are those of a finished one."""
+    """Conditions that end a training before its last epoch. Its outputs are those of a complete training."""
 
     reward_rise: FromZero = 0.05
     """Minimum relative reward rise of a collapse."""

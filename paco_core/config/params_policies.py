@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from paco_core.config.execution import Was, how_fields
+from paco_core.config.execution import RenamedFrom, execution_fields
 from paco_core.config.params_base import (
     DISTINCT,
     AboveZero,
@@ -28,7 +28,7 @@ from paco_core.config.params_base import (
     Side,
 )
 from paco_core.config.params_losses import OFFLINE
-from paco_core.config.params_rewards import RewardSet, refuse_judges, refuse_unknown
+from paco_core.config.params_rewards import RewardSet, validate_hack_meter, validate_reward_names
 from paco_core.config.params_training import PolicyTraining
 from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
 from paco_core.config.registered import registered
@@ -39,7 +39,7 @@ Dynamics = Annotated[str, registered("grpo/dynamics.py", "DYNAMICS", "ode")]
 
 
 class PromptFiles(Section):
-    """T2IS records that come split, such as the released ones: to train on, and to evaluate and benchmark on."""
+    """T2IS records with a fixed split: for training, and for evaluation and benchmarks."""
 
     train: UserFile
     """Training prompts, a JSON Lines file of T2IS records."""
@@ -48,21 +48,21 @@ class PromptFiles(Section):
 
 
 def _own_and_shared(schema: dict[str, Any]) -> None:
-    """In a file a recipe leaves a shared number out, or null, and has that of ``policies.defaults``."""
+    """In a file, a recipe can leave out a shared key or set it to null, and inherits ``policies.defaults``."""
     for name in PolicyTraining.model_fields:
-        found = schema["properties"].pop(name)
-        if name in how_fields(PolicyTraining):
+        key_schema = schema["properties"].pop(name)
+        if name in execution_fields(PolicyTraining):
             continue
-        found.pop("default", None)
-        found.pop("description", None)
+        key_schema.pop("default", None)
+        key_schema.pop("description", None)
         schema["properties"][name] = {
-            "anyOf": [found, {"type": "null"}],
+            "anyOf": [key_schema, {"type": "null"}],
             "description": f"Overrides `policies.defaults.{name}`.",
         }
 
 
 class PolicyRecipe(PolicyTraining):
-    """What one policy is trained by, complete: its own keys, and the shared numbers where it sets none of its own.
+    """A complete recipe: its own keys, and the values of ``policies.defaults`` that it does not override.
 
     ``model_fields_set`` names the keys that the recipe sets itself.
     """
@@ -117,14 +117,14 @@ class PolicyRecipe(PolicyTraining):
 
     @property
     def paints_stories(self) -> bool:
-        """Whether the panels of a set are painted one by one."""
+        """Whether the panels of a set are generated one by one."""
         return self.panels == "one_by_one"
 
     @property
     def reward_sets(self) -> dict[str, RewardSet]:
-        """What is rewarded in training, and in evaluation where that has rewards of its own, by the recipe's keys."""
-        both = {"rewards": self.rewards, "test_rewards": self.test_rewards}
-        return {key: rewards for key, rewards in both.items() if rewards is not None}
+        """The rewards of the training and, if the recipe sets them, of the evaluation, by key."""
+        rewards_by_key = {"rewards": self.rewards, "test_rewards": self.test_rewards}
+        return {key: rewards for key, rewards in rewards_by_key.items() if rewards is not None}
 
     @model_validator(mode="after")
     def _noise_inside_schedule(self) -> PolicyRecipe:
@@ -191,7 +191,7 @@ class PolicyRecipe(PolicyTraining):
     @model_validator(mode="after")
     def _judges_are_compared(self) -> PolicyRecipe:
         if self.hack_meter is not None:
-            refuse_judges(self.hack_meter, self.reward_sets)
+            validate_hack_meter(self.hack_meter, self.reward_sets)
         elif self.early_stop is not None and self.early_stop.hack_meter:
             raise ValueError("early_stop.hack_meter heeds the alarm of hack_meter: name its judges there")
         elif self.kl.where == "disagreement":
@@ -200,19 +200,19 @@ class PolicyRecipe(PolicyTraining):
 
     @property
     def held_out_judge(self) -> str | None:
-        """Folder of the reward model that ``hack_meter`` holds out; None where it cannot be asked about pairs."""
+        """Folder of the held-out reward model of ``hack_meter``; None if it does not score pairs."""
         if self.hack_meter is None:
             return None
         term = self.rewards.terms[self.hack_meter.held_out]
         return term.model if (term.reward or self.hack_meter.held_out) == "consistency" else None
 
     def inherited(self) -> set[str]:
-        """Shared numbers that the recipe does not set itself."""
+        """Names of the keys that the recipe inherits from ``policies.defaults``."""
         return set(PolicyTraining.model_fields) - self.model_fields_set
 
 
 def _trained(recipes: dict[str, PolicyRecipe | None]) -> dict[str, PolicyRecipe]:
-    """The recipes that are not null; a null one is in the graph, and nothing is trained by it."""
+    """The recipes that are not null. A null recipe is in the graph, but is not trained."""
     trained = {name: recipe for name, recipe in recipes.items() if recipe is not None}
     if not trained:
         raise ValueError("every recipe is null; at least one is needed")
@@ -222,7 +222,7 @@ def _trained(recipes: dict[str, PolicyRecipe | None]) -> dict[str, PolicyRecipe]
 def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
     for name, recipe in recipes.items():
         for key, rewards in recipe.reward_sets.items():
-            refuse_unknown(rewards, f"{name}.{key}")
+            validate_reward_names(rewards, f"{name}.{key}")
     return recipes
 
 
@@ -238,7 +238,7 @@ else:
 
 
 class PoliciesParams(Section):
-    defaults: Annotated[PolicyTraining, Was("policies")]
+    defaults: Annotated[PolicyTraining, RenamedFrom("policies")]
     recipes: Recipes
 
     @field_validator("recipes", mode="wrap")
@@ -248,30 +248,35 @@ class PoliciesParams(Section):
         if not isinstance(recipes, dict):
             return check(recipes)
         if "defaults" not in info.data:
-            return {}  # they are refused, and a recipe cannot be read without them
-        for name, own in recipes.items():
-            if isinstance(own, dict) and (how := sorted(how_fields(PolicyTraining) & set(own))):
-                raise ValueError(f"{name}.{how[0]}: holds for all recipes, in execution.policies.{how[0]}")
+            return {}  # the defaults are invalid, and recipes cannot be merged with them
+        for name, overrides in recipes.items():
+            if isinstance(overrides, dict) and (
+                execution_keys := sorted(execution_fields(PolicyTraining) & set(overrides))
+            ):
+                raise ValueError(
+                    f"{name}.{execution_keys[0]}: all recipes share this key; set "
+                    f"execution.policies.{execution_keys[0]}"
+                )
         shared = info.data["defaults"].model_dump(mode="json")
-        merged = check({name: _laid_over(shared, own) for name, own in recipes.items()})
+        merged = check({name: _laid_over(shared, overrides) for name, overrides in recipes.items()})
         return {name: _with_own_keys(recipe, recipes[name]) for name, recipe in merged.items()}
 
     def recipe(self, name: str) -> PolicyRecipe:
         """A recipe by its name.
 
         Raises:
-            DataError: naming those that there are.
+            DataError: listing the known recipes.
         """
         if name not in self.recipes:
-            known = ", ".join(self.recipes)
+            names = ", ".join(self.recipes)
             raise DataError(
-                f"no recipe {name!r} in policies.recipes; {did_you_mean(name, self.recipes)}there are: {known}"
+                f"no recipe {name!r} in policies.recipes; {did_you_mean(name, self.recipes)}there are: {names}"
             )
         return self.recipes[name]
 
     @property
     def device(self) -> str:
-        """Where the stages of policies need to run: on a GPU as soon as one recipe asks for it."""
+        """Device of the stages of policies: a GPU if at least one recipe uses it."""
         devices = [recipe.device for recipe in self.recipes.values()]
         return next((device for device in devices if device != "cpu"), "cpu")
 
@@ -280,21 +285,21 @@ class PoliciesParams(Section):
         return {name: r.model_dump(mode=info.mode, exclude=r.inherited()) for name, r in recipes.items()}
 
 
-def _laid_over(shared: dict[str, Any], own: Any) -> Any:
+def _laid_over(shared: dict[str, Any], overrides: Any) -> Any:
     """A recipe over the defaults; a null leaves the default."""
-    if not isinstance(own, dict):
-        return own
-    given = {key: value for key, value in own.items() if value is not None or key not in shared}
-    if given.get("loss") in ("nft", *OFFLINE):
-        given.setdefault("old_log_prob", "rollout")  # it uses no log-probabilities, whatever the others use
-    for key, value in given.items():
+    if not isinstance(overrides, dict):
+        return overrides
+    values = {key: value for key, value in overrides.items() if value is not None or key not in shared}
+    if values.get("loss") in ("nft", *OFFLINE):
+        values.setdefault("old_log_prob", "rollout")  # it uses no log-probabilities, whatever the others use
+    for key, value in values.items():
         if isinstance(value, dict) and isinstance(shared.get(key), dict):
-            given[key] = {**shared[key], **value}
-    return {**shared, **given}
+            values[key] = {**shared[key], **value}
+    return {**shared, **values}
 
 
-def _with_own_keys(recipe: PolicyRecipe, own: Any) -> PolicyRecipe:
-    if not isinstance(own, dict):
+def _with_own_keys(recipe: PolicyRecipe, overrides: Any) -> PolicyRecipe:
+    if not isinstance(overrides, dict):
         return recipe
-    keys = {key for key, value in own.items() if value is not None}
+    keys = {key for key, value in overrides.items() if value is not None}
     return PolicyRecipe.model_construct(_fields_set=keys, **dict(recipe))

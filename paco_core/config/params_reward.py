@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
-from paco_core.config.execution import HOW
+from paco_core.config.execution import EXECUTION_ONLY
 from paco_core.config.params_base import (
     AboveZero,
     Area,
@@ -39,7 +39,7 @@ class RewardParams(Section):
     """Minimum pixels of a resized image."""
     vision: Literal["frozen", "lora"] = "frozen"
     """Freeze the vision tower, or train it with LoRA."""
-    vision_cache_gb: Annotated[FromZero, HOW] = 2.0
+    vision_cache_gb: Annotated[FromZero, EXECUTION_ONLY] = 2.0
     """Cache for frozen vision features in GB."""
     lora: LoraParams
     swap: bool = False
@@ -72,9 +72,9 @@ class RewardParams(Section):
     """Recompute layers in the backward pass to save memory."""
     best: Literal["roc_auc", "accuracy", "calibration_error", "position_spread", "last"] = "roc_auc"
     """Validation metric that selects the epoch."""
-    checkpoint_every: Annotated[Positive, HOW] = 50
+    checkpoint_every: Annotated[Positive, EXECUTION_ONLY] = 50
     """Optimizer steps between checkpoints."""
-    processes: Annotated[Positive, HOW] = 1
+    processes: Annotated[Positive, EXECUTION_ONLY] = 1
     """Processes that share each batch."""
     seed: Seed
     """Seed of the adapter and the data order."""
@@ -89,29 +89,29 @@ class RewardParams(Section):
 class ServingParams(Section):
     engine: Literal["transformers", "vllm"]
     """Engine of the reward server."""
-    host: Annotated[str, HOW]
+    host: Annotated[str, EXECUTION_ONLY]
     """Address that the server listens on."""
-    port: Annotated[Port, HOW]
+    port: Annotated[Port, EXECUTION_ONLY]
     """Port of the server. 0 selects a free port."""
     device: Device
     """Device."""
     dtype: Literal["float32", "bfloat16", "auto"]
     """Weight format."""
-    threads: Annotated[Positive, HOW]
+    threads: Annotated[Positive, EXECUTION_ONLY]
     """CPU threads of the server."""
-    max_batch: Annotated[Positive, HOW]
+    max_batch: Annotated[Positive, EXECUTION_ONLY]
     """Maximum queries per batch. Set it to half of `requests_in_flight`."""
-    requests_in_flight: Annotated[Positive, HOW]
+    requests_in_flight: Annotated[Positive, EXECUTION_ONLY]
     """Maximum concurrent queries per client."""
-    start_timeout_s: Annotated[Positive, HOW]
+    start_timeout_s: Annotated[Positive, EXECUTION_ONLY]
     """Timeout for the start of a server in seconds."""
-    request_timeout_s: Annotated[Positive, HOW]
+    request_timeout_s: Annotated[Positive, EXECUTION_ONLY]
     """Timeout per query in seconds."""
-    linger_s: Annotated[FromZero, HOW] = 0
+    linger_s: Annotated[FromZero, EXECUTION_ONLY] = 0
     """Idle seconds before a server without clients stops."""
-    max_failed_share: Annotated[Fraction, HOW]
+    max_failed_share: Annotated[Fraction, EXECUTION_ONLY]
     """Maximum share of samples without a score."""
-    wait_for_server_s: Annotated[FromZero, HOW] = 0
+    wait_for_server_s: Annotated[FromZero, EXECUTION_ONLY] = 0
     """Seconds that a client waits for a server that is down."""
     both_orders: bool = False
     """Average a pair's score over both image orders."""
@@ -119,24 +119,24 @@ class ServingParams(Section):
     """Image format of the queries."""
     quantization: Literal["fp8", "bitsandbytes"] | None = None
     """Weight quantization on a GPU. `null` uses `dtype`."""
-    score_cache: Annotated[str | None, HOW] = None
+    score_cache: Annotated[str | None, EXECUTION_ONLY] = None
     """SQLite file that caches scores. `null` disables the cache."""
-    gateway_port: Annotated[Port, HOW] = 0
+    gateway_port: Annotated[Port, EXECUTION_ONLY] = 0
     """Port of `paco serve gateway`. 0 selects a free port."""
-    python: Annotated[str | None, HOW] = None
+    python: Annotated[str | None, EXECUTION_ONLY] = None
     """Python interpreter of the vLLM environment. `null` uses .venv-vllm."""
-    tensor_parallel: Annotated[Positive, HOW] = 1
+    tensor_parallel: Annotated[Positive, EXECUTION_ONLY] = 1
     """GPUs per server."""
-    gpu_share: Annotated[Fraction, HOW] = 0.85
+    gpu_share: Annotated[Fraction, EXECUTION_ONLY] = 0.85
     """Share of GPU memory for vLLM."""
-    max_model_len: Annotated[Positive, HOW] = 8192
+    max_model_len: Annotated[Positive, EXECUTION_ONLY] = 8192
     """Maximum tokens of a query with images and answer."""
-    batch_invariant: Annotated[bool, HOW] = False
+    batch_invariant: Annotated[bool, EXECUTION_ONLY] = False
     """Make vLLM scores independent of the batch. This is slower."""
 
     @property
     def program(self) -> str:
-        """What computes scores: the engine, and what changes them; equal scores are only expected of equal ones."""
+        """The engine and the settings that affect scores. Scores are comparable only for equal programs."""
         invariant = " batch-invariant" if self.batch_invariant else ""
         return f"{self.engine}{invariant}" + (f" {self.quantization}" if self.quantization else "")
 

@@ -1,4 +1,4 @@
-"""What a policy is rewarded for, in training and in evaluation."""
+"""Rewards of a policy, in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Aggregator = Annotated[
 
 
 class HttpScorer(Section):
-    """A scorer behind an address. The key itself stands in the environment only."""
+    """A scorer behind an address. The API key is only in the environment."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
     """Address that receives batches of images."""
@@ -47,7 +47,7 @@ class HttpScorer(Section):
 
 
 class Rubric(Section):
-    """Criteria by which a vision language model marks pictures."""
+    """Criteria by which a vision-language model scores images."""
 
     endpoint: ChatParams
     """Vision-language model that evaluates the criteria."""
@@ -100,34 +100,37 @@ class RewardSet(Section):
         return self
 
 
-def refuse_unknown(rewards: RewardSet, key: str) -> None:
-    """Every reward is registered, or names a function of the user's own; and no term has the name of another measure.
+def validate_reward_names(rewards: RewardSet, key: str) -> None:
+    """Check that every reward is registered or ``module:function``, and that its name is not that of another metric.
+
+    Args:
+        key: key of the rewards in ``policies.recipes``, for the message.
 
     Raises:
-        ValueError: naming the key and the nearest reward, or the term.
+        ValueError: with the key and the nearest reward, or the term.
     """
     names = names_of("rewards/registry.py", "REWARDS")
     validate_term_names(rewards.terms, key)
     for name, term in rewards.terms.items():
-        asked = term.reward or name
+        reward = term.reward or name
         if name in names and term.reward not in (name, None):
             raise ValueError(
                 f"{key}: the term {name!r} has the name of a registered reward, but its reward is {term.reward}; "
                 "choose another name for it"
             )
-        if asked not in names and not FUNCTION.fullmatch(asked):
-            module, dot, function = asked.rpartition(".")
-            hint = f"did you mean '{module}:{function}'? " if dot else did_you_mean(asked, names)
+        if reward not in names and not FUNCTION.fullmatch(reward):
+            module, dot, function = reward.rpartition(".")
+            hint = f"did you mean '{module}:{function}'? " if dot else did_you_mean(reward, names)
             raise ValueError(
-                f"{key}: reward {asked!r} is unknown; {hint}choose among {', '.join(names)}, or name module:function"
+                f"{key}: reward {reward!r} is unknown; {hint}choose among {', '.join(names)}, or name module:function"
             )
 
 
-def refuse_judges(meter: HackMeter, sets: Mapping[str, RewardSet]) -> None:
-    """The judges of a hack meter are terms of every set that is asked, and one of them trains nothing.
+def validate_hack_meter(meter: HackMeter, sets: Mapping[str, RewardSet]) -> None:
+    """Check that both rewards of a hack meter are terms of every set, and that the held-out one has weight 0.
 
     Raises:
-        ValueError: naming the term, and what its weight is.
+        ValueError: with the term and its weight.
     """
     judges = (meter.trained, meter.held_out)
     for key, rewards in sets.items():

@@ -1,7 +1,7 @@
-"""Parameters of rounds: the graph's stages once more, asked with another policy and in another place.
+"""Parameters of rounds: the stages of the graph again, with another policy and in another folder.
 
-A judge is used up by the policy that it trained. So a round paints with the policy of the one before, has those
-pictures ranked, trains a new judge on all rankings so far, and goes on training the policy against it.
+A policy can over-optimize its reward model. So a round generates images with the policy of the previous round, has them
+ranked, trains a new reward model on all rankings so far, and continues the training of the policy with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from paco_core.config.params_base import Fraction, Natural, Positive, Section
 
-FIRST = "data"  # what the first round follows: the outs of the graph itself
+FIRST = "data"  # predecessor of the first round: the outputs of the graph
 PLACE = f"{FIRST}/rounds"
 
 

@@ -1,4 +1,4 @@
-"""Numbers of a policy's training that all recipes share, ``policies.defaults`` of ``params.yaml``."""
+"""Training parameters that all recipes share: ``policies.defaults`` of ``params.yaml``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.execution import HOW
+from paco_core.config.execution import EXECUTION_ONLY
 from paco_core.config.params_base import (
     DISTINCT,
     AboveZero,
@@ -23,7 +23,7 @@ from paco_core.config.params_losses import OFFLINE, DpoParams, EarlyStop, HackMe
 
 
 class PolicyTraining(Section):
-    """How a policy is trained, and on what: numbers that all recipes share, but for those that a recipe sets itself."""
+    """Training parameters of a policy. A recipe can override each of them."""
 
     device: Device
     """Training device."""
@@ -84,9 +84,9 @@ class PolicyTraining(Section):
     """Sampling steps of an evaluation."""
     eval_seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
     """Seeds. Each seed gives one image per prompt."""
-    checkpoint_every: Annotated[Positive, HOW]
+    checkpoint_every: Annotated[Positive, EXECUTION_ONLY]
     """Epochs between checkpoints."""
-    keep_checkpoints: Annotated[Positive, HOW] = 1
+    keep_checkpoints: Annotated[Positive, EXECUTION_ONLY] = 1
     """Checkpoints to keep."""
     hack_meter: HackMeter | None = None
     early_stop: EarlyStop | None = None
@@ -124,22 +124,22 @@ class PolicyTraining(Section):
 
     @property
     def offline(self) -> bool:
-        """Whether the loss learns from pictures that were ranked before, without a rollout."""
+        """Whether the loss trains on ranked images, without a rollout."""
         return self.loss in OFFLINE
 
     @property
     def forward(self) -> bool:
-        """Whether the loss noises clean latents anew, and so needs no noisy step of a rollout."""
+        """Whether the loss adds noise to clean latents, and needs no noise step of a rollout."""
         return self.loss == "nft" or self.offline
 
     @property
     def pictures_an_epoch(self) -> int:
-        """Pictures that are sampled, or ranked ones that are learnt from."""
+        """Number of images that an epoch samples or, with an offline loss, reads."""
         if self.offline:
             return self.prompts_per_epoch * self.pictures_a_pair
         return self.prompts_per_epoch * self.group_size
 
     @property
     def pictures_a_pair(self) -> int:
-        """Pictures of a ranked pair that an offline loss looks at: the best, and for dpo the worst."""
+        """Number of images of a ranked pair that an offline loss uses: the best, and for dpo the worst."""
         return 2 if self.loss == "dpo" else 1

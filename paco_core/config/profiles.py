@@ -60,10 +60,10 @@ def description(root: Path, name: str) -> str:
     return re.split(r"(?<=[^.]\.)\s", head, maxsplit=1)[0]
 
 
-def _overlay(base: Any, changes: Any, where: str) -> None:
+def _overlay(base: Any, changes: Any, prefix: str) -> None:
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(base.get(key), dict):
-            _overlay(base[key], value, f"{where}{key}.")
+            _overlay(base[key], value, f"{prefix}{key}.")
         else:
             base[key] = copy.deepcopy(value)
             _take_comment(base, changes, key)
@@ -71,13 +71,13 @@ def _overlay(base: Any, changes: Any, where: str) -> None:
 
 def _take_comment(base: Any, changes: Any, key: Any) -> None:
     """Put the change's own comment on the line of a key, and leave what stands below it."""
-    own = changes.ca.items.get(key, [None] * 3)[2] if isinstance(changes, CommentedMap) else None
-    comment = own.value.partition("\n")[0] if own is not None else ""
+    change = changes.ca.items.get(key, [None] * 3)[2] if isinstance(changes, CommentedMap) else None
+    comment = change.value.partition("\n")[0] if change is not None else ""
     if not comment:
         return
-    held = base.ca.items.get(key, [None] * 3)[2]
-    below = held.value.partition("\n")[2] if held is not None else ""
-    base.yaml_add_eol_comment(comment, key, column=held.start_mark.column if held is not None else None)
+    current = base.ca.items.get(key, [None] * 3)[2]
+    below = current.value.partition("\n")[2] if current is not None else ""
+    base.yaml_add_eol_comment(comment, key, column=current.start_mark.column if current is not None else None)
     base.ca.items[key][2].value = f"{comment}\n{below}"
 
 
@@ -102,19 +102,19 @@ def resolve(root: Path, name: str) -> Any:
 
 
 def _laid_over(root: Path, name: str, through: tuple[str, ...]) -> Any:
-    if name not in (known := available(root)):
-        raise ParamsError(f"no profile {name!r} in profiles/; {did_you_mean(name, known)}available: {', '.join(known)}")
+    if name not in (names := available(root)):
+        raise ParamsError(f"no profile {name!r} in profiles/; {did_you_mean(name, names)}available: {', '.join(names)}")
     if name in through:
         raise ParamsError(f"profiles/{name}.yaml: extends itself, through {' and '.join(through)}")
     path = _file(root, name)
-    found = document(path)
-    params.refuse_earlier(found, path.relative_to(root).as_posix())
+    changes = document(path)
+    params.validate_no_earlier_keys(changes, path.relative_to(root).as_posix())
     if name == BASE:
-        return found
-    tree = _laid_over(root, str(found.pop(EXTENDS, BASE)), (*through, name))
-    _overlay(tree, found, "")
-    if found.ca.comment:
-        tree.ca.comment = found.ca.comment  # the head of the file is the profile's own
+        return changes
+    tree = _laid_over(root, str(changes.pop(EXTENDS, BASE)), (*through, name))
+    _overlay(tree, changes, "")
+    if changes.ca.comment:
+        tree.ca.comment = changes.ca.comment  # the head of the file is the profile's own
     return tree
 
 
@@ -164,19 +164,19 @@ def use(root: Path, name: str) -> str:
     Raises:
         ParamsError: for an unknown profile or an invalid result.
     """
-    held, kept, before = root / params.PARAMS_FILE, root / "profiles" / f"{BASE}.yaml", in_use(root)
+    params_file, storybook_file, before = root / params.PARAMS_FILE, root / "profiles" / f"{BASE}.yaml", in_use(root)
     tree = resolve(root, name)
     if name == before == BASE:
         return "params.yaml holds the profile 'storybook'; `git checkout -- params.yaml` undoes what was changed in it"
-    replaced = kept if before == BASE else held
+    replaced = storybook_file if before == BASE else params_file
     mine = _kept_aside(root, replaced, before or "unnamed") if _is_changed(root, replaced, before) else None
     if name == BASE:
-        _copy(kept, held)
-        kept.unlink()
+        _copy(storybook_file, params_file)
+        storybook_file.unlink()
     else:
         if before == BASE:
-            _copy(held, kept)
-        write(held, tree)
+            _copy(params_file, storybook_file)
+        write(params_file, tree)
     moved = f", what it held is kept as profiles/{BASE}.yaml" if before == BASE else ""
     changed = f"; {replaced.relative_to(root)} was changed, and is kept as {mine}" if mine else ""
     return (

@@ -297,7 +297,7 @@ def text(root: Path, patterns: Sequence[str]) -> Answer:
             continue
         lines += [parameter.key, f"    {parameter.meaning}", f"    {parameter.values}"]
         by_profile = {name: value(tree, parameter) for name, tree in trees.items()}
-        lines += [f"    {name}: {given}" for name, given in by_profile.items() if given]
+        lines += [f"    {name}: {value_text}" for name, value_text in by_profile.items() if value_text]
         figures.append({**to_jsonable(parameter), "profiles": by_profile})
     if not lines:
         names = sorted({name for parameter in parameters() for name in (parameter.key, parameter.key.split(".")[-1])})
@@ -307,8 +307,10 @@ def text(root: Path, patterns: Sequence[str]) -> Answer:
 
 
 def _matches(key: str, pattern: str) -> bool:
-    parts, asked = key.split("."), pattern.split(".")
-    begins = len(asked) <= len(parts) and all(one in ("*", two) for one, two in zip(parts, asked, strict=False))
+    parts, pattern_parts = key.split("."), pattern.split(".")
+    begins = len(pattern_parts) <= len(parts) and all(
+        part in ("*", two) for part, two in zip(parts, pattern_parts, strict=False)
+    )
     return begins or parts[-1] == pattern or fnmatch.fnmatchcase(key, pattern)
 
 

@@ -55,8 +55,8 @@ class Reference:
         remedy = self.names.remedy.format(kind=self.names.kind)
         if self.value.startswith("data/zoo/"):
             remedy = f"what came with the project returns by `git checkout -- {self.value}`"
-        beside = [] if path.exists() else [one.name for one in path.parent.glob("*")]
-        return f"{lost}; {did_you_mean(path.name, beside)}{remedy}"
+        siblings = [] if path.exists() else [sibling.name for sibling in path.parent.glob("*")]
+        return f"{lost}; {did_you_mean(path.name, siblings)}{remedy}"
 
     def is_of_hub(self, root: Path) -> bool:
         """Whether a model or an adapter is loaded from a hub."""
@@ -140,4 +140,4 @@ def _texts(value: object) -> Iterator[str]:
 
 def contents(root: Path, section: BaseModel) -> dict[str, str]:
     """What the parameters of a section name, by content, for keys of what is made from it: dotted key -> content."""
-    return {found.key: model_content(root, found.value) for found in references(section)}
+    return {reference.key: model_content(root, reference.value) for reference in references(section)}

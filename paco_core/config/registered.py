@@ -48,12 +48,12 @@ class RegisteredNames(AfterValidator):
 
     file: str
     table: str
-    more: tuple[str, ...]
+    extra: tuple[str, ...]
     functions: bool
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*names_of(self.file, self.table), *self.more)
+        return (*names_of(self.file, self.table), *self.extra)
 
     def __get_pydantic_json_schema__(
         self, inner: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -63,13 +63,13 @@ class RegisteredNames(AfterValidator):
 
 
 def registered(
-    file: str, table: str, *more: str, functions: bool = False, removed: Mapping[str, str] | None = None
+    file: str, table: str, *extra: str, functions: bool = False, removed: Mapping[str, str] | None = None
 ) -> RegisteredNames:
     """A validator that accepts the names of a table.
 
     Args:
         file: of the module with the table, relative to the package.
-        more: names to accept that are not in the table.
+        extra: names to accept that are not in the table.
         functions: accept ``module:function``, too.
         removed: names of earlier versions, with the text of the error: the version that removed it and what to use.
     """
@@ -77,13 +77,15 @@ def registered(
     def validate(value: str) -> str:
         if removed and value in removed:
             raise PydanticCustomError("removed", "{advice}", {"advice": removed[value]})
-        names = (*names_of(file, table), *more)
+        names = (*names_of(file, table), *extra)
         if value not in names and not (functions and FUNCTION.fullmatch(value)):
             choices = [*map(repr, names), *(["module:function"] if functions else [])]
-            listed = " or ".join([", ".join(choices[:-1]), choices[-1]])
+            choices_text = " or ".join([", ".join(choices[:-1]), choices[-1]])
             near = nearest(value, names)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise PydanticCustomError("registered", "Input should be {listed}{hint}", {"listed": listed, "hint": hint})
+            raise PydanticCustomError(
+                "registered", "Input should be {listed}{hint}", {"listed": choices_text, "hint": hint}
+            )
         return value
 
-    return RegisteredNames(validate, file, table, more, functions)
+    return RegisteredNames(validate, file, table, extra, functions)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from typing import Any
 
-from paco_core.config.execution import how_fields
+from paco_core.config.execution import execution_fields
 from paco_core.config.params import Params
 from paco_core.config.params_base import Section
 from paco_core.config.params_policies import PolicyRecipe
@@ -73,7 +73,7 @@ def _plain(value: Any, shared: Set[str]) -> Any:
 
 def _parts(section: Section, shared: Set[str]) -> dict[str, Any]:
     kind = type(section)
-    fields = kind.model_fields.keys() - how_fields(kind)
+    fields = kind.model_fields.keys() - execution_fields(kind)
     if isinstance(section, PolicyRecipe):
         fields &= section.model_fields_set | shared | (kind.model_fields.keys() - PolicyTraining.model_fields.keys())
     parts = {name: getattr(section, name) for name in kind.model_fields if name in fields}
@@ -87,8 +87,8 @@ def _parts(section: Section, shared: Set[str]) -> dict[str, Any]:
 
 def properties(kind: type[Section]) -> list[str]:
     """Names of the properties of a section, those of pydantic left out."""
-    own = (base for base in kind.__mro__ if issubclass(base, Section))
-    return sorted({name for base in own for name, value in vars(base).items() if isinstance(value, property)})
+    bases = (base for base in kind.__mro__ if issubclass(base, Section))
+    return sorted({name for base in bases for name, value in vars(base).items() if isinstance(value, property)})
 
 
 def _differing(value: Any, spelled: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from paco_core.experiments.reproduction_report import write
 from paco_core.experiments.variants import VARIANTS, cell, select_variants
 from paco_core.io import paths
 from paco_core.io.answer import Answer
-from paco_core.planning.plan import refuse_impossible
+from paco_core.planning.plan import validate_recipe_plan
 from paco_core.tasks.table import task_of
 
 FOLDER = paths.DATA / "reproduce"
@@ -112,4 +112,4 @@ def _check(root: Path, params: Params, cell: Cell) -> None:
     task = task_of(params.policies.recipe(str(cell.variant.recipe)))
     for path in (paths.REWARD_MERGED, task.prompts):
         needed(root, path)
-    refuse_impossible(changed(params, cell.changes), str(cell.variant.recipe), root)
+    validate_recipe_plan(changed(params, cell.changes), str(cell.variant.recipe), root)

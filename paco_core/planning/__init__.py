@@ -1,1 +1,1 @@
-"""What a run would need and cost, before it starts: ``paco check`` and ``paco plan``."""
+"""Requirements and cost of a run before it starts: ``paco check`` and ``paco plan``."""

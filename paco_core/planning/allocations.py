@@ -81,7 +81,7 @@ def measure(recipe: PolicyRecipe, config: ModelConfig, passes: Sequence[Pass]) -
         adapter = list(policy.trainable().values())
         for weight in adapter:
             weight.grad = torch.empty_like(weight)
-        peaks = {str(one): _peak(allocated, policy, recipe, config, one) / 1e9 for one in passes}
+        peaks = {str(run): _peak(allocated, policy, recipe, config, run) / 1e9 for run in passes}
     weights = sum(weight.numel() for weight in adapter)
     return PassMemory(
         transformer_gb=(sum(tensor.nbytes for tensor in _tensors(policy.transformer)) - 4 * weights) / 1e9,
@@ -96,13 +96,13 @@ def _tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-def _peak(allocated: Allocated, policy: Any, recipe: PolicyRecipe, config: ModelConfig, one: Pass) -> int:
+def _peak(allocated: Allocated, policy: Any, recipe: PolicyRecipe, config: ModelConfig, run: Pass) -> int:
     """Bytes that a pass allocates at its peak."""
-    before, size, train = allocated.now, one.size, one.kind == "train"
-    condition = random_prompt(policy, recipe, config, size, one.references).take([0] * one.batch)
+    before, size, train = allocated.now, run.size, run.kind == "train"
+    condition = random_prompt(policy, recipe, config, size, run.references).take([0] * run.batch)
     allocated.peak = allocated.now
     rows, columns = policy.grid(size)
-    latents = torch.empty(one.batch, rows * columns, policy.transformer.config.in_channels, device=policy.device)
+    latents = torch.empty(run.batch, rows * columns, policy.transformer.config.in_channels, device=policy.device)
     rounds = recipe.device.startswith("cuda") and recipe.dtype == "bfloat16" and not train
     with torch.set_grad_enabled(train), round_adapters(policy.transformer) if rounds else nullcontext():
         velocity = policy.velocity(latents, 0.9, condition, recipe.guidance, size)

@@ -1,4 +1,4 @@
-"""How much of each kind of data the parameters ask for, before anything is made, and how long work on it takes."""
+"""Amounts of data that the parameters produce, and the seconds of work on them, before a run."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ PAIRS_AN_INSTANCE = 1.05  # rule top1_bottom1: two, less duplicates, contradicti
 
 
 def prompts(params: Params, root: Path) -> int:
-    """Prompts of the parameters; of a file whose records are all asked for, its lines, 0 where it is missing."""
+    """Number of prompts. With ``count: null``, the lines of the file, or 0 if it is missing."""
     if params.prompts.engine == "none":
         return 0
     return _lines(root / str(params.prompts.source)) if params.prompts.count is None else params.prompts.count
 
 
 def diverse_prompts(params: Params, root: Path) -> int:
-    """Prompts that are kept, at most."""
+    """Maximum number of prompts after the selection."""
     return params.diverse_prompts.target or prompts(params, root)
 
 
 def layouts(params: Params, root: Path) -> dict[str, int]:
-    """Prompts of each layout; of a file that is missing or cannot be used, which `paco check` reports, none."""
-    asked = params.prompts
-    if asked.engine == "none":
+    """Number of prompts per layout; empty for a missing or invalid file, which `paco check` reports."""
+    prompts = params.prompts
+    if prompts.engine == "none":
         return {}
-    if asked.engine != "import":
-        return prompts_per_layout(int(asked.count or 0), asked.layouts)
-    file = root / str(asked.source)
+    if prompts.engine != "import":
+        return prompts_per_layout(int(prompts.count or 0), prompts.layouts)
+    file = root / str(prompts.source)
     try:
-        found = read_imported_prompts(file, asked.layouts, asked.count).records if file.is_file() else []
+        records = read_imported_prompts(file, prompts.layouts, prompts.count).records if file.is_file() else []
     except DataError:
         return {}
-    return Counter(record.layout for record in found)
+    return Counter(record.layout for record in records)
 
 
 def panels(params: Params, root: Path) -> float:
@@ -65,13 +65,14 @@ def panel_pairs(params: Params, root: Path) -> float:
     return _mean(layouts(params, root), lambda panels: panels * (panels - 1) // 2)
 
 
-def _mean(found: Mapping[str, int], count: Callable[[int], int]) -> float:
-    """Of what there is in a set of so many panels, over prompts by layout."""
-    return sum(count(prod(parse_layout(name))) * sets for name, sets in found.items()) / max(1, sum(found.values()))
+def _mean(sets_by_layout: Mapping[str, int], count: Callable[[int], int]) -> float:
+    """Mean of ``count(number of panels)`` over all sets."""
+    total = sum(count(prod(parse_layout(name))) * sets for name, sets in sets_by_layout.items())
+    return total / max(1, sum(sets_by_layout.values()))
 
 
 def pictures(params: Params, root: Path) -> int:
-    """Generated grids."""
+    """Number of generated grids."""
     return diverse_prompts(params, root) * len(params.grids.seeds)
 
 
@@ -81,7 +82,7 @@ def instances(params: Params, root: Path) -> int:
 
 
 def pairs(params: Params, root: Path) -> int:
-    """Training pairs: of the rankings at most, of the edits that are asked for, and the imported ones that are here."""
+    """Maximum number of training pairs, from rankings, edits and imported pairs."""
     ranked = int(instances(params, root) * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
     imported = 0
     if params.pairs.imported:
@@ -92,22 +93,22 @@ def pairs(params: Params, root: Path) -> int:
 
 
 def size_factor(pixels: float) -> float:
-    """By how much longer a pass takes than at 64 px; ``pixels`` of its picture and of those that stand beside it."""
+    """Time of a pass relative to 64 px; ``pixels`` of its image and its references."""
     return FIXED + (1 - FIXED) * pixels / 64**2
 
 
 def seconds(params: Params, work: float) -> float | None:
-    """Seconds of a stage whose work takes so long with the small models; None on GPUs, where nobody measured."""
+    """Seconds of a stage with ``work`` seconds of computation on a CPU; None on GPUs, which are not measured."""
     return START_UP_S + work if params.grids.device == "cpu" else None
 
 
 def writing_seconds(engine: str) -> float | None:
-    """Seconds of a stage that writes texts: an endpoint takes the time it takes."""
+    """Seconds of a stage that writes texts; None for an endpoint, whose speed is unknown."""
     return None if engine == "openai" else LIGHT_S
 
 
 def _lines(file: Path) -> int:
-    """Records of a JSON Lines file; 0 where it is missing, which `paco check` reports."""
+    """Number of records in a JSON Lines file; 0 if it is missing, which `paco check` reports."""
     if not file.is_file():
         return 0
     with file.open("rb") as lines:

@@ -29,10 +29,10 @@ class _Reader(NamedTuple):
     """A model that reads texts.
 
     Attributes:
-        key: its place in ``params.yaml``.
+        key: its key in ``params.yaml``.
         tokenizer: file of its tokenizer.
-        window: tokens that it reads of a text.
-        frame: what is written around each text, before it and behind it.
+        window: maximum number of tokens.
+        frame: texts that are added before and after each text.
     """
 
     key: str
@@ -43,15 +43,15 @@ class _Reader(NamedTuple):
 
 
 def cut_texts(params: Params, root: Path, planned: PlannedPrompts) -> list[str]:
-    """One remark for each model that will cut texts: how many of how many, and the tokens of the longest."""
+    """A remark per model that will truncate texts, with their number and the length of the longest text."""
     lengths: dict[tuple[Path, tuple[str, str]], dict[str, int]] = {}
     remarks = []
     for reader in _readers(params, root, planned):
         if not reader.tokenizer.is_file():
             continue
-        known = lengths.setdefault((reader.tokenizer, reader.frame), {})
-        known |= _lengths(reader.tokenizer, reader.frame, set(reader.texts) - known.keys())
-        read = [known[text] for text in dict.fromkeys(reader.texts)]
+        token_counts = lengths.setdefault((reader.tokenizer, reader.frame), {})
+        token_counts |= _lengths(reader.tokenizer, reader.frame, set(reader.texts) - token_counts.keys())
+        read = [token_counts[text] for text in dict.fromkeys(reader.texts)]
         if cut := sum(length > reader.window for length in read):
             remarks.append(
                 f"{reader.key}: {cut} of {len(read)} texts are longer than the {reader.window} tokens that it reads "
@@ -61,37 +61,37 @@ def cut_texts(params: Params, root: Path, planned: PlannedPrompts) -> list[str]:
 
 
 def _lengths(file: Path, frame: tuple[str, str], texts: Iterable[str]) -> dict[str, int]:
-    from tokenizers import Tokenizer  # noqa: PLC0415 - a quarter of a second, for projects with such models alone
+    from tokenizers import Tokenizer  # noqa: PLC0415 - takes a quarter of a second
 
     tokenizer, (before, behind) = Tokenizer.from_file(str(file)), frame
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    listed = list(texts)
-    framed = [f"{before}{text}{behind}" for text in listed]
+    unique_texts = list(texts)
+    framed = [f"{before}{text}{behind}" for text in unique_texts]
     encoded = tokenizer.encode_batch(framed, add_special_tokens=not any(frame))
-    return {text: len(one.ids) for text, one in zip(listed, encoded, strict=True)}
+    return {text: len(encoding.ids) for text, encoding in zip(unique_texts, encoded, strict=True)}
 
 
 def _readers(params: Params, root: Path, planned: PlannedPrompts) -> Iterator[_Reader]:
     for name, recipe in params.policies.recipes.items():
         records = _records(params, recipe, planned, root)
         if records and recipe.panels == "together":
-            yield from _painter(f"policies.recipes.{name}", recipe, root, [record.prompt for record in records])
+            yield from _generator(f"policies.recipes.{name}", recipe, root, [record.prompt for record in records])
         for term_name, term in recipe.rewards.terms.items():
             key, kind = f"policies.recipes.{name}.rewards.terms.{term_name}", registry.reward_kind(term_name, term)
             yield from _reward(key, kind, term, root, records)
 
 
 def _records(params: Params, recipe: PolicyRecipe, planned: PlannedPrompts, root: Path) -> list[PromptRecord]:
-    """The prompts that a recipe trains on or is watched on, as far as their texts are known."""
+    """The training and evaluation prompts of a recipe whose texts are known."""
     if task_of(recipe) is SETS:
-        known = recipe.prompts is not None or params.prompts.engine != "openai"
+        is_known = recipe.prompts is not None or params.prompts.engine != "openai"
     else:
-        known = params.edit_prompts.source == "file"
-    return [record for part in candidates(planned, recipe, root) for record in part] if known else []
+        is_known = params.edit_prompts.source == "file"
+    return [record for part in candidates(planned, recipe, root) for record in part] if is_known else []
 
 
-def _painter(key: str, recipe: PolicyRecipe, root: Path, texts: Sequence[str]) -> Iterator[_Reader]:
+def _generator(key: str, recipe: PolicyRecipe, root: Path, texts: Sequence[str]) -> Iterator[_Reader]:
     folder = root / recipe.model
     index = folder / "model_index.json"
     if index.is_file() and (name := find_main_tokenizer(read_json(index))) is not None:
@@ -119,7 +119,7 @@ def _panels(record: PromptRecord) -> list[str]:
 
 
 def _nested(file: Path, keys: Sequence[str], default: int) -> int:
-    """A number of a configuration; the default of its library where it is not there."""
+    """A number of a configuration, or the default of its library."""
     value = read_json(file)
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None

@@ -44,4 +44,4 @@ def measured_speeds(recipe: PolicyRecipe, sizes: Iterable[Size], references: Ite
     if not is_measured or set(references) != {int(is_editing(recipe))}:
         return []
     speeds = [GpuSpeed(**row) for row in read_json(RECORD)]
-    return [one for one in speeds if one.model == recipe.model and set(sizes) == {(one.side, one.side)}]
+    return [speed for speed in speeds if speed.model == recipe.model and set(sizes) == {(speed.side, speed.side)}]

@@ -97,7 +97,7 @@ def training_memory(
         return None
     planned = planned or plan_prompts_or_empty(params, root)
     phases = training_passes(recipe, planned, root)
-    measured = measured_memory(root, recipe, config, [one for passes in phases.values() for one in passes])
+    measured = measured_memory(root, recipe, config, [run for passes in phases.values() for run in passes])
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
     latents = 1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2)
     parts = references_per_part(recipe, candidates(planned, recipe, root)[0])
@@ -107,7 +107,7 @@ def training_memory(
         weights_gb=measured.weights_gb,
         adapter_gb=measured.adapter_weights * _bytes_per_adapter_weight(recipe) / 1e9,
         latents_gb=images * latents * tokens * config.transformer["in_channels"] * 4 / 1e9,  # float32
-        passes_gb={name: max(measured.passes[str(one)] for one in passes) for name, passes in phases.items()},
+        passes_gb={name: max(measured.passes[str(run)] for run in passes) for name, passes in phases.items()},
         encoding_gb=max(0.0, model_gb(root, recipe.model) - measured.transformer_gb),
         reward_models_gb={
             name: model_gb(root, term.model)
@@ -147,7 +147,7 @@ def benchmark_gb(params: Params, task: Task, planned: PlannedPrompts, root: Path
             passes = benchmark_passes(recipe, task, params, planned, root)
             measured = measured_memory(root, recipe, config, passes)
             needs[-1] += 4 * measured.adapter_weights / 1e9 - measured.spared_gb
-            needs[-1] += max(measured.passes[str(one)] for one in passes)
+            needs[-1] += max(measured.passes[str(run)] for run in passes)
     return max(needs)
 
 
@@ -178,7 +178,7 @@ def measured_memory(root: Path, recipe: PolicyRecipe, config: ModelConfig, passe
     """
     key, path = memory_key(recipe, config), owner_root(root) / CACHE
     stored = _merged(_shipped().get(key), _read(path).get(key))
-    missing = [one for one in dict.fromkeys(passes) if stored is None or str(one) not in stored.passes]
+    missing = [run for run in dict.fromkeys(passes) if stored is None or str(run) not in stored.passes]
     if stored is not None and not missing:
         return stored
     from paco_core.planning.allocations import measure  # noqa: PLC0415 - with torch
@@ -210,10 +210,10 @@ def memory_key(recipe: PolicyRecipe, config: ModelConfig) -> str:
     )
 
 
-def _merged(one: PassMemory | None, other: PassMemory | None) -> PassMemory | None:
-    if one is None or other is None:
-        return one or other
-    return replace(one, passes={**one.passes, **other.passes})
+def _merged(stored: PassMemory | None, measured: PassMemory | None) -> PassMemory | None:
+    if stored is None or measured is None:
+        return stored or measured
+    return replace(stored, passes={**stored.passes, **measured.passes})
 
 
 @cache

@@ -66,8 +66,8 @@ def references_per_part(recipe: PolicyRecipe, records: Sequence[PromptRecord]) -
     before = max_predecessors(recipe)
     if before:
         return [[min(n, before) for n in range(math.prod(r.grid))] for r in records] or [list(range(before + 1))]
-    one = int(is_editing(recipe))
-    return [[len(r.references) if isinstance(r, EditRecord) else one] for r in records] or [[one]]
+    num_references = int(is_editing(recipe))
+    return [[len(r.references) if isinstance(r, EditRecord) else num_references] for r in records] or [[num_references]]
 
 
 def part_sizes(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, multiple: int) -> list[Size]:
@@ -90,5 +90,5 @@ def largest_image(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: i
 def pixels_per_pass(recipe: PolicyRecipe, records: Sequence[PromptRecord], side: int, multiple: int) -> float:
     """Pixels that a pass sees on average: of the part that it generates, and as many of each reference image."""
     sizes, parts = part_sizes(recipe, records, side, multiple), references_per_part(recipe, records)
-    seen = [math.prod(size) * (1 + count) for size, counts in zip(sizes, parts, strict=True) for count in counts]
-    return sum(seen) / len(seen)
+    pixels = [math.prod(size) * (1 + count) for size, counts in zip(sizes, parts, strict=True) for count in counts]
+    return sum(pixels) / len(pixels)

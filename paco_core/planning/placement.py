@@ -18,7 +18,7 @@ from paco_core.runtime.stage import Cost, Stage
 def described(
     params: Params, root: Path, stages: Mapping[str, Stage], costs: Mapping[str, Cost]
 ) -> tuple[list[str], list[str]]:
-    """(remarks, problems) about GPUs; nothing where nothing computes on one."""
+    """(remarks, problems) about the GPUs of the stages and servers; empty if no stage uses a GPU."""
     on_gpu = {label: cost for label, cost in costs.items() if cost.device.startswith("cuda")}
     if not on_gpu and not server_gpus(params):
         return [], []
@@ -31,17 +31,20 @@ def described(
     remarks = [f"GPUs: {_shares(machine, memory)}", *([f"nvidia-smi: {listing.trouble}"] if listing.trouble else [])]
     problems = [listing.too_old] if listing.too_old else []
     if memory is None:
-        return [*remarks, "devices.memory_gb: set it to see whether the graph fits GPUs that are not here"], problems
+        return [
+            *remarks,
+            "execution.devices.memory_gb: set it to check the memory of GPUs that are not in this machine",
+        ], problems
     shared = not machine.servers
     server = server_gb(params, root, memory) if server_gpus(params) else 0.0
     for label, cost in on_gpu.items():
         stage = stages[label.partition("@")[0]]
-        beside = server if shared and stage.served else 0.0
-        if cost.memory_gb + beside > memory:
-            also = f" and {beside:.0f} GB of the reward's server" if beside else ""
-            more = "; or lower execution.serving.gpu_share, or give the server a GPU of its own" if beside else ""
+        served_gb = server if shared and stage.served else 0.0
+        if cost.memory_gb + served_gb > memory:
+            also = f" and {served_gb:.0f} GB of the reward's server" if served_gb else ""
+            advice = "; or lower execution.serving.gpu_share, or give the server a separate GPU" if served_gb else ""
             here = f"on a GPU of {memory:.0f} GB"
-            problems.append(f"{label}: about {cost.memory_gb:.0f} GB{also} {here}; {stage.advice}{more}")
+            problems.append(f"{label}: about {cost.memory_gb:.0f} GB{also} {here}; {stage.advice}{advice}")
     if server > memory:
         problems.append(
             f"the reward's server: about {server:.0f} GB on {memory:.0f} GB; raise execution.serving.tensor_parallel"
@@ -50,11 +53,11 @@ def described(
 
 
 def _memory(cards: Sequence[Gpu], params: Params) -> float | None:
-    """GB of the smallest one."""
+    """GB of the smallest GPU; None if it is unknown."""
     if params.devices.memory_gb is not None:
         return params.devices.memory_gb
-    known = [gpu.memory_gb for gpu in cards]
-    return min(known) if known and None not in known else None  # type: ignore[type-var]
+    sizes = [gpu.memory_gb for gpu in cards]
+    return min(sizes) if sizes and None not in sizes else None  # type: ignore[type-var]
 
 
 def _shares(machine: Machine, memory: float | None) -> str:

@@ -38,66 +38,66 @@ T = TypeVar("T")
 class Problems(list[str]):
     """Lines that begin with a key of ``params.yaml``."""
 
-    def attempt(self, key: str, check: Callable[..., T], *given: object) -> T | None:
+    def attempt(self, key: str, check: Callable[..., T], *arguments: object) -> T | None:
         """What a check returns; None where it raises a DataError, which is noted under the key."""
         try:
-            return check(*given)
+            return check(*arguments)
         except DataError as error:
             message = str(error)
             self.append(message if message.startswith(key) else f"{key}: {message}")
             return None
 
 
-def impossible(params: Params, policy: str, root: Path, processes: int, planned: PlannedPrompts) -> Problems:
-    """What a training would refuse, before any model is loaded, by the functions that it calls itself.
+def recipe_problems(params: Params, policy: str, root: Path, processes: int, planned: PlannedPrompts) -> Problems:
+    """Problems that would stop a training. The training itself calls the same functions.
 
     Args:
-        processes: that share the training.
-        planned: what the stages before it leave.
+        processes: number of training processes.
+        planned: the prompts of the graph.
     """
-    found, key, recipe = Problems(), f"policies.recipes.{policy}", params.policies.recipes[policy]
+    problems, key, recipe = Problems(), f"policies.recipes.{policy}", params.policies.recipes[policy]
     task = task_of(recipe)
-    split = found.attempt(key, task.plan_split, recipe, planned, lambda path: root / path)
+    split = problems.attempt(key, task.plan_split, recipe, planned, lambda path: root / path)
     records = [] if split is None else [*split.trained, *split.unseen]
-    found.attempt(key, validate_planned_preferences, recipe, params, planned, root)
-    found.attempt(key, validate_text_window, key, recipe, root)
-    found.attempt(key, validate_pipeline_folder, root, recipe.model, recipe.family)
+    problems.attempt(key, validate_planned_preferences, recipe, params, planned, root)
+    problems.attempt(key, validate_text_window, key, recipe, root)
+    problems.attempt(key, validate_pipeline_folder, root, recipe.model, recipe.family)
     for name, rewards in recipe.reward_sets.items():
-        groupwise = found.attempt(f"{key}.{name}", registry.validate_rewards, rewards, task.reward_input, records)
+        groupwise = problems.attempt(f"{key}.{name}", registry.validate_rewards, rewards, task.reward_input, records)
         if groupwise and name == "rewards":
-            found.attempt(f"{key}.{name}", validate_whole_groups, groupwise, recipe, processes)
-        found.attempt(f"{key}.{name}", registry.validate_judge_folders, root, rewards)
-    found.attempt(key, validate_optimizer, recipe.optimizer)
-    found.attempt(key, model_config, root, recipe.model)
+            problems.attempt(f"{key}.{name}", validate_whole_groups, groupwise, recipe, processes)
+        problems.attempt(f"{key}.{name}", registry.validate_judge_folders, root, rewards)
+    problems.attempt(key, validate_optimizer, recipe.optimizer)
+    problems.attempt(key, model_config, root, recipe.model)
     if split is not None:
-        # Which prompts are kept nobody knows yet, and benchmarks paint the others.
-        may_be = found.attempt(key, task.candidates, recipe, planned, lambda path: root / path) or ([], [])
-        others, patch = [*may_be[0], *may_be[1]], side_multiple(root, recipe)
+        # The selection of diverse prompts is not known yet, and benchmarks generate images of the other prompts.
+        possible = problems.attempt(key, task.candidates, recipe, planned, lambda path: root / path) or ([], [])
+        possible_records, patch = [*possible[0], *possible[1]], side_multiple(root, recipe)
         if params.world == "storybook":
-            found.attempt(key, task.validate_truth, [*records, *others])
+            problems.attempt(key, task.validate_truth, [*records, *possible_records])
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
-            one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
-            found.attempt(key, validate_sizes, [*records, *others], one, patch)
-        found.attempt(key, _refuse_uneven, recipe, split, patch, processes)
-    return found
+            at_side = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
+            problems.attempt(key, validate_sizes, [*records, *possible_records], at_side, patch)
+        problems.attempt(key, _validate_even_batches, recipe, split, patch, processes)
+    return problems
 
 
-def _refuse_uneven(recipe: PolicyRecipe, split: PromptSplit, multiple: int, processes: int) -> None:
+def _validate_even_batches(recipe: PolicyRecipe, split: PromptSplit, multiple: int, processes: int) -> None:
     validate_even_batches(grids_of(recipe, split.trained, recipe.train_size, multiple), recipe, processes)
 
 
-def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:
-    """Find numbers that cannot work before any model is loaded.
+def validate_recipe_plan(params: Params, policy: str, root: Path, processes: int = 1) -> None:
+    """Check a recipe before a model is loaded.
 
     Raises:
-        DataError: naming all of them (:func:`impossible`), with valid neighbours.
+        DataError: listing all problems (:func:`recipe_problems`), with valid values.
     """
-    if found := impossible(params, policy, root, processes, plan_prompts(params, root)):
-        raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in found))
+    if problems := recipe_problems(params, policy, root, processes, plan_prompts(params, root)):
+        raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
 def _resources(
-    params: Params, policy: str, root: Path, done: Workload, processes: int
+    params: Params, policy: str, root: Path, workload: Workload, processes: int
 ) -> tuple[list[str], dict[str, Any]]:
     """Memory and cost of one recipe; estimates, as lines and by name."""
     lines, estimates = _memory(params, policy, root)
@@ -109,14 +109,14 @@ def _resources(
     records = trained_on(plan_prompts_or_empty(params, root), recipe, root)
     sizes = part_sizes(recipe, records, recipe.train_size, side_multiple(root, recipe))
     references = [count for parts in references_per_part(recipe, records) for count in parts]
-    sampled = done.epochs * (done.rollout_passes + done.untrained_passes)
+    sampled = workload.epochs * (workload.rollout_passes + workload.untrained_passes)
     hours = dict[str, float]()
     for speed in measured_speeds(recipe, sizes, references):
-        hours[speed.gpu] = speed.seconds(sampled, done.epochs * done.trained_passes) / 3600
-        each = f"; {hours[speed.gpu] / processes:.2g} h on {processes}" if processes > 1 else ""
+        hours[speed.gpu] = speed.seconds(sampled, workload.epochs * workload.trained_passes) / 3600
+        per_process = f"; {hours[speed.gpu] / processes:.2g} h on {processes}" if processes > 1 else ""
         lines.append(
-            f"cost                 about {hours[speed.gpu]:.2g} GPU hours of passes{each}, as measured on {speed.gpu}, "
-            f"{speed.date} (decoding, scoring and evaluation come on top)"
+            f"cost                 about {hours[speed.gpu]:.2g} GPU hours of passes{per_process}, as measured on "
+            f"{speed.gpu}, {speed.date} (decoding, scoring and evaluation come on top)"
         )
     if not hours:
         lines.append(f"cost                 time not measured at {recipe.train_size} px with this model")
@@ -143,18 +143,18 @@ def _memory(params: Params, policy: str, root: Path) -> tuple[list[str], dict[st
         "the reward's server" if judge is None else f"the server of {judge}": server_gb(params, root, judge=judge)
         for judge in judges
     }
-    beside = {**memory.reward_models_gb, **servers}
+    neighbors_gb = {**memory.reward_models_gb, **servers}
     total = memory.together_gb + sum(servers.values())
-    around = ", ".join(f"{name} {gb:.0f} GB" for name, gb in beside.items()) or "nothing"
+    around = ", ".join(f"{name} {gb:.0f} GB" for name, gb in neighbors_gb.items()) or "nothing"
     lines += [
         f"beside it            {around}; on one GPU about {total:.0f} GB in all",
         f"GPUs                 {_cards(memory.together_gb, sum(servers.values()))} (a tenth left free)",
     ]
-    return lines, {**estimates, "beside_gb": beside, "together_gb": total}
+    return lines, {**estimates, "beside_gb": neighbors_gb, "together_gb": total}
 
 
 def _cards(policy: float, server: float) -> str:
-    """Which GPUs hold a training, by their GB, and with what beside it."""
+    """Common GPUs on which a training fits, with or without the reward server."""
 
     def fits(memory: int) -> str:
         if policy + server <= FILLED * memory:
@@ -164,8 +164,8 @@ def _cards(policy: float, server: float) -> str:
     return ", ".join(f"{memory} GB {fits(memory)}" for memory in CARDS)
 
 
-def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
-    """What an epoch learns from: sampled and scored pictures, or ranked ones."""
+def _gathered(recipe: PolicyRecipe, workload: Workload) -> list[str]:
+    """Lines about the training data of an epoch: sampled and scored images, or ranked images."""
     if recipe.offline:
         kind = "best against worst" if recipe.pictures_a_pair == 2 else "the best picture alone"
         return [
@@ -176,72 +176,75 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
     if recipe.num_noise_steps:
         noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
     rubric = (
-        f" and {done.images_an_epoch * done.rubric_questions} questions of rubrics" if done.rubric_questions else ""
+        f" and {workload.images_an_epoch * workload.rubric_questions} questions of rubrics"
+        if workload.rubric_questions
+        else ""
     )
     return [
-        f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
-        *_stories(recipe, done),
-        f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
+        f"images per epoch     {workload.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
+        *_stories(recipe, workload),
+        f"sampling             {workload.rollout_batches} batches of {recipe.rollout_batch}, {workload.rollout_passes} "
         f"passes ({recipe.sampling_steps} steps, {noise})",
-        f"scoring              {_distinct(done)}{rubric}, "
+        f"scoring              {_distinct(workload)}{rubric}, "
         f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
     ]
 
 
-def _stories(recipe: PolicyRecipe, done: Workload) -> list[str]:
-    """How many panels are painted one by one, and beside what."""
+def _stories(recipe: PolicyRecipe, workload: Workload) -> list[str]:
+    """A line about the panels of stories, which are generated one by one."""
     if not (before := max_predecessors(recipe)):
         return []
     return [
-        f"stories              {done.panels_a_story:.4g} panels each, one by one, {before} of those before it beside "
-        f"each at most: {round(done.images_an_epoch * done.panels_a_story)} panels an epoch"
+        f"stories              {workload.panels_a_story:.4g} panels each, one by one, each with at most {before} "
+        f"earlier panels as references: {round(workload.images_an_epoch * workload.panels_a_story)} panels per epoch"
     ]
 
 
-def _distinct(done: Workload) -> str:
-    """``576 distinct pairs (6 per picture)``, and of several layouts those of each."""
-    if not done.questions_by_layout:
+def _distinct(workload: Workload) -> str:
+    """``576 distinct pairs (6 per picture)``, with the number per layout if there are several layouts."""
+    if not workload.questions_by_layout:
         return "pairs unknown until the prompts are here"
-    each = f"{done.questions_a_picture:.4g} per picture"
-    if len(done.questions_by_layout) > 1:
-        each += " on average: " + ", ".join(f"{layout} {n}" for layout, n in done.questions_by_layout.items())
-    return f"{round(done.images_an_epoch * done.questions_a_picture)} distinct pairs ({each})"
+    per_image = f"{workload.questions_a_picture:.4g} per picture"
+    if len(workload.questions_by_layout) > 1:
+        per_image += " on average: " + ", ".join(f"{layout} {n}" for layout, n in workload.questions_by_layout.items())
+    return f"{round(workload.images_an_epoch * workload.questions_a_picture)} distinct pairs ({per_image})"
 
 
 def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> Answer:
-    """The plan of one recipe: one line a figure, with how it comes about.
+    """The plan of one recipe: one line per quantity, with its calculation.
 
     Raises:
-        DataError: when there is no recipe of that name, or its numbers cannot work.
+        DataError: when no recipe has this name, or its training cannot work.
     """
     if policy not in params.policies.recipes and policy in {stage.group for stage in stages_of(root).values()}:
         raise DataError(f"{policy} is a stage, whose cost `paco check` prints; a recipe of policies.recipes is planned")
     recipe = params.policies.recipe(policy)
-    done = Workload.from_params(params, policy, trained_on(plan_prompts_or_empty(params, root), recipe, root))
-    refuse_impossible(params, policy, root, processes)
-    asks = round(done.images_an_epoch * done.questions_a_picture)
-    passes = done.epochs * (done.rollout_passes + done.trained_passes)
+    workload = Workload.from_params(params, policy, trained_on(plan_prompts_or_empty(params, root), recipe, root))
+    validate_recipe_plan(params, policy, root, processes)
+    asks = round(workload.images_an_epoch * workload.questions_a_picture)
+    passes = workload.epochs * (workload.rollout_passes + workload.trained_passes)
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
-    resources, estimates = _resources(params, policy, root, done, processes)
+    resources, estimates = _resources(params, policy, root, workload, processes)
     text = "\n".join(
         [
-            f"{policy}: {recipe.model}, {done.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
-            *_gathered(recipe, done),
-            f"training             {done.trained_passes} passes with backward and {done.untrained_passes} without, "
-            f"{recipe.updates_per_epoch} updates of {done.micro_batches} micro-batches of {recipe.train_batch}, "
-            f"loss {recipe.loss}",
-            f"optimiser steps      {done.optimiser_steps} in all, averaged every {recipe.ema_every}",
-            f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, "
+            f"{policy}: {recipe.model}, {workload.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
+            *_gathered(recipe, workload),
+            f"training             {workload.trained_passes} passes with backward and "
+            f"{workload.untrained_passes} without, {recipe.updates_per_epoch} updates of "
+            f"{workload.micro_batches} micro-batches of {recipe.train_batch}, loss {recipe.loss}",
+            f"optimiser steps      {workload.optimiser_steps} in all, averaged every {recipe.ema_every}",
+            f"evaluations          {workload.evaluations}, {workload.evaluation_images} pictures each, "
             f"{recipe.eval_steps} steps",
-            f"in all               {done.images} images, {done.scored_pairs}, {passes} passes without evaluation",
+            f"in all               {workload.images} images, {workload.scored_pairs}, {passes} passes "
+            "without evaluation",
             *resources,
         ]
     )
     work = {
-        **to_jsonable(done),
+        **to_jsonable(workload),
         "scored_pairs_an_epoch": asks,
-        "rubric_questions_an_epoch": done.images_an_epoch * done.rubric_questions,
-        "images": done.images,
+        "rubric_questions_an_epoch": workload.images_an_epoch * workload.rubric_questions,
+        "images": workload.images,
     }
     return Answer(
         text, {"policy": policy, "model": recipe.model, "processes": processes, **work, "estimates": estimates}

@@ -14,7 +14,7 @@ from dvc_project.project import DvcProject
 from dvc_project.project import Stage as GraphStage
 from dvc_project.state import ProjectState
 from paco_core.config import profiles
-from paco_core.config.graph_keys import refuse_other_version
+from paco_core.config.graph_keys import validate_version
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
 from paco_core.config.references import Reference, references
 from paco_core.data.annotation import answer_file
@@ -26,7 +26,7 @@ from paco_core.planning.costs import stage_costs
 from paco_core.planning.cut_texts import cut_texts
 from paco_core.planning.models import model_gb
 from paco_core.planning.planned_prompts import left_out, plan_prompts_or_empty
-from paco_core.planning.refusals import refusals
+from paco_core.planning.stage_problems import stage_problems
 from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.stage_code import present_code, valid_code
 from paco_core.runtime.stage import Cost, Stage
@@ -41,7 +41,7 @@ RESULTS_GB = {"storybook": 1.0, "real": 30.0}  # pictures, checkpoints and DVC's
 
 @dataclass
 class Preflight:
-    """What was found: problems stop a run, remarks do not."""
+    """Result of ``paco check``. Problems stop a run; remarks do not."""
 
     profile: str
     costs: dict[str, Cost]  # of what would run
@@ -54,23 +54,23 @@ class Preflight:
         return not self.problems
 
     def text(self) -> str:
-        """The report as plain text, one stage a line."""
+        """The report as plain text, one line per stage."""
         rows = []
-        lines = [f"profile {self.profile}: {self._asked()}"]
+        lines = [f"profile {self.profile}: {self._summary()}"]
         for label, cost in self.costs.items():
             time = "time not measured" if cost.seconds is None else f"about {_duration(cost.seconds)}"
             tail = f" ({cost.note})" if cost.note else ""
             rows.append((label, f"{cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}"))
         lines += text_table(rows, indent="  ")
-        known = [cost.seconds for cost in self.costs.values() if cost.seconds is not None]
-        if known and len(known) == len(self.costs):
-            lines.append(f"  in all about {_duration(sum(known))} one after another; `make demo` runs two at a time")
+        measured = [cost.seconds for cost in self.costs.values() if cost.seconds is not None]
+        if measured and len(measured) == len(self.costs):
+            lines.append(f"  in all about {_duration(sum(measured))} one after another; `make demo` runs two at a time")
         lines += [f"remark: {remark}" for remark in self.remarks]
         lines += [f"problem: {problem}" for problem in self.problems]
         lines.append("check passed" if self.passed else f"check failed: {len(self.problems)} problem(s)")
         return "\n".join(lines)
 
-    def _asked(self) -> str:
+    def _summary(self) -> str:
         if not self.up_to_date:
             return "what each stage would do"
         if not self.costs:
@@ -83,7 +83,7 @@ def _duration(seconds: float) -> str:
 
 
 def memory_gb() -> float:
-    """Memory that this machine, or this container, may use."""
+    """Memory of this machine, or the limit of this container, in GB."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdigit():
@@ -93,18 +93,18 @@ def memory_gb() -> float:
 
 def _endpoints(params: Params) -> dict[str, ChatParams]:
     """Key in params.yaml -> chat endpoint in use."""
-    found = {}
+    endpoints = {}
     if params.prompts.engine == "openai" and params.prompts.endpoint:
-        found["prompts.endpoint"] = params.prompts.endpoint
+        endpoints["prompts.endpoint"] = params.prompts.endpoint
     if params.annotations.source == "judge" and params.annotations.endpoint:
-        found["annotations.endpoint"] = params.annotations.endpoint
+        endpoints["annotations.endpoint"] = params.annotations.endpoint
     if params.cot_labels.engine == "openai" and params.cot_labels.endpoint:
-        found["cot_labels.endpoint"] = params.cot_labels.endpoint
-    return found
+        endpoints["cot_labels.endpoint"] = params.cot_labels.endpoint
+    return endpoints
 
 
 def _missing_inputs(params: Params, root: Path) -> list[str]:
-    """What must come from outside beside models, files and folders: answers of people, keys of endpoints."""
+    """Problems of inputs that are not models, files or folders: answers of people, keys of endpoints."""
     problems = []
     if params.annotations.source == "people":
         try:
@@ -122,7 +122,7 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
 
 
 def _nothing_to_train_on(params: Params) -> list[str]:
-    """A reward that is to be trained needs pairs."""
+    """Problem of a reward model that has no training pairs."""
     pairs, problems = params.pairs, list[str]()
     ranked = params.grids.seeds and params.annotations.source != "none" and params.prompts.engine != "none"
     edits = pairs.editing.count != 0 or params.edits.painters
@@ -135,7 +135,7 @@ def _nothing_to_train_on(params: Params) -> list[str]:
 
 
 def _untrainable(params: Params) -> list[str]:
-    """Recipes that cannot be trained for want of prompts."""
+    """Remarks about recipes without prompts."""
     lacking = recipes_of(EDITS, params.policies) if params.edit_prompts.source == "none" else {}
     if params.prompts.engine == "none":
         lacking |= {n: recipe for n, recipe in recipes_of(SETS, params.policies).items() if recipe.prompts is None}
@@ -143,7 +143,7 @@ def _untrainable(params: Params) -> list[str]:
 
 
 def _distilled(params: Params, root: Path) -> list[str]:
-    """Recipes that train weights of few steps, which NFT and GRPO blur."""
+    """Remarks about recipes that train a distilled model, which NFT and GRPO blur."""
     return [
         f"policies.recipes.{name}: {recipe.model} is distilled to a few steps, and training blurs such weights; train "
         "the base model, whose adapter the distilled one loads" + IGNORED * (recipe.guidance > 1)
@@ -194,16 +194,16 @@ def _unlisted_sections(graph: Mapping[str, GraphStage]) -> list[str]:
 
 
 def _used(params: Params) -> Iterator[Reference]:
-    """What the parameters name, but for the models of stages that have nothing to do."""
+    """References of the parameters to files and models, without the models of skipped stages."""
     unused = {"grids.model"} if not params.grids.seeds else set()
     if params.diverse_prompts.target is None and params.diverse_prompts.threshold is None:
         unused.add("diverse_prompts.model")
-    return (found for found in references(params) if found.key not in unused)
+    return (reference for reference in references(params) if reference.key not in unused)
 
 
 def _disk_gb(params: Params, root: Path) -> float:
     """Weights of a hub, each once, the merged reward and its copy in DVC's cache, and what the stages write."""
-    hub = {found.value for found in _used(params) if found.is_of_hub(root)}
+    hub = {reference.value for reference in _used(params) if reference.is_of_hub(root)}
     merged = 2 * model_gb(root, params.reward.base) if params.world == "real" else 0.0
     return sum(model_gb(root, name) for name in hub) + merged + RESULTS_GB[params.world]
 
@@ -230,16 +230,16 @@ def _changed_code(project: DvcProject, lock: Mapping[str, Entry]) -> list[str]:
     Raises:
         DataError: when a source file is invalid.
     """
-    derived, found = project.derived, []
+    derived, remarks = project.derived, []
     if not derived.md5s:
         derived = valid_code(project.root)
     for entry in lock.values():
         for path, md5 in entry.inputs.deps.items():
             changes = derived.changes(path, md5) if derived.md5s.get(path, md5) != md5 else []
             if changes:
-                more = f" and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
-                found.append(f"{entry.stage} will run again: {'; '.join(changes[:SHOWN_CHANGES])}{more}")
-    return found
+                tail = f" and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
+                remarks.append(f"{entry.stage} will run again: {'; '.join(changes[:SHOWN_CHANGES])}{tail}")
+    return remarks
 
 
 def _lost_outs(root: Path, entries: Iterable[Entry]) -> list[str]:
@@ -260,17 +260,20 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
         ParamsError: when the parameters are invalid or of another version than ``dvc.yaml``, or no profile is called so
             (there is nothing to check then).
     """
-    refuse_other_version(root)
+    validate_version(root)
     params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
     costs, state = stage_costs(stages, params, root), ProjectState(DvcProject(root, present_code))
     current = _up_to_date(state, costs) if profile is None else []
     report = Preflight(params.profile, {label: cost for label, cost in costs.items() if label not in current}, current)
-    for found in _used(params):
-        if (fault := found.fault(root)) is not None:
-            report.problems.append(f"{found.key}: {fault}")
-        elif found.is_of_hub(root):
-            report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
-    report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
+    for reference in _used(params):
+        if (fault := reference.fault(root)) is not None:
+            report.problems.append(f"{reference.key}: {fault}")
+        elif reference.is_of_hub(root):
+            remark = f"{reference.key}: {reference.value} is not a folder here; it will be loaded from a hub"
+            report.remarks.append(remark)
+    report.problems += (
+        _missing_inputs(params, root) + stage_problems(params, root, stages) + _nothing_to_train_on(params)
+    )
     report.remarks += _untrainable(params) + _distilled(params, root) + left_out(params, root)
     report.remarks += cut_texts(params, root, plan_prompts_or_empty(params, root))
     graph = state.project.stages

@@ -42,7 +42,8 @@ def build_policy(recipe: PolicyRecipe, config: ModelConfig, device: str) -> Pipe
     parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
     pipeline = getattr(diffusers, family.pipeline)
     arguments = inspect.signature(pipeline.__init__).parameters.values()
-    missing = [one.name for one in arguments if one.name != "self" and one.default is inspect.Parameter.empty]
+    required = [argument for argument in arguments if argument.default is inspect.Parameter.empty]
+    missing = [argument.name for argument in required if argument.name != "self"]
     policy: PipelinePolicy = family.load_class()(
         pipeline(**{**dict.fromkeys(missing), **parts}),
         device,

@@ -1,4 +1,4 @@
-"""How much work a policy's training is: passes, questions, updates and evaluations, counted."""
+"""Workload of a policy's training: numbers of passes, queries, updates and evaluations."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ if TYPE_CHECKING:
 
 
 def evaluations_of(epochs: int, every: int) -> int:
-    """Evaluations of a training: before it, every so many epochs, and after the last one."""
+    """Number of evaluations: before the training, after each ``every`` epochs, and after the last epoch."""
     return 2 + max(0, epochs - 1) // every
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What one training will do. ``passes`` are transformer passes of one sample; a guided step may take two.
+    """Work of one training. A pass is a transformer pass of one sample; a guided step may take two.
 
-    A sample is a whole picture, or a panel of a story.
+    A sample is an image, or a panel of a story.
     """
 
     images_an_epoch: int = 0
-    panels_a_story: float = 1  # that are painted one by one, on average; 1 = pictures are painted at once
-    #: Distinct questions to a reward model about an image: a set's pairs of panels.
+    panels_a_story: float = 1  # mean number of panels that are generated one by one; 1 = complete images
+    #: Distinct queries to a reward model about an image: a set's pairs of panels.
     questions_by_layout: Mapping[str, int] = field(default_factory=dict)
-    questions_a_picture: float = 0  # the same on average; about an edit, at most
-    rubric_questions: int = 0  # of a picture, to models behind an endpoint
+    questions_a_picture: float = 0  # their mean over the layouts; the maximum for an edit
+    rubric_questions: int = 0  # per image, to models behind an endpoint
     rollout_batches: int = 0
-    rollout_passes: int = 0  # an epoch
-    trained_passes: int  # an epoch, each forward and backward
-    untrained_passes: int  # an epoch, beside the trained ones: old policy and reference
-    micro_batches: int  # an update
+    rollout_passes: int = 0  # per epoch
+    trained_passes: int  # per epoch, forward and backward
+    untrained_passes: int  # per epoch, without gradient: old policy and reference
+    micro_batches: int  # per update
     optimiser_steps: int
     evaluations: int
-    evaluation_images: int  # an evaluation
+    evaluation_images: int  # per evaluation
     epochs: int
 
     @property
     def images(self) -> int:
-        """Samples in all."""
+        """Number of samples in all epochs."""
         return self.epochs * self.images_an_epoch
 
     @property
     def scored_pairs(self) -> str:
-        """How many there are in all; nobody knows while a file of prompts is missing whose layouts all count."""
-        known = self.questions_by_layout or not self.images
-        return f"{round(self.images * self.questions_a_picture)} scored pairs" if known else "scored pairs unknown"
+        """Number of scored pairs as text; unknown if the file of prompts is missing and has several layouts."""
+        is_known = self.questions_by_layout or not self.images
+        return f"{round(self.images * self.questions_a_picture)} scored pairs" if is_known else "scored pairs unknown"
 
     @classmethod
     def from_params(cls, params: Params, policy: str, records: Sequence[PromptRecord] = ()) -> Workload:
         """Count the work of one recipe.
 
         Args:
-            records: prompts that it is trained on; without, sets of each layout that the parameters ask for, or edits
-                of one picture.
+            records: its training prompts. If empty, sets of each layout in the parameters, or edits of one image,
+                are counted.
 
         Raises:
-            DataError: when there is no recipe of that name.
+            DataError: when no recipe has this name.
         """
         recipe = params.policies.recipe(policy)
         if recipe.offline:
@@ -77,20 +77,20 @@ class Workload:
         trained = len(recipe.train_steps) if recipe.train_steps else noisy
         if recipe.forward and recipe.train_steps is None:
             trained = recipe.sampling_steps
-        each = family_of(recipe.family).passes_per_step(recipe.guidance)
+        passes_per_step = family_of(recipe.family).passes_per_step(recipe.guidance)
         # Samples that share their initial noise share the passes up to the first noisy step, this one included.
         first = min(recipe.noise_steps, default=recipe.sampling_steps - 1)
         common = first + 1 if recipe.shared_noise else 0
         shares = recipe.shared_noise and not recipe.forward and first in (recipe.train_steps or [first])
         apart, together = trained - shares, int(shares)
-        painted = references_per_part(recipe, records)
-        panels = sum(map(len, painted)) / len(painted)
-        later = round(images * (panels - 1))  # panels that see others, which no two samples share
+        parts = references_per_part(recipe, records)
+        panels = sum(map(len, parts)) / len(parts)
+        later = round(images * (panels - 1))  # panels with references, which samples do not share
         an_update = images // recipe.updates_per_epoch
         groups = -(-an_update // recipe.group_size)
-        passes = each * (images * apart + recipe.prompts_per_epoch * together + later * trained)
-        asked = _questions(params, recipe, records)
-        rolled = each * (
+        passes = passes_per_step * (images * apart + recipe.prompts_per_epoch * together + later * trained)
+        queries = _questions(params, recipe, records)
+        rolled = passes_per_step * (
             images * (recipe.sampling_steps - common)
             + recipe.prompts_per_epoch * common
             + later * recipe.sampling_steps
@@ -98,8 +98,8 @@ class Workload:
         return cls(
             images_an_epoch=images,
             panels_a_story=panels,
-            questions_by_layout={layout: count for layout, (count, _) in asked.items()},
-            questions_a_picture=_mean(asked),
+            questions_by_layout={layout: count for layout, (count, _) in queries.items()},
+            questions_a_picture=_mean(queries),
             rubric_questions=_rubrics(recipe.rewards),
             rollout_batches=-(-images // recipe.rollout_batch),
             rollout_passes=rolled,
@@ -116,10 +116,10 @@ class Workload:
 
     @classmethod
     def _offline(cls, recipe: PolicyRecipe) -> Workload:
-        """Of a loss on pairs of pictures that there are: nothing is rolled out and nothing is scored in training."""
-        each, steps = family_of(recipe.family).passes_per_step(recipe.guidance), recipe.train_steps
+        """Work of a loss on ranked pairs: the training neither samples nor scores images."""
+        passes_per_step, steps = family_of(recipe.family).passes_per_step(recipe.guidance), recipe.train_steps
         trained = len(steps) if steps else recipe.sampling_steps
-        passes = each * recipe.pictures_an_epoch * trained
+        passes = passes_per_step * recipe.pictures_an_epoch * trained
         pairs = recipe.prompts_per_epoch // recipe.updates_per_epoch
         together = max(1, recipe.train_batch // recipe.pictures_a_pair)
         return cls(
@@ -134,12 +134,12 @@ class Workload:
 
 
 def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> dict[str, tuple[int, int]]:
-    """Layout -> questions that the judged rewards of a recipe ask about one picture, at most, and prompts."""
+    """Layout -> (maximum number of queries per image to the reward model, number of prompts)."""
     edits = [record for record in records if isinstance(record, EditRecord)]
     about = max((len(evaluated_references(edit.prompt, len(edit.references))) for edit in edits), default=1)
-    given = [record.layout for record in records] or (["1x1"] if is_editing(recipe) else params.prompts.layouts)
-    found = {}
-    for layout, prompts in Counter(given).items():
+    layouts = [record.layout for record in records] or (["1x1"] if is_editing(recipe) else params.prompts.layouts)
+    queries = {}
+    for layout, prompts in Counter(layouts).items():
         rows, columns = parse_layout(layout)
         questions = 0
         for name, term in recipe.rewards.terms.items():
@@ -147,23 +147,23 @@ def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRec
             if kind == "consistency":
                 questions += len(panel_pairs(rows * columns, columns, term.pairs))
             questions += (1 + about) * (kind == "editing")
-        found[layout] = questions, prompts
-    return found
+        queries[layout] = questions, prompts
+    return queries
 
 
-def _mean(asked: Mapping[str, tuple[int, int]]) -> float:
-    """Questions about a picture, over all prompts."""
-    prompts = sum(count for _, count in asked.values())
-    mean = sum(questions * count for questions, count in asked.values()) / max(1, prompts)
+def _mean(queries: Mapping[str, tuple[int, int]]) -> float:
+    """Mean number of queries per image over all prompts."""
+    prompts = sum(count for _, count in queries.values())
+    mean = sum(questions * count for questions, count in queries.values()) / max(1, prompts)
     return int(mean) if mean == int(mean) else mean
 
 
 def _rubrics(rewards: RewardSet) -> int:
-    """Questions that rubrics ask about one picture: one each, all criteria together."""
+    """Number of rubric queries per image: one query of a rubric has all its criteria."""
     return sum(registry.reward_kind(name, term) == "rubric" for name, term in rewards.terms.items())
 
 
 def _other_passes(recipe: PolicyRecipe) -> int:
-    """Passes without gradient beside each trained one: the old policy's and the reference's, where they are needed."""
+    """Number of passes without gradient per trained pass: of the old policy and the reference, if needed."""
     old = recipe.loss == "nft" or recipe.old_log_prob == "recomputed"
     return int(old) + int(recipe.kl.beta > 0)

@@ -74,13 +74,16 @@ def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | Non
     if chosen is not None:
         if lost := [str(number) for number in chosen if str(number) not in by_number]:
             raise DataError(
-                f"devices.gpus: no GPU {', '.join(lost)} is visible; there are: {', '.join(by_number) or 'none'}"
+                f"execution.devices.gpus: no GPU {', '.join(lost)} is visible; "
+                f"there are: {', '.join(by_number) or 'none'}"
             )
         gpus = [by_number[str(number)] for number in chosen]
     if servers is None:
         servers = needed if len(gpus) > needed else 0
     elif gpus and servers >= len(gpus):
-        raise DataError(f"devices.servers: {servers} of {len(gpus)} GPUs for reward servers leaves none for the stages")
+        raise DataError(
+            f"execution.devices.servers: {servers} of {len(gpus)} GPUs for reward servers leaves none for the stages"
+        )
     num_stages = len(gpus) - servers if gpus else 0
     return Machine(tuple(gpus[:num_stages]), tuple(gpus[num_stages:]))
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from paco_core.config.layouts import LAYOUT, refuse_layout
+from paco_core.config.layouts import LAYOUT, validate_layout
 from paco_core.data.records import prompt_text
 from paco_core.data.tables import parse_text
 from paco_core.io.decoding import MAX_SIDE
@@ -56,7 +56,7 @@ class PromptRecord(StrictModel):
     prompt: Words
     height: Side
     width: Side
-    layout: Annotated[str, Field(pattern=LAYOUT), BeforeValidator(refuse_layout)]
+    layout: Annotated[str, Field(pattern=LAYOUT), BeforeValidator(validate_layout)]
     theme: Words
     category: str
     task_name: str

@@ -20,7 +20,7 @@ from dvc_project.hashing import Workspace
 from dvc_project.md5s import file_md5
 from dvc_project.paths import Overlaps
 from dvc_project.project import Stage, stages_of
-from paco_core.config.graph_keys import refuse_other_version
+from paco_core.config.graph_keys import validate_version
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError
 from paco_core.config.references import Reference, named_files, references
 from paco_core.config.registered import FUNCTION
@@ -248,7 +248,7 @@ def write(root: Path) -> None:
         ParamsError, DataError: see :meth:`StageCodes.present`; also when ``dvc.yaml`` and ``params.yaml`` are of
             different versions.
     """
-    refuse_other_version(root)
+    validate_version(root)
     with atomic(root / FOLDER, replace=True) as part:
         part.mkdir()
         for path, code in StageCodes.present(root).files().items():

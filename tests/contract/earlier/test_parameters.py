@@ -15,7 +15,7 @@ from paco_core.cli.commands import main
 from paco_core.cli.status import status
 from paco_core.config import profiles
 from paco_core.config.execution import REMOVED, earlier_places
-from paco_core.config.graph_keys import refuse_other_version
+from paco_core.config.graph_keys import validate_version
 from paco_core.config.migration import migrate
 from paco_core.config.params import Params, ParamsError
 from paco_core.planning.preflight import check_project
@@ -76,7 +76,7 @@ def test_a_migration_keeps_every_value_and_its_comment(updated: Path, repository
 
 def test_a_migration_adds_what_the_present_graph_names(updated: Path) -> None:
     assert "params.yaml: added policies.defaults.base, vistory, rounds.items" in migrate(updated)
-    refuse_other_version(updated)
+    validate_version(updated)
     assert "round_grids" not in {stage.group for stage in DvcProject(updated).stages.values()}
     assert "added" not in migrate(updated)
 
@@ -85,7 +85,7 @@ def test_an_earlier_graph_is_refused_before_anything_runs(updated: Path) -> None
     """DVC would run all stages up to the first one that reads a moved key."""
     shutil.copyfile(WRITTEN / "dvc.yaml.txt", updated / "dvc.yaml")
     migrate(updated)
-    expected = "policies names policies.device, which is policies.defaults.device now"
+    expected = "policies uses policies.device, which is policies.defaults.device now"
     with pytest.raises(ParamsError, match=expected):
         write(updated)
     with pytest.raises(ParamsError, match=expected):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from paco_core.config.execution import how_fields
+from paco_core.config.execution import execution_fields
 from paco_core.config.params import PolicyRecipe, RewardParams
 from paco_core.data.grids.grids import GenerationSettings
 from paco_core.data.llm.chat_protocol import Question, journal_key
@@ -58,11 +58,11 @@ def of_chat(params: Any, _folder: Path) -> object:
 
 #: Section of the parameters, the key that is made of it, and the parameters which change no value that is kept.
 SECTIONS: dict[str, tuple[BaseModel, Callable[[Any, Path], object], set[str]]] = {
-    "reward": (given.REWARD, lambda p, f: given.reward_checkpoint(f, params=p), how_fields(RewardParams)),
+    "reward": (given.REWARD, lambda p, f: given.reward_checkpoint(f, params=p), execution_fields(RewardParams)),
     "recipe": (
         given.grpo_toys.recipe(),
         lambda p, f: given.policy_checkpoint(f, recipe=p),
-        {"epochs", *how_fields(PolicyRecipe)},
+        {"epochs", *execution_fields(PolicyRecipe)},
     ),
     "grids": (  # sizes are those of a prompt's record, seeds of a picture; rounding is not counted
         given.PARAMS.grids,

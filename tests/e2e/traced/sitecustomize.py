@@ -15,7 +15,7 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
     from contextlib import contextmanager
 
     from paco_core.config import params
-    from paco_core.config.execution import how_fields, places
+    from paco_core.config.execution import execution_fields, places
     from paco_core.config.params_base import Section
     from paco_core.config.params_policies import PolicyRecipe
     from paco_core.config.params_training import PolicyTraining
@@ -31,7 +31,7 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
         recipe, name = path.split(".")[:2] == ["policies", "recipes"], path.split(".")[3:4]
         if recipe and name and name[0] in shared:  # the recipe's own, or that of all
             below = "policies.defaults." + ".".join(path.split(".")[3:])
-            if name[0] not in how_fields(PolicyRecipe):
+            if name[0] not in execution_fields(PolicyRecipe):
                 read.add(path)
             return note(below)
         key = next((key for key in in_file if path == key or path.startswith(f"{key}.")), None)

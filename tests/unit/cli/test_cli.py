@@ -38,10 +38,10 @@ assert not {"torch", "mlflow", "diffusers", "transformers", "pandas", *sys.argv[
 def test_bad_parameters_end_with_one_clear_line(project: Path) -> None:
     text = (project / "params.yaml").read_text()
     (project / "params.yaml").write_text(text.replace("learning_rate", "learnin_rate", 1))
-    done = paco("run", "prompts", cwd=project)
-    assert done.returncode == 1
-    assert "unknown key" in done.stderr and "did you mean 'learning_rate'?" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = paco("run", "prompts", cwd=project)
+    assert result.returncode == 1
+    assert "unknown key" in result.stderr and "did you mean 'learning_rate'?" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
 
 def test_the_check_looks_at_a_profile_that_is_not_in_use(project: Path) -> None:
     before = (project / "params.yaml").read_bytes()
-    done = paco("check", "--profile", "paper", cwd=project)
-    assert done.returncode == 1 and done.stdout.startswith("profile paper: what each stage would do")
+    result = paco("check", "--profile", "paper", cwd=project)
+    assert result.returncode == 1 and result.stdout.startswith("profile paper: what each stage would do")
     assert (project / "params.yaml").read_bytes() == before
 
 
 def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profiles.use(project, "paper")
     monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
-    told = "prompts.endpoint: the environment variable DEEPSEEK_API_KEY holds no key for https://api.deepseek.com"
-    assert told in preflight.check_project(project, declared(project)).problems
+    problem = "prompts.endpoint: the environment variable DEEPSEEK_API_KEY holds no key for https://api.deepseek.com"
+    assert problem in preflight.check_project(project, declared(project)).problems
     monkeypatch.setenv("DEEPSEEK_API_KEY", "k")
-    assert told not in preflight.check_project(project, declared(project)).problems
+    assert problem not in preflight.check_project(project, declared(project)).problems
 
 
 def changed(project: Path, key: str, value: object) -> list[str]:
@@ -121,7 +121,7 @@ def changed(project: Path, key: str, value: object) -> list[str]:
 def test_the_check_names_what_a_changed_key_makes_impossible(
     project: Path, key: str, value: object, problem: str
 ) -> None:
-    assert any(one.startswith(problem) for one in changed(project, key, value))
+    assert any(problem_line.startswith(problem) for problem_line in changed(project, key, value))
 
 
 def test_a_section_that_its_stage_does_not_list_is_a_problem(project: Path) -> None:
@@ -140,8 +140,8 @@ def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> Non
     mine = {"red": {"weight": 1.0, "reward": "my_own_rewards:red"}}
     changed(project, "policies.recipes.flux_t2is.rewards.terms", mine)
     script = "import sys; sys.path.remove(''); from paco_core.cli.commands import main; main(['check'])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True)
-    assert "problem: grids.model" in done.stdout and "my_own_rewards" not in done.stdout + done.stderr
+    result = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True)
+    assert "problem: grids.model" in result.stdout and "my_own_rewards" not in result.stdout + result.stderr
 
 
 @pytest.fixture
@@ -159,9 +159,9 @@ def test_outside_a_project_nothing_is_written_and_one_line_says_why(
     verbs = ["check", "status", "champions", "sync", "tables", "graph", "tour", "params", "code", "paint x", "play"]
     verbs += ["run prompts", "checkpoints list", "serve status", "annotate status", "provenance data/pairs"]
     for verb in (*verbs, "fetch reward out"):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main(verb.split())
-        assert ended.value.code == 1 and "lies in no paco project" in capsys.readouterr().err, verb
+        assert exit_info.value.code == 1 and "lies in no paco project" in capsys.readouterr().err, verb
         assert list(nowhere.iterdir()) == [], verb
 
 
@@ -169,9 +169,9 @@ def test_outside_a_project_nothing_is_written_and_one_line_says_why(
 def test_a_model_scores_outside_a_project(repository: Path, nowhere: Path) -> None:
     for number, colour in enumerate(("red", "blue")):
         Image.new("RGB", (56, 56), colour).save(nowhere / f"{number}.png")
-    done = paco("score", "0.png", "1.png", "--model", str(repository / "data/zoo/qwen2_5_vl"), cwd=nowhere)
-    assert done.returncode == 0 and 0 <= float(done.stdout) <= 1, done.stderr
+    result = paco("score", "0.png", "1.png", "--model", str(repository / "data/zoo/qwen2_5_vl"), cwd=nowhere)
+    assert result.returncode == 0 and 0 <= float(result.stdout) <= 1, result.stderr
     assert {path.name for path in nowhere.iterdir()} == {"0.png", "1.png"}
-    done = paco("doctor", cwd=nowhere)
-    assert done.returncode == 0 and "parameters: " in done.stdout
+    result = paco("doctor", cwd=nowhere)
+    assert result.returncode == 0 and "parameters: " in result.stdout
     assert {path.name for path in nowhere.iterdir()} == {"0.png", "1.png"}

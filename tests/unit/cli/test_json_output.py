@@ -14,17 +14,17 @@ from paco_core.io.answer import Answer, to_jsonable
 from paco_core.operations.promotion.decision import Side
 
 
-def both(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
+def text_and_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
     """What a verb prints for people, and for programs."""
-    said = []
-    for more in ((), ("--json",)):
-        cli.main([*words, *more])
-        said.append(capsys.readouterr().out)
-    return said[0], json.loads(said[1], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    outputs = []
+    for flags in ((), ("--json",)):
+        cli.main([*words, *flags])
+        outputs.append(capsys.readouterr().out)
+    return outputs[0], json.loads(outputs[1], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 @pytest.fixture
-def made(project: Path, repository: Path) -> Path:
+def with_models(project: Path, repository: Path) -> Path:
     """A project with the models of the embedded world."""
     (project / "data").mkdir()
     (project / "data/zoo").symlink_to(repository / "data/zoo")
@@ -32,16 +32,16 @@ def made(project: Path, repository: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_checks(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    text, found = both(capsys, "check")
-    assert found["passed"] and found["problems"] == []
-    for cost in found["costs"]:
+def test_checks(with_models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text, report = text_and_json(capsys, "check")
+    assert report["passed"] and report["problems"] == []
+    for cost in report["costs"]:
         assert f"{cost['stage']} " in text and f"{cost['memory_gb']:.1f} GB on {cost['device']}" in text
     monkeypatch.setattr("paco_core.planning.preflight.memory_gb", lambda: 0.1)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         cli.main(["check", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 1 and not found["passed"] and "memory" in found["problems"][0]
+    report = json.loads(capsys.readouterr().out)
+    assert exit_info.value.code == 1 and not report["passed"] and "memory" in report["problems"][0]
 
 
 def test_an_answer_is_its_text_and_its_figures_are_plain() -> None:

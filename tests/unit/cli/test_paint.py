@@ -43,16 +43,16 @@ def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: 
     adapter(project)
     quick = ["--seeds", "2", "--steps", "2", "--size", "64"]
     main(["paint", "a red cat", "--panels", *PANELS, *quick, "--compare", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert [(row["by"], row["seed"]) for row in found["pictures"]] == [
+    output = json.loads(capsys.readouterr().out)
+    assert [(row["by"], row["seed"]) for row in output["pictures"]] == [
         ("base", 0), ("base", 1), ("flux_t2is", 0), ("flux_t2is", 1),
     ]  # fmt: skip
-    pictures = [Image.open(row["file"]) for row in found["pictures"]]
+    pictures = [Image.open(row["file"]) for row in output["pictures"]]
     assert {picture.size for picture in pictures} == {(64, 64)} and len({p.tobytes() for p in pictures}) == 4
-    sheet = Image.open(found["sheet"])
+    sheet = Image.open(output["sheet"])
     assert sheet.width == 2 * (READABLE + GAP) - GAP
     assert sheet.height > 2 * (READABLE + 2 * LINE) + GAP, "captions below each picture, the prompt above all"
-    assert all(row["score"] is None for row in found["pictures"])  # there is no reward model yet
+    assert all(row["score"] is None for row in output["pictures"])  # there is no reward model yet
 
 
 @pytest.mark.slow
@@ -104,9 +104,9 @@ def test_a_lora_from_elsewhere_is_a_folder_a_file_or_of_a_hub(project: Path) -> 
     params, file = load(project / "params.yaml"), project / "loras" / "style.v1.safetensors"
     file.parent.mkdir()
     file.write_bytes(b"cut off")
-    for given, name in ((file, "style.v1"), (file.parent, "loras"), ("org/lora", "lora")):
-        by = painter(project, params, str(given), SETS)
-        assert (by.name, by.adapter) == (name, given)
+    for reference, name in ((file, "style.v1"), (file.parent, "loras"), ("org/lora", "lora")):
+        by = painter(project, params, str(reference), SETS)
+        assert (by.name, by.adapter) == (name, reference)
     with pytest.raises(DataError, match=r"style.v1.safetensors: cannot be read"):
         load_painter_policy(project, painter(project, params, str(file), SETS))
 
@@ -114,20 +114,22 @@ def test_a_lora_from_elsewhere_is_a_folder_a_file_or_of_a_hub(project: Path) -> 
 def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository: Path, tmp_path: Path) -> None:
     """From its parts each is the prompt that it was, to the letter; from the record's theme and panels none is cut."""
     tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/flux/tokenizer_2")
-    made = storybook_prompts(200, 0)
-    parts = [prompt_text.parse_prompt(one.prompt, one.layout) for one in made]
+    generated = storybook_prompts(200, 0)
+    parts = [prompt_text.parse(record.prompt, record.layout) for record in generated]
     texts = [[panel.text for panel in part.panels] for part in parts]
-    for one, part, panels in zip(made, parts, texts, strict=True):
-        assert set_record(part.theme, panels, 64).prompt == one.prompt, "to the letter"
-    assert max(len(ids) for ids in tokenizer([one.prompt for one in made]).input_ids) <= 40
-    composed = [set_record(one.theme, panels, 64).prompt for one, panels in zip(made, texts, strict=True)]
+    for record, part, panels in zip(generated, parts, texts, strict=True):
+        assert set_record(part.theme, panels, 64).prompt == record.prompt, "to the letter"
+    assert max(len(ids) for ids in tokenizer([record.prompt for record in generated]).input_ids) <= 40
+    composed = [set_record(record.theme, panels, 64).prompt for record, panels in zip(generated, texts, strict=True)]
     assert max(len(ids) for ids in tokenizer(composed).input_ids) <= 40
-    records = [storybook_record(one, 64, 64) for one in made]
+    records = [storybook_record(record, 64, 64) for record in generated]
     project = lay_out(repository, tmp_path)
     for folder in (paths.PROMPTS, paths.DIVERSE_PROMPTS):
         (project / folder).mkdir(parents=True, exist_ok=True)
         write_prompts(project / folder / "prompts.jsonl", records)
     examples = about(project, load(project / "params.yaml"), Gallery())["set_examples"]
-    again = [set_record(one["theme"], one["panels"], 64) for one in examples]
-    known = {record.theme: record.prompt for record in records}
-    assert [record.prompt for record in again] == [known[one["name"]] for one in examples] and len(examples) == 4
+    recomposed = [set_record(record["theme"], record["panels"], 64) for record in examples]
+    prompts_by_theme = {record.theme: record.prompt for record in records}
+    assert [record.prompt for record in recomposed] == [
+        prompts_by_theme[record["name"]] for record in examples
+    ] and len(examples) == 4

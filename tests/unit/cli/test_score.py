@@ -52,8 +52,8 @@ def test_pictures_are_compared_each_with_each(folder: Path, capsys: pytest.Captu
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_a_table_of_sets_gets_the_mean_of_each(folder: Path, suffix: str) -> None:
-    listed = ["set/1.png", "set/2.png"]
-    rows = [{"pictures": "set"}, {"pictures": "; ".join(listed) if suffix == ".csv" else listed}]
+    names_of_set = ["set/1.png", "set/2.png"]
+    rows = [{"pictures": "set"}, {"pictures": "; ".join(names_of_set) if suffix == ".csv" else names_of_set}]
     table = folder / f"sets{suffix}"
     frame = pd.DataFrame(rows)
     if suffix == ".csv":
@@ -66,7 +66,7 @@ def test_a_table_of_sets_gets_the_mean_of_each(folder: Path, suffix: str) -> Non
     assert ": 2 sets, 0 without a score, mean score 0." in line
     read: Any = {".csv": pd.read_csv, ".parquet": pd.read_parquet, ".jsonl": lambda f: pd.read_json(f, lines=True)}
     judge = Judge()
-    expected = [judge.consistency(pictures_in(folder / "set")), judge.score(*listed)]
+    expected = [judge.consistency(pictures_in(folder / "set")), judge.score(*names_of_set)]
     assert list(read[suffix](folder / f"sets.scored{suffix}")["score"]) == pytest.approx(expected)
 
 
@@ -102,32 +102,32 @@ def test_rows_that_are_done_are_not_scored_again(folder: Path, monkeypatch: pyte
     pd.DataFrame(rows).to_csv(table, index=False)
     monkeypatch.setattr(score_table, "PAIRS", 2)
     score_table.score_table(folder, table, ScoreOptions(), folder / "whole.csv")
-    asked: list[int] = []
+    batches: list[int] = []
     scores = Judge.scores
 
-    def dies(self: Judge, pairs: Any, **named: Any) -> Any:
-        if len(asked) == 3:
+    def dies(self: Judge, pairs: Any, **options: Any) -> Any:
+        if len(batches) == 3:
             raise KeyboardInterrupt
-        asked.append(len(pairs))
-        return scores(self, pairs, **named)
+        batches.append(len(pairs))
+        return scores(self, pairs, **options)
 
     monkeypatch.setattr(Judge, "scores", dies)
     with pytest.raises(KeyboardInterrupt):
         score_table.score_table(folder, table, ScoreOptions())
-    assert asked == [2, 2, 2] and not (folder / "pairs.scored.csv").exists()
+    assert batches == [2, 2, 2] and not (folder / "pairs.scored.csv").exists()
     assert (folder / "pairs.scored.csv.unfinished").is_file()
-    again: list[int] = []
+    rescored: list[int] = []
     monkeypatch.setattr(
-        Judge, "scores", lambda self, pairs, **named: again.append(len(pairs)) or scores(self, pairs, **named)
+        Judge, "scores", lambda self, pairs, **options: rescored.append(len(pairs)) or scores(self, pairs, **options)
     )
     reward_tiny.picture(7).save(folder / "set" / "10.png")  # of the six rows that are done one shows it
-    said: list[str] = []
-    score_table.score_table(folder, table, ScoreOptions(), say=said.append)
-    assert "pairs.csv: 4 of 9 rows were scored before, and are not scored again" in said and sum(again) == 5
+    lines: list[str] = []
+    score_table.score_table(folder, table, ScoreOptions(), log=lines.append)
+    assert "pairs.csv: 4 of 9 rows were scored before, and are not scored again" in lines and sum(rescored) == 5
     assert not (folder / "pairs.scored.csv.unfinished").exists()
     before, after = (pd.read_csv(folder / name) for name in ("whole.csv", "pairs.scored.csv"))
-    same = [row for row in range(9) if "set/10.png" not in rows[row].values()]
-    assert list(before["score"][same]) == list(after["score"][same])
+    unchanged = [row for row in range(9) if "set/10.png" not in rows[row].values()]
+    assert list(before["score"][unchanged]) == list(after["score"][unchanged])
     assert list(before["score"]) != list(after["score"])
-    score_table.score_table(folder, table, ScoreOptions(), say=said.append)  # whole tables are scored anew
-    assert sum(again) == 14
+    score_table.score_table(folder, table, ScoreOptions(), log=lines.append)  # whole tables are scored anew
+    assert sum(rescored) == 14

@@ -21,9 +21,9 @@ def states(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     return {line.stage: (line.state, line.why) for line in status.status(root).stages}
 
 
-def change(root: Path, how: Callable[[dict[str, Any]], object]) -> None:
+def change(root: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     tree = yaml.safe_load((root / "params.yaml").read_text())
-    how(tree)
+    edit(tree)
     (root / "params.yaml").write_text(yaml.safe_dump(tree))
 
 
@@ -36,10 +36,10 @@ def root(project: Path) -> Path:
 def test_each_stage_is_up_to_date_or_says_why_not(root: Path) -> None:
     assert set(states(root).values()) == {("up to date", ())}
     change(root, lambda tree: tree["grids"].update(steps=tree["grids"]["steps"] + 1))
-    found = states(root)
-    assert [found[shard][0] for shard in SHARDS] == ["out of date"] * 2 and "grids" in found["grids@0"][1][0]
-    assert found["pairs"] == ("waits", ("for grids@0 and 1 more",)) and found[POLICY] == ("waits", ("for pairs",))
-    assert found["prompts"] == ("up to date", ())
+    report = states(root)
+    assert [report[shard][0] for shard in SHARDS] == ["out of date"] * 2 and "grids" in report["grids@0"][1][0]
+    assert report["pairs"] == ("waits", ("for grids@0 and 1 more",)) and report[POLICY] == ("waits", ("for pairs",))
+    assert report["prompts"] == ("up to date", ())
 
 
 def test_what_another_version_was_made_from_is_out_of_date(root: Path) -> None:
@@ -54,9 +54,9 @@ def test_stages_that_never_ran_and_one_that_runs(root: Path) -> None:
     noted.parent.mkdir(parents=True, exist_ok=True)
     writes = {"data/prompts": os.getpid(), "data/pairs": 2**22 + 1}  # no process has that number
     noted.write_text(json.dumps({"write": {str(root / path): {"pid": pid} for path, pid in writes.items()}}))
-    found = states(root)
-    assert found["prompts"] == ("running", (f"process {os.getpid()}",))
-    assert found["grids@0"] == ("never run", ("waits for prompts",)) and found["pairs"][0] == "never run"
+    report = states(root)
+    assert report["prompts"] == ("running", (f"process {os.getpid()}",))
+    assert report["grids@0"] == ("never run", ("waits for prompts",)) and report["pairs"][0] == "never run"
     noted.write_text('{"write": {"data/pr')
     assert states(root)["prompts"] == ("never run", ()), "half a file of DVC's names nobody"
 
@@ -67,10 +67,10 @@ def test_parameters_that_no_stage_can_run_with_are_one_message(root: Path) -> No
     noted.parent.mkdir(parents=True, exist_ok=True)
     noted.write_text(json.dumps({"write": {str(root / "data/pairs"): {"pid": os.getpid()}}}))
     change(root, lambda tree: tree.pop("edit_reward"))
-    found = status.status(root)
-    assert [line.cells for line in found.stages] == [("pairs", f"running: process {os.getpid()}")]
-    assert "'edit_reward'" in found.text().splitlines()[1]
-    assert "up to date" not in found.text() and "nothing is registered" in found.text()
+    report = status.status(root)
+    assert [line.cells for line in report.stages] == [("pairs", f"running: process {os.getpid()}")]
+    assert "'edit_reward'" in report.text().splitlines()[1]
+    assert "up to date" not in report.text() and "nothing is registered" in report.text()
 
 
 def test_a_section_of_ones_own_that_is_gone_is_named(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is misspelt is found before anything heavy is imported, and answered with what was probably meant."""
+"""Typing errors on the command line: paco suggests the nearest name before a large import."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPOS = {
     "dataset exprt": "'export'",
     "plan flux_t2is --proceses 2": "'--processes'",
 }
-ASK = """
+SCRIPT = """
 import sys
 from paco_core.cli.commands import main
 for line in sys.argv[1:]:
@@ -38,8 +38,10 @@ assert not {"torch", "mlflow"} & set(sys.modules)
 
 @pytest.mark.slow
 def test_a_misspelt_name_costs_no_import_of_torch(repository: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", ASK, *TYPOS], cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-c", SCRIPT, *TYPOS], cwd=repository, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     for line, name in TYPOS.items():
         verb = "" if line == "statu" else f" {line.split()[0]}"
-        assert any(said.startswith(f"paco{verb}") and name in said for said in done.stderr.splitlines()), line
+        assert any(
+            line_out.startswith(f"paco{verb}") and name in line_out for line_out in result.stderr.splitlines()
+        ), line

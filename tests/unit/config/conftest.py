@@ -1,4 +1,4 @@
-"""What the tests of parameters share."""
+"""Shared fixtures of the parameter tests."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ def test_an_evaluation_reports_terms_and_built_in_measures_alone(tmp_path: Path)
     rewards = {"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"}
     meter = {"trained": "brightness", "held_out": "diversity"}
     rule = recipe(epochs=1, rewards=rewards, test_rewards=rewards, hack_meter=meter)
-    both = {"brightness": Brightness(), "diversity": Brightness()}
+    rewards_by_term = {"brightness": Brightness(), "diversity": Brightness()}
 
     def gold(_panels: list[Any], records: list[Any]) -> dict[str, np.ndarray]:
         return {"gold_consistency": np.zeros(len(records))}
 
-    made = trainer(recipe=rule, rewards=both, test_rewards=dict(both), gold=gold)
-    names = {name.partition("/")[2] for name in made.run(tmp_path, tmp_path / "checkpoint").after}
+    built = trainer(recipe=rule, rewards=rewards_by_term, test_rewards=dict(rewards_by_term), gold=gold)
+    names = {name.partition("/")[2] for name in built.run(tmp_path, tmp_path / "checkpoint").after}
     plain = {next((name.removesuffix(end) for end in ENDS if name.endswith(end)), name) for name in names}
     assert {"brightness", "diversity", "score", "drift", "grid_score"} <= plain <= {*terms, *BUILT_IN}

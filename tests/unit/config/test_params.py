@@ -62,8 +62,8 @@ def test_a_wrong_value_is_refused_by_its_key_with_valid_ones(tree: Any, key: str
         section["sampling_steps"] = 4
     with pytest.raises(ParamsError) as raised:
         params.parse(tree)
-    said = str(raised.value)
-    assert last in said and all(name in said for name in names), said
+    message = str(raised.value)
+    assert last in message and all(name in message for name in names), message
 
 
 @pytest.mark.parametrize("section", ["rounds", "vistory"])
@@ -93,8 +93,8 @@ def test_whole_numbers_lists_and_powers_of_ten_are_taken(project: Path) -> None:
         assert old in text
         text = text.replace(old, new, 1)
     (project / "params.yaml").write_text(text)
-    found = params.load(project / "params.yaml")
-    assert (found.reward.learning_rate, found.grids.guidance, found.annotations.exclude) == (1e-5, 3.0, ("ann",))
+    loaded = params.load(project / "params.yaml")
+    assert (loaded.reward.learning_rate, loaded.grids.guidance, loaded.annotations.exclude) == (1e-5, 3.0, ("ann",))
 
 
 @pytest.mark.parametrize("content", [None, b"a: [1", b"- 1", "# é".encode("latin-1")])
@@ -149,8 +149,8 @@ def test_a_changed_storybook_profile_is_kept_though_another_one_was_put_in_its_p
     (project / "params.yaml").write_text(mine)
     profiles.use(project, "smoke")
     (project / "params.yaml").write_text(committed)
-    said = profiles.use(project, "smoke")
-    assert "profiles/storybook.yaml was changed, and is kept as .paco/params/storybook-1.yaml" in said
+    message = profiles.use(project, "smoke")
+    assert "profiles/storybook.yaml was changed, and is kept as .paco/params/storybook-1.yaml" in message
     assert (project / ".paco/params/storybook-1.yaml").read_text() == mine
     assert (project / "profiles/storybook.yaml").read_text() == committed
 
@@ -176,14 +176,14 @@ def as_in_version_2(project: Path) -> None:
 
 
 def test_keys_of_an_earlier_version_are_refused_with_their_place_now(project: Path) -> None:
-    found = earlier_places(params.Params)
-    assert {old: found[old] for old in EARLIER} == EARLIER
+    loaded = earlier_places(params.Params)
+    assert {old: loaded[old] for old in EARLIER} == EARLIER
     as_in_version_2(project)
     with pytest.raises(ParamsError) as raised:
         params.load(project / "params.yaml")
-    said = str(raised.value)
-    assert "params.yaml: threads is execution.threads now" in said and "paco params --migrate" in said
-    assert "missing" not in said
+    message = str(raised.value)
+    assert "params.yaml: threads is execution.threads now" in message and "paco params --migrate" in message
+    assert "missing" not in message
 
 
 @pytest.mark.slow
@@ -205,8 +205,8 @@ def test_a_removed_key_is_refused_with_what_to_do_instead_and_deleted(project: P
     advice = r"params.yaml: consistency_rank.dreamsim no longer exists: consistency_rank.scored_elsewhere"
     with pytest.raises(ParamsError, match=advice):
         params.load(project / "params.yaml")
-    said = migrate(project)
-    assert "params.yaml: deleted consistency_rank.dreamsim ('data/external/dreamsim'): " in said
+    message = migrate(project)
+    assert "params.yaml: deleted consistency_rank.dreamsim ('data/external/dreamsim'): " in message
     assert "dreamsim" not in (project / "params.yaml").read_text()
     params.load(project / "params.yaml")
 
@@ -247,8 +247,13 @@ def test_migration_of_a_broken_profile_writes_nothing(project: Path, text: str) 
 def test_a_recipe_sets_any_number_for_itself_and_null_leaves_the_defaults(tree: Any) -> None:
     recipe = tree["policies"]["recipes"]["flux_t2is"]
     recipe.update(group_size=4, lora={"rank": 3}, seed=None)
-    own = params.parse(tree).policies.recipes["flux_t2is"]
-    assert (own.group_size, own.lora.rank, own.lora.alpha, own.seed) == (4, 3, 32, 0)
+    recipe_params = params.parse(tree).policies.recipes["flux_t2is"]
+    assert (recipe_params.group_size, recipe_params.lora.rank, recipe_params.lora.alpha, recipe_params.seed) == (
+        4,
+        3,
+        32,
+        0,
+    )
     changed_too = changed(params.parse(tree), {"policies.defaults.seed": 5, "policies.defaults.group_size": 9})
     assert [(r.seed, r.group_size) for r in changed_too.policies.recipes.values()] == [(5, 4), (5, 9), (5, 9)]
 
@@ -298,7 +303,7 @@ def test_what_a_file_says_of_itself_is_its_own(project: Path) -> None:
     profiles.use(project, "paper")
     text = (project / "params.yaml").read_text()
     assert text.startswith("# The scale of the paper") and 'profile "storybook"' not in text
-    line = {key: rest for key, _, rest in (line.strip().partition(":") for line in text.splitlines())}
+    line = {key: text_after for key, _, text_after in (line.strip().partition(":") for line in text.splitlines())}
     assert f"swap: {line['swap'].strip()}" in (project / "profiles/paper.yaml").read_text(), "the profile's own comment"
     assert f"leakage:{line['leakage']}" in before, "a key that the profile does not comment keeps its comment"
     apart = re.findall(r"\n\n(\w+):", text)

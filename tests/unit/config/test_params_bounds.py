@@ -14,23 +14,23 @@ from paco_core.config import params
 from paco_core.config.params import ParamsError
 
 
-def numbers(found: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def numbers(node: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """(place, schema) of every number in a JSON schema."""
-    if isinstance(found, dict):
-        if found.get("type") in ("integer", "number"):
-            yield place, found
-        for name, part in found.items():
+    if isinstance(node, dict):
+        if node.get("type") in ("integer", "number"):
+            yield place, node
+        for name, part in node.items():
             yield from numbers(part, f"{place}/{name}")
-    elif isinstance(found, list):
-        for part in found:
+    elif isinstance(node, list):
+        for part in node:
             yield from numbers(part, place)
 
 
 def test_every_number_has_bounds() -> None:
-    found = list(numbers(params.Params.model_json_schema()))
-    assert len(found) > 100
+    node = list(numbers(params.Params.model_json_schema()))
+    assert len(node) > 100
     for bounds in ({"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}):
-        assert [place for place, schema in found if not bounds & schema.keys()] == []
+        assert [place for place, schema in node if not bounds & schema.keys()] == []
 
 
 WRONG = [-1, "x", [], [[1]], {}, None, True, {"a": {"b": 1}}, [{"a": 1}], {"a": None}]
@@ -46,7 +46,7 @@ def keys(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.slow
 def test_anything_in_the_place_of_any_value_is_read_or_refused(tree: Any) -> None:
-    text, refused = json.dumps(tree), 0
+    text, rejections = json.dumps(tree), 0
     for at, wrong in product(keys(tree), WRONG):
         changed = json.loads(text)
         above = reduce(lambda node, name: node[name], at[:-1], changed)
@@ -54,9 +54,9 @@ def test_anything_in_the_place_of_any_value_is_read_or_refused(tree: Any) -> Non
         try:
             params.parse(changed)
         except ParamsError as error:
-            refused += 1
+            rejections += 1
             assert str(at[0]) in str(error), f"{at} = {wrong!r}: {error}"
-    assert refused > 2000
+    assert rejections > 2000
 
 
 def endpoint(**options: Any) -> dict[str, Any]:

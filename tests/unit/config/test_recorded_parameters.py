@@ -61,7 +61,7 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[str]:
         yield from leaves(part, f"{prefix}{name}.") if isinstance(part, dict) and part else [f"{prefix}{name}"]
 
 
-def others(value: Any) -> st.SearchStrategy[Any]:
+def other_values(value: Any) -> st.SearchStrategy[Any]:
     """Values of the same type, and none at all."""
     if isinstance(value, bool):
         return st.sampled_from([MISSING, not value])
@@ -73,13 +73,13 @@ def others(value: Any) -> st.SearchStrategy[Any]:
 
 def edited(tree: Any, key: str, value: Any) -> tuple[Any, Params]:
     """A tree with another value of a key, or without it; the example does not count where that is not allowed."""
-    made, (above, _, last) = copy.deepcopy(tree), key.rpartition(".")
+    copy_of_tree, (above, _, last) = copy.deepcopy(tree), key.rpartition(".")
     if value is MISSING:
-        del (lookup(made, above) if above else made)[last]
+        del (lookup(copy_of_tree, above) if above else copy_of_tree)[last]
     else:
-        put(made, key, value)
+        put(copy_of_tree, key, value)
     try:
-        return made, parse(made)
+        return copy_of_tree, parse(copy_of_tree)
     except ParamsError:
         reject()
 
@@ -90,7 +90,7 @@ def edited(tree: Any, key: str, value: Any) -> tuple[Any, Params]:
 def test_what_a_stage_uses_is_recorded_and_nothing_else(graph: Graph, data: st.DataObject) -> None:
     """Whether a person edits the file, or the code makes another value of the same file."""
     key = data.draw(st.sampled_from(sorted(leaves(graph.tree))))
-    value = data.draw(others(lookup(graph.tree, key)))
+    value = data.draw(other_values(lookup(graph.tree, key)))
     tree, params = edited(graph.tree, key, value)
     if value is not MISSING and data.draw(st.booleans()):
         tree = graph.tree

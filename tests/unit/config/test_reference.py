@@ -20,9 +20,9 @@ from paco_core.config.params_reward import RewardParams
 
 
 def test_every_key_has_a_meaning() -> None:
-    found = reference.parameters()
-    assert [parameter.key for parameter in found if not parameter.meaning] == []
-    assert len(found) > 250
+    rows = reference.parameters()
+    assert [parameter.key for parameter in rows if not parameter.meaning] == []
+    assert len(rows) > 250
 
 
 def test_page_and_schema_are_those_that_the_code_writes(repository: Path) -> None:

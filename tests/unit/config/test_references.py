@@ -16,7 +16,7 @@ class Part(Section):
     start: ModelRef | None = None
 
 
-class Whole(Section):
+class Example(Section):
     """A section as somebody may add it: nothing but its fields names what must be there."""
 
     parts: dict[str, Part]
@@ -25,26 +25,26 @@ class Whole(Section):
     note: str = "data/no/reference"
 
 
-def faults(root: Path, whole: Whole) -> dict[str, str]:
-    return {found.key: fault for found in references(whole) if (fault := found.fault(root)) is not None}
+def faults(root: Path, example: Example) -> dict[str, str]:
+    return {reference.key: fault for reference in references(example) if (fault := reference.fault(root)) is not None}
 
 
 def test_what_is_missing_is_found_by_its_type(tmp_path: Path) -> None:
     (tmp_path / "data/there").mkdir(parents=True)
     (tmp_path / "data/table").write_text("x")
-    whole = Whole(
+    example = Example(
         parts={"a": Part(model="data/there", start="data/gone"), "b": Part(model="org/of-a-hub")},
         painters=["data/there", "data/table", "data/zoo/flux"],
         file="data/there",
     )
-    assert faults(tmp_path, whole) == {
+    assert faults(tmp_path, example) == {
         "parts.a.start": "folder data/gone is missing; put the model there or name another",
         "painters.1": "data/table is a file, expected a folder; put the model there or name another",
         "painters.2": "folder data/zoo/flux is missing; what came with the project returns by `git checkout -- "
         "data/zoo/flux`",
         "file": "data/there is a folder, expected a file; put the file there or name another",
     }
-    assert [found.key for found in references(whole) if found.is_of_hub(tmp_path)] == ["parts.b.model"]
+    assert [reference.key for reference in references(example) if reference.is_of_hub(tmp_path)] == ["parts.b.model"]
 
 
 def test_a_model_is_a_folder_where_there_is_one_else_a_name(tmp_path: Path) -> None:

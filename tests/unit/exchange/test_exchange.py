@@ -98,7 +98,7 @@ def test_an_exported_paco_dataset_loads_comes_back_and_can_be_added_to_the_pairs
         pictures = [Image.open(tmp_path / "out" / name).convert("RGB").tobytes() for name in row["images"]]
         assert pictures == [panels.panel(pair[side]).tobytes() for side in ("first", "second")]
 
-    report = command.bring("paco_dataset", tmp_path / "out", tmp_path / "back")
+    report = command.import_dataset("paco_dataset", tmp_path / "out", tmp_path / "back")
     after = pd.read_parquet(tmp_path / "back/train.parquet")
     assert f"train {len(before)}" in report and "rejected" not in report
     assert after["instruction"].notna().sum() == before["instruction"].notna().sum() > 0
@@ -124,7 +124,7 @@ def test_an_exported_paco_dataset_loads_comes_back_and_can_be_added_to_the_pairs
     # Entries under the released names: what is published to test on validates, and all the rest trains.
     names = {"paco_train": "consistency_reward_cot_train", "paco_validation": "consistency_reward_cot_test"}
     write_json(tmp_path / "out/dataset_info.json", {names[name]: entry for name, entry in info.items()})
-    command.bring("paco_dataset", tmp_path / "out", tmp_path / "released")
+    command.import_dataset("paco_dataset", tmp_path / "out", tmp_path / "released")
     published = [set(pd.read_parquet(tmp_path / f"released/{name}.parquet")["pair_id"]) for name in names.values()]
     parts = run_pairs(source_project, tmp_path / "split", imported=str(tmp_path / "released"), leakage="report")
     assert [set(part["pair_id"]) & set.union(*published) for part in parts] == published
@@ -141,7 +141,7 @@ def test_rank_bench_loads_comes_back_and_serves_as_benchmark(source_project: Pat
     assert (tmp_path / "out/images" / row["folder"] / row["ref_image"]).is_file()
     seeds = {name.removesuffix(".png").partition("_")[2] for name in row["comp_images"]}
     assert len(seeds) == 1 and [name[0] for name in row["comp_images"]] == ["0", "1", "2", "3"]
-    command.bring("rank_bench", tmp_path / "out", tmp_path / "back")
+    command.import_dataset("rank_bench", tmp_path / "out", tmp_path / "back")
     back, panels = read_rankings(tmp_path / "back/benchmark.parquet"), PanelStore.below(tmp_path / "back")
     original = read_rankings(source_project / "data/pairs/benchmark.parquet")
 
@@ -228,11 +228,11 @@ def test_a_benchmark_that_is_cut_off_loses_a_line_that_is_counted(tmp_path: Path
     folder = bench(tmp_path / "bench")
     file = folder / rank_bench.RANKS
     file.write_text(file.read_text()[:-9])
-    figures = command.bring("rank_bench", folder, tmp_path / "out").figures
+    figures = command.import_dataset("rank_bench", folder, tmp_path / "out").figures
     assert [figures[name] for name in ("benchmark", "prompts", "pictures", "rejected.line")] == [1, 2, 1, 1]
     (line,) = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
     assert json.loads(line)["place"].endswith(":2")
     file.write_text(json.dumps({"folder": "q"}))
     with pytest.raises(DataError, match="none of its 1 rankings"):
-        command.bring("rank_bench", folder, tmp_path / "other")
+        command.import_dataset("rank_bench", folder, tmp_path / "other")
     assert not (tmp_path / "other").exists() and not list(tmp_path.glob("*.part"))

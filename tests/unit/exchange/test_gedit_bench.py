@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from paco_core.cli.exchange import bring
+from paco_core.cli.exchange import import_dataset
 from paco_core.data.prompts.edit_prompts import read_edit_rows
 from paco_core.exchange.gedit_bench import import_gedit
 from paco_core.exchange.panel_files import PictureFiles
@@ -49,7 +49,7 @@ def test_both_languages_and_their_picture_are_taken(tmp_path: Path) -> None:
         [row("a"), row("b", instruction="把它变成蓝色", instruction_language="cn", Intersection_exist=False)],
         [row("c", "green", task_type="subject-add")],
     )
-    counts = bring("gedit", source, tmp_path / "out").figures
+    counts = import_dataset("gedit", source, tmp_path / "out").figures
     assert [counts[name] for name in ("edits", "pictures", "language.cn", "language.en")] == [3, 2, 1, 2]
     prompts = read_edit_rows(tmp_path / "out/edits.jsonl")
     assert [r.idx for r in prompts.records] == ["a", "b", "c"] and not prompts.rejected
@@ -60,7 +60,7 @@ def test_both_languages_and_their_picture_are_taken(tmp_path: Path) -> None:
 
 def test_the_split_of_paco_grpo_is_taken(tmp_path: Path) -> None:
     rows = [{"prompt": "Make it blue.", "image": stored("red"), "instruction_language": "en"}]
-    bring("gedit", tables(tmp_path / "split", rows) / "train-00000.parquet", tmp_path / "out")
+    import_dataset("gedit", tables(tmp_path / "split", rows) / "train-00000.parquet", tmp_path / "out")
     assert read_edit_rows(tmp_path / "out/edits.jsonl").records[0].prompt == "Make it blue."
 
 
@@ -79,7 +79,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 def test_bad_rows_are_left_out_with_file_row_and_cause(tmp_path: Path) -> None:
     rows = [row("good"), *(bad for bad, _ in BAD)]
-    assert bring("gedit", tables(tmp_path / "hub", rows), tmp_path / "out").figures["rejected.record"] == 5
+    assert import_dataset("gedit", tables(tmp_path / "hub", rows), tmp_path / "out").figures["rejected.record"] == 5
     rejected = [json.loads(line) for line in (tmp_path / "out/rejected.jsonl").read_text().splitlines()]
     assert [row["place"].rpartition(": ")[2] for row in rejected] == [f"row {n}" for n in range(1, len(rows))]
     assert [row["cause"].split(":")[0] for row in rejected] == [kind for _, kind in BAD]
@@ -94,7 +94,7 @@ def test_what_cannot_be_used_leaves_nothing_behind(tmp_path: Path, damage: str) 
     if damage == "no file":
         file.unlink()
     with pytest.raises(DataError):
-        bring("gedit", source, tmp_path / "out")
+        import_dataset("gedit", source, tmp_path / "out")
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
 
 

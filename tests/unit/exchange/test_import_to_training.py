@@ -137,7 +137,7 @@ def at_most(root: Path) -> int:
 def test_all_that_an_import_takes_is_trained_on(project: Path, tmp_path: Path) -> None:
     want = public(tmp_path / "in")
     triples(tmp_path / "in")
-    figures = command.bring("paco_dataset", tmp_path / "in", tmp_path / "own").figures
+    figures = command.import_dataset("paco_dataset", tmp_path / "in", tmp_path / "own").figures
     causes = (tmp_path / "own/rejected.jsonl").read_text().splitlines()
     assert (figures["a_train"], figures["b_test"]) == (want["a_train"], want["b_test"]) == (50, 16)
     assert len(causes) == want["rejected"] == 12
@@ -174,7 +174,7 @@ def test_all_that_an_import_takes_is_trained_on(project: Path, tmp_path: Path) -
 
 def test_a_table_made_by_hand_is_held_to_the_same_rules(project: Path, tmp_path: Path) -> None:
     public(tmp_path / "in")
-    command.bring("paco_dataset", tmp_path / "in", tmp_path / "own")
+    command.import_dataset("paco_dataset", tmp_path / "in", tmp_path / "own")
     file = tmp_path / "own/a_train.parquet"
     table = pd.read_parquet(file)
     settle(project, pairs={"imported": str(tmp_path / "own"), "editing": {"source": "storybook", "count": 0},
@@ -211,6 +211,6 @@ def test_contradicting_rows_go_altogether_and_an_edit_has_a_direction(tmp_path: 
     ]  # fmt: skip
     write_jsonl(folder / "t.jsonl", rows)
     write_json(folder / "dataset_info.json", {"t": {"file_name": "t.jsonl", "formatting": "sharegpt"}})
-    figures = command.bring("paco_dataset", folder, tmp_path / "own").figures
+    figures = command.import_dataset("paco_dataset", folder, tmp_path / "own").figures
     assert (figures["t"], figures["rejected.contradiction"], figures["rejected.duplicate"]) == (3, 3, 1)
     assert set(pd.read_parquet(tmp_path / "own/t.parquet")["answer"]) == {"Yes. d", "Yes. e", "No. f"}

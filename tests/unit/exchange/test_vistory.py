@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.cli.exchange import bring
+from paco_core.cli.exchange import import_dataset
 from paco_core.data.records.records import read_prompts
 from paco_core.data.records.story_records import story_of
 from paco_core.exchange.vistory import import_vistory
@@ -27,7 +27,7 @@ def causes(out: Path) -> dict[str, str]:
 
 
 def test_each_shot_is_a_panel_of_its_story(tmp_path: Path) -> None:
-    figures = bring("vistory", write_vistory(tmp_path / "data"), tmp_path / "out").figures
+    figures = import_dataset("vistory", write_vistory(tmp_path / "data"), tmp_path / "out").figures
     assert (figures["stories.en"], figures["stories.ch"], figures["pictures"]) == (2, 2, 6)
     first, second = read_prompts(tmp_path / "out/prompts_en.jsonl")
     assert (first.idx, first.layout, second.layout) == ("vistory-en-01", "1x4", "1x3")

@@ -147,7 +147,7 @@ def test_a_registered_file_that_would_be_lost_or_lie_elsewhere_is_refused(
         path.write_text("[]")
     write_json(tmp_path / "in/dataset_info.json", {n: {"file_name": file, "formatting": "sharegpt"} for n in names})
     with pytest.raises(DataError, match=f"dataset_info.json: .*{names[-1]}: .*{part}"):
-        command.bring("paco_dataset", tmp_path / "in", tmp_path / "out")
+        command.import_dataset("paco_dataset", tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -27,16 +27,16 @@ def params(repository: Path, **changes: Any) -> Params:
     return parse(tree)
 
 
-def remarks(repository: Path, given: Params) -> list[str]:
-    return [line for line in cut_texts(given, repository, plan_prompts_or_empty(given, repository)) if RECIPE in line]
+def remarks(repository: Path, config: Params) -> list[str]:
+    return [line for line in cut_texts(config, repository, plan_prompts_or_empty(config, repository)) if RECIPE in line]
 
 
 def test_prompts_behind_the_window_of_a_reward_are_counted(repository: Path) -> None:
-    given = params(repository)
-    terms = given.policies.recipes["flux_t2is"].rewards.terms
+    config = params(repository)
+    terms = config.policies.recipes["flux_t2is"].rewards.terms
     terms["clip_score"] = terms["clip_t"].model_copy()
-    (line,) = remarks(repository, given)
-    prompts = [record.prompt for record in plan_prompts_or_empty(given, repository).prompts]
+    (line,) = remarks(repository, config)
+    prompts = [record.prompt for record in plan_prompts_or_empty(config, repository).prompts]
     longest = max(token_counts(AutoTokenizer.from_pretrained(repository / "data/zoo/clip"), prompts))
     assert "clip_score: 32 of 32" in line and " 48 " in line and line.endswith(str(longest))
 
@@ -61,9 +61,9 @@ def test_a_reader_warns_once_and_reports_how_many_of_how_many(caplog: pytest.Log
     for texts in (["a b c", "a"], ["a b c d", "a", "a b c"], ["a b c d"]):
         note_texts("reader", texts, 2, lambda new: [len(text.split()) for text in new])
     assert len(caplog.records) == 1
-    said: list[str] = []
-    assert report_texts(said.append) == {
+    lines: list[str] = []
+    assert report_texts(lines.append) == {
         "texts.reader.read": 3, "texts.reader.cut": 2, "texts.reader.longest": 4
     }  # fmt: skip
-    assert len(said) == 1 and "reader" in said[0] and "2 of 3" in said[0]
-    assert report_texts(said.append) == {} and len(said) == 1, "counted for one stage"
+    assert len(lines) == 1 and "reader" in lines[0] and "2 of 3" in lines[0]
+    assert report_texts(lines.append) == {} and len(lines) == 1, "counted for one stage"

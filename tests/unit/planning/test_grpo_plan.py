@@ -30,17 +30,17 @@ def changed(params: Params, recipe: dict[str, Any] | None = None, **changes: Any
 
 def test_plan_counts_the_work(repository: Path, params: Params) -> None:
     numbers = {"epochs": 21, "eval_every": 10, "prompts_per_epoch": 8, "group_size": 16, "updates_per_epoch": 2}
-    asked = changed(params, rollout_batch=50, train_batch=30, **numbers)
-    found = Workload.from_params(asked, "flux_t2is")
-    assert (found.images_an_epoch, found.questions_a_picture, found.rollout_batches) == (128, 6, 3)
-    assert (found.optimiser_steps, found.evaluations, found.untrained_passes) == (42, 4, 0)
-    assert found.micro_batches == 1  # of 4 passes: each group shares its trained step
-    assert Workload.from_params(changed(asked, {"shared_noise": False}), "flux_t2is").micro_batches == 3
-    text = plan(asked, "flux_t2is", repository)
+    config = changed(params, rollout_batch=50, train_batch=30, **numbers)
+    workload = Workload.from_params(config, "flux_t2is")
+    assert (workload.images_an_epoch, workload.questions_a_picture, workload.rollout_batches) == (128, 6, 3)
+    assert (workload.optimiser_steps, workload.evaluations, workload.untrained_passes) == (42, 4, 0)
+    assert workload.micro_batches == 1  # of 4 passes: each group shares its trained step
+    assert Workload.from_params(changed(config, {"shared_noise": False}), "flux_t2is").micro_batches == 3
+    text = plan(config, "flux_t2is", repository)
     assert f"{21 * 128 * 6} scored pairs" in text and "GB per process" in text and "min on two cores" in text
     with pytest.raises(DataError, match="there are: flux_t2is"):
-        plan(asked, "flux_t2iss", repository)
-    missing = asked.model_dump()
+        plan(config, "flux_t2iss", repository)
+    missing = config.model_dump()
     missing["prompts"] |= {"engine": "import", "source": "missing.jsonl", "layout": None}
     assert ", scored pairs unknown, " in plan(parse(missing), "flux_t2is", repository)
 
@@ -57,8 +57,8 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
 def test_passes_by_loss(
     params: Params, changes: dict[str, Any], recipe: dict[str, Any], passes: tuple[int, int]
 ) -> None:
-    found = Workload.from_params(changed(params, {**recipe, "shared_noise": False}, **changes), "flux_t2is")
-    assert (found.trained_passes, found.untrained_passes) == tuple(found.images_an_epoch * n for n in passes)
+    workload = Workload.from_params(changed(params, {**recipe, "shared_noise": False}, **changes), "flux_t2is")
+    assert (workload.trained_passes, workload.untrained_passes) == tuple(workload.images_an_epoch * n for n in passes)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,15 @@ def test_ranked_pairs_are_counted(
     repository: Path, params: Params, loss: str, trained: int, untrained: int, micro_batches: int
 ) -> None:
     numbers = {"loss": loss, "epochs": 5, "prompts_per_epoch": 8, "updates_per_epoch": 2, "train_batch": 5}
-    asked = changed(params, {"dynamics": "ode", "noise_steps": []}, **numbers)
-    found = Workload.from_params(asked, "flux_t2is")
-    assert (found.trained_passes, found.untrained_passes, found.micro_batches) == (trained, untrained, micro_batches)
-    assert (found.images_an_epoch, found.rollout_passes, found.questions_a_picture) == (0, 0, 0)
-    text = str(plan(asked, "flux_t2is", repository))
+    config = changed(params, {"dynamics": "ode", "noise_steps": []}, **numbers)
+    workload = Workload.from_params(config, "flux_t2is")
+    assert (workload.trained_passes, workload.untrained_passes, workload.micro_batches) == (
+        trained,
+        untrained,
+        micro_batches,
+    )
+    assert (workload.images_an_epoch, workload.rollout_passes, workload.questions_a_picture) == (0, 0, 0)
+    text = str(plan(config, "flux_t2is", repository))
     assert "pairs per epoch      8 of ranked pictures, one a prompt" in text
     assert f"{trained} passes with backward and {untrained} without" in text and f"loss {loss}" in text
     assert "sampling   " not in text and "in all               0 images, 0 scored pairs" in text
@@ -100,9 +104,9 @@ def test_a_loss_on_rankings_is_refused_where_there_will_be_none(
 
 
 def test_a_folder_of_rankings_without_a_pair_is_refused(tmp_path: Path, repository: Path, params: Params) -> None:
-    asked = changed(params, {**OFFLINE, "preferences": str(tmp_path)})
+    config = changed(params, {**OFFLINE, "preferences": str(tmp_path)})
     with pytest.raises(DataError, match=r"rankings.jsonl: no such file"):
-        plan(asked, "flux_t2is", repository)
+        plan(config, "flux_t2is", repository)
     prompt = make_prompts(params.prompts, (64, 64), repository).records[0].idx
     for name in ("a.png", "b.png"):
         Image.new("RGB", (64, 64)).save(tmp_path / name)
@@ -110,12 +114,12 @@ def test_a_folder_of_rankings_without_a_pair_is_refused(tmp_path: Path, reposito
     lines = [json.dumps(row), json.dumps({**row, "ranking": [1, 0]})]
     (tmp_path / "rankings.jsonl").write_text("\n".join(lines))
     with pytest.raises(DataError, match="no prompt has a best and a worst picture in its rankings"):
-        plan(asked, "flux_t2is", repository)
+        plan(config, "flux_t2is", repository)
     (tmp_path / "rankings.jsonl").write_text(lines[0])
-    assert "loss dpo" in str(plan(asked, "flux_t2is", repository))
+    assert "loss dpo" in str(plan(config, "flux_t2is", repository))
     for name in ("a.png", "b.png"):
         Image.new("RGB", (256, 64)).save(tmp_path / name)
-    assert "loss dpo" in str(plan(asked, "flux_t2is", repository))
+    assert "loss dpo" in str(plan(config, "flux_t2is", repository))
     with pytest.raises(DataError, match=f"prompt {prompt}: its best image a.png has 256 x 64 px"):
         exact = {**OFFLINE, "preferences": str(tmp_path), "record_size": "exact"}
         plan(changed(params, exact), "flux_t2is", repository)
@@ -126,13 +130,13 @@ def test_pairs_are_counted_by_layout(params: Params, repository: Path) -> None:
     tree["prompts"] |= {"layout": ["2x2", "1x3", "2x3", "2x4"], "count": 80}
     tree["diverse_prompts"]["target"] = None
     tree["policies"]["defaults"] |= {"prompts_per_epoch": 4, "eval_prompts": 16}
-    asked = parse(tree)
-    by_layout = Workload.from_params(asked, "flux_t2is").questions_by_layout
+    config = parse(tree)
+    by_layout = Workload.from_params(config, "flux_t2is").questions_by_layout
     assert by_layout == {"2x2": 6, "1x3": 3, "2x3": 15, "2x4": 28}
-    assert Workload.from_params(asked, "flux_t2is").questions_a_picture == 13
+    assert Workload.from_params(config, "flux_t2is").questions_a_picture == 13
     trained = records(10, "1x3")
-    assert Workload.from_params(asked, "flux_t2is", trained).questions_by_layout == {"1x3": 3}
-    text = str(plan(asked, "flux_t2is", repository))
+    assert Workload.from_params(config, "flux_t2is", trained).questions_by_layout == {"1x3": 3}
+    text = str(plan(config, "flux_t2is", repository))
     assert re.search(r"distinct pairs \(1\d(\.\d+)? per picture on average: ", text)
     assert all(f"{layout} {pairs}" in text for layout, pairs in by_layout.items())
 
@@ -151,17 +155,17 @@ def test_plan_counts_both_judges_and_a_rubrics_questions(repository: Path, param
     rewards = {"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"}
     tree = params.model_dump()
     tree["policies"]["recipes"]["flux_t2is"] |= {"rewards": rewards, "prompts_per_epoch": 8, "group_size": 16}
-    asked = parse(tree)
-    found = Workload.from_params(asked, "flux_t2is")
-    assert (found.questions_a_picture, found.rubric_questions) == (12, 1)
-    text = str(plan(asked, "flux_t2is", repository))
+    config = parse(tree)
+    workload = Workload.from_params(config, "flux_t2is")
+    assert (workload.questions_a_picture, workload.rubric_questions) == (12, 1)
+    text = str(plan(config, "flux_t2is", repository))
     assert "1536 distinct pairs (12 per picture) and 128 questions of rubrics" in text
 
 
 def test_passes_are_counted_over_the_largest_image_and_its_most_references(params: Params) -> None:
     rule = params.policies.recipe("flux_t2is").model_copy(update={"train_size": 512})
-    alone, mixed = records(4), [*records(2), *records(2, "2x4")]
-    assert largest_image(rule, alone, 512, 16) == largest_image(rule, [], 512, 16) == ((512, 512), 0)
+    equal, mixed = records(4), [*records(2), *records(2, "2x4")]
+    assert largest_image(rule, equal, 512, 16) == largest_image(rule, [], 512, 16) == ((512, 512), 0)
     assert largest_image(rule, mixed, 512, 16) == ((512, 1024), 0)
     assert pixels_per_pass(rule, mixed, 512, 16) == 1.5 * 512 * 512, "work is that of the mean one"
     ignored = rule.model_copy(update={"record_size": "ignore"})
@@ -180,10 +184,13 @@ def test_passes_are_counted_over_the_largest_image_and_its_most_references(param
 def test_passes_that_a_group_shares(
     params: Params, changes: dict[str, Any], recipe: dict[str, Any], sampled: tuple[int, int], trained: tuple[int, int]
 ) -> None:
-    asked = changed(params, {**recipe, "shared_noise": True}, **changes)
-    found, prompts = Workload.from_params(asked, "flux_t2is"), asked.policies.recipes["flux_t2is"].prompts_per_epoch
-    assert found.rollout_passes == sampled[0] * found.images_an_epoch + sampled[1] * prompts
-    assert found.trained_passes == trained[0] * found.images_an_epoch + trained[1] * prompts
+    config = changed(params, {**recipe, "shared_noise": True}, **changes)
+    workload, prompts = (
+        Workload.from_params(config, "flux_t2is"),
+        config.policies.recipes["flux_t2is"].prompts_per_epoch,
+    )
+    assert workload.rollout_passes == sampled[0] * workload.images_an_epoch + sampled[1] * prompts
+    assert workload.trained_passes == trained[0] * workload.images_an_epoch + trained[1] * prompts
 
 
 @pytest.mark.parametrize(

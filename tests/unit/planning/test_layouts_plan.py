@@ -29,7 +29,7 @@ KLEIN = "black-forest-labs/FLUX.2-klein-base-4B"
 
 def prompts(folder: Path, part: str, *layouts: str) -> str:
     """A file with eight prompts of each layout, by its path."""
-    made = [
+    copies = [
         record.model_copy(
             update={
                 "idx": f"{part}-{record.idx}",
@@ -41,7 +41,7 @@ def prompts(folder: Path, part: str, *layouts: str) -> str:
         for record in records(8, layout)
     ]
     file = folder / f"{part}.jsonl"
-    file.write_text("".join(record.model_dump_json() + "\n" for record in made))
+    file.write_text("".join(record.model_dump_json() + "\n" for record in copies))
     return str(file)
 
 
@@ -56,17 +56,17 @@ def klein(repository: Path, folder: Path, train: str, test: str, **changes: Any)
 
 def test_evaluations_hold_the_layouts_that_they_paint(repository: Path, tmp_path: Path) -> None:
     """Prompts to test on may be of larger ones than those to train on, or the other way round."""
-    found = {}
+    peaks = {}
     for train, test in (("2x2", "2x2"), ("2x2", "3x3"), ("3x3", "2x2")):
         memory = training_memory(klein(repository, tmp_path, train, test, eval_batch=8), POLICY, repository)
         assert memory is not None
-        found[train, test] = memory.phases_gb["training"], memory.phases_gb["evaluation at 256 px"]
-    small, wide, trained = found.values()
+        peaks[train, test] = memory.phases_gb["training"], memory.phases_gb["evaluation at 256 px"]
+    small, wide, trained = peaks.values()
     assert wide[0] == small[0] < trained[0] and trained[1] == small[1] < wide[1]
 
 
 def test_a_benchmark_holds_the_largest_picture_that_it_paints(repository: Path, tmp_path: Path) -> None:
-    def painted(test: str, *, separately: bool = False, **changes: Any) -> float:
+    def peak_gb(test: str, *, separately: bool = False, **changes: Any) -> float:
         params = klein(repository, tmp_path, "2x2", test, eval_sizes=[1024], **changes)
         t2is = params.t2is.model_copy(update={"separately": separately})
         return benchmark_gb(
@@ -74,8 +74,8 @@ def test_a_benchmark_holds_the_largest_picture_that_it_paints(repository: Path, 
         )
 
     story = {"panels": "one_by_one"}
-    assert painted("2x2", **story) < painted("2x2") < painted("3x3")
-    assert painted("2x2", **story, separately=True) == painted("2x2"), "each panel is also an image of the whole size"
+    assert peak_gb("2x2", **story) < peak_gb("2x2") < peak_gb("3x3")
+    assert peak_gb("2x2", **story, separately=True) == peak_gb("2x2"), "each panel is also an image of the whole size"
 
 
 def test_references_are_those_of_the_prompt_with_most(repository: Path, tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_references_are_those_of_the_prompt_with_most(repository: Path, tmp_path
     params = parse(tree)
     recipe, planned = params.policies.recipes[POLICY], plan_prompts_or_empty(params, repository)
     passes = training_passes(recipe, planned, repository)
-    most = [max(one.references for one in phase) for phase in passes.values()]
+    most = [max(run.references for run in phase) for phase in passes.values()]
     assert max(most) == 4 == max(len(edit.references) for edit in planned.edits)
-    seen = pixels_per_pass(recipe, planned.edits, 512, 16)
-    assert seen == 512 * 512 * (1 + sum(len(edit.references) for edit in planned.edits) / len(planned.edits))
+    pixels = pixels_per_pass(recipe, planned.edits, 512, 16)
+    assert pixels == 512 * 512 * (1 + sum(len(edit.references) for edit in planned.edits) / len(planned.edits))
     assert Workload.from_params(params, POLICY, planned.edits).questions_a_picture == 1 + 4, "with the largest edit"
 
 
@@ -118,14 +118,14 @@ def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
     records_of_rule = trained_on(plan_prompts_or_empty(one_by_one, repository), rule, repository)
     assert {record.layout for record in records_of_rule} == {"2x2"}
     assert references_per_part(rule, records_of_rule)[0] == [0, 1, 2, 3]
-    whole, panels = (Workload.from_params(params, "klein", records_of_rule) for params in (at_once, one_by_one))
-    assert (panels.rollout_passes, panels.trained_passes) == (4 * whole.rollout_passes, 4 * whole.trained_passes)
-    assert panels.micro_batches == 4 * whole.micro_batches and panels.images_an_epoch == whole.images_an_epoch
+    complete, panels = (Workload.from_params(params, "klein", records_of_rule) for params in (at_once, one_by_one))
+    assert (panels.rollout_passes, panels.trained_passes) == (4 * complete.rollout_passes, 4 * complete.trained_passes)
+    assert panels.micro_batches == 4 * complete.micro_batches and panels.images_an_epoch == complete.images_an_epoch
     training = training_passes(rule, plan_prompts_or_empty(one_by_one, repository), repository)["training"]
-    assert [(one.size, one.references) for one in training] == [((256, 256), 3)] * 2
+    assert [(run.size, run.references) for run in training] == [((256, 256), 3)] * 2
     small = painter(repository, panels="one_by_one", model="data/zoo/flux2_klein", max_sequence_length=45)
     text = plan(small, "klein", repository)
-    assert "stories              4 panels each, one by one, 4 of those before it beside each at most" in text
+    assert "stories              4 panels each, one by one, each with at most 4 earlier panels as references" in text
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_work_of_a_story_is_that_of_its_panels(repository: Path) -> None:
             {"panels": "one_by_one", "predecessors": 9},
             "klein: predecessors=9: .* accepts at most 4 reference images",
         ),
-        ("klein", {"panels": "one_by_one", "train_size": 64}, "klein: record .*panels of 32 x 32 px.*of 64 px"),
+        ("klein", {"panels": "one_by_one", "train_size": 64}, "klein: record .*panels of 32 x 32 px"),
         ("kontext_edit", {"train_size": 392}, "392 x 392 px cannot be divided into tokens of 16 px; .* is 384 x 384"),
     ],
 )
@@ -160,8 +160,8 @@ def test_seconds_grow_with_what_is_painted(repository: Path, tmp_path: Path) -> 
         files = PromptFiles(train=prompts(tmp_path, "train", layout), test=prompts(tmp_path, "test", layout))
         rule = params.policies.recipes[POLICY].model_copy(update={"prompts": files, "eval_prompts": 8, **changes})
         recipes = {POLICY: rule}
-        asked = params.model_copy(update={"policies": params.policies.model_copy(update={"recipes": recipes})})
-        takes = costs.training_cost(asked, POLICY, repository).seconds, costs.benchmark_cost(asked, SETS, repository)
+        config = params.model_copy(update={"policies": params.policies.model_copy(update={"recipes": recipes})})
+        takes = costs.training_cost(config, POLICY, repository).seconds, costs.benchmark_cost(config, SETS, repository)
         assert takes[0] is not None and takes[1].seconds is not None
         return takes[0], takes[1].seconds
 

@@ -1,4 +1,4 @@
-"""What `paco check` says of files whose rows cannot all be used, and of layouts that are none."""
+"""Invalid rows and layouts in the report of `paco check`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_triples_whose_pictures_cannot_be_read_are_named_before_a_run(repository
     row = {"original": "0.png", "edited": "2.png", "instruction": "Make it red."}
     file.write_text("".join(json.dumps({**row, "edited": name}) + "\n" for name in ("2.png", "1.png", "gone.png")))
     (remark,) = left_out(params, repository)
-    named = f"{file}:2: picture: {pictures / '1.png'}: not a readable picture"
-    assert remark.startswith(f"pairs.editing.file: rows that cannot be used are left out: 2, e.g. {named}")
+    expected = f"{file}:2: picture: {pictures / '1.png'}: not a readable picture"
+    assert remark.startswith(f"pairs.editing.file: rows that cannot be used are left out: 2, e.g. {expected}")
     file.write_text(json.dumps({**row, "edited": "gone.png"}))
     assert left_out(params, repository) == [], "one sentence a fault"
 
@@ -89,15 +89,15 @@ def written(repository: Path, file: Path, *layouts: str) -> Params:
 @pytest.mark.parametrize("layout", ["0x2", "2x", "2x2x2", "-1x2", ""])
 def test_a_layout_that_is_none_is_named_with_what_is_one(repository: Path, tmp_path: Path, layout: str) -> None:
     expected = f"{layout!r} is not a layout; expected rows x columns from 1 to 99, such as 2x3"
-    for given in (layout, ["2x2", layout]):
+    for layout_value in (layout, ["2x2", layout]):
         tree: dict[str, Any] = profiles.resolve(repository, "storybook")
-        tree["prompts"]["layout"] = given
+        tree["prompts"]["layout"] = layout_value
         with pytest.raises(ParamsError) as raised:
             parse(tree)
-        assert str(raised.value) == f"params.yaml: prompts.layout: {expected} (got {given!r})"
+        assert str(raised.value) == f"params.yaml: prompts.layout: {expected} (got {layout_value!r})"
     file = tmp_path / "prompts.jsonl"
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError) as raised_by_file:
         sets_of(written(repository, file, layout), repository)
-    assert f"{file}:1: record: layout: {expected}" in str(refused.value)
+    assert f"{file}:1: record: layout: {expected}" in str(raised_by_file.value)
     (remark,) = left_out(written(repository, file, "2x2", layout), repository)
     assert remark.startswith("prompts.source: rows that cannot be used are left out: 1, e.g.") and expected in remark

@@ -62,8 +62,8 @@ def test_weights_and_adapter_are_those_of_the_model(root: Path, recipe: PolicyRe
     policy.add_adapter(recipe.lora, 0)
     assert measured.adapter_weights == sum(weight.numel() for weight in policy.trainable().values())
     optimizers = [recipe.model_copy(update={"optimizer": name}) for name in ("adamw", "adamw_8bit")]
-    each = [memory._bytes_per_adapter_weight(one) for one in optimizers]
-    assert each[0] - each[1] == 2 * 4 - 2 * 1, "two moments in float32, or in a byte each"
+    byte_counts = [memory._bytes_per_adapter_weight(variant) for variant in optimizers]
+    assert byte_counts[0] - byte_counts[1] == 2 * 4 - 2 * 1, "two moments in float32, or in a byte each"
 
 
 def test_what_is_stored_is_not_measured_again(
@@ -71,10 +71,10 @@ def test_what_is_stored_is_not_measured_again(
 ) -> None:
     first = look_up(root, recipe, SMALL[:1])
     assert first.passes.keys() == {str(SMALL[0])} and (root / memory.CACHE).is_file()
-    both = look_up(root, recipe, SMALL)
-    assert both.passes == {**first.passes, str(SMALL[1]): both.passes[str(SMALL[1])]}
+    complete = look_up(root, recipe, SMALL)
+    assert complete.passes == {**first.passes, str(SMALL[1]): complete.passes[str(SMALL[1])]}
     monkeypatch.setitem(sys.modules, "paco_core.planning.allocations", None)  # an import of it fails
-    assert look_up(root, recipe, SMALL) == both
+    assert look_up(root, recipe, SMALL) == complete
     (root / memory.CACHE).write_text('{"broken": 1}')
     with pytest.raises(ImportError):
         look_up(root, recipe, SMALL)
@@ -146,14 +146,18 @@ def test_no_shipped_measurement_is_stale(repository: Path, speed: Any) -> None:
 
 
 def test_the_smallest_shipped_measurement_is_measured_again(repository: Path, speed: Any) -> None:
-    shipped, found = memory._read(memory.SHIPPED), speed.passes_of_profiles(repository)
-    recipe, passes = next((recipe, passes) for name, recipe, passes in found if name == "storybook flux_t2is")
+    shipped, profiles_with_passes = memory._read(memory.SHIPPED), speed.passes_of_profiles(repository)
+    recipe, passes = next(
+        (recipe, passes) for name, recipe, passes in profiles_with_passes if name == "storybook flux_t2is"
+    )
     config = model_config(repository, recipe.model)
     assert config is not None
-    stored, again = shipped[memory.memory_key(recipe, config)], measure(recipe, config, passes[:2])
-    assert again.adapter_weights == stored.adapter_weights and again.weights_gb == pytest.approx(stored.weights_gb)
-    for one in passes[:2]:
-        assert again.passes[str(one)] == pytest.approx(stored.passes[str(one)], rel=0.01)
+    stored, remeasured = shipped[memory.memory_key(recipe, config)], measure(recipe, config, passes[:2])
+    assert remeasured.adapter_weights == stored.adapter_weights and remeasured.weights_gb == pytest.approx(
+        stored.weights_gb
+    )
+    for run in passes[:2]:
+        assert remeasured.passes[str(run)] == pytest.approx(stored.passes[str(run)], rel=0.01)
 
 
 def rows_of_the_page(gpu: Any) -> list[dict[str, str]]:
@@ -182,9 +186,9 @@ def test_the_recorded_speeds_are_those_of_the_page(tmp_path: Path, repository: P
     cells = [row for row in rows_of_the_page(gpu) if row["phase"] != "evaluation"]
     rows = [{**row, "side": int(row["side"]), "images/s": float(row["images/s"])} for row in cells]
     recorded, new = read_json(RECORD), gpu.speeds(rows, "NVIDIA H200")
-    assert [(one.model, one.side) for one in new] == [(row["model"], row["side"]) for row in recorded]
-    for one, row in zip(new, recorded, strict=True):
-        assert (one.sampled, one.trained) == pytest.approx((row["sampled"], row["trained"]), rel=0.01)
+    assert [(speed.model, speed.side) for speed in new] == [(row["model"], row["side"]) for row in recorded]
+    for speed, row in zip(new, recorded, strict=True):
+        assert (speed.sampled, speed.trained) == pytest.approx((row["sampled"], row["trained"]), rel=0.01)
     record = tmp_path / "speeds.json"
     write_json(record, [{**recorded[0], "gpu": "another"}, *recorded])
     gpu.write_speeds(record, new[:1])

@@ -28,7 +28,7 @@ def finished(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return world.make_whole(project)
 
 
-def found(root: Path) -> Preflight:
+def check(root: Path) -> Preflight:
     return check_project(root, declared(root))
 
 
@@ -36,8 +36,8 @@ def test_where_all_is_up_to_date_nothing_is_priced(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reads, read = list[Path](), lockfile.read_data
-    monkeypatch.setattr(lockfile, "read_data", lambda path, *rest: reads.append(path) or read(path, *rest))
-    report = found(finished)
+    monkeypatch.setattr(lockfile, "read_data", lambda path, *arguments: reads.append(path) or read(path, *arguments))
+    report = check(finished)
     assert reads == [finished / "dvc.lock"], "once for all stages"
     assert report.costs == {} and "policies@flux_t2is" in report.up_to_date
     text = report.text()
@@ -50,11 +50,11 @@ def test_where_all_is_up_to_date_nothing_is_priced(
 
 
 def test_what_changed_and_what_is_behind_it_is_priced(finished: Path) -> None:
-    all_of_them = set(found(finished).up_to_date)
+    all_of_them = set(check(finished).up_to_date)
     params = yaml.safe_load((finished / "params.yaml").read_text())
     params["grids"]["steps"] += 1
     (finished / "params.yaml").write_text(yaml.safe_dump(params))
-    report = found(finished)
+    report = check(finished)
     assert report.up_to_date == ["prompts"] and set(report.costs) == all_of_them - {"prompts"}
     assert f"1 stages are up to date; what the others would do, at most {len(report.costs)}" in report.text()
     state = ProjectState(DvcProject(finished, present_code))

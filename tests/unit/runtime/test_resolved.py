@@ -11,7 +11,7 @@ import pytest
 
 from dvc_project.project import Stage, stages_of
 from paco_core.config import params_policies
-from paco_core.config.execution import how_fields
+from paco_core.config.execution import execution_fields
 from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, RewardParams, load, read_text, tree_of
 from paco_core.config.params_base import Section
 from paco_core.config.resolved import MISSING, lookup, properties, resolved_section, resolved_values, unspelled
@@ -43,7 +43,7 @@ def graph(project: Path) -> dict[str, Stage]:
 def leaves(value: Any, way: Leaf = ()) -> Iterator[tuple[Leaf, Any]]:
     """Ways to all values, and the values, that are neither section nor mapping, but for those of ``execution``."""
     if isinstance(value, Section):
-        for name in type(value).model_fields.keys() - how_fields(type(value)):
+        for name in type(value).model_fields.keys() - execution_fields(type(value)):
             yield from leaves(getattr(value, name), (*way, name))
     elif isinstance(value, dict):
         for name, part in value.items():

@@ -13,7 +13,7 @@ from paco_core import stages
 from paco_core.config import profiles
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load, parse, tree_of
 from paco_core.io import paths
-from paco_core.planning.refusals import refusals
+from paco_core.planning.stage_problems import stage_problems
 from paco_core.runtime.rounds import params_of, placed
 
 
@@ -114,14 +114,14 @@ def test_rounds_that_cannot_be_are_refused(raw: dict[str, Any], rounds: dict[str
 
 
 def test_an_editor_or_another_generator_is_refused_before_anything_runs(project: Path, raw: dict[str, Any]) -> None:
-    assert not [line for line in refusals(parse(raw), project, {}) if "round" in line]
+    assert not [line for line in stage_problems(parse(raw), project, {}) if "round" in line]
     params = parse(raw)
     recipe = params.policies.recipes["flux_t2is"].model_copy(update={"family": "flux2_klein", "panels": "one_by_one"})
     recipes = {**params.policies.recipes, "flux_t2is": recipe}
     for section, changes, part in (
-        ("rounds", {"recipe": "kontext_edit"}, "kontext_edit does not paint sets"),
+        ("rounds", {"recipe": "kontext_edit"}, "kontext_edit does not generate sets"),
         ("grids", {"model": "data/zoo/other"}, "grids.model is data/zoo/other"),
-        ("policies", {"recipes": recipes}, "flux_t2is paints panels one by one"),
+        ("policies", {"recipes": recipes}, "flux_t2is generates panels one by one"),
     ):
         other = params.model_copy(update={section: getattr(params, section).model_copy(update=changes)})
-        assert any(part in line for line in refusals(other, project, {})), section
+        assert any(part in line for line in stage_problems(other, project, {})), section

@@ -35,7 +35,7 @@ from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.io.shipped import LIBRARY
 from paco_core.planning import preflight
-from paco_core.planning.refusals import refusals
+from paco_core.planning.stage_problems import stage_problems
 from paco_core.policies.base import validate_token_grid
 from paco_core.policies.families import validate_pipeline_class, validate_text_window
 from paco_core.rewards import needs, registry
@@ -63,7 +63,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def given(root: Path, changes: dict[str, Any]) -> Params:
+def params_with(root: Path, changes: dict[str, Any]) -> Params:
     tree = yaml.safe_load((root / "params.yaml").read_text())
     for key, value in changes.items():
         *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
@@ -75,8 +75,8 @@ def given(root: Path, changes: dict[str, Any]) -> Params:
     return parse(tree)
 
 
-def sets(root: Path, count: int = 30, name: str = PROMPTS, **more: Any) -> str:
-    write_jsonl(root / name, [record.model_dump() | more for record in records(count)])
+def sets(root: Path, count: int = 30, name: str = PROMPTS, **fields: Any) -> str:
+    write_jsonl(root / name, [record.model_dump() | fields for record in records(count)])
     return name
 
 
@@ -93,12 +93,12 @@ def of_edits(root: Path, pictures: int) -> dict[str, Any]:
     return {**file, "edits.painters": []}
 
 
-def imports(root: Path, name: str = PROMPTS, **more: Any) -> dict[str, Any]:
+def imports(root: Path, name: str = PROMPTS, **changes: Any) -> dict[str, Any]:
     return {"prompts.engine": "import", "prompts.source": name, "prompts.count": None, "diverse_prompts.target": None,
-            **more}  # fmt: skip
+            **changes}  # fmt: skip
 
 
-def said(refuses: Callable[[], object]) -> str:
+def message_of(refuses: Callable[[], object]) -> str:
     """The sentence that the stage prints, from the function that it calls."""
     with pytest.raises(DataError) as stopped:
         refuses()
@@ -106,26 +106,26 @@ def said(refuses: Callable[[], object]) -> str:
 
 
 def case_target_beyond_count(root: Path) -> tuple[dict[str, Any], str]:
-    made = make_prompts(given(root, {}).prompts, (64, 64), root).records
-    return {"diverse_prompts.target": 401}, said(lambda: validate_target(made, 401))
+    records = make_prompts(params_with(root, {}).prompts, (64, 64), root).records
+    return {"diverse_prompts.target": 401}, message_of(lambda: validate_target(records, 401))
 
 
 def case_file_shorter_than_count(root: Path) -> tuple[dict[str, Any], str]:
     changes = imports(root, sets(root)) | {"prompts.count": 31}
-    return changes, said(lambda: make_prompts(given(root, changes).prompts, (64, 64), root))
+    return changes, message_of(lambda: make_prompts(params_with(root, changes).prompts, (64, 64), root))
 
 
 def case_all_prompts_held_back(root: Path) -> tuple[dict[str, Any], str]:
-    return imports(root, sets(root, 16)), said(lambda: hold_out(records(16), 16, 0))
+    return imports(root, sets(root, 16)), message_of(lambda: hold_out(records(16), 16, 0))
 
 
 def case_epochs_of_more_prompts(root: Path) -> tuple[dict[str, Any], str]:
-    return imports(root, sets(root, 20)), said(lambda: prompts_of_epoch(4, 8, 0, 0))
+    return imports(root, sets(root, 20)), message_of(lambda: prompts_of_epoch(4, 8, 0, 0))
 
 
 def case_files_that_share_ids(root: Path) -> tuple[dict[str, Any], str]:
     files = {"train": sets(root, 20, "train.jsonl"), "test": sets(root, 20, "test.jsonl")}
-    return {f"{FLUX}.prompts": files}, said(lambda: predefined_split(records(20), records(20), 16, 0))
+    return {f"{FLUX}.prompts": files}, message_of(lambda: predefined_split(records(20), records(20), 16, 0))
 
 
 def case_recipes_of_different_files(root: Path) -> tuple[dict[str, Any], str]:
@@ -133,43 +133,43 @@ def case_recipes_of_different_files(root: Path) -> tuple[dict[str, Any], str]:
     write_jsonl(root / "train.jsonl", [{**r.model_dump(), "idx": f"t{r.idx}"} for r in records(20)])
     files = {"train": "train.jsonl", "test": sets(root, 20, "test.jsonl")}
     changes = {"policies.recipes": tree | {"other": tree["flux_t2is"] | {"prompts": files}}}
-    return changes, said(lambda: only_test_file(given(root, changes)))
+    return changes, message_of(lambda: only_test_file(params_with(root, changes)))
 
 
 def case_all_pictures_held_back(root: Path) -> tuple[dict[str, Any], str]:
     changes = {**of_edits(root, 4), "edit_prompts.unseen": 4}
-    return changes, said(lambda: make_edit_prompts(given(root, changes).edit_prompts, root))
+    return changes, message_of(lambda: make_edit_prompts(params_with(root, changes).edit_prompts, root))
 
 
 def case_few_edits_watched(root: Path) -> tuple[dict[str, Any], str]:
     changes = {**of_edits(root, 10), "edit_prompts.unseen": 3}
-    found = make_edit_prompts(given(root, changes).edit_prompts, root).records
-    return changes, said(lambda: held_out_edits(found, None, 16, 0))
+    records = make_edit_prompts(params_with(root, changes).edit_prompts, root).records
+    return changes, message_of(lambda: held_out_edits(records, None, 16, 0))
 
 
 def case_triples_without_a_usable_one(root: Path) -> tuple[dict[str, Any], str]:
     write_jsonl(root / "triples.jsonl", [{"original": "a.png", "edited": "b.png", "instruction": "\t"}])
     changes = {"pairs.editing": {"source": "import", "count": None, "file": "triples.jsonl"}}
-    return changes, said(lambda: editing_pairs(given(root, changes).pairs.editing, root))
+    return changes, message_of(lambda: editing_pairs(params_with(root, changes).pairs.editing, root))
 
 
 def case_imported_pairs_without_a_table(root: Path) -> tuple[dict[str, Any], str]:
     (root / "own").mkdir()
-    return {"pairs.imported": "own"}, said(lambda: imported_pairs(root / "own"))
+    return {"pairs.imported": "own"}, message_of(lambda: imported_pairs(root / "own"))
 
 
 def case_rule_of_more_candidates(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"prompts.layout": "1x2", "pairs.rule": "top2_bottom2", "prompts.count": 100,
                "diverse_prompts.target": None}  # fmt: skip
-    return changes, said(lambda: validate_candidate_count("top2_bottom2", 2, "layout 1x2"))
+    return changes, message_of(lambda: validate_candidate_count("top2_bottom2", 2, "layout 1x2"))
 
 
 def case_shares_of_one_prompt(root: Path) -> tuple[dict[str, Any], str]:
-    return imports(root, sets(root, 1)), said(lambda: held_out_units(1, 0.2, "benchmark"))
+    return imports(root, sets(root, 1)), message_of(lambda: held_out_units(1, 0.2, "benchmark"))
 
 
 def case_nothing_to_validate_on(_root: Path) -> tuple[dict[str, Any], str]:
-    return {"pairs.validation_share": 0.0}, said(lambda: validate_validation_pairs(0))
+    return {"pairs.validation_share": 0.0}, message_of(lambda: validate_validation_pairs(0))
 
 
 def case_strangers_excluded(root: Path) -> tuple[dict[str, Any], str]:
@@ -177,27 +177,27 @@ def case_strangers_excluded(root: Path) -> tuple[dict[str, Any], str]:
            "shown": [0, 1], "seconds": 1.0, "at": "2026-01-01T00:00:00+00:00", "pictures": ""}  # fmt: skip
     write_jsonl(root / answer_file.FILE, [row])
     changes = {"annotations.source": "people", "annotations.exclude": ["bob"]}
-    return changes, said(lambda: validate_excluded({"bob"}, {"ann"}))
+    return changes, message_of(lambda: validate_excluded({"bob"}, {"ann"}))
 
 
 def case_window_of_a_recipe(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.max_sequence_length": 41}
-    recipe = given(root, changes).policies.recipes["flux_t2is"]
-    return changes, said(lambda: validate_text_window(FLUX, recipe, root))
+    recipe = params_with(root, changes).policies.recipes["flux_t2is"]
+    return changes, message_of(lambda: validate_text_window(FLUX, recipe, root))
 
 
 def case_window_of_a_painter(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"edits.painters.0.max_sequence_length": 9}
-    painter = given(root, changes).edits.painters[0]
-    return changes, said(lambda: validate_text_window("edits.painters.0", painter, root))
+    painter = params_with(root, changes).edits.painters[0]
+    return changes, message_of(lambda: validate_text_window("edits.painters.0", painter, root))
 
 
 def case_pixels_of_a_painter(_root: Path) -> tuple[dict[str, Any], str]:
-    return {"edits.size": 72}, said(lambda: validate_token_grid((72, 72), 16))
+    return {"edits.size": 72}, message_of(lambda: validate_token_grid((72, 72), 16))
 
 
 def case_model_of_another_family(_root: Path) -> tuple[dict[str, Any], str]:
-    sentence = said(lambda: validate_pipeline_class("data/zoo/flux", "FluxPipeline", "flux_kontext"))
+    sentence = message_of(lambda: validate_pipeline_class("data/zoo/flux", "FluxPipeline", "flux_kontext"))
     return {f"{KONTEXT}.model": "data/zoo/flux"}, sentence
 
 
@@ -216,41 +216,41 @@ def case_reward_of_panels_without_panels(root: Path) -> tuple[dict[str, Any], st
               f"[PANEL-1]: a cat {r.idx}"}) for r in records(30)]  # fmt: skip
     write_jsonl(root / PROMPTS, [r.model_dump() for r in single])
     changes = imports(root, PROMPTS, **{"prompts.layout": "1x1"})
-    split = hold_out(make_prompts(given(root, changes).prompts, (64, 64), root).records, 16, 0)
-    return changes, said(lambda: needs.validate_panel_counts("consistency", split.trained))
+    split = hold_out(make_prompts(params_with(root, changes).prompts, (64, 64), root).records, 16, 0)
+    return changes, message_of(lambda: needs.validate_panel_counts("consistency", split.trained))
 
 
 def case_prompts_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
-    first, *rest = records(30)
+    first, *remaining = records(30)
     unsized = re.sub("|".join(VOCABULARY["size"]), "odd", first.prompt)
-    foreign = [first.model_copy(update={"prompt": unsized}), *rest]
+    foreign = [first.model_copy(update={"prompt": unsized}), *remaining]
     write_jsonl(root / PROMPTS, [record.model_dump() for record in foreign])
-    return imports(root, PROMPTS), said(lambda: SETS.validate_truth(foreign))
+    return imports(root, PROMPTS), message_of(lambda: SETS.validate_truth(foreign))
 
 
 def case_edits_that_the_world_cannot_measure(root: Path) -> tuple[dict[str, Any], str]:
     changes = {**of_edits(root, 12), "edit_prompts.unseen": 2, "policies.defaults.eval_prompts": 1}
-    return changes, said(
-        lambda: EDITS.validate_truth(make_edit_prompts(given(root, changes).edit_prompts, root).records)
+    return changes, message_of(
+        lambda: EDITS.validate_truth(make_edit_prompts(params_with(root, changes).edit_prompts, root).records)
     )
 
 
 def case_reward_without_its_model(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.rewards.terms": {"pickscore": {"weight": 1.0}}}
-    term = given(root, changes).policies.recipes["flux_t2is"].rewards.terms["pickscore"]
-    return changes, said(lambda: needs.require_model("pickscore", term))
+    term = params_with(root, changes).policies.recipes["flux_t2is"].rewards.terms["pickscore"]
+    return changes, message_of(lambda: needs.require_model("pickscore", term))
 
 
 def case_judge_that_is_no_folder(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.rewards.terms": {"consistency": {"weight": 1.0, "model": "OWNER/JUDGE"}}}
-    rewards = given(root, changes).policies.recipes["flux_t2is"].rewards
-    return changes, said(lambda: registry.validate_judge_folders(root, rewards))
+    rewards = params_with(root, changes).policies.recipes["flux_t2is"].rewards
+    return changes, message_of(lambda: registry.validate_judge_folders(root, rewards))
 
 
 def case_processes_that_share_unevenly(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"policies.defaults.rollout_batch": 100}
-    recipe = given(root, changes).policies.recipes["flux_t2is"]
-    return changes, said(lambda: validate_even_batches([(64, 64)] * 184, recipe, 3))
+    recipe = params_with(root, changes).policies.recipes["flux_t2is"]
+    return changes, message_of(lambda: validate_even_batches([(64, 64)] * 184, recipe, 3))
 
 
 def case_groups_that_are_split(root: Path) -> tuple[dict[str, Any], str]:
@@ -259,17 +259,21 @@ def case_groups_that_are_split(root: Path) -> tuple[dict[str, Any], str]:
     )
     changes = {f"{FLUX}.rewards.terms": {"mine": {"weight": 1.0, "reward": "mine_of_groups:whole"}},
                "policies.defaults.rollout_batch": 16}  # fmt: skip
-    return changes, said(lambda: validate_whole_groups(["mine"], given(root, changes).policies.recipes["flux_t2is"], 3))
+    return changes, message_of(
+        lambda: validate_whole_groups(["mine"], params_with(root, changes).policies.recipes["flux_t2is"], 3)
+    )
 
 
 def case_alignment_without_texts(_root: Path) -> tuple[dict[str, Any], str]:
     changes = {"world": "real", "edits.painters": [], "t2is_bench.alignment": {"model": "data/zoo/qwen2_5_vl"}}
-    return changes, said(lambda: validate_texts(None))
+    return changes, message_of(lambda: validate_texts(None))
 
 
 def case_criteria_of_no_case(root: Path) -> tuple[dict[str, Any], str]:
     write_json(root / "criteria.json", {"0001": 7})
-    return {"t2is_bench.criteria": "criteria.json"}, said(lambda: read_criteria(root / "criteria.json", Rejected()))
+    return {"t2is_bench.criteria": "criteria.json"}, message_of(
+        lambda: read_criteria(root / "criteria.json", Rejected())
+    )
 
 
 CASES = {name.removeprefix("case_"): case for name, case in list(globals().items()) if name.startswith("case_")}
@@ -284,11 +288,11 @@ def test_the_check_says_what_the_stage_would_say(project: Path, name: str, monke
         (project / "three.yaml").write_text(yaml.safe_dump(config))
         monkeypatch.setenv("PACO_LAUNCHER", "accelerate")
         monkeypatch.setenv("PACO_ACCELERATE_CONFIG", "three.yaml")
-    before = set(refusals(given(project, {}), project, declared(project)))
+    before = set(stage_problems(params_with(project, {}), project, declared(project)))
     assert not before or name in ("processes_that_share_unevenly", "groups_that_are_split"), before
     changes, sentence = CASES[name](project)
-    found = refusals(given(project, changes), project, declared(project))
-    assert any(sentence in problem for problem in found), (sentence, found)
+    problems = stage_problems(params_with(project, changes), project, declared(project))
+    assert any(sentence in problem for problem in problems), (sentence, problems)
 
 
 def test_one_problem_hides_no_other_and_each_is_said_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,13 +302,13 @@ def test_one_problem_hides_no_other_and_each_is_said_once(project: Path, monkeyp
         f"{FLUX}.rewards.terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}},
         f"{FLUX}.prompts": {"train": "missing.jsonl", "test": "missing.jsonl"},
     }  # fmt: skip
-    found = refusals(given(project, changes), project, declared(project))
-    assert [problem.partition(": ")[0] for problem in found] == [
-        said(lambda: make_edit_prompts(given(project, changes).edit_prompts, project)), f"{FLUX}.max_sequence_length",
-        f"{FLUX}.rewards",
-    ], found  # fmt: skip
-    found = refusals(given(project, {f"{FLUX}.prompts": None}), project, declared(project))
-    assert found[-1].startswith(f"{FLUX}: record ") and "72 x 72" in found[-1] and len(found) == 4
+    problems = stage_problems(params_with(project, changes), project, declared(project))
+    assert [problem.partition(": ")[0] for problem in problems] == [
+        message_of(lambda: make_edit_prompts(params_with(project, changes).edit_prompts, project)),
+        f"{FLUX}.max_sequence_length", f"{FLUX}.rewards",
+    ], problems  # fmt: skip
+    problems = stage_problems(params_with(project, {f"{FLUX}.prompts": None}), project, declared(project))
+    assert problems[-1].startswith(f"{FLUX}: record ") and "72 x 72" in problems[-1] and len(problems) == 4
 
 
 def test_this_project_has_no_problem() -> None:

@@ -1,6 +1,6 @@
-"""What the stages of a graph would refuse, as far as parameters and files of prompts say it.
+"""Problems that would stop a stage, as far as parameters and prompt files show them.
 
-Nothing is judged here: each line calls the function that the stage itself calls.
+Each check calls the function that the stage itself calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paco_core.grpo.sizes import token_pixels
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from paco_core.planning.plan import Problems, impossible
+from paco_core.planning.plan import Problems, recipe_problems
 from paco_core.planning.planned_prompts import build_planned_prompts, edits_of, sets_of
 from paco_core.policies.base import validate_token_grid
 from paco_core.policies.compiled import validate_compile
@@ -41,102 +41,106 @@ if TYPE_CHECKING:
     from paco_core.runtime.stage import Stage
 
 
-def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[str]:
-    """Everything that a stage would stop at, one line each.
+def stage_problems(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[str]:
+    """Problems that would stop a stage, one line per problem.
 
     Args:
-        stages: what the stages of ``dvc.yaml`` declare.
+        stages: declarations of the stages of ``dvc.yaml``, by name.
     """
     idle = {name for name, stage in stages.items() if stage.skipped(params) is not None}
-    found = Problems()
-    planned = _plan_prompts(found, params, root)
-    _prompts(found, params, root, planned)
-    _annotations(found, params, root)
-    _edits(found, params, root, planned)
-    _pairs(found, params, root, [] if paths.ANNOTATIONS.name in idle else planned.prompts)
-    _policies(found, params, root, planned)
+    problems = Problems()
+    planned = _planned_prompts(problems, params, root)
+    _prompts(problems, params, root, planned)
+    _annotations(problems, params, root)
+    _edits(problems, params, root, planned)
+    _pairs(problems, params, root, [] if paths.ANNOTATIONS.name in idle else planned.prompts)
+    _policies(problems, params, root, planned)
     if paths.T2IS_BENCH.name not in idle:
-        _t2is_bench(found, params, root)
-    _viescore(found, params, root)
-    _rounds(found, params)
-    return found
+        _t2is_bench(problems, params, root)
+    _viescore(problems, params, root)
+    _rounds(problems, params)
+    return problems
 
 
-def _rounds(found: Problems, params: Params) -> None:
+def _rounds(problems: Problems, params: Params) -> None:
     name = params.rounds.recipe
     if params.rounds.items and name not in (sets := recipes_of(SETS, params.policies)):
-        found.append(f"rounds.recipe: {name} does not paint sets; those that do: {', '.join(sets) or 'none'}")
+        problems.append(f"rounds.recipe: {name} does not generate sets; choose one of: {', '.join(sets) or 'none'}")
     elif params.rounds.items and sets[name].paints_stories:
-        found.append(f"rounds.recipe: {name} paints panels one by one, and the grids of a round are painted at once")
+        problems.append(
+            f"rounds.recipe: {name} generates panels one by one, but a round generates complete grids; set its "
+            "panels to together"
+        )
     if params.rounds.items and params.grids.model != params.policies.recipes[name].model:
-        found.append(
+        problems.append(
             f"rounds.recipe: {name} trains {params.policies.recipes[name].model}, and grids.model is "
-            f"{params.grids.model}; a round paints with the policy, so both must be the same"
+            f"{params.grids.model}; a round generates its grids with the policy, so set both to the same model"
         )
 
 
-def _plan_prompts(found: Problems, params: Params, root: Path) -> PlannedPrompts:
-    """The prompts there will be; none where their file is missing, which `paco check` reports, or cannot be used."""
+def _planned_prompts(problems: Problems, params: Params, root: Path) -> PlannedPrompts:
+    """The prompts of the graph; none if their file is missing, which `paco check` reports, or invalid."""
     key = "prompts.source" if params.prompts.engine == "import" else "prompts"
-    sets, edits = found.attempt(key, sets_of, params, root), found.attempt("edit_prompts", edits_of, params, root)
+    sets, edits = problems.attempt(key, sets_of, params, root), problems.attempt("edit_prompts", edits_of, params, root)
     return build_planned_prompts(params, sets or [], edits or [])
 
 
-def _prompts(found: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
+def _prompts(problems: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
     target = params.diverse_prompts.target
     if target is not None and planned.prompts:
         from paco_core.data.prompts.diversify import validate_target
 
-        found.attempt("diverse_prompts", validate_target, planned.prompts, target)
+        problems.attempt("diverse_prompts", validate_target, planned.prompts, target)
     if params.grids.seeds and planned.prompts:
-        found.attempt("grids", validate_divisible, planned.prompts)
-        found.attempt("grids", validate_window, "grids", params.grids, root)
+        problems.attempt("grids", validate_divisible, planned.prompts)
+        problems.attempt("grids", validate_window, "grids", params.grids, root)
 
 
-def _annotations(found: Problems, params: Params, root: Path) -> None:
+def _annotations(problems: Problems, params: Params, root: Path) -> None:
     excluded = set(params.annotations.exclude)
     if params.annotations.source == "people" and excluded:
         from paco_core.data.annotation import answer_file
         from paco_core.data.annotation.sources import validate_excluded
 
         try:
-            known = {answer.annotator for answer in answer_file.read_answers(root)}
+            annotators = {answer.annotator for answer in answer_file.read_answers(root)}
         except DataError:  # `paco check` reports the file itself
             return
-        found.attempt("annotations", validate_excluded, excluded, known)
+        problems.attempt("annotations", validate_excluded, excluded, annotators)
 
 
-def _edits(found: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
+def _edits(problems: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
     for number, painter in enumerate(params.edits.painters):
         key = f"edits.painters.{number}"
-        found.attempt(key, validate_text_window, key, painter, root)
-        found.attempt(key, validate_pipeline_folder, root, painter.model, painter.family)
-        if found.attempt(key, family_of(painter.family).edits, "edits"):
-            found.attempt(key, validate_reference_counts, painter.family, of_part(planned.edits, "train"))
+        problems.attempt(key, validate_text_window, key, painter, root)
+        problems.attempt(key, validate_pipeline_folder, root, painter.model, painter.family)
+        if problems.attempt(key, family_of(painter.family).edits, "edits"):
+            problems.attempt(key, validate_reference_counts, painter.family, of_part(planned.edits, "train"))
         if multiple := token_pixels(root / painter.model):
             size = params.edits.size, params.edits.size
-            found.attempt(key, validate_token_grid, size, multiple)
+            problems.attempt(key, validate_token_grid, size, multiple)
 
 
-def _pairs(found: Problems, params: Params, root: Path, prompts: Sequence[PromptRecord]) -> None:
+def _pairs(problems: Problems, params: Params, root: Path, prompts: Sequence[PromptRecord]) -> None:
     pairs = params.pairs
     if prompts and params.annotations.source != "none":
         for layout in dict.fromkeys(record.layout for record in prompts):
-            found.attempt("pairs", validate_candidate_count, pairs.rule, prod(parse_layout(layout)), f"layout {layout}")
-        kept = params.diverse_prompts.target or len(prompts)
+            count = prod(parse_layout(layout))
+            problems.attempt("pairs", validate_candidate_count, pairs.rule, count, f"layout {layout}")
+        num_prompts = params.diverse_prompts.target or len(prompts)
         if pairs.split == "prompt":
-            found.attempt("pairs", _shares, params, kept)
+            problems.attempt("pairs", _shares, params, num_prompts)
     imported = None
     if pairs.imported and (root / pairs.imported).is_dir():
-        imported = found.attempt("pairs.imported", _imported, root / pairs.imported)
+        imported = problems.attempt("pairs.imported", _imported, root / pairs.imported)
     if pairs.editing.file and pairs.editing.source == "import" and (root / pairs.editing.file).is_file():
         from paco_core.data.pairs.editing import editing_pairs
 
-        first = pairs.editing.model_copy(update={"count": 1})  # the first that can be used says that one can
-        found.attempt("pairs.editing", editing_pairs, first, root)
+        first = pairs.editing.model_copy(update={"count": 1})  # one valid row is enough
+        problems.attempt("pairs.editing", editing_pairs, first, root)
     if params.reward.source == "train" and pairs.validation_share == 0:
-        held = 0 if imported is None else len(imported.held_out)
-        found.attempt("reward", validate_validation_pairs, held)
+        num_imported = 0 if imported is None else len(imported.held_out)
+        problems.attempt("reward", validate_validation_pairs, num_imported)
 
 
 def _shares(params: Params, prompts: int) -> None:
@@ -151,22 +155,22 @@ def _imported(folder: Path) -> ImportedPairs:
     return imported_pairs(folder)
 
 
-def _policies(found: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
-    processes = found.attempt("policies", _processes, params, root)
+def _policies(problems: Problems, params: Params, root: Path, planned: PlannedPrompts) -> None:
+    processes = problems.attempt("policies", _processes, params, root)
     if params.serving.engine == "transformers":
-        found.attempt("serving.quantization", validate_quantization, params.serving.quantization)
+        problems.attempt("serving.quantization", validate_quantization, params.serving.quantization)
     for name, recipe in params.policies.recipes.items():
         if not (planned.prompts or recipe.prompts if task_of(recipe) is SETS else planned.edits):
-            continue  # it has no prompts at all, which `paco check` remarks on
-        found += impossible(params, name, root, processes or 1, planned)
-        found.attempt(f"policies.recipes.{name}", validate_base_format, recipe.base)
-        found.attempt(f"policies.recipes.{name}", validate_compile, recipe.compile)
+            continue  # it has no prompts, about which `paco check` prints a remark
+        problems += recipe_problems(params, name, root, processes or 1, planned)
+        problems.attempt(f"policies.recipes.{name}", validate_base_format, recipe.base)
+        problems.attempt(f"policies.recipes.{name}", validate_compile, recipe.compile)
     if recipes_of(SETS, params.policies):
-        found.attempt("t2is", _unseen, params, root, planned)
+        problems.attempt("t2is", _unseen, params, root, planned)
 
 
 def _processes(params: Params, root: Path) -> int:
-    """How many share a training, as the launcher of the environment starts it."""
+    """Number of training processes of the launcher."""
     if current_launcher() != "accelerate":
         return 1
     from paco_core.runtime.launchers.accelerated import configured_processes
@@ -175,33 +179,33 @@ def _processes(params: Params, root: Path) -> int:
 
 
 def _unseen(params: Params, root: Path, planned: PlannedPrompts) -> None:
-    """That ``t2is`` finds prompts which no policy was trained on."""
+    """Check that ``t2is`` has prompts on which no policy is trained."""
     file = only_test_file(params)
     recipe = next(iter(recipes_of(SETS, params.policies).values()))
-    # What is wrong with the split itself is reported beside the recipe.
+    # Problems of the split itself are reported with the recipe.
     split = Problems().attempt("t2is", SETS.plan_split, recipe, planned, lambda path: root / path)
     if split is None or (file is None and (params.prompts.engine == "openai" or params.diverse_prompts.threshold)):
-        return  # what a language model writes, and how many prompts a threshold keeps, nobody knows yet
+        return  # prompts of a language model and the selection by a threshold are not known yet
     if file is None and planned.num_diverse < len(planned.prompts):
         return validate_unseen_remain(planned.prompts, len(split.trained))
     tested = planned.prompts if file is None else read_sets(root / file)
     unseen_prompts(tested, contents_of_all(split.trained), params.t2is.prompts, params.t2is.seed)
 
 
-def _viescore(found: Problems, params: Params, root: Path) -> None:
+def _viescore(problems: Problems, params: Params, root: Path) -> None:
     judged = params.gedit.viescore
     if judged is not None and recipes_of(EDITS, params.policies):
         from paco_core.benchmarks.viescore_prompts import wording
 
-        found.attempt("gedit.viescore", wording, judged.prompts, root)
+        problems.attempt("gedit.viescore", wording, judged.prompts, root)
 
 
-def _t2is_bench(found: Problems, params: Params, root: Path) -> None:
+def _t2is_bench(problems: Problems, params: Params, root: Path) -> None:
     from paco_core.benchmarks.t2is_bench.questions import read_criteria, read_panels, validate_texts
 
     bench = params.t2is_bench
     if params.world != "storybook" and bench.alignment is not None:
-        found.attempt("t2is_bench.alignment", validate_texts, bench.texts)
+        problems.attempt("t2is_bench.alignment", validate_texts, bench.texts)
     for key, file, read in (("criteria", bench.criteria, read_criteria), ("texts", bench.texts, read_panels)):
         if file is not None and (root / file).is_file():
-            found.attempt(f"t2is_bench.{key}", read, root / file, Rejected())
+            problems.attempt(f"t2is_bench.{key}", read, root / file, Rejected())
