@@ -111,7 +111,7 @@ def measure(case: str, model: Path, loss: str, dtype: str, device: str, folder: 
         outcome = trainer(case, model, loss, dtype, device, 2).run(uninterrupted, folder / "other")
         trainer(case, model, loss, dtype, device, 1).run(resumed, checkpoints)
         trainer(case, model, loss, dtype, device, 2).run(resumed, checkpoints)
-    except Exception as error:
+    except Exception as error:  # a failed case is a row of the table  # noqa: BLE001
         return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}
     rows = grpo_toys.figures(outcome)
     gap = max((figures.get("update/ratio_gap", 0.0) for figures in rows), default=0.0)

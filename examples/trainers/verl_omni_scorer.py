@@ -49,7 +49,7 @@ def read(body: bytes) -> Request:
         request = Request.model_validate(_Plain(io.BytesIO(body)).load())
     except ValidationError as error:
         raise DataError(f"not a request of a scorer: {first_validation_error(error)}") from None
-    except Exception as error:  # a damaged pickle raises almost anything
+    except Exception as error:  # a damaged pickle raises almost anything  # noqa: BLE001
         raise DataError(f"not a request of a scorer: {error}") from None
     if len(request.images) != len(request.prompts):
         raise DataError(f"{len(request.images)} images for {len(request.prompts)} prompts")

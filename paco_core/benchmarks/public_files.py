@@ -177,7 +177,7 @@ class _EditImages:
     def _explain_errors(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # pyarrow raises several types
+        except Exception as error:  # pyarrow raises several types  # noqa: BLE001
             cause = " ".join(str(error).split())
             raise DataError(
                 f"{self.path}: not a readable Parquet file ({cause}); replace it with a complete copy"

@@ -128,5 +128,5 @@ def _champions(root: Path) -> str:
     try:
         registry = Champions.from_store(root)
         return Answer(NO_MODEL, {}) if registry is None else registry.text()
-    except Exception as error:  # MLflow raises much: a status is printed without its registry rather than not at all
+    except Exception as error:  # MLflow raises much: a status is printed without its registry rather than not at all  # noqa: BLE001
         return f"unknown: {short(error)}"

@@ -95,7 +95,7 @@ class EncodedPicture:
             else:
                 reopened.draft("RGB", (1, 1))
                 reopened.load()
-        except Exception:
+        except Exception:  # Pillow raises many types  # noqa: BLE001
             self.decode()  # decides: a PNG without its last chunk has all its pixels
 
     def decode(self) -> Image.Image:
@@ -129,7 +129,7 @@ def read_head(data: bytes, most: int = MAX_PIXELS) -> EncodedPicture:
         raise TooLarge(f"too many pixels ({error}); at most {most} are accepted") from None
     except UnidentifiedImageError:
         raise Undecodable(f"not a readable picture: not one of {', '.join(FORMATS)}, or damaged") from None
-    except Exception as error:  # Pillow raises many types for broken files
+    except Exception as error:  # Pillow raises many types for broken files  # noqa: BLE001
         raise _damaged(error) from None
     _check_size(opened.width, opened.height, most)
     return EncodedPicture(data, opened)
@@ -209,7 +209,7 @@ def rgb(image: Image.Image) -> Image.Image:
 def _load(image: Image.Image) -> None:
     try:
         image.load()
-    except Exception as error:
+    except Exception as error:  # Pillow raises many types  # noqa: BLE001
         raise _damaged(error) from None
 
 
@@ -230,7 +230,7 @@ def _orientation(image: Image.Image) -> int:
 
     try:  # not a PNG's own method, which decodes the picture where it finds nothing
         value = Image.Image.getexif(image).get(_ORIENTATION)
-    except Exception:  # metadata are broken in more ways than Pillow has errors for
+    except Exception:  # metadata are broken in more ways than Pillow has errors for  # noqa: BLE001
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 

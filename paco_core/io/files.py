@@ -258,7 +258,7 @@ def read_table(
         raise
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; {remedy}") from None
-    except Exception as error:  # a damaged file makes pyarrow raise many types
+    except Exception as error:  # a damaged file makes pyarrow raise many types  # noqa: BLE001
         size = path.stat().st_size if path.is_file() else 0
         cause = f"{size} bytes, {error}" if size else "it is empty"
         raise DataError(f"{path}: not a readable Parquet file ({cause}); is it cut off? {remedy}") from None

@@ -48,7 +48,7 @@ def reading(source: str | Path) -> Iterator[None]:
         yield
     except (DataError, ModuleNotFoundError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # libraries raise many types
+    except Exception as error:  # libraries raise many types  # noqa: BLE001
         raise DataError(explain_hub_error(source, error) or _explain_file_error(source, error)) from None
 
 
@@ -86,7 +86,7 @@ def _tokenizer_error(folder: Path) -> str:
             return f"{folder}: {name} is missing;"
     try:
         Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the library raises plain exceptions
+    except Exception as error:  # the library raises plain exceptions  # noqa: BLE001
         return f"{folder}: tokenizer.json is not a tokenizer ({error});"
     return ""
 

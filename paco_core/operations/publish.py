@@ -244,7 +244,7 @@ def push(upload: Upload, hub_id: str, *, private: bool) -> str:
         raise DataError(f"{hub_id}: the hub refuses: {redacted(str(error).splitlines()[0])}") from None
     except DataError:
         raise
-    except Exception as error:  # its clients of HTTP and of its store raise many types
+    except Exception as error:  # its clients of HTTP and of its store raise many types  # noqa: BLE001
         why = redacted(f"{type(error).__name__}: {error}".splitlines()[0])
         raise DataError(f"{hub_id}: the upload did not get through ({why}); push again") from None
     return str(commit.commit_url)

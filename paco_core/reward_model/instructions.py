@@ -145,7 +145,7 @@ def chat(processor: Any, rendered: str, images: int = 2) -> str:
     messages = [{"role": "user", "content": content}]
     try:
         return str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # a template is a program: it may raise anything
+    except Exception as error:  # a template is a program: it may raise anything  # noqa: BLE001
         model = getattr(getattr(processor, "tokenizer", None), "name_or_path", "") or "the model"
         raise DataError(
             f"{model}: its chat template cannot be rendered ({type(error).__name__}: {str(error)[:200]}); replace "

@@ -80,13 +80,13 @@ def test_what_one_clone_pushes_another_pulls_and_verifies(smoke: Path, tmp_path:
 
 
 @pytest.fixture
-def team(project: Path, postgres: Postgres, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def team(project: Path, postgres: Postgres, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of an empty MLflow database, whose artifacts lie in the bucket; it is the one in use."""
     url = postgres.create_new("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
     monkeypatch.setenv("MLFLOW_ARTIFACTS_DESTINATION", "s3://paco/mlflow")
     monkeypatch.setattr(sender, "start", start)
-    yield url
+    return url
 
 
 @needs_postgres

@@ -248,7 +248,7 @@ class Endpoint:
                     if turn is None:
                         return
                     results[turn[0]] = work(turn[1])
-            except BaseException as error:
+            except BaseException as error:  # the caller raises it again  # noqa: BLE001
                 self._error = self._error or error
 
         params = self.params

@@ -72,7 +72,7 @@ def _aliases(root: Path) -> dict[str, list[str]]:
         if registry is None:
             return {}
         return {name: [a for a in ALIASES if registry.at(name, a) is not None] for name in registry.names()}
-    except Exception as error:  # MLflow raises much, and the page does without its champions
+    except Exception as error:  # MLflow raises much, and the page does without its champions  # noqa: BLE001
         log.warning("the registry does not answer (%s)", redacted(str(error).splitlines()[0]))
         return {}
 

@@ -73,7 +73,7 @@ class Version:
         client = connect(self.uri)
         try:
             file = client.download_artifacts(str(self.run_id), PROVENANCE_FILE)
-        except Exception as error:
+        except Exception as error:  # MLflow raises many types  # noqa: BLE001
             raise DataError(
                 f"{self.name} version {self.number}: its recorded provenance cannot be read ({error})"
             ) from None

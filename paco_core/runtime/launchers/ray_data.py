@@ -148,7 +148,7 @@ def _start(ray: Any, address: str, arguments: dict[str, Any]) -> None:
         try:
             ray.init(address, log_to_driver=False, logging_level="ERROR", **arguments)
             return
-        except Exception as error:  # Ray raises plain ones
+        except Exception as error:  # Ray raises plain ones  # noqa: BLE001
             ray.shutdown()
             text = " ".join(str(error).split())[:300]
             if "timed out" not in text or time.monotonic() > deadline:

@@ -101,7 +101,7 @@ class RunFinder:
             return None
         try:
             return query()
-        except Exception as error:
+        except Exception as error:  # MLflow raises many types  # noqa: BLE001
             self.failure = short(error)
             return None
 

@@ -59,7 +59,7 @@ def connect(uri: str) -> Any:
             client.search_experiments(max_results=1)
     except DataError:
         raise
-    except Exception as error:  # of sockets, requests, SQLAlchemy or MLflow
+    except Exception as error:  # of sockets, requests, SQLAlchemy or MLflow  # noqa: BLE001
         raise DataError(
             f"MLflow at {bare(uri)} does not answer ({short(error)}); start its server, or name another store in "
             "MLFLOW_TRACKING_URI"

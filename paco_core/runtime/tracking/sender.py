@@ -73,7 +73,7 @@ class Sender:
                 self.serves_stage |= is_live
                 if time.monotonic() >= self._retry_at.get(name, 0.0):
                     self._deliver(journal, is_live)
-            except Exception as error:  # an unreadable journal, or a full disk: it must not stop the others
+            except Exception as error:  # an unreadable journal, or a full disk: it must not stop the others  # noqa: BLE001
                 self._retry_at[name] = time.monotonic() + PAUSE_S
                 if journal.home.exists():  # otherwise its writer has just removed it
                     self._note(journal, _problem(error))
@@ -98,7 +98,7 @@ class Sender:
                     count = delivery.step()
             except DamagedJournal:
                 raise
-            except Exception as error:
+            except Exception as error:  # MLflow raises many types, and the journal keeps all  # noqa: BLE001
                 delivery.note_outage(error)
                 self._retry_at[name] = time.monotonic() + PAUSE_S
                 if not is_live:

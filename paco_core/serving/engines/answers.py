@@ -211,7 +211,7 @@ class Batcher(Generic[Item, Answer]):
     def _results(self, items: Sequence[Item]) -> list[Answer | Exception]:
         try:
             return list(self._answer(items))
-        except Exception as error:
+        except Exception as error:  # one bad item must not fail its batch  # noqa: BLE001
             if len(items) == 1:
                 return [error]
             return [result for item in items for result in self._results([item])]
