@@ -115,7 +115,7 @@ def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository:
     """From its parts each is the prompt that it was, to the letter; from the record's theme and panels none is cut."""
     tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/flux/tokenizer_2")
     generated = storybook_prompts(200, 0)
-    parts = [prompt_text.parse(record.prompt, record.layout) for record in generated]
+    parts = [prompt_text.parse_prompt(record.prompt, record.layout) for record in generated]
     texts = [[panel.text for panel in part.panels] for part in parts]
     for record, part, panels in zip(generated, parts, texts, strict=True):
         assert set_record(part.theme, panels, 64).prompt == record.prompt, "to the letter"
