@@ -22,9 +22,9 @@ SHEET_ROWS, PAIRS = 6, 6
 LABELS = ("Yes", "No")
 #: What an edit is judged by: key -> words.
 DIMENSIONS = {
-    "prompt_following": "Does what was asked",
-    "consistency": "Leaves the rest alone",
-    "overall": "Both at once",
+    "prompt_following": "Requested change",
+    "consistency": "No other change",
+    "overall": "Both",
 }
 STYLES = {"reward": "s1", "base": "s2", "clip_i": "s3"}  # other judges: s4
 
@@ -91,7 +91,7 @@ def pair_cards(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
         row = queue.pop(next((n for n, r in enumerate(queue) if str(r["prompt_id"]) not in used), 0))
         used.add(str(row["prompt_id"]))
         first, second = (
-            Picture.from_image(panels.panel(str(row[side])), f"{side} picture: {row['theme']}")
+            Picture.from_image(panels.panel(str(row[side])), f"{side} image: {row['theme']}")
             for side in ("first", "second")
         )
         label, theme = str(row["label"]), str(row["theme"])
@@ -106,14 +106,14 @@ def learning(root: Path, curves: Curves) -> list[DrawnChart] | Missing:
     if log is None and (root / paths.REWARD_LORA / "source.json").is_file():
         return []  # published weights: there was no training
     if log is None:
-        return Missing("the judge's training log", paths.REWARD_LORA / "training_log.csv")
+        return Missing("the training log of the reward model", paths.REWARD_LORA / "training_log.csv")
     loss = [line(log, "step", "loss", "loss")]
     history = [
         line(log, "step", "validation_accuracy", "right decisions", dots=True),
         line(log, "step", "validation_roc_auc", "ROC-AUC", "s2", dots=True),
     ]
-    about = "Falls while the judge learns; each point is a mini-batch."
-    held_out = "After each round through the data: how often it is right, and how well it separates Yes from No."
+    about = "Each point is a batch. The loss should decrease."
+    held_out = "After each epoch: the accuracy, and how well the model separates Yes from No (ROC-AUC)."
     return [
         DrawnChart.of(curves, "reward_lora.loss", "Training loss", about, loss, x_label="step"),
         DrawnChart.of(

@@ -187,28 +187,24 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
         before=picture(before["file"], f"before training, {size} px"),
         after=picture(after["file"], f"after training, {size} px"),
         key=key,
-        reference=picture(before["reference"], "the picture to edit") if edited else None,
+        reference=picture(before["reference"], "the source image") if edited else None,
         strip=story,
     )
 
 
 SET_MEASURES = {
     "gold_consistency": MeasureText(
-        "Gold consistency",
-        "share of panel pairs that show the same character in the same style, read by the recogniser",
+        "Consistency",
+        "share of panel pairs with the same character in the same style; ground truth, by the recognizer",
     ),
     "gold_following": MeasureText(
-        "Gold prompt following", "share of requested attributes that were drawn, read by the recogniser"
+        "Prompt following", "share of requested attributes in the image; ground truth, by the recognizer"
     ),
-    "consistency": MeasureText(
-        "Judge's consistency", "mean probability of “Yes” over the panel pairs; a training reward", rewarded=True
-    ),
+    "consistency": MeasureText("Reward model", "mean P(Yes) over the panel pairs; a training reward", rewarded=True),
     "clip_t": MeasureText(
-        "Text match (CLIP-T)", "similarity of each panel and its own sentence; a training reward", rewarded=True
+        "Text match (CLIP-T)", "similarity of each panel and its sub-prompt; a training reward", rewarded=True
     ),
-    "panel_diversity": MeasureText(
-        "Panel diversity", "how different the panels are; 0 would be one picture four times"
-    ),
+    "panel_diversity": MeasureText("Panel diversity", "how different the panels are; 0 means identical panels"),
 }
 
 
@@ -217,12 +213,12 @@ PAINTERS = PolicyKind(paths.T2IS.name, "the comparison before and after", ("prom
 
 EDIT_MEASURES = {
     "gold_editing": MeasureText(
-        "Gold editing", "share of edits that did what was asked and changed nothing else, read by the recogniser"
+        "Correct edits", "share of edits with the requested change and no other; ground truth, by the recognizer"
     ),
-    "gold_reached": MeasureText("Gold: asked trait reached", "share of edits that show the requested change"),
-    "gold_kept": MeasureText("Gold: the rest kept", "share of the other traits that stayed as they were"),
+    "gold_reached": MeasureText("Requested change", "share of edits that show the requested change"),
+    "gold_kept": MeasureText("Other traits unchanged", "share of the other traits that did not change"),
     "editing": MeasureText(
-        "Judge’s editing score", "root of the product of its two answers; the training reward", rewarded=True
+        "Reward model", "geometric mean of P(Yes) for both queries; the training reward", rewarded=True
     ),
 }
 
@@ -262,19 +258,18 @@ def tiles(
         chance = figures.values[f"{rank}.methods.random.metrics.accuracy.mean"]
         headlines.append(
             {
-                "title": "The judge",
+                "title": "Reward model",
                 "before": f"{rank}.methods.base.metrics.accuracy.mean",
                 "after": f"{rank}.methods.reward.metrics.accuracy.mean",
                 "change": f"{rank}.comparisons.reward - base.accuracy",
-                "words": "of ranking places right on prompts it never saw, untrained and trained "
-                f"(a random order: {chance:.2f})",
+                "words": f"accuracy on held-out rankings: base model and trained model (a random order: {chance:.2f})",
             }
         )
     for part in generating:
-        subject = "of panel pairs belong together"
-        headlines += _change_tiles(part, measure_of(params, "consistency"), "The painter", subject)
+        subject = "of panel pairs are consistent"
+        headlines += _change_tiles(part, measure_of(params, "consistency"), "Image generator", subject)
     for part in editing:
-        subject = "of its edits did what was asked and changed nothing else"
+        subject = "of edits made the requested change and no other"
         headlines += _change_tiles(part, measure_of(params, "editing"), part.name, subject)
     return headlines
 
@@ -287,6 +282,5 @@ def _change_tiles(part: PolicyPart, measure: str, title: str, subject: str) -> I
             "before": f"{row['key']}.before.mean",
             "after": f"{row['key']}.after.mean",
             "change": f"{row['key']}.change",
-            "words": f"{subject}, before and after training, at {times(row['size'], part.train_size)}"
-            "the size it trained at",
+            "words": f"{subject}, before and after training, at {times(row['size'], part.train_size)}the training size",
         }

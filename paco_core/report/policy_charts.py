@@ -26,18 +26,21 @@ def set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curve
         line(log, "epoch", "reward/clip_t", "text match (CLIP-T)", "s2"),
     ]
     ratio = [line(log, "epoch", "reward_ratio", "consistency / text match")]
-    pursued = "If training pursued only one of the rewards, this line would keep climbing."
+    pursued = (
+        "Consistency divided by text match (CLIP-T). If the policy optimized only one of them, the curve would keep "
+        "rising or falling."
+    )
     unseen = by_size(log, sizes, "gold_consistency")
-    measured = "Gold consistency on prompts it never trained on; the recogniser gives no reward."
+    measured = "Ground-truth consistency on held-out prompts. It is not a reward."
     if not any(line.points() for line in unseen):
         unseen = by_size(log, sizes, "consistency")
-        measured = "The judge’s consistency on prompts it never trained on."
+        measured = "The reward model's consistency on held-out prompts."
     diversity = [line(log, "epoch", "panel_diversity", "panel diversity")]
-    collapse = "Near 0 the panels would be one picture four times: the collapse to watch for."
+    collapse = "A value near 0 means identical panels: the policy has collapsed."
     return [
-        chart("rewards", "Rewards", "Mean over all pictures of an epoch.", rewards),
+        chart("rewards", "Rewards", "Mean over all images of an epoch.", rewards),
         chart("reward_ratio", "Reward ratio", pursued, ratio),
-        chart("unseen", "Unseen prompts", measured, unseen, bounds=(0.0, 1.0)),
+        chart("unseen", "Held-out prompts", measured, unseen, bounds=(0.0, 1.0)),
         chart("panel_diversity", "Panel diversity", collapse, diversity, bounds=(0.0, 0.1)),
         *_hack_meter_charts(log, sizes, name, curves),
     ]
@@ -52,12 +55,12 @@ def edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
     rewards = [line(log, "epoch", "reward/editing", "judge’s editing score")]
     is_gold = f"eval/{sizes[0]}/gold_editing" in log.columns
     unseen = by_size(log, sizes, "gold_editing" if is_gold else "editing")
-    measured = f"{'Gold editing' if is_gold else 'Judge’s editing score'} on pictures it never trained on."
+    measured = f"{'Correct edits (ground truth)' if is_gold else 'Score of the reward model'} on held-out images."
     distance = [line(log, "epoch", "reference_distance", "distance from the reference")]
-    collapse = "Near 0 the edits would be copies: the collapse to watch for."
+    collapse = "A value near 0 means copies of the source images: the policy has collapsed."
     return [
         chart("rewards", "Reward", "Mean over all edits of an epoch.", rewards),
-        chart("unseen", "Unseen pictures", measured, unseen, bounds=(0.0, 1.0)),
+        chart("unseen", "Held-out images", measured, unseen, bounds=(0.0, 1.0)),
         chart("reference_distance", "Distance from the reference", collapse, distance, bounds=(0.0, 0.1)),
         *_hack_meter_charts(log, sizes, name, curves),
     ]
@@ -73,22 +76,22 @@ def _hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curve
     if f"{place}/drift" not in log.columns:
         return
     gains = [
-        line(log, "epoch", f"{place}/trained_gain", "by the judge that trains", dots=True),
-        line(log, "epoch", f"{place}/held_out_gain", "by the held-out judge", "s2", dots=True),
+        line(log, "epoch", f"{place}/trained_gain", "by the training reward model", dots=True),
+        line(log, "epoch", f"{place}/held_out_gain", "by the held-out reward model", "s2", dots=True),
         line(log, "epoch", f"{place}/drift_low", "drift, lower end", "s3", dots=True),
     ]
     note = (
-        f"Unseen prompts at {side} px, in standard deviations of each judge's scores before training. A lower end "
-        "of the drift above 0, while the held-out judge sees no gain, means that the policy exploits its judge."
+        f"Held-out prompts at {side} px, in standard deviations of each model's scores before training. If the lower "
+        "end of the drift is above 0 and the held-out model sees no gain, the policy over-optimizes its reward model."
     )
-    yield DrawnChart.of(curves, f"{name}.gains", "Gain by two judges", note, gains, guide=(0.0, ""))
+    yield DrawnChart.of(curves, f"{name}.gains", "Gain by two reward models", note, gains, guide=(0.0, ""))
     if AGREEMENT in log.columns:  # else it learnt from pictures that were ranked before: no judge scored samples
-        agreement = [line(log, "epoch", AGREEMENT, "of the two judges")]
-        note = "Correlation of their scores of the samples of one prompt, mean of an epoch's prompts, -1 to 1."
-        key, title = f"{name}.{AGREEMENT}", "Agreement of two judges"
+        agreement = [line(log, "epoch", AGREEMENT, "of the two reward models")]
+        note = "Correlation of their scores within the samples of a prompt, averaged over an epoch (-1 to 1)."
+        key, title = f"{name}.{AGREEMENT}", "Agreement of two reward models"
         yield DrawnChart.of(curves, key, title, note, agreement, bounds=(0.0, 1.0))
     grid, copies = by_size(log, sizes, "grid_score"), by_size(log, sizes, "near_copies")
-    note = "How far one frequency stands out against the pictures before training, in nats; 0 is nowhere."
+    note = "How strongly one frequency stands out against the images before training, in nats. 0: no artifact."
     yield DrawnChart.of(curves, f"{name}.grid_score", "Grid score", note, grid, bounds=(0.0, 3.0))
-    note = "Share of panel pairs, or of edits and their references, that hardly differ."
+    note = "Share of panel pairs, or of edits and references, that are nearly identical."
     yield DrawnChart.of(curves, f"{name}.near_copies", "Near-copies", note, copies, bounds=(0.0, 1.0))

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 #: That no judge of a round decides, so that rounds can be compared; those that a project measures.
 MEASURES = {
-    "gold_consistency": "Gold consistency",
-    "gold_following": "Gold following",
+    "gold_consistency": "Consistency (ground truth)",
+    "gold_following": "Prompt following (ground truth)",
     "clip_t": "CLIP-T",
 }
 JUDGES, POLICIES, DRIFT = (
-    "The judge of each round on its own pictures",
-    "The policy of each round on unseen prompts",
-    "Gains by two judges in the training of each round",
+    "The reward model of each round on its own images",
+    "The policy of each round on held-out prompts",
+    "Gains by two reward models in the training of each round",
 )
 SIZE = re.compile(r"eval\.(\d+)\.(.+)\.after")
 Changes = Mapping[int, Mapping[str, Change]]
@@ -114,8 +114,8 @@ class RoundFigures:
 
     def _judges(self) -> ResultTable:
         head = [
-            "Round", "Rankings", "Prompts", "Best above worst", "Best above worst, judge before", "Places right",
-            "Places right, judge before",
+            "Round", "Rankings", "Prompts", "Best above worst", "Best above worst, previous model", "Accuracy",
+            "Accuracy, previous model",
         ]  # fmt: skip
         if self.exam is None:
             cells = ["0", "0", *[number(None)] * 4]
@@ -125,9 +125,9 @@ class RoundFigures:
             cells += [interval(_estimate(best[judge])) for judge in (REWARD, JUDGE_BEFORE)]
             cells += [interval(_estimate(methods[judge]["metrics"]["accuracy"])) for judge in (REWARD, JUDGE_BEFORE)]
         notes = [
-            "Held-out rankings of pictures by the policy before, drawn at random: what a judge chose to ask is left "
-            "out. Best above worst: the annotator's best candidate scores higher than the worst (a coin: 0.5), with "
-            "Wilson's 95% interval. Places right: with a bootstrap. Both count prompts as cases, not rankings."
+            "Held-out rankings of images by the previous policy, drawn at random, without rankings that a reward model "
+            "selected. Best above worst: the annotator's best candidate scores above the worst (chance: 0.5), with "
+            "Wilson's 95% interval. Accuracy: with a bootstrap interval. Both intervals are over prompts."
         ]
         return ResultTable(JUDGES, head, [[self.number, *cells]], notes)
 
@@ -141,11 +141,11 @@ class RoundFigures:
             if name == "consistency":
                 before, after = (number(self._value(size, name, phase)) for phase in ("before", "after"))
                 change_text = self._change(size, name)
-                rows.append([self.number, f"{size} px", "Score by its judge", before, after, change_text])
+                rows.append([self.number, f"{size} px", "Score by its reward model", before, after, change_text])
         notes = [
-            "Before is the policy of the round before, after that of this round, on equal prompts and noise; 95% "
-            "intervals over prompts. The score by its judge is that of the training's own evaluations, on fewer "
-            "prompts: each round has another judge, so it says nothing across rounds."
+            "Before: the previous policy. After: the policy of this round, on the same prompts and noise. 95% "
+            "intervals over prompts. The score by its reward model comes from the training's evaluations, on fewer "
+            "prompts. Each round has its own reward model, so you cannot compare this score across rounds."
         ]
         return ResultTable(POLICIES, ["Round", "Size", "Measure", "Before", "After", "Change"], rows, notes)
 
@@ -155,10 +155,10 @@ class RoundFigures:
             for size, name in self._evaluated()
             if name == "drift"
         ] or [[self.number, "–", "–", "–", "no hack_meter in the recipe"]]
-        head = ["Round", "Size", "By the judge that trains", "By the held-out judge", "Drift"]
+        head = ["Round", "Size", "By the training reward model", "By the held-out reward model", "Drift"]
         notes = [
-            "Since the start of the round's training, in standard deviations of each judge's scores at that start; 95% "
-            "intervals over the prompts of its evaluations."
+            "Change since the start of the round's training, in standard deviations of each model's scores at the "
+            "start, with 95% intervals over the prompts of its evaluations."
         ]
         return ResultTable(DRIFT, head, rows, notes)
 

@@ -67,8 +67,8 @@ def test_rounds_stand_below_each_other(tmp_path: Path) -> None:
     assert [row[0] for row in judges.rows] == ["1", "2"]
     assert judges.rows[0][1:5] == ["3", "3", "0.667 (0.300 to 0.903)", "0.500 (0.300 to 0.903)"]
     assert judges.rows[1][1:] == ["0", "0", "–", "–", "–", "–"], "no ranking was held out"
-    assert policies.rows[0][:3] == ["1", "64 px", "Gold consistency"] and "+0.300" in policies.rows[0][5]
-    assert policies.rows[1][2:] == ["Score by its judge", "0.500", "0.600", "+0.100 (+0.020 to –)"]
+    assert policies.rows[0][:3] == ["1", "64 px", "Consistency (ground truth)"] and "+0.300" in policies.rows[0][5]
+    assert policies.rows[1][2:] == ["Score by its reward model", "0.500", "0.600", "+0.100 (+0.020 to –)"]
     assert drift.rows[0] == ["1", "64 px", "–", "–", "+0.070 (+0.010 to +0.130)"]
     assert drift.rows[1][-1] == "no hack_meter in the recipe"
     assert [len(table.rows) for table in read_tables(before)] == [1, 2, 1], "what was written before stays"
