@@ -19,8 +19,8 @@ __all__ = ["Judge", "Painter"]
 def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_FROM[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_FROM[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -89,7 +89,7 @@ def wilson(share: float, cases: float, level: float) -> Interval:
 class PairedShares:
     """Shares of pairs of values, which add up to 1, and how many independent pairs they are worth."""
 
-    both: float
+    both_yes: float
     first: float  # only the first is yes
     second: float  # only the second is yes
     neither: float
@@ -99,16 +99,16 @@ class PairedShares:
     def from_values(cls, first: Floats, second: Floats, cases: float) -> PairedShares:
         """(N,) values of 0 or 1 each."""
         yes, also = first == 1, second == 1
-        both, only_first, only_second, neither = (
+        both_yes, only_first, only_second, neither = (
             float((first_values & second_values).mean())
             for first_values in (yes, ~yes)
             for second_values in (also, ~also)
         )
-        return cls(both, only_first, only_second, neither, cases)
+        return cls(both_yes, only_first, only_second, neither, cases)
 
     def newcombe(self, level: float) -> Interval:
         """Interval of the share of yes among the first less that among the second."""
-        shares = self.both + self.first, self.both + self.second
+        shares = self.both_yes + self.first, self.both_yes + self.second
         (low1, high1), (low2, high2) = (wilson(share, self.cases, level) for share in shares)
         down, up, phi = shares[0] - low1, high1 - shares[0], self._correlation()
         down2, up2 = shares[1] - low2, high2 - shares[1]
@@ -119,9 +119,9 @@ class PairedShares:
 
     def _correlation(self) -> float:
         """phi of the two values; Newcombe's optional correction for continuity is left out (it makes for 99%)."""
-        first, second = self.both + self.first, self.both + self.second
+        first, second = self.both_yes + self.first, self.both_yes + self.second
         variance = first * (1 - first) * second * (1 - second)
-        return (self.both * self.neither - self.first * self.second) / math.sqrt(variance) if variance > 0 else 0.0
+        return (self.both_yes * self.neither - self.first * self.second) / math.sqrt(variance) if variance > 0 else 0.0
 
 
 def effective_cases(values: Floats, owners: NDArray[np.intp]) -> float:

@@ -44,12 +44,12 @@ def sets_of(params: Params, root: Path) -> list[PromptRecord]:
 
     Of a file that is missing, which `paco check` reports, there are none.
     """
-    size, asked = (params.grids.height, params.grids.width), params.prompts
-    if asked.engine == "import" and not (root / str(asked.source)).is_file():
+    size, prompts = (params.grids.height, params.grids.width), params.prompts
+    if prompts.engine == "import" and not (root / str(prompts.source)).is_file():
         return []
-    if asked.engine != "openai":
-        return make_prompts(asked, size, root).records
-    counts = prompts_per_layout(asked.count or 0, asked.layouts)
+    if prompts.engine != "openai":
+        return make_prompts(prompts, size, root).records
+    counts = prompts_per_layout(prompts.count or 0, prompts.layouts)
     return in_turn([_stand_in(layout, size, n) for n in range(count)] for layout, count in counts.items())
 
 
@@ -78,21 +78,21 @@ def candidates(
 def left_out(params: Params, root: Path) -> list[str]:
     """What of the files of prompts cannot be used, of each with its first row."""
     prompts, edits, triples = params.prompts, params.edit_prompts, params.pairs.editing
-    found = dict[str, Rejected]()
+    rejected_by_key = dict[str, Rejected]()
     try:
         if prompts.engine == "import" and (file := root / str(prompts.source)).is_file():
-            found["prompts.source"] = read_imported_prompts(file, prompts.layouts, prompts.count).rejected
+            rejected_by_key["prompts.source"] = read_imported_prompts(file, prompts.layouts, prompts.count).rejected
         if edits.source == "file" and (file := root / str(edits.file)).is_file():
-            found["edit_prompts.file"] = edit_prompts.read_edit_rows(file, edits.count, heads=True).rejected
+            rejected_by_key["edit_prompts.file"] = edit_prompts.read_edit_rows(file, edits.count, heads=True).rejected
         if triples.source == "import" and triples.file and (file := root / triples.file).is_file():
             from paco_core.data.pairs import editing
 
-            found["pairs.editing.file"] = editing.expected_rejects(triples, root)
+            rejected_by_key["pairs.editing.file"] = editing.expected_rejects(triples, root)
     except DataError:  # `paco check` reports the file itself
         pass
     return [
         f"{key}: rows that cannot be used are left out: {len(rejected)}{rejected.example}"
-        for key, rejected in found.items()
+        for key, rejected in rejected_by_key.items()
         if rejected
     ]
 
@@ -108,6 +108,6 @@ def _stand_in(layout: str, size: tuple[int, int], number: int) -> PromptRecord:
 
 def edits_of(params: Params, root: Path) -> list[EditRecord]:
     """The editing prompts; none of a file that is missing."""
-    asked = params.edit_prompts
-    missing = asked.source == "file" and not (root / str(asked.file)).is_file()
-    return [] if missing else edit_prompts.plan_edits(asked, root)
+    config = params.edit_prompts
+    missing = config.source == "file" and not (root / str(config.file)).is_file()
+    return [] if missing else edit_prompts.plan_edits(config, root)

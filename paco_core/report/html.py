@@ -157,7 +157,7 @@ class Figures:
 class Missing:
     """A part that cannot be shown for want of ``out``, which a stage makes, or an item of one."""
 
-    what: str
+    part: str
     out: Path
     item: str | None = None
 
@@ -175,11 +175,11 @@ class Missing:
 class Skipped:
     """A part that there is not, since its stage had nothing to do."""
 
-    what: str
+    part: str
     reason: str
 
     @classmethod
-    def from_folder(cls, what: str, folder: Path) -> Skipped | None:
+    def from_folder(cls, part: str, folder: Path) -> Skipped | None:
         """The part made of the out ``folder``; None where its stage did something, or has not run."""
         reason = skip_reason(folder)
-        return None if reason is None else cls(what, reason)
+        return None if reason is None else cls(part, reason)

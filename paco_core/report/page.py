@@ -74,8 +74,8 @@ class Report:
             "headline": self.headline,
             "figures": self.figures.values,
             "curves": self.curves,
-            "missing": [{"what": m.what, "path": m.path, "make": m.make} for m in self.missing],
-            "skipped": [{"what": s.what, "reason": s.reason} for s in self.skipped],
+            "missing": [{"what": m.part, "path": m.path, "make": m.make} for m in self.missing],
+            "skipped": [{"what": s.part, "reason": s.reason} for s in self.skipped],
         }
 
 
@@ -94,7 +94,7 @@ def build(
     missing: list[Missing] = []
     left_out: list[Skipped] = []
 
-    def shown(part: Any) -> Any:
+    def present_or_none(part: Any) -> Any:
         """The part, or None after noting what it lacks, or why there is none."""
         if isinstance(part, Missing):
             missing.append(part)
@@ -105,11 +105,11 @@ def build(
         return None
 
     stages = stage_runs(root, lock, runs)
-    sheet = shown(judges.contact_sheet(root))
-    cards = shown(judges.pair_cards(root))
-    judge = shown(judges.rankings(root, figures))
-    edits = shown(judges.edits(root, figures))
-    reward = shown(judges.learning(root, curves))
+    sheet = present_or_none(judges.contact_sheet(root))
+    cards = present_or_none(judges.pair_cards(root))
+    judge = present_or_none(judges.rankings(root, figures))
+    edits = present_or_none(judges.edits(root, figures))
+    reward = present_or_none(judges.learning(root, curves))
     parts, edited = (
         policies.parts(kind, root, recipes_of(task, params.policies), figures, curves, missing)
         for kind, task in ((policies.PAINTERS, SETS), (policies.EDITORS, EDITS))

@@ -194,7 +194,7 @@ def run(ctx: StageContext) -> None:
                 {**summary.of(values), **values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
             ),
             picture=lambda image, key, epoch: ctx.image(image, key, epoch * updates),
-            epoch=lambda done, note: progress.advance(done - progress.completed, note),
+            epoch=lambda completed, note: progress.advance(completed - progress.completed, note),
         )
         context = RunContext(
             root=ctx.root,

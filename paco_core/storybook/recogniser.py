@@ -78,15 +78,15 @@ def gold_following(readings: Sequence[Reading], panels: Sequence[Panel], traits:
 
 @dataclass(frozen=True)
 class GoldEdit:
-    """Result of one edit: ``reached`` is 1 if the edit was made; ``kept`` is the share of unchanged other traits."""
+    """Result of one edit: ``reached`` is 1 if it was made, ``unchanged`` the share of the other traits that did not change."""
 
     reached: float
-    kept: float
+    unchanged: float
 
     @property
     def editing(self) -> float:
         """1 if the edit was made and changed nothing else, else 0."""
-        return float(self.reached == self.kept == 1.0)
+        return float(self.reached == self.unchanged == 1.0)
 
 
 def gold_edit(reading: Reading, before: Panel, trait: str, word: str) -> GoldEdit:

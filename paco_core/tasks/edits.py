@@ -104,7 +104,7 @@ class EditGold:
             gold_edit(reading, Panel(**before), trait, word)  # type: ignore[arg-type]
             for reading, (before, trait, word) in zip(readings, instructions, strict=True)
         ]
-        rows = [(edit.editing, edit.reached, edit.kept) for edit in edits]
+        rows = [(edit.editing, edit.reached, edit.unchanged) for edit in edits]
         return dict(zip(GOLD_OF_EDITS, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
 
 
