@@ -33,18 +33,18 @@ def clean(root: Path) -> dict[str, str]:
 
 
 def test_env_keeps_what_the_user_wrote_and_follows_a_moved_project(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    (one / ".env").write_text("TOKEN=abc\n")
-    settings.name_home(one)
-    settings.name_home(one)
-    assert (one / ".env").read_text() == f'TOKEN=abc\nDAGSTER_HOME="${{DAGSTER_HOME:-{one}/.dagster}}"\n'
-    one.rename(two)
-    settings.name_home(two)
-    assert (two / ".env").read_text() == f'TOKEN=abc\nDAGSTER_HOME="${{DAGSTER_HOME:-{two}/.dagster}}"\n'
-    (two / ".env").write_text("export DAGSTER_HOME=/elsewhere\n")
-    settings.name_home(two)
-    assert (two / ".env").read_text() == "export DAGSTER_HOME=/elsewhere\n"
+    project, moved = tmp_path / "one", tmp_path / "two"
+    project.mkdir()
+    (project / ".env").write_text("TOKEN=abc\n")
+    settings.name_home(project)
+    settings.name_home(project)
+    assert (project / ".env").read_text() == f'TOKEN=abc\nDAGSTER_HOME="${{DAGSTER_HOME:-{project}/.dagster}}"\n'
+    project.rename(moved)
+    settings.name_home(moved)
+    assert (moved / ".env").read_text() == f'TOKEN=abc\nDAGSTER_HOME="${{DAGSTER_HOME:-{moved}/.dagster}}"\n'
+    (moved / ".env").write_text("export DAGSTER_HOME=/elsewhere\n")
+    settings.name_home(moved)
+    assert (moved / ".env").read_text() == "export DAGSTER_HOME=/elsewhere\n"
 
 
 def test_a_copy_of_a_project_does_not_run_in_the_instance_of_the_original(fresh: Path, tmp_path: Path) -> None:

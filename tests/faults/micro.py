@@ -91,7 +91,7 @@ def act(stage: str) -> None:
 
 def run(
     root: Path, stage: str, kill: forked.Moment | None = None, *, count: bool = False, log: Path | None = None
-) -> forked.Ended:
+) -> forked.ProcessResult:
     return forked.run(lambda: act(stage), root, kill, count=count, log=log)
 
 

@@ -35,7 +35,9 @@ def rank(number: int, port: int, out: Path) -> None:
     (out / f"rank{number}.json").write_text(json.dumps(figures(outcome)))
 
 
-def train(out: Path, kill: forked.Moment | None = None, *, count: bool = False) -> tuple[forked.Ended, forked.Ended]:
+def train(
+    out: Path, kill: forked.Moment | None = None, *, count: bool = False
+) -> tuple[forked.ProcessResult, forked.ProcessResult]:
     """Both ranks to their ends; ``kill`` is for rank 1."""
     out.mkdir(exist_ok=True)
     ranks_ended, port = [], ranks.free_port()

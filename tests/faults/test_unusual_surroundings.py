@@ -97,7 +97,7 @@ def act(verb: tuple[str, ...]) -> None:
     main(list(verb))
 
 
-def message_breach(result: forked.Ended, *names: str) -> Breach:
+def message_breach(result: forked.ProcessResult, *names: str) -> Breach:
     if result.code is None:
         return "unclear", "hangs"
     return ("wrong", "it went through") if result.code == 0 else unclear(result.text, names)

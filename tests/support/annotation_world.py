@@ -77,13 +77,13 @@ class Server:
             command, cwd=self.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert self.process.stdout is not None
-        told = ""
+        output = ""
         for line in self.process.stdout:
-            told += line
+            output += line
             if line.startswith("Ctrl-C"):
                 break
-        self.links = re.findall(r"http://\S+", told)
-        assert self.links, told
+        self.links = re.findall(r"http://\S+", output)
+        assert self.links, output
         self.port = self.links[0].split(":")[2].split("/")[0]
         end = time.monotonic() + DEADLINE_S
         while True:

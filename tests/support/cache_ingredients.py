@@ -43,10 +43,10 @@ RED, BLUE = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
 
 @dataclass(frozen=True)
 class Cache:
-    """``key(folder, **ingredients)`` in an empty folder; ``others`` holds another value of each ingredient."""
+    """``key(folder, **ingredients)`` in an empty folder; ``alternatives`` contains another value of each ingredient."""
 
     key: Callable[..., object]
-    others: Mapping[str, Any]
+    alternatives: Mapping[str, Any]
 
 
 def of(section: Any, **changes: Any) -> Any:
@@ -68,8 +68,8 @@ def encoders(
     tokenizer__vocab_json="a", vae__config_json="a", processor__preprocessor_config_json="a", dtype="float32",
     device="cpu",
 ) -> object:  # fmt: skip
-    given = {name: text for name, text in locals().items() if name not in ("folder", "dtype", "device")}
-    return encoder_fingerprint(files(folder, **given), dtype, device)
+    texts = {name: text for name, text in locals().items() if name not in ("folder", "dtype", "device")}
+    return encoder_fingerprint(files(folder, **texts), dtype, device)
 
 
 def reward_checkpoint(
@@ -179,8 +179,10 @@ def server(
         "chat_template_jinja": chat_template_jinja,
     }
     model = files(folder / "model", **texts)
-    made = [server_settings(model, "name", of(serving, engine=engine), folder) for engine in ("transformers", "vllm")]
-    agree = [(one.engine, one.dtype, one.device, one.code, one.limits) for one in made]
+    configs = [
+        server_settings(model, "name", of(serving, engine=engine), folder) for engine in ("transformers", "vllm")
+    ]
+    agree = [(config.engine, config.dtype, config.device, config.code, config.limits) for config in configs]
     return served_name(served_fingerprint(model)), agree
 
 

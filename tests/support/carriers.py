@@ -131,7 +131,7 @@ def deep() -> dict[str, tuple[bytes, Image.Image]]:
     }
 
 
-def others() -> dict[str, tuple[bytes, Image.Image]]:
+def common_formats() -> dict[str, tuple[bytes, Image.Image]]:
     upright, palette = drawing(), drawing().quantize(4)
     save_options: dict[str, Any] = {"save_all": True, "append_images": [upright.rotate(180)]}
     return {
@@ -149,4 +149,4 @@ def others() -> dict[str, tuple[bytes, Image.Image]]:
 
 def carriers() -> dict[str, tuple[bytes, Image.Image]]:
     """Name -> (file, what is seen in it), all without loss."""
-    return turned() | transparent() | deep() | others()
+    return turned() | transparent() | deep() | common_formats()

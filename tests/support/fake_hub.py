@@ -28,7 +28,7 @@ class FakeHub:
     gated: set[str] = field(default_factory=set)
     cut: dict[str, int] = field(default_factory=dict)
     address: str = ""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
 
 def _files(repository: Path) -> list[Path]:
@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bool) -> None:
         path = unquote(self.path.partition("?")[0]).strip("/")
-        self.hub.asked.append(f"{self.command} {path}")
+        self.hub.requests.append(f"{self.command} {path}")
         parts = path.removeprefix("api/models/").split("/")
         name, remaining = "/".join(parts[:2]), parts[2:]
         repository = self.hub.folder / name

@@ -23,38 +23,39 @@ from paco_core.storybook.drawing import draw
 from paco_core.storybook.world import Panel
 
 ENDS = {"gold_editing": (0.3, 0.5), "gold_reached": (0.5, 0.6), "gold_kept": (0.8, 0.9), "editing": (0.4, 0.6)}
-SHOWN = 4
+NUM_SAMPLES = 4
 
 
 def picture(record: Any, *, size: int, edited: bool = False) -> Image:
     """What a drawn editing prompt is about, or what it asks for."""
     assert isinstance(record, EditRecord) and record.before is not None
-    shown = Panel(**record.before)  # type: ignore[arg-type]
-    return draw(shown.with_trait(str(record.trait), str(record.word)) if edited else shown, size, random.Random(1))
+    panel = Panel(**record.before)  # type: ignore[arg-type]
+    return draw(panel.with_trait(str(record.trait), str(record.word)) if edited else panel, size, random.Random(1))
 
 
 def write_gedit(root: Path, sizes_of: Mapping[str, Sequence[int]]) -> list[EditRecord]:
     """The benchmark's outs and the training logs of editing policies, by name with their evaluation sizes."""
     smallest = min(side for sizes in sizes_of.values() for side in sizes)
     records, noise = storybook_edit_prompts(6, smallest, 0).records, np.random.default_rng(0)
-    painted, rows = [], []
+    images, rows = [], []
     for name, sizes in sizes_of.items():
         write_log(root, name, sizes)
         for size in sizes:
-            for when in (BEFORE, AFTER):
+            for phase in (BEFORE, AFTER):
                 for record in records:
-                    image = picture(record, size=size, edited=when == AFTER)
-                    painted.append(GeneratedImage(name, size, when, record, 0, image))
+                    image = picture(record, size=size, edited=phase == AFTER)
+                    images.append(GeneratedImage(name, size, phase, record, 0, image))
                     about = {"picture": record.references[0], "task_type": record.task_name, "language": "en"}
-                    identity = {"policy": name, "size": size, "when": when, "prompt_id": record.idx, "seed": 0}
-                    told = {n: float(ends[when == AFTER] + noise.normal(0, 0.02)) for n, ends in ENDS.items()}
-                    rows.append(identity | about | told)
+                    identity = {"policy": name, "size": size, "when": phase, "prompt_id": record.idx, "seed": 0}
+                    scores = {n: float(ends[phase == AFTER] + noise.normal(0, 0.02)) for n, ends in ENDS.items()}
+                    rows.append(identity | about | scores)
     table = pd.DataFrame(rows)
     result = compare_edits(table, seeds=[0], steps=4, resamples=50)
     published = [row.as_dict() for row in GEDIT]
     (root / paths.GEDIT).mkdir(parents=True)
     write_json(root / paths.GEDIT / "results.json", {**result.as_dict(), "published": published})
-    save_samples(root / paths.GEDIT / "samples", painted, table, SHOWN, lambda one: [picture(one, size=smallest)])
+    samples = root / paths.GEDIT / "samples"
+    save_samples(samples, images, table, NUM_SAMPLES, lambda sample: [picture(sample, size=smallest)])
     return records
 
 

@@ -48,12 +48,12 @@ def records_of(prompts: list[StorybookPrompt]) -> list[PromptRecord]:
 
 def strayed(panels: tuple[Panel, ...], rng: random.Random, chance: float) -> list[Panel]:
     """The panels of a set, some of which lost a shared trait."""
-    made = []
+    strayed_panels = []
     for panel in panels:
         trait = rng.choice(list(SHARED_TRAITS))
         stray = rng.random() < chance
-        made.append(panel.with_trait(trait, rng.choice(VOCABULARY[trait])) if stray else panel)
-    return made
+        strayed_panels.append(panel.with_trait(trait, rng.choice(VOCABULARY[trait])) if stray else panel)
+    return strayed_panels
 
 
 def grid(panels: list[Panel], size: int, rng: random.Random) -> Image.Image:
@@ -63,34 +63,34 @@ def grid(panels: list[Panel], size: int, rng: random.Random) -> Image.Image:
 def write_grids(root: Path, prompts: list[StorybookPrompt], size: int = 64) -> dict[str, list[Panel]]:
     """One shard of grids; returns what each grid shows."""
     rng = random.Random(1)
-    rows, images, shown = [], {}, {}
+    rows, images, grid_panels = [], {}, {}
     for prompt in prompts:
         for seed in SEEDS:
             grid_id = f"{prompt.idx}-{seed}"
-            shown[grid_id] = strayed(prompt.panels, rng, 0.3)
-            images[grid_id] = encode_png(grid(shown[grid_id], size, rng))
+            grid_panels[grid_id] = strayed(prompt.panels, rng, 0.3)
+            images[grid_id] = encode_png(grid(grid_panels[grid_id], size, rng))
             rows.append(
                 {"id": grid_id, "prompt_id": prompt.idx, "seed": seed, "layout": "2x2", "height": size}
                 | {"width": size, "md5": ""}
             )
     write_shard(root / paths.GRIDS / "shard-0", rows, images)
-    return shown
+    return grid_panels
 
 
-def write_pairs(root: Path, prompts: list[StorybookPrompt], shown: dict[str, list[Panel]]) -> None:
+def write_pairs(root: Path, prompts: list[StorybookPrompt], grid_panels: dict[str, list[Panel]]) -> None:
     """Labelled pairs with reasons."""
     rows = []
     for prompt in prompts:
         for seed in SEEDS[1:]:
-            one, two = f"{prompt.idx}-0", f"{prompt.idx}-{seed}"
-            label, reasons = true_reasons(shown[one][0], shown[two][1])
+            first_id, second_id = f"{prompt.idx}-0", f"{prompt.idx}-{seed}"
+            label, reasons = true_reasons(grid_panels[first_id][0], grid_panels[second_id][1])
             rows.append(
                 {
-                    "pair_id": f"{one}:{two}",
+                    "pair_id": f"{first_id}:{second_id}",
                     "prompt_id": prompt.idx,
                     "theme": prompt.theme,
-                    "first": panel_ref(one, 0),
-                    "second": panel_ref(two, 1),
+                    "first": panel_ref(first_id, 0),
+                    "second": panel_ref(second_id, 1),
                     "label": label,
                     "answer": answer(label, reasons),
                     "engine": "storybook",
@@ -169,9 +169,9 @@ def write_edits(root: Path) -> None:
 
     def judged(label: str, gain: float, *, blind: bool = False) -> rankings.CandidateScores:
         scores: list[tuple[float, ...]] = [(float(gain + rng.normal()), float(rng.normal())) for _ in cases]
-        seen = [not blind or case.dimension == "consistency" for case in cases]
+        is_visible = [not blind or case.dimension == "consistency" for case in cases]
         return rankings.CandidateScores(
-            label, [pair if can else (math.nan, math.nan) for pair, can in zip(scores, seen, strict=True)]
+            label, [pair if can else (math.nan, math.nan) for pair, can in zip(scores, is_visible, strict=True)]
         )
 
     judgements = {
@@ -190,30 +190,30 @@ def write_edits(root: Path) -> None:
 def write_t2is(root: Path, prompts: list[StorybookPrompt]) -> None:
     """Pictures before and after, and their figures."""
     rng, noise = random.Random(5), np.random.default_rng(6)
-    painted, rows = [], []
+    images, rows = [], []
     for record, prompt in zip(records_of(prompts), prompts, strict=True):
         for size in (64, 128):
-            for when in (BEFORE, AFTER):
-                panels = strayed(prompt.panels, rng, 0.35 if when == BEFORE else 0.08)
-                painted.append(GeneratedImage("flux_t2is", size, when, record, 0, grid(panels, size, rng)))
-                identity = {"policy": "flux_t2is", "size": size, "when": when, "prompt_id": record.idx, "seed": 0}
-                means = {name: ends[when == AFTER] for name, ends in MEASURES.items()}
+            for phase in (BEFORE, AFTER):
+                panels = strayed(prompt.panels, rng, 0.35 if phase == BEFORE else 0.08)
+                images.append(GeneratedImage("flux_t2is", size, phase, record, 0, grid(panels, size, rng)))
+                identity = {"policy": "flux_t2is", "size": size, "when": phase, "prompt_id": record.idx, "seed": 0}
+                means = {name: ends[phase == AFTER] for name, ends in MEASURES.items()}
                 rows.append(identity | {n: float(m + noise.normal(0, 0.05)) for n, m in means.items()})
     table = pd.DataFrame(rows)
     result = compare_changes(table, seeds=[0], steps=10, resamples=200)
     folder = root / paths.T2IS
     folder.mkdir(parents=True)
     write_json(folder / "results.json", result.as_dict())
-    save_samples(folder / "samples", painted, table, 6)
+    save_samples(folder / "samples", images, table, 6)
     table.to_parquet(folder / "per_prompt.parquet", index=False)
-    write_painted(folder, painted)
+    write_painted(folder, images)
 
 
 def write_project(root: Path) -> None:
     """Every out that the report reads."""
     prompts = storybook_prompts(8, seed=0)
-    shown = write_grids(root, prompts)
-    write_pairs(root, prompts, shown)
+    grid_panels = write_grids(root, prompts)
+    write_pairs(root, prompts, grid_panels)
     write_logs(root)
     write_ranking(root)
     write_edits(root)

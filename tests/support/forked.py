@@ -68,7 +68,7 @@ class At:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How an act ended: exit code (negative: by that signal, None: hung and was killed), its output, its calls."""
 
     code: int | None
@@ -96,7 +96,7 @@ class Child:
     log: Path
     began: float
 
-    def wait(self, limit_s: float = LIMIT_S) -> Ended:
+    def wait(self, limit_s: float = LIMIT_S) -> ProcessResult:
         """Its end; one that takes longer is killed and counts as hung."""
         code = _wait(self.pid, self.began + limit_s)
         text = self.log.read_text(errors="replace") if self.log.is_file() else ""
@@ -105,7 +105,7 @@ class Child:
         if "\0" in text:
             text, _, counted = text.rpartition("\0")
             calls, changes = map(int, counted.split())
-        return Ended(code, text, calls, changes, time.monotonic() - self.began)
+        return ProcessResult(code, text, calls, changes, time.monotonic() - self.began)
 
 
 def start(
@@ -139,7 +139,7 @@ def run(
     count: bool = False,
     limit_s: float = LIMIT_S,
     log: Path | None = None,
-) -> Ended:
+) -> ProcessResult:
     """:func:`start`, and wait."""
     return start(act, folder, kill, count=count, log=log).wait(limit_s)
 
@@ -193,10 +193,10 @@ def _watch(kill: Moment | None) -> dict[Count, int]:
     counted: dict[Count, int] = {"calls": 0, "changes": 0}
     watched, last = (kill.count, kill.number) if kill else ("calls", -1)
 
-    def look(_frame: Any, event: str, what: Any) -> None:
+    def look(_frame: Any, event: str, arg: Any) -> None:
         if event == "call" or event == "c_call":
             counted["calls"] += 1
-            if event == "c_call" and what.__name__ in CHANGES:
+            if event == "c_call" and arg.__name__ in CHANGES:
                 counted["changes"] += 1
             if counted[watched] == last:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -171,14 +171,14 @@ class ToyEditor(ToyPolicy):
         guidance: float | None = None,
     ) -> Encoded:
         assert references is not None and len(references) == len(prompts) == len(sizes)
-        self.encoded.append((len(prompts), [list(own) for own in sizes]))
+        self.encoded.append((len(prompts), [list(row_sizes) for row_sizes in sizes]))
         rows = []
-        for row, pictures, own in zip(
+        for row, pictures, row_sizes in zip(
             super().encode(prompts, max_sequence_length).rows, references, sizes, strict=True
         ):
-            colours = [np.asarray(one.convert("RGB")).mean((0, 1)) for one in pictures]
+            colours = [np.asarray(image.convert("RGB")).mean((0, 1)) for image in pictures]
             mean = torch.tensor([*np.mean(colours, axis=0).tolist(), 0.0]) / 255.0
-            rows.append({**row, **{sized_name("image_latents", size): mean for size in own}})
+            rows.append({**row, **{sized_name("image_latents", size): mean for size in row_sizes}})
         return Encoded(rows, "cpu")
 
     def velocity(
@@ -194,10 +194,10 @@ class Brightness:
     def __init__(self, name: str = "brightness") -> None:
         self.name = name
         self.causes: dict[str, int] = {}
-        self.seen = 0
+        self.num_scored = 0
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        self.seen += len(batch)
+        self.num_scored += len(batch)
         return np.array([np.mean([np.asarray(p).mean() / 255 for p in panels]) for panels in batch.panels])
 
 

@@ -13,7 +13,7 @@ Tensors = dict[str, torch.Tensor]
 FILE = "pytorch_lora_weights.safetensors"
 
 
-def drawn(sizes: Mapping[str, tuple[int, int]], rank: int | Mapping[str, int] = 4, seed: int = 1) -> Tensors:
+def random_lora(sizes: Mapping[str, tuple[int, int]], rank: int | Mapping[str, int] = 4, seed: int = 1) -> Tensors:
     """A and B of each layer of the size (outputs, inputs), by ``<layer>.A`` and ``<layer>.B``."""
     draw, tensors = torch.Generator().manual_seed(seed), {}
     for layer, (out, into) in sizes.items():

@@ -55,7 +55,7 @@ class Family:
         return ["encode_prompt", *(["_encode_vae_image"] if self.edits else [])]
 
     def load(self, folder: Path, cache: Path | None = None, reference_size: int | None = None) -> Any:
-        more = {"task": "edits"} if self.edits else {}
+        options = {"task": "edits"} if self.edits else {}
         return base.load_policy(
             self.name,
             str(folder),
@@ -63,21 +63,21 @@ class Family:
             "float32",
             cache=cache,
             reference_size=reference_size,
-            **more,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]
         )
 
     def reference_arguments(self, size: Size, rows: int) -> tuple[Any, ...]:
         return (references()[:rows], [[size]] * rows) if self.edits else ()
 
     def encode(self, policy: Any, size: Size, guidance: float | None = None, rows: int = 3) -> Encoded:
-        more = self.reference_arguments(size, rows)
-        encoded: Encoded = policy.encode(PROMPTS[:rows], self.length, *more, guidance=guidance)
+        reference_args = self.reference_arguments(size, rows)
+        encoded: Encoded = policy.encode(PROMPTS[:rows], self.length, *reference_args, guidance=guidance)
         return encoded
 
     def sample(self, policy: Any, size: Size, guidance: float = GUIDANCE, rows: int = 3) -> np.ndarray:
         sampling = Sampling.for_policy(policy, size, STEPS, guidance)
-        done = rollout(policy, self.encode(policy, size, rows=rows), range(rows), KEYS[:rows], sampling)
-        return arrays(policy.decode(done.latents, size))
+        trajectory = rollout(policy, self.encode(policy, size, rows=rows), range(rows), KEYS[:rows], sampling)
+        return arrays(policy.decode(trajectory.latents, size))
 
     def train_a_little(self, policy: Any) -> None:
         """Give the adapter weights that show: its B starts at zero."""
@@ -94,26 +94,32 @@ class Family:
         monkeypatch.setattr(plus, "VAE_IMAGE_SIZE", size[0] * size[1])
         return {}
 
-    def by_pipeline(self, pipeline: Any, noise: torch.Tensor, size: Size, guidance: float, **more: Any) -> np.ndarray:
-        """Images (N, H, W, 3) of the plain pipeline; ``more`` are arguments of its call."""
-        asked: dict[str, Any] = {"prompt": PROMPTS, "latents": noise, **({"image": references()} if self.edits else {})}
-        asked |= {"height": size[0], "width": size[1], "num_inference_steps": STEPS, **more}
+    def by_pipeline(
+        self, pipeline: Any, noise: torch.Tensor, size: Size, guidance: float, **call_options: Any
+    ) -> np.ndarray:
+        """Images (N, H, W, 3) of the plain pipeline; ``call_options`` are arguments of its call."""
+        arguments: dict[str, Any] = {
+            "prompt": PROMPTS,
+            "latents": noise,
+            **({"image": references()} if self.edits else {}),
+        }
+        arguments |= {"height": size[0], "width": size[1], "num_inference_steps": STEPS, **call_options}
         if self.name.startswith("qwen"):
-            asked |= {"true_cfg_scale": guidance, "negative_prompt": [" "] * len(asked["prompt"])}
+            arguments |= {"true_cfg_scale": guidance, "negative_prompt": [" "] * len(arguments["prompt"])}
         else:
-            asked |= {"guidance_scale": guidance, "max_sequence_length": self.length}
+            arguments |= {"guidance_scale": guidance, "max_sequence_length": self.length}
         if self.name == "flux_kontext":
-            asked |= {"max_area": size[0] * size[1]}
+            arguments |= {"max_area": size[0] * size[1]}
         if self.name == "qwen_image":
-            asked |= {"max_sequence_length": self.length}
+            arguments |= {"max_sequence_length": self.length}
         if self.name == "flux2_klein":  # it takes noise as maps
-            asked["latents"] = noise.transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
+            arguments["latents"] = noise.transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
         if not self.one_by_one:
-            return arrays(pipeline(**asked).images)
-        rows = zip(asked["prompt"], asked["image"], asked["latents"].split(1), strict=True)
-        one = [{"prompt": prompt, "image": image, "latents": latents} for prompt, image, latents in rows]
-        negative = {"negative_prompt": " "} if "negative_prompt" in asked else {}
-        return arrays([pipeline(**{**asked, **row, **negative}).images[0] for row in one])
+            return arrays(pipeline(**arguments).images)
+        rows = zip(arguments["prompt"], arguments["image"], arguments["latents"].split(1), strict=True)
+        inputs = [{"prompt": prompt, "image": image, "latents": latents} for prompt, image, latents in rows]
+        negative = {"negative_prompt": " "} if "negative_prompt" in arguments else {}
+        return arrays([pipeline(**{**arguments, **row, **negative}).images[0] for row in inputs])
 
 
 def loud_qwen_image(folder: Path) -> Path:

@@ -30,9 +30,11 @@ def _rank(rank: int, world: int, port: int, work: Callable[..., None], args: tup
     work(*args)
 
 
-def together(work: Callable[..., None], *args: Any, world: int = 2, how: Literal["spawn", "fork"] = "spawn") -> None:
+def together(
+    work: Callable[..., None], *args: Any, world: int = 2, start_method: Literal["spawn", "fork"] = "spawn"
+) -> None:
     """Call ``work(*args)`` in every rank; all of them must end well."""
-    context, port = multiprocessing.get_context(how), free_port()
+    context, port = multiprocessing.get_context(start_method), free_port()
     ranks = [context.Process(target=_rank, args=(n, world, port, work, args), daemon=True) for n in range(world)]
     for process in ranks:
         process.start()

@@ -65,7 +65,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, run: Callable[[Grid, str, Cell], N
 
 
 @pytest.fixture
-def made(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def completed_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose graph made prompts and a reward, as far as names go, and whose run is committed."""
     monkeypatch.setenv("PACO_TRACKING", "off")
     records = records_of(storybook_prompts(12, seed=0))
@@ -147,7 +147,7 @@ def options(*variants: str, seeds: tuple[int, ...] = (0, 1), changes: tuple[str,
     return ReproduceOptions(variants or tuple(GAIN), seeds, [*SMALL, *changes], "try")
 
 
-def reported(made: Path, recipe: str = "flux_t2is") -> dict[str, Any]:
+def reported(root: Path, recipe: str = "flux_t2is") -> dict[str, Any]:
     """What the report says of a recipe: its ``variants`` and ``published`` rows."""
-    report = json.loads((made / "data" / "reproduce" / "try" / "report.json").read_text())
+    report = json.loads((root / "data" / "reproduce" / "try" / "report.json").read_text())
     return dict(report["recipes"][recipe])

@@ -38,7 +38,7 @@ def picture(seed: int = 0) -> Image.Image:
     return Image.fromarray(noise)
 
 
-def whole(*pictures: Image.Image, prompt: str | None = None) -> RewardBatch:
+def image_batch(*pictures: Image.Image, prompt: str | None = None) -> RewardBatch:
     record = make_record()
     record = record if prompt is None else record.model_copy(update={"prompt": prompt})
     return RewardBatch([record] * len(pictures), [panels()] * len(pictures), list(pictures))

@@ -110,8 +110,11 @@ def call(
     """Status, JSON (or text) and ``Retry-After`` of an answer; a POST if there is a body."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
     data = json.dumps(body).encode() if isinstance(body, Mapping) else body
-    sent = {**({} if body is None else JSON), **{name.replace("_", "-"): value for name, value in headers.items()}}
-    connection.request("GET" if body is None else "POST", path, data, sent)
+    request_headers = {
+        **({} if body is None else JSON),
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    connection.request("GET" if body is None else "POST", path, data, request_headers)
     response = connection.getresponse()
     text = response.read().decode()
     connection.close()

@@ -32,7 +32,7 @@ def write_vistory(folder: Path, casts: dict[str, list[list[str]]] | None = None)
     rng = random.Random(0)
     for name, cast in (casts or CASTS).items():
         place = folder / "ViStory" / name
-        for person in sorted({one for shown in cast for one in shown}):
+        for person in sorted({character for characters in cast for character in characters}):
             (place / "image" / person).mkdir(parents=True)
             panel = random_panel(rng)
             for number in range(2):
@@ -50,7 +50,7 @@ def write_vistory(folder: Path, casts: dict[str, list[list[str]]] | None = None)
         }
         story = {
             "Story_type": {"en": "Children's Picture Books", "ch": "绘本"},
-            "Shots": [shot(number, shown) for number, shown in enumerate(cast, 1)],
+            "Shots": [shot(number, characters) for number, characters in enumerate(cast, 1)],
             "Characters": people,
         }
         (place / "story.json").write_text(json.dumps(story, ensure_ascii=False), "utf-8-sig")

@@ -45,7 +45,7 @@ def with_everything(folder: Path, wheels: Sequence[Path]) -> Path:
 def with_what_it_asks_for(folder: Path, wheels: Sequence[Path], name: str) -> Path:
     """The wheels, and what the distribution ``name`` asks for without extras, as after `pip install NAME`."""
     packages = _environment(folder, wheels)
-    for top in {top for found in _asked_for(name, packages) for top in _tops(found)}:
+    for top in {top for distribution in _asked_for(name, packages) for top in _tops(distribution)}:
         if not (packages / top).exists():
             (packages / top).symlink_to(HERE / top)
     return folder
@@ -67,11 +67,11 @@ def _environment(folder: Path, wheels: Sequence[Path]) -> Path:
 def _asked_for(name: str, packages: Path) -> list[metadata.Distribution]:
     """The distributions that one asks for, itself among them: as the wheels say, else as installed here."""
     distributions: dict[str, metadata.Distribution] = {}
-    waiting, seen = [(name, "")], set[tuple[str, str]]()
+    waiting, visited = [(name, "")], set[tuple[str, str]]()
     while waiting:
-        if (requirement := waiting.pop()) in seen:
+        if (requirement := waiting.pop()) in visited:
             continue
-        seen.add(requirement)
+        visited.add(requirement)
         matches = metadata.Distribution.discover(name=requirement[0], path=[str(packages), str(HERE)])
         if (distribution := next(iter(matches), None)) is None:  # left out where there is no GPU
             continue

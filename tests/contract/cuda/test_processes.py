@@ -43,25 +43,25 @@ def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -
         eval_steps=2, eval_sizes=[32], eval_seeds=[0], eval_prompts=2, max_sequence_length=TEXT_LENGTH,
     )  # fmt: skip
     policy = base.load_policy("flux", str(model), processes.device or "cuda", "float32")
-    made = trainer(
+    training = trainer(
         policy=policy, recipe=rule, train=[record(n) for n in range(4)], unseen=[record(n) for n in (20, 21)],
         processes=processes,
     )  # fmt: skip
-    painted: list[int] = []
+    batch_sizes: list[int] = []
     real = evaluation.sample_batches
 
     def counted(*args: Any) -> Any:
         for number, images, trajectories in real(*args):
-            painted.append(len(images))
+            batch_sizes.append(len(images))
             yield number, images, trajectories
 
     with mock.patch.object(evaluation, "sample_batches", counted):
-        outcome = made.run(out, out / "checkpoint")
-    transformer: Any = made.learner.policy.transformer  # type: ignore[attr-defined]
-    held = {type(p).__name__ for name, p in transformer.named_parameters() if "lora_" not in name}
-    assert held == {"DTensor" if processes.sharded else "Parameter"}
-    seen = {"rows": figures(outcome), "resumed_at": outcome.resumed_at, "painted": painted}
-    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+        outcome = training.run(out, out / "checkpoint")
+    transformer: Any = training.learner.policy.transformer  # type: ignore[attr-defined]
+    parameter_types = {type(p).__name__ for name, p in transformer.named_parameters() if "lora_" not in name}
+    assert parameter_types == {"DTensor" if processes.sharded else "Parameter"}
+    results = {"rows": figures(outcome), "resumed_at": outcome.resumed_at, "painted": batch_sizes}
+    (out / f"rank{rank}.json").write_text(json.dumps(results))
 
 
 def seen_by(out: Path) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def seen_by(out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def single_gpu_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model, and what one rank on one GPU made of it in two epochs."""
     folder = tmp_path_factory.mktemp("alone")
     model, out = tiny_flux(folder / "flux"), folder / "out"
@@ -79,25 +79,29 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return model, out
 
 
-def test_two_ranks_on_two_gpus_compute_what_one_does(machine: None, alone: tuple[Path, Path], tmp_path: Path) -> None:
-    model, made = alone
+def test_two_ranks_on_two_gpus_compute_what_one_does(
+    machine: None, single_gpu_run: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, single_out = single_gpu_run
     together(work, model, tmp_path, {})
-    (one,), (first, second) = seen_by(made), seen_by(tmp_path)
+    (single,), (first, second) = seen_by(single_out), seen_by(tmp_path)
     assert first == second
-    assert one["painted"] == [2] * 2 and first["painted"] == [1] * 2, "two evaluations, whose pictures are shared out"
-    for row, other in zip(one["rows"], first["rows"], strict=True):
+    assert single["painted"] == [2] * 2 and first["painted"] == [1] * 2, (
+        "two evaluations, whose pictures are shared out"
+    )
+    for row, other in zip(single["rows"], first["rows"], strict=True):
         assert other == pytest.approx(row, abs=1e-5, nan_ok=True)
 
 
 def test_two_ranks_with_sharded_weights_train_and_go_on_to_the_same_adapter(
-    machine: None, alone: tuple[Path, Path], tmp_path: Path
+    machine: None, single_gpu_run: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """FSDP2, as `launch/fsdp2.yaml` sets it; the second epoch is that of new processes."""
-    model, made = alone
+    model, single_out = single_gpu_run
     for epochs in (1, 2):
         together(work, model, tmp_path, FSDP2, epochs)
         assert [rank["resumed_at"] for rank in seen_by(tmp_path)] == [epochs - 1] * 2
-    one, both = (load_file(next((out / "adapter").glob("*.safetensors"))) for out in (made, tmp_path))
-    assert one.keys() == both.keys()
-    for name, tensor in one.items():
-        assert torch.allclose(tensor, both[name], rtol=0, atol=1e-5), name
+    single, sharded = (load_file(next((out / "adapter").glob("*.safetensors"))) for out in (single_out, tmp_path))
+    assert single.keys() == sharded.keys()
+    for name, tensor in single.items():
+        assert torch.allclose(tensor, sharded[name], rtol=0, atol=1e-5), name

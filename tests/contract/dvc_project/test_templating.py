@@ -85,8 +85,8 @@ def projects(draw: st.DrawFn) -> tuple[Tree, Tree]:
         "matrix": st.builds(lambda n, on: {**body, "matrix": {"n": n, "on": on}}, axes, axes),
         "plain": st.just(body),
     }
-    more = {draw(NAMES): tree} if is_invalid else {"more": tree}
-    return params, {"vars": [more], "stages": {"s": draw(loops[kind])}}
+    variables = {draw(NAMES): tree} if is_invalid else {"more": tree}
+    return params, {"vars": [variables], "stages": {"s": draw(loops[kind])}}
 
 
 def by_dvc(root: Path, style: dict[str, str]) -> Stages:

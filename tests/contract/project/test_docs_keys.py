@@ -37,12 +37,12 @@ def exists(key: Sequence[str], node: Schema) -> bool:
     """Whether a value of ``node`` may have this key; ``*`` and ``<name>`` stand for any name of the user."""
     if not key:
         return True
-    head, *rest = key
+    head, *tail = key
     for part in parts_of(node):
         if head in part.get("properties", {}):
-            return exists(rest, part["properties"][head])
+            return exists(tail, part["properties"][head])
         extra = part.get("additionalProperties")
-        if isinstance(extra, dict) and exists(rest, extra):
+        if isinstance(extra, dict) and exists(tail, extra):
             return True
         if part.get("type") == "object" and "properties" not in part and (extra is True or extra is None):
             return True  # free values, for example the options of a request

@@ -30,19 +30,19 @@ class Opened:
             assert watch >= 0, os.strerror(ctypes.get_errno())
             self._folders[watch] = os.path.relpath(folder, root)
         self.paths: set[str] = set()
-        self._done = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._collect, daemon=True)
         self._thread.start()
 
     def stop(self) -> set[str]:
         """The paths, relative to the root."""
-        self._done.set()
+        self._stopped.set()
         self._thread.join()
         os.close(self._stream)
         return self.paths
 
     def _collect(self) -> None:
-        while not self._done.wait(0.02):
+        while not self._stopped.wait(0.02):
             self._read()
         self._read()
 

@@ -75,32 +75,32 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
 
     dump, copy, load = Section.model_dump, Section.model_copy, params.load
 
-    def model_dump(self: Section, **how: object) -> object:
+    def model_dump(self: Section, **options: object) -> object:
         if state["on"] and id(self) in paths:
-            left_out = how.get("exclude") or set()
+            left_out = options.get("exclude") or set()
             for name in type(self).model_fields:
                 if name not in left_out:
                     leaves(plain(self, name), f"{paths[id(self)]}.{name}" if paths[id(self)] else name)
-        return dump(self, **how)
+        return dump(self, **options)
 
-    def model_copy(self: Section, **how: object) -> Section:
-        made = copy(self, **how)
+    def model_copy(self: Section, **options: object) -> Section:
+        copied = copy(self, **options)
         if id(self) in paths:
-            register(made, paths[id(self)])
-        return made
+            register(copied, paths[id(self)])
+        return copied
 
     def loaded(path: Path) -> object:
-        found = load(path)
-        register(found, "")
-        return found
+        section = load(path)
+        register(section, "")
+        return section
 
     from opened import Opened
 
     enter = launch.open_stage
 
     @contextmanager
-    def open_stage(*given: object) -> object:
-        with enter(*given) as context:
+    def open_stage(*args: object) -> object:
+        with enter(*args) as context:
             state["on"] = True
             opened = Opened(context.root, skip=(".git", ".dvc", ".paco", ".dagster", "mlartifacts", "__pycache__"))
             try:

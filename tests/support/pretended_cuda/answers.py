@@ -77,7 +77,7 @@ def _exchange(index: int) -> int:
 
 
 def _seed_all(seed: int) -> None:
-    if MACHINE.seen is not None:  # before CUDA's first use PyTorch only remembers it
+    if MACHINE.visible_gpus is not None:  # before CUDA's first use PyTorch only remembers it
         for number in range(len(MACHINE.use())):
             draws.seed(number, seed)
 
@@ -94,7 +94,7 @@ def _stream(_stream: Any) -> Any:
 _CUDA: dict[str, Any] = {
     "is_available": lambda: bool(MACHINE.use()),
     "device_count": lambda: len(MACHINE.use()),
-    "is_initialized": lambda: MACHINE.seen is not None,
+    "is_initialized": lambda: MACHINE.visible_gpus is not None,
     "init": _nothing,
     "_lazy_init": _nothing,
     "current_device": lambda: MACHINE.index(None),

@@ -12,12 +12,12 @@ from tests.support.pretended_cuda.machine import Patch
 
 #: What gloo does with tensors on a GPU.
 GLOO_ON_GPUS = {"allreduce_", "broadcast_", "barrier"}
-_named: dict[str, str] = {}
+_requested: dict[str, str] = {}
 
 
 def refuse(name: str, tensors: list[torch.Tensor]) -> None:
     """Raise for tensors that the backend of this process cannot carry."""
-    backend = _named.get("backend", "gloo")
+    backend = _requested.get("backend", "gloo")
     if name == "barrier" or not tensors:
         return
     on_gpus = [labels.gpu_of(tensor) is not None for tensor in tensors]
@@ -28,18 +28,18 @@ def refuse(name: str, tensors: list[torch.Tensor]) -> None:
 
 
 def install(patch: Patch) -> None:
-    _named.clear()
-    begin, barrier, named = dist.init_process_group, dist.barrier, dist.get_backend
+    _requested.clear()
+    begin, barrier, real_get_backend = dist.init_process_group, dist.barrier, dist.get_backend
 
     def init_process_group(backend: str | None = None, *args: Any, device_id: Any = None, **kwargs: Any) -> None:
-        _named["backend"] = backend or "cpu:gloo,cuda:nccl"
+        _requested["backend"] = backend or "cpu:gloo,cuda:nccl"
         begin("gloo", *args, **kwargs)
 
     def wait(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
         return barrier(group, async_op)
 
     def get_backend(group: Any = None) -> str:
-        return _named.get("backend", named(group))
+        return _requested.get("backend", real_get_backend(group))
 
     for module in (dist, dist.distributed_c10d):
         patch(module, "init_process_group", init_process_group)

@@ -56,20 +56,20 @@ def _parsed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device
     elif left and left[0] is None:
         left.pop(0)
     arguments |= dict(zip(("non_blocking", "copy"), left, strict=False))
-    return labels.asked(device), {name: value for name, value in arguments.items() if value is not None}
+    return labels.resolve_device(device), {name: value for name, value in arguments.items() if value is not None}
 
 
 def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    device, rest = _parsed(args, kwargs)
+    device, remaining = _parsed(args, kwargs)
     here = labels.device_of(self)
     if device is None or device == here or "cuda" not in (device.type, here.type):
         options = {} if device is None or here.type == "cuda" else {"device": device}
-        return _TO(self, **options, **rest)
+        return _TO(self, **options, **remaining)
     if here.type == "meta":
         raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     moved = _Moved.apply(self, device) if torch.is_grad_enabled() and self.requires_grad else _copied(self, device)
-    rest.pop("copy", None)
-    return _TO(moved, **rest) if rest else moved
+    remaining.pop("copy", None)
+    return _TO(moved, **remaining) if remaining else moved
 
 
 def _cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
@@ -89,20 +89,22 @@ def _around() -> torch.device | None:
 def _made_here(make: Any, copies: bool) -> Any:
     """A constructor from values: made on the processor and copied, since no mode sees how PyTorch does it."""
 
-    def made(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **settings: Any) -> torch.Tensor:
+    def construct(
+        data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **settings: Any
+    ) -> torch.Tensor:
         there = isinstance(data, torch.Tensor)
         device = _around() if device is None else device
-        where = labels.asked(device) if device is not None or not there else labels.device_of(data)
-        if where is None or (where.type != "cuda" and not (there and data.is_cuda)):
+        target = labels.resolve_device(device) if device is not None or not there else labels.device_of(data)
+        if target is None or (target.type != "cuda" and not (there and data.is_cuda)):
             options = {"requires_grad": True} if requires_grad else {}
-            return make(data, *args, **({"device": where} if where else {}), **options, **settings)  # type: ignore[no-any-return]
+            return make(data, *args, **({"device": target} if target else {}), **options, **settings)  # type: ignore[no-any-return]
         source = data if there else make(data, *args, device="cpu", **settings)
         if copies and there:
             source = source.detach().clone()
-        moved = _to(source, where, settings.get("dtype"))
+        moved = _to(source, target, settings.get("dtype"))
         return moved.requires_grad_() if requires_grad else moved
 
-    return made
+    return construct
 
 
 def _new_tensor(self: torch.Tensor, data: Any, **settings: Any) -> torch.Tensor:

@@ -24,7 +24,7 @@ class Generator(_Generator):  # type: ignore[misc]
 
     def __new__(cls, device: Any = "cpu") -> Any:
         generator = _Generator.__new__(cls)
-        generator.of = labels.asked(device)
+        generator.of = labels.resolve_device(device)
         if generator.of.type == "cuda":
             _of_gpus[generator._cdata] = generator
         return generator

@@ -61,7 +61,7 @@ def device_of(tensor: torch.Tensor) -> torch.device:
     return C_DEVICE.__get__(tensor) if gpu is None else torch.device("cuda", gpu)  # type: ignore[no-any-return]
 
 
-def asked(device: Any) -> torch.device | None:
+def resolve_device(device: Any) -> torch.device | None:
     """A device as it was asked for, a GPU with its number."""
     if device is None:
         return None

@@ -27,21 +27,21 @@ class Machine:
 
     def forget(self) -> None:
         self.read: str | None = None
-        self.seen: list[int] | None = None
+        self.visible_gpus: list[int] | None = None
         self.forked = False
 
     def _forked(self) -> None:
-        self.forked = self.seen is not None
+        self.forked = self.visible_gpus is not None
 
     def use(self) -> list[int]:
         """The numbers of the GPUs that this process sees; from the first call on they are settled."""
         self.refuse_fork()
         visible_devices = os.environ.get(VISIBLE)
-        if self.seen is None:
-            self.read, self.seen = visible_devices, _seen(visible_devices, self.count)
-        elif visible_devices != self.read and _seen(visible_devices, self.count) != self.seen:
+        if self.visible_gpus is None:
+            self.read, self.visible_gpus = visible_devices, _visible_gpus(visible_devices, self.count)
+        elif visible_devices != self.read and _visible_gpus(visible_devices, self.count) != self.visible_gpus:
             raise RuntimeError(f"{VISIBLE} became {visible_devices!r} after CUDA's first use, which read {self.read!r}")
-        return self.seen
+        return self.visible_gpus
 
     def refuse_fork(self) -> None:
         if self.forked:
@@ -67,7 +67,7 @@ class Machine:
         return before
 
 
-def _seen(visible_devices: str | None, count: int) -> list[int]:
+def _visible_gpus(visible_devices: str | None, count: int) -> list[int]:
     """As CUDA reads it: up to the first word that names no GPU."""
     if visible_devices is None:
         return list(range(count))

@@ -66,7 +66,7 @@ class Operations(TorchDispatchMode):
         if facts.collective:
             collectives.refuse(facts.name, tensors)
         device = kwargs.get("device")
-        target = labels.asked(device) if device is not None and device.type == "cuda" else None
+        target = labels.resolve_device(device) if device is not None and device.type == "cuda" else None
         numbers = [labels.gpu_of(tensor) for tensor in tensors]
         gpus = {number for number in numbers if number is not None}
         if target is None and not gpus:

@@ -27,7 +27,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture
 def tensors(policy: Any) -> loras.Tensors:
-    sampled = loras.drawn(loras.sizes_of(policy.transformer, "to_q", "to_k"))
+    sampled = loras.random_lora(loras.sizes_of(policy.transformer, "to_q", "to_k"))
     return {key.replace(".base_layer", ""): tensor for key, tensor in sampled.items()}
 
 
@@ -141,7 +141,7 @@ def test_an_alpha_that_the_settings_contradict(policy: Any, tensors: loras.Tenso
 
 
 def test_a_text_encoder_is_not_trained(policy: Any, tensors: loras.Tensors, tmp_path: Path) -> None:
-    texts = loras.drawn(loras.sizes_of(policy.pipeline.text_encoder, "q_proj"))
+    texts = loras.random_lora(loras.sizes_of(policy.pipeline.text_encoder, "q_proj"))
     folder = loras.write(tmp_path, {**loras.peft(tensors), **loras.peft(texts, "text_encoder.")})
     with pytest.raises(DataError, match="text_encoder"):
         policy.start_from(str(folder))

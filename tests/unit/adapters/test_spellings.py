@@ -68,7 +68,7 @@ SPELLINGS: dict[str, tuple[Callable[[loras.Tensors], loras.Tensors], float | Non
 def test_each_spelling_adds_what_its_numbers_say(model: Path, tmp_path: Path, spelling: str) -> None:
     write, alpha = SPELLINGS[spelling]
     policy = load(model)
-    tensors = loras.drawn(loras.sizes_of(policy.transformer, *LAYERS))
+    tensors = loras.random_lora(loras.sizes_of(policy.transformer, *LAYERS))
     folder = loras.write(tmp_path, write(tensors))
     policy.load_adapter(folder)
     agree(loras.added(policy.transformer), by_hand(tensors, alpha))
@@ -98,7 +98,7 @@ def test_ranks_that_differ_without_alpha_are_each_scaled_by_one(model: Path, tmp
     policy = load(model)
     sizes = loras.sizes_of(policy.transformer, *LAYERS)
     ranks = {layer: 8 if "to_q" in layer or layer == "proj_out" else 2 for layer in sizes}
-    tensors = loras.drawn(sizes, ranks)
+    tensors = loras.random_lora(sizes, ranks)
     policy.start_from(str(loras.write(tmp_path / "given", loras.peft(tensors))))
     agree(loras.added(policy.transformer), by_hand(tensors))
     policy.save_adapter(tmp_path / "saved")
@@ -134,7 +134,7 @@ def test_the_original_names_of_flux(model: Path, tmp_path: Path, flat: bool) -> 
         name: (sum(layer_sizes[layer][0] for layer in layers), layer_sizes[layers[0]][1])
         for name, layers in ORIGINAL.items()
     }
-    tensors = loras.drawn(sizes)
+    tensors = loras.random_lora(sizes)
     written = loras.kohya(tensors, 2.0) if flat else loras.peft(tensors, "diffusion_model.")
     policy.load_adapter(loras.write(tmp_path, written))
     expected, deltas = {}, by_hand(tensors, 2.0 if flat else None)
@@ -163,7 +163,7 @@ def test_the_names_of_xlabs(model: Path, tmp_path: Path) -> None:
         name: (sum(layer_sizes[layer][0] for layer in names), layer_sizes[names[0]][1])
         for name, names in layers.items()
     }
-    tensors = loras.drawn(sizes)
+    tensors = loras.random_lora(sizes)
     folder = loras.write(tmp_path, loras.spelled(tensors, str, ".down.weight", ".up.weight"))
     policy.load_adapter(folder)
     plain = diffusers.FluxPipeline.from_pretrained(model)
@@ -177,14 +177,14 @@ def test_text_encoders_are_changed_too_and_named_in_the_key_of_encodings(
     model: Path, tmp_path: Path, spelling: str
 ) -> None:
     cache, policy = tmp_path / "cache", load(model)
-    encoder = loras.drawn(loras.sizes_of(policy.pipeline.text_encoder, "q_proj", "fc1"))
+    encoder = loras.random_lora(loras.sizes_of(policy.pipeline.text_encoder, "q_proj", "fc1"))
     place = {
         "diffusers": "text_encoder.{}".format,
         "kohya": lambda layer: f"lora_te1_text_model_{layer.replace('.', '_')}",
         "ComfyUI": "text_encoders.clip_l.transformer.text_model.{}".format,
     }[spelling]
     texts = loras.spelled(encoder, place, ".lora_A.weight", ".lora_B.weight")
-    transformer_tensors = loras.peft(loras.drawn(loras.sizes_of(policy.transformer, "to_q")))
+    transformer_tensors = loras.peft(loras.random_lora(loras.sizes_of(policy.transformer, "to_q")))
     folder = loras.write(tmp_path / "lora", {**transformer_tensors, **texts})
 
     def pooled(adapter: Path | None, cache_dir: Path | None) -> torch.Tensor:
@@ -211,7 +211,7 @@ def test_text_encoders_are_changed_too_and_named_in_the_key_of_encodings(
 
 def test_the_settings_in_a_header_give_the_scale(model: Path, tmp_path: Path) -> None:
     policy = load(model)
-    tensors = loras.drawn(loras.sizes_of(policy.transformer, "to_q", "to_k"))
+    tensors = loras.random_lora(loras.sizes_of(policy.transformer, "to_q", "to_k"))
     settings = {
         "peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_rslora": True, "target_modules": ["to_q", "to_k"],
         "alpha_pattern": {r"single_.*\.to_q": 2}, "rank_pattern": {}, "bias": "none", "lora_dropout": 0.1,

@@ -53,18 +53,18 @@ def pictures(folder: Path) -> list[str]:
 
 
 def test_the_judge_and_the_command_score_alike(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, *_ = given = pictures(folder)
+    first, second, *_ = files = pictures(folder)
     judge = Judge()
     main(["score", first, second, "--theme", THEME, "--reasons", "--json"])
-    said = json.loads(capsys.readouterr().out)
-    assert judge.score(first, second, theme=THEME) == said["score"]
-    assert judge.explain(first, second, theme=THEME) == said["reasons"]
-    main(["score", *given, "--json"])
-    said = json.loads(capsys.readouterr().out)
-    matrix = judge.matrix(given)
-    np.testing.assert_array_equal(matrix, np.array(said["scores"], dtype=float))
-    assert judge.consistency(given) == said["mean"] and matrix.shape == (4, 4)
-    assert np.isnan(np.diag(matrix)).all() and (matrix[1, 3] == matrix[3, 1] == judge.score(given[1], given[3]))
+    result = json.loads(capsys.readouterr().out)
+    assert judge.score(first, second, theme=THEME) == result["score"]
+    assert judge.explain(first, second, theme=THEME) == result["reasons"]
+    main(["score", *files, "--json"])
+    result = json.loads(capsys.readouterr().out)
+    matrix = judge.matrix(files)
+    np.testing.assert_array_equal(matrix, np.array(result["scores"], dtype=float))
+    assert judge.consistency(files) == result["mean"] and matrix.shape == (4, 4)
+    assert np.isnan(np.diag(matrix)).all() and (matrix[1, 3] == matrix[3, 1] == judge.score(files[1], files[3]))
 
 
 def test_a_set_gets_the_reward_of_the_trainings(folder: Path) -> None:
@@ -85,9 +85,9 @@ def test_candidates_are_ranked_by_the_scores_of_the_benchmark(folder: Path) -> N
     judgement = bench.score_rankings("reward", scorer, instances, panels, template="theme")
     for instance, expected in zip(instances, judgement.scores, strict=True):
         candidates = [panels.panel(name) for name in instance.candidates]
-        found = judge.rank(panels.panel(instance.reference), candidates, theme=instance.theme)
-        assert {one.candidate: one.score for one in found} == dict(enumerate(expected))
-        assert [one.score for one in found] == sorted(expected, reverse=True)
+        ranking = judge.rank(panels.panel(instance.reference), candidates, theme=instance.theme)
+        assert {entry.candidate: entry.score for entry in ranking} == dict(enumerate(expected))
+        assert [entry.score for entry in ranking] == sorted(expected, reverse=True)
 
 
 def test_a_picture_is_the_same_in_any_form(folder: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_picture_is_the_same_in_any_form(folder: Path) -> None:
 def test_lists_are_asked_pair_by_pair_each_with_its_theme(folder: Path) -> None:
     first, second, third, _ = pictures(folder)
     judge = Judge()
-    found = judge.score([first, first], [second, third], theme=[THEME, None])
-    assert list(found) == [judge.score(first, second, theme=THEME), judge.score(first, third)]
+    scores = judge.score([first, first], [second, third], theme=[THEME, None])
+    assert list(scores) == [judge.score(first, second, theme=THEME), judge.score(first, third)]
     assert judge.explain([first], (second,)) == [judge.explain(first, second)]
     for wrong in (
         lambda: judge.score([first, first], [second]),
@@ -140,7 +140,7 @@ def test_what_cannot_be_scored_is_nan_with_a_warning_and_ranked_last(
     assert "1 of 1 pairs have no score" in caplog.text
     lines = judge.scores([(first, narrow), (first, second)])
     assert lines[0].failed and not lines[1].failed
-    assert [one.candidate for one in judge.rank(first, [narrow, second])] == [1, 0]
+    assert [entry.candidate for entry in judge.rank(first, [narrow, second])] == [1, 0]
 
 
 def test_models_that_are_none_are_named(
@@ -173,12 +173,12 @@ def test_a_server_is_asked_by_its_address() -> None:
     files = [encode_png(image) for image in images]
     model = FakeModel()
     with served(model) as (url, _), Judge(url) as judge:
-        found = judge.matrix(files, theme="a cat")
-        asked = [
+        matrix = judge.matrix(files, theme="a cat")
+        expected = [
             true_score(PairQuery(first, second, render("theme", theme="a cat")))
             for first, second in combinations(images, 2)
         ]
-        assert found[np.triu_indices(3, 1)] == pytest.approx(asked)
+        assert matrix[np.triu_indices(3, 1)] == pytest.approx(expected)
         assert judge.explain(files[0], files[1]) == "Yes" and model.requests[-1].max_tokens == 128
         assert math.isnan(judge.score(files[0], files[1], theme="mute"))
         with pytest.raises(DataError, match="device"):
@@ -187,8 +187,8 @@ def test_a_server_is_asked_by_its_address() -> None:
             Judge(url, served="another")
     with pytest.raises(ServingError, match=url):
         Judge(url)
-    both = json.dumps({"data": [{"id": "one"}, {"id": "two"}]}).encode()
-    with Scripted([reply(200, b"")], listing=both) as server, pytest.raises(ServingError, match="one, two"):
+    two_models = json.dumps({"data": [{"id": "one"}, {"id": "two"}]}).encode()
+    with Scripted([reply(200, b"")], listing=two_models) as server, pytest.raises(ServingError, match="one, two"):
         Judge(server.url)
 
 

@@ -28,17 +28,18 @@ def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_sets_are_those_of_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     adapter(project)
     with Painter("flux_t2is") as painter:
-        found = painter.paint("a red cat", PANELS, seeds=2, size=64, steps=1, compare=True)
-    assert [(one.when, one.seed) for one in found] == [("before", 0), ("before", 1), ("after", 0), ("after", 1)]
-    assert [part.size for part in found[0].panels] == [(32, 32)] * 4 and found[0].lost is None
+        images = painter.paint("a red cat", PANELS, seeds=2, size=64, steps=1, compare=True)
+    expected = [("before", 0), ("before", 1), ("after", 0), ("after", 1)]
+    assert [(generated.when, generated.seed) for generated in images] == expected
+    assert [part.size for part in images[0].panels] == [(32, 32)] * 4 and images[0].lost is None
     quick = ["--seeds", "2", "--size", "64", "--steps", "1", "--compare", "--out", "out"]
     main(["paint", "a red cat", "--panels", *PANELS, *quick])
-    for one in found:
-        file = project / "out" / f"{'base' if one.when == 'before' else 'flux_t2is'}-{one.seed}.png"
-        assert np.array_equal(np.asarray(Image.open(file)), np.asarray(one.image))
+    for generated in images:
+        file = project / "out" / f"{'base' if generated.when == 'before' else 'flux_t2is'}-{generated.seed}.png"
+        assert np.array_equal(np.asarray(Image.open(file)), np.asarray(generated.image))
     with Painter("flux_t2is") as painter:
-        (alone,) = painter.paint("a red cat", PANELS, seeds=[1], size=64, steps=1)
-    assert np.array_equal(np.asarray(alone.image), np.asarray(found[3].image))
+        (single,) = painter.paint("a red cat", PANELS, seeds=[1], size=64, steps=1)
+    assert np.array_equal(np.asarray(single.image), np.asarray(images[3].image))
 
 
 def test_a_picture_in_any_form_is_edited(project: Path) -> None:

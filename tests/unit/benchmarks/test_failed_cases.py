@@ -29,11 +29,11 @@ NAN = float("nan")
 SCORES = {BEFORE: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], AFTER: [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, NAN, NAN]}
 
 
-def table(**more: Any) -> pd.DataFrame:
+def table(**columns: Any) -> pd.DataFrame:
     """One image per prompt, before and after training; two of those after have no score."""
     rows = [
-        {"policy": "p", "size": 64, "when": when, "prompt_id": f"p{n}", "seed": 0, "editing": score, **more}
-        for when, scores in SCORES.items()
+        {"policy": "p", "size": 64, "when": phase, "prompt_id": f"p{n}", "seed": 0, "editing": score, **columns}
+        for phase, scores in SCORES.items()
         for n, score in enumerate(scores)
     ]
     return pd.DataFrame(rows)
@@ -41,16 +41,16 @@ def table(**more: Any) -> pd.DataFrame:
 
 def test_a_change_and_its_two_means_are_over_the_cases_that_both_have() -> None:
     result = compare_changes(table(), seeds=[0], steps=4, resamples=50)
-    found = result.changes["p"][64]["editing"]
-    assert (found.before.mean, found.after.mean, found.change.mean) == pytest.approx((0.35, 0.45, 0.1))
-    assert found.before.missing == found.after.missing == found.change.missing == 2
+    editing = result.changes["p"][64]["editing"]
+    assert (editing.before.mean, editing.after.mean, editing.change.mean) == pytest.approx((0.35, 0.45, 0.1))
+    assert editing.before.missing == editing.after.missing == editing.change.missing == 2
     assert result.metrics()["p.px64.editing.change_missing"] == 2
-    assert signed(found.change) == "+0.100 (+0.100 to +0.100), 2 missing"
+    assert signed(editing.change) == "+0.100 (+0.100 to +0.100), 2 missing"
 
 
 def test_means_by_task_type_are_over_the_edits_that_both_have() -> None:
-    given = table(picture="a", task_type="colour", language="en").assign(picture=[f"p{n}" for n in range(8)] * 2)
-    result = compare_edits(given, seeds=[0], steps=4, resamples=50)
+    rows = table(picture="a", task_type="colour", language="en").assign(picture=[f"p{n}" for n in range(8)] * 2)
+    result = compare_edits(rows, seeds=[0], steps=4, resamples=50)
     assert result.by_task[0]["editing"] == pytest.approx([0.35, 0.45])
 
 
@@ -69,9 +69,9 @@ def test_measuring_sets_counts_failures(monkeypatch: pytest.MonkeyPatch, reposit
     monkeypatch.setattr(generated, "set_measures", lambda *_args: [fails])
     monkeypatch.setattr(GeneratedImage, "panels", [])
     params = load(repository / "params.yaml").model_copy(update={"world": "published"})
-    painted = [GeneratedImage("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
+    images = [GeneratedImage("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="consistency: no answer"):
-        generated.measure(painted, generated.Cases(SETS, [], [], 1), repository, params, repository)
+        generated.measure(images, generated.Cases(SETS, [], [], 1), repository, params, repository)
 
 
 def test_a_judge_that_fails_on_too_many_rankings_is_refused() -> None:
@@ -83,14 +83,14 @@ def test_a_judge_that_fails_on_too_many_rankings_is_refused() -> None:
 
 def test_a_decision_shows_the_means_that_its_difference_is_of() -> None:
     sides = [
-        pd.DataFrame({"prompt_id": [f"p{n}" for n in range(8)], "unit": 0, "accuracy": SCORES[when]})
-        for when in (AFTER, BEFORE)
+        pd.DataFrame({"prompt_id": [f"p{n}" for n in range(8)], "unit": 0, "accuracy": SCORES[phase]})
+        for phase in (AFTER, BEFORE)
     ]
     rule = decision.Rule("accuracy", ())
-    made = decision.decide("reward", rule, ("2", "b", sides[0]), ("1", "a", sides[1]), [], resamples=50)
-    assert made.incumbent is not None and made.test is not None
-    assert made.candidate.figures["accuracy"] - made.incumbent.figures["accuracy"] == pytest.approx(0.1)
-    assert made.test.difference == pytest.approx(0.1) and made.metrics()["difference/accuracy_missing"] == 2
+    result = decision.decide("reward", rule, ("2", "b", sides[0]), ("1", "a", sides[1]), [], resamples=50)
+    assert result.incumbent is not None and result.test is not None
+    assert result.candidate.figures["accuracy"] - result.incumbent.figures["accuracy"] == pytest.approx(0.1)
+    assert result.test.difference == pytest.approx(0.1) and result.metrics()["difference/accuracy_missing"] == 2
 
 
 def test_a_group_with_a_failed_case_has_no_mean_in_a_reproduction(tmp_path: Path) -> None:

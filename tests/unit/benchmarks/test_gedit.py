@@ -37,19 +37,19 @@ class Judge:
     """Says that more was kept the closer both pictures are, and that every edit was made; one answer fails."""
 
     def __init__(self, fail: int | None = None) -> None:
-        self.fail, self.asked = fail, 0
+        self.fail, self.num_queries = fail, 0
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        found = []
+        scores = []
         for query in queries:
-            self.asked += 1
-            if self.asked - 1 == self.fail:
-                found.append(Score(math.nan, "neither Yes nor No"))
+            self.num_queries += 1
+            if self.num_queries - 1 == self.fail:
+                scores.append(Score(math.nan, "neither Yes nor No"))
                 continue
-            both = [np.asarray(image, dtype=np.float64) for image in (query.first, query.second)]
-            kept = 1 - np.abs(both[0] - both[1]).mean() / 255
-            found.append(Score(1.0 if "accurately follow" in query.instruction else float(kept)))
-        return found
+            images = [np.asarray(image, dtype=np.float64) for image in (query.first, query.second)]
+            similarity = 1 - np.abs(images[0] - images[1]).mean() / 255
+            scores.append(Score(1.0 if "accurately follow" in query.instruction else float(similarity)))
+        return scores
 
 
 def panel(record: EditRecord) -> Panel:
@@ -57,19 +57,19 @@ def panel(record: EditRecord) -> Panel:
     return Panel(**record.before)  # type: ignore[arg-type]
 
 
-def picture(shown: Panel, record: EditRecord) -> Image.Image:
-    return draw(shown, SIZE, random.Random(record.idx))
+def picture(scene: Panel, record: EditRecord) -> Image.Image:
+    return draw(scene, SIZE, random.Random(record.idx))
 
 
 def reference(record: Any) -> list[Image.Image]:
     return [picture(panel(record), record)]
 
 
-def edited(record: EditRecord, when: str) -> Image.Image:
+def edited(record: EditRecord, phase: str) -> Image.Image:
     """Before training nothing is edited; afterwards everything is, and nothing else."""
-    shown = panel(record)
+    scene = panel(record)
     assert record.trait is not None and record.word is not None
-    return picture(shown if when == BEFORE else shown.with_trait(record.trait, record.word), record)
+    return picture(scene if phase == BEFORE else scene.with_trait(record.trait, record.word), record)
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +82,11 @@ def records() -> list[EditRecord]:
     return storybook_edit_prompts(20, SIZE, 0).records
 
 
-def painted(records: Sequence[EditRecord]) -> list[GeneratedImage]:
+def generated_images(records: Sequence[EditRecord]) -> list[GeneratedImage]:
     return [
-        GeneratedImage("kontext_edit", size, when, record, 0, edited(record, when))
+        GeneratedImage("kontext_edit", size, phase, record, 0, edited(record, phase))
         for size in (48, 96)
-        for when in (BEFORE, AFTER)
+        for phase in (BEFORE, AFTER)
         for record in records
     ]
 
@@ -97,7 +97,7 @@ def test_the_gold_metric_tells_good_edits_from_none_and_from_broken_ones(
     def measured(images: list[Image.Image]) -> dict[str, np.ndarray]:
         return gold.measure(RewardBatch(records, [[image] for image in images], images))
 
-    none, good = (measured([edited(r, when) for r in records]) for when in (BEFORE, AFTER))
+    none, good = (measured([edited(r, phase) for r in records]) for phase in (BEFORE, AFTER))
     assert good["gold_editing"].mean() > 0.8 and good["gold_kept"].mean() > 0.95
     assert none["gold_reached"].mean() < 0.1 and none["gold_kept"].mean() > 0.95
     other = [panel(r).with_trait("species", "frog" if panel(r).species != "frog" else "cat") for r in records]
@@ -115,7 +115,7 @@ def test_figures_are_paired_and_counted_over_pictures(
     twins = [*records, *(r.model_copy(update={"idx": f"{r.idx}-cn", "language": "cn"}) for r in records)]
     pictures = [
         GeneratedImage(p.policy, p.size, p.when, r, 0, edited(r, p.when))
-        for p in painted(records[:1])
+        for p in generated_images(records[:1])
         for r in twins
     ]  # fmt: skip
     table = measure_edits(pictures, reference, Editing(Judge()), gold)
@@ -133,7 +133,7 @@ def test_figures_are_paired_and_counted_over_pictures(
 
 def test_an_answer_that_cannot_be_told_is_counted_and_left_out(records: list[EditRecord]) -> None:
     editing = Editing(Judge(fail=1))
-    table = measure_edits(painted(records), reference, editing)
+    table = measure_edits(generated_images(records), reference, editing)
     result = compare_edits(table, seeds=[0], steps=4, resamples=50)
     row = result.changes.changes["kontext_edit"][48]
     assert result.metrics()["failed"] == 1 and row["editing"].before.missing == 1
@@ -142,7 +142,7 @@ def test_an_answer_that_cannot_be_told_is_counted_and_left_out(records: list[Edi
 
 
 def test_samples_and_sheets_show_the_reference_of_each_edit(records: list[EditRecord], tmp_path: Path) -> None:
-    pictures = painted(records)
+    pictures = generated_images(records)
     table = measure_edits(pictures, reference, Editing(Judge()))
     generation.save_samples(tmp_path, pictures, table, 3, reference)
     entries = read_json(tmp_path / "samples.json")

@@ -77,9 +77,9 @@ def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_are_left_out_with_file_line_and_cause(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
-    instances, found = read_rank_bench(public(tmp_path, **changes))
+    instances, import_report = read_rank_bench(public(tmp_path, **changes))
     assert [instance.prompt_id for instance in instances] == ["000"]
-    ((place, cause),) = found.rejected
+    ((place, cause),) = import_report.rejected
     assert place.endswith(":2") and cause.startswith(kind)
 
 
@@ -177,10 +177,10 @@ def test_a_benchmark_without_a_usable_row_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_embedded_world_draws_what_it_claims() -> None:
-    drawn = edit_comparisons(90, seed=3)
-    assert drawn == edit_comparisons(90, seed=3) != edit_comparisons(90, seed=4)
-    assert {e.task_type for e in drawn} == set(TASKS) and {e.dimension for e in drawn} == set(DIMENSIONS)
-    for edit in drawn:
+    edits = edit_comparisons(90, seed=3)
+    assert edits == edit_comparisons(90, seed=3) != edit_comparisons(90, seed=4)
+    assert {e.task_type for e in edits} == set(TASKS) and {e.dimension for e in edits} == set(DIMENSIONS)
+    for edit in edits:
         trait = TASKS[edit.task_type]
         changed = {t for t in VOCABULARY if getattr(edit.better, t) != getattr(edit.before, t)}
         assert changed == {trait}, "the better picture changes what was asked for and nothing else"
@@ -189,8 +189,8 @@ def test_the_embedded_world_draws_what_it_claims() -> None:
         if edit.dimension != "overall":
             assert follows == (edit.dimension == "consistency")
         if follows:
-            others = {t for t in VOCABULARY if getattr(edit.worse, t) != getattr(edit.better, t)}
-            assert len(others) == 1 and others != {trait} and "size" not in others
-    assert len({e.instruction for e in drawn}) > 20
+            other_traits = {t for t in VOCABULARY if getattr(edit.worse, t) != getattr(edit.better, t)}
+            assert len(other_traits) == 1 and other_traits != {trait} and "size" not in other_traits
+    assert len({e.instruction for e in edits}) > 20
     source, better, worse = draw_edit_cases(1, 32, 3)[0].images()
     assert source.size == (32, 32) and source.tobytes() != better.tobytes() != worse.tobytes()

@@ -39,17 +39,17 @@ class Counting:
     """Prefers dark second pictures; remembers what it was asked."""
 
     def __init__(self, broken_shade: int | None = None) -> None:
-        self.asked: list[tuple[int, int, str]] = []
+        self.calls: list[tuple[int, int, str]] = []
         self.broken_shade = broken_shade
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        found = []
+        scores = []
         for query in queries:
             first, second = (image.getpixel((0, 0))[0] for image in (query.first, query.second))
-            self.asked.append((first, second, query.instruction))
+            self.calls.append((first, second, query.instruction))
             broken = second == self.broken_shade
-            found.append(Score(math.nan, "no answer") if broken else Score(1 - second / 100))
-        return found
+            scores.append(Score(math.nan, "no answer") if broken else Score(1 - second / 100))
+        return scores
 
 
 def test_the_best_above_the_worst_counts_ties_as_wrong_and_leaves_out_what_the_annotator_ties() -> None:
@@ -57,18 +57,18 @@ def test_the_best_above_the_worst_counts_ties_as_wrong_and_leaves_out_what_the_a
         dataclasses.replace(instance(n, f"p{n}", "r#9", (1, 0, 2, 3)), scores=scores)
         for n, scores in enumerate([(1.0, 3.0, 0.0, 0.0), (1.0, 3.0, 0.0, 0.0), (1.0,) * 4, (1.0, 3.0, 0.0, 0.0)] * 3)
     ]
-    given = [(0.0, 0.9, 0.0, 0.1), (0.0, 0.5, 0.0, 0.5), (0.0, 0.9, 0.0, 0.1), (math.nan,) * 4] * 3
-    found = rankings.best_above_worst(rankings.CandidateScores("x", given), scored)
-    assert (found.mean, found.count, found.missing, found.method) == (0.5, 6, 3, "wilson")
+    candidate_scores = [(0.0, 0.9, 0.0, 0.1), (0.0, 0.5, 0.0, 0.5), (0.0, 0.9, 0.0, 0.1), (math.nan,) * 4] * 3
+    accuracy = rankings.best_above_worst(rankings.CandidateScores("x", candidate_scores), scored)
+    assert (accuracy.mean, accuracy.count, accuracy.missing, accuracy.method) == (0.5, 6, 3, "wilson")
 
 
 def test_a_pair_is_asked_once_however_many_instances_share_it() -> None:
     scorer = Counting()
     instances = [instance(n, "p", "r#9", order) for n, order in enumerate(ORDERS)]
     judged = rankings.score_rankings("x", scorer, instances, Greys(), template="theme")
-    assert len(scorer.asked) == len(set(scorer.asked)) == 4 == rankings.count_queries(instances)
+    assert len(scorer.calls) == len(set(scorer.calls)) == 4 == rankings.count_queries(instances)
     assert judged.scores == [(1.0, 0.9, 0.8, 0.7)] * 3
-    assert all("a theme" in text for _, _, text in scorer.asked)
+    assert all("a theme" in text for _, _, text in scorer.calls)
 
 
 def test_failed_scores_are_counted_and_never_zero() -> None:
@@ -99,7 +99,7 @@ def test_chance_is_the_mean_over_all_orders() -> None:
     tied = dataclasses.replace(tied, scores=(0.5, 0.5, 0.9, 0.1))
     judged = {"random": rankings.random_order("r", [untied, tied])}
     result = rankings.evaluate_rankings([untied, tied], judged, [], resamples=20)
-    assert result.per_ranking["random"] == [chance_metrics(one.ranking, one.scores) for one in (untied, tied)]
+    assert result.per_ranking["random"] == [chance_metrics(ranked.ranking, ranked.scores) for ranked in (untied, tied)]
     assert result.estimates["random"]["accuracy"].mean == pytest.approx((1 / 4 + 3 / 8) / 2)
 
 
@@ -149,16 +149,16 @@ class Shades:
     """P(Yes) = shade / 100 when asked for following, 1 - shade / 100 for consistency; shade 77 fails."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        found = []
+        scores = []
         for query in queries:
-            self.asked.append(query.instruction)
+            self.calls.append(query.instruction)
             shade = query.second.getpixel((0, 0))[0] / 100  # type: ignore[index]
             value = shade if "accurately follow" in query.instruction else 1 - shade
-            found.append(Score(math.nan, "no answer") if shade == 0.77 else Score(value))
-        return found
+            scores.append(Score(math.nan, "no answer") if shade == 0.77 else Score(value))
+        return scores
 
 
 def test_each_dimension_asks_its_own_questions_and_overall_their_product() -> None:
@@ -168,7 +168,7 @@ def test_each_dimension_asks_its_own_questions_and_overall_their_product() -> No
     assert judged.scores[0] == pytest.approx((0.64, 0.36))
     assert judged.scores[1] == pytest.approx((0.36, 0.64))
     assert judged.scores[2] == pytest.approx((math.sqrt(0.64 * 0.36),) * 2)  # the product is the same
-    assert len(scorer.asked) == 8 == edit_rankings.count_edit_queries(cases)
+    assert len(scorer.calls) == 8 == edit_rankings.count_edit_queries(cases)
     result = edit_rankings.evaluate_edits(cases, {"x": judged}, [], resamples=20)
     strict = {d: result.estimates["x"][d].mean for d in DIMENSIONS}
     loose = {d: result.estimates["x"][f"{d}_geq"].mean for d in DIMENSIONS}
@@ -176,7 +176,7 @@ def test_each_dimension_asks_its_own_questions_and_overall_their_product() -> No
     assert loose == {"prompt_following": 1.0, "consistency": 0.0, "overall": 1.0}
     scorer = Shades()
     edit_rankings.score_edits("x", scorer, [case(1, "t", "prompt_following", 60, 40)] * 3)
-    assert len(scorer.asked) == 2, "equal questions of a batch are asked once"
+    assert len(scorer.calls) == 2, "equal questions of a batch are asked once"
 
 
 def test_the_mean_is_over_task_types_and_failures_are_counted() -> None:
@@ -187,19 +187,19 @@ def test_the_mean_is_over_task_types_and_failures_are_counted() -> None:
     result = edit_rankings.evaluate_edits(
         cases, {"x": judged, "y": rankings.random_order("y", cases)}, [("x", "y")], resamples=50
     )
-    found = result.estimates["x"]["prompt_following"]
-    assert found.mean == pytest.approx((2 / 3 + 0) / 2) and found.missing == 1
+    following = result.estimates["x"]["prompt_following"]
+    assert following.mean == pytest.approx((2 / 3 + 0) / 2) and following.missing == 1
     assert judged.num_failed() == 1 and judged.causes == {"no answer": 1}
     assert result.by_task("x")["a"]["prompt_following"] == pytest.approx(2 / 3)
     assert math.isnan(result.estimates["x"]["overall"].mean)
-    assert result.metrics()["x.prompt_following_geq"] == found.mean
+    assert result.metrics()["x.prompt_following_geq"] == following.mean
 
 
 def test_the_published_wording_is_asked_to_the_letter() -> None:
-    one, scorer = case(0, "a", "overall", 60, 40), Shades()
-    edit_rankings.score_edits("x", scorer, [one], wording="published")
-    head = f"<img1>: <image><img2>: <image>Given two images after an edit with instruction '{one.instruction}', "
-    assert set(scorer.asked) == {
+    edit_case, scorer = case(0, "a", "overall", 60, 40), Shades()
+    edit_rankings.score_edits("x", scorer, [edit_case], wording="published")
+    head = f"<img1>: <image><img2>: <image>Given two images after an edit with instruction '{edit_case.instruction}', "
+    assert set(scorer.calls) == {
         f"{head}do they maintain consistency in terms of style, logic and identity? Answer 'Yes' or 'No' only.",
         f"{head}is the edit following the instruction well? Answer 'Yes' or 'No' only.",
     }

@@ -39,8 +39,8 @@ numbers = st.floats(-9, 9)
 shares = st.sampled_from([*[0.0, 1.0] * 6, NAN])
 values = st.sampled_from([shares, shares, st.one_of(numbers, numbers, st.just(NAN))])
 cases = st.tuples(values, st.sampled_from([1, 20])).flatmap(
-    lambda drawn: st.lists(
-        st.tuples(drawn[0], drawn[0], st.integers(0, 9), st.sampled_from("ab")), min_size=drawn[1], max_size=40
+    lambda choice: st.lists(
+        st.tuples(choice[0], choice[0], st.integers(0, 9), st.sampled_from("ab")), min_size=choice[1], max_size=40
     )
 )
 counts = st.tuples(*[st.integers(0, 20)] * 4).filter(any)
@@ -65,8 +65,8 @@ def slow_newcombe(pairs: Pairs, cases: float) -> Ends:
     p, q = fmean(first), fmean(second)
     (p_low, p_high), (q_low, q_high) = slow_wilson(p, cases), slow_wilson(q, cases)
 
-    def distance(one: float, two: float) -> float:
-        return math.sqrt(max(0.0, one**2 - 2 * phi * one * two + two**2))
+    def distance(left: float, right: float) -> float:
+        return math.sqrt(max(0.0, left**2 - 2 * phi * left * right + right**2))
 
     return p - q - distance(p - p_low, q_high - q), p - q + distance(p_high - p, q - q_low)
 
@@ -75,13 +75,13 @@ def slow_effective_cases(values: Sequence[float], groups: Sequence[object]) -> f
     """The variance of the values, over that of their mean when only cases of different groups are independent."""
     exact, count = [Fraction(value) for value in values], len(values)
     mean = sum(exact) / count
-    same = [
+    covariances = [
         (a - mean) * (b - mean)
         for (a, g), (b, h) in itertools.product(zip(exact, groups, strict=True), repeat=2)
         if g == h
     ]
-    variance, variance_of_mean = pvariance(exact), sum(same) / count**2
-    least = Fraction(count**2, len(same))
+    variance, variance_of_mean = pvariance(exact), sum(covariances) / count**2
+    least = Fraction(count**2, len(covariances))
     if not variance_of_mean:
         return float(count if variance else least)
     return float(min(count, max(least, variance / variance_of_mean)))
@@ -104,9 +104,9 @@ def slow_estimate(
     def macro_mean(weights: Sequence[int]) -> float:
         means = []
         for name in classes:
-            drawn = [(weights[groups.index(g)], x - y) for x, y, g, c in present if c == name]
-            if total := sum(weight for weight, _ in drawn):
-                means.append(sum(weight * value for weight, value in drawn) / total)
+            weighted_values = [(weights[groups.index(g)], x - y) for x, y, g, c in present if c == name]
+            if total := sum(weight for weight, _ in weighted_values):
+                means.append(sum(weight * value for weight, value in weighted_values) / total)
         return fmean(means)
 
     mean = macro_mean([1] * len(groups))
@@ -214,9 +214,9 @@ def test_a_ratio_of_variances_stays_within_its_bounds(variance: float, of_mean: 
     assert clipped_ratio(variance, of_mean, 3, 7) == cases
 
 
-def answers(both: int, first: int, second: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
+def answers(both_correct: int, first: int, second: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
     """Paired answers with so many of each kind."""
-    counts = (both, first, second, neither)
+    counts = (both_correct, first, second, neither)
     return np.repeat([1.0, 1.0, 0.0, 0.0], counts), np.repeat([1.0, 0.0, 1.0, 0.0], counts)
 
 
@@ -225,13 +225,13 @@ def test_newcombes_published_example_and_one_case_more() -> None:
 
     One edit made better and none worse of 48: McNemar's p is 1, and a bootstrap says 0.000 to 0.062.
     """
-    known = compare(*answers(36, 12, 2, 0))
-    assert (known.mean, known.low, known.high) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-3)
+    published = compare(*answers(36, 12, 2, 0))
+    assert (published.mean, published.low, published.high) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-3)
     first, second = answers(10, 1, 0, 37)
-    more = compare(first, second)
-    assert (more.mean, more.low, more.high) == pytest.approx((1 / 48, -0.0338, 0.0801), abs=1e-4)
+    single_gain = compare(first, second)
+    assert (single_gain.mean, single_gain.low, single_gain.high) == pytest.approx((1 / 48, -0.0338, 0.0801), abs=1e-4)
     promoted = paired(first, second, [str(n) for n in range(48)])
-    assert (promoted.difference, promoted.low, promoted.high) == (more.mean, more.low, more.high)
+    assert (promoted.difference, promoted.low, promoted.high) == (single_gain.mean, single_gain.low, single_gain.high)
     assert not promoted.is_better and not promoted.is_worse
 
 

@@ -64,10 +64,10 @@ class Judge:
 
     def __init__(self, answer: Callable[[list[int], str], float]) -> None:
         self.answer = answer
-        self.asked: list[Query] = []
+        self.calls: list[Query] = []
 
     def score(self, queries: Sequence[Query]) -> list[Score]:
-        self.asked += queries
+        self.calls += queries
         values = [self.answer([shade(picture) for picture in q.pictures], q.instruction) for q in queries]
         return [Score(v, "no answer") if math.isnan(v) else Score(v) for v in values]
 
@@ -80,11 +80,12 @@ def test_consistency_is_the_mean_over_pairs_then_criteria() -> None:
 
     judge = Judge(answer)
     measure = ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "published")
-    found = measure.measure(SET)
+    scores = measure.measure(SET)
     distance = np.mean([abs(a - b) / 100 for a, b in combinations((0, 10, 30, 60), 2)])
-    assert found["identity"] == pytest.approx([0.75 * distance]) and found["style"] == pytest.approx([0.25 * distance])
-    assert np.isnan(found["logic"]).all() and measure.count(RECORDS[0]) == len(judge.asked) == 18
-    first = judge.asked[0]
+    assert scores["identity"] == pytest.approx([0.75 * distance])
+    assert scores["style"] == pytest.approx([0.25 * distance])
+    assert np.isnan(scores["logic"]).all() and measure.count(RECORDS[0]) == len(judge.calls) == 18
+    first = judge.calls[0]
     assert isinstance(first, PairQuery) and (shade(first.first), shade(first.second)) == (0, 10)
     assert first.instruction == "Do images meet the following criteria? same animal Please answer Yes or No."
     assert first.first.size == (504, 504)  # 512, as Qwen's preprocessing rounds it
@@ -93,11 +94,11 @@ def test_consistency_is_the_mean_over_pairs_then_criteria() -> None:
 def test_a_failed_question_makes_its_dimension_unknown_and_not_zero() -> None:
     judge = Judge(lambda shades, text: math.nan if "colour" in text and shades == [30, 60] else 0.5)
     measure = ConsistencyByCriteria(judge, Questions({RECORDS[0].idx: CRITERIA}), "rl")
-    found = measure.measure(SET)
-    assert np.isnan(found["identity"]).all() and found["style"] == pytest.approx([0.5])
+    scores = measure.measure(SET)
+    assert np.isnan(scores["identity"]).all() and scores["style"] == pytest.approx([0.5])
     assert measure.causes == {"no answer": 1}
-    assert judge.asked[0].instruction.endswith("Please answer Yes or No first, then provide detailed reasons.")
-    assert judge.asked[0].pictures[0].size == (8, 8), "in the words of the RL panels stay as they are"
+    assert judge.calls[0].instruction.endswith("Please answer Yes or No first, then provide detailed reasons.")
+    assert judge.calls[0].pictures[0].size == (8, 8), "in the words of the RL panels stay as they are"
 
 
 def test_a_part_of_which_too_many_questions_failed_ends_the_benchmark() -> None:
@@ -119,13 +120,13 @@ def test_alignment_is_the_mean_over_texts_then_panels() -> None:
     values = {"a": 0.2, "b": 0.4, "c": 0.9, "d": 0.5, "e": 0.6, "f": 0.7}
     judge = Judge(lambda _shades, text: values[text])
     measure = AlignmentWithTexts(judge, Questions(panels={RECORDS[0].idx: texts}), "text")
-    found = measure.measure(SET)
-    assert found["entity"] == pytest.approx([(0.3 + 0.5 + 0.6 + 0.7) / 4])
-    assert found["attribute"] == pytest.approx([0.9])
-    assert np.isnan(found["relation"]).all() and measure.count(RECORDS[0]) == 6
+    scores = measure.measure(SET)
+    assert scores["entity"] == pytest.approx([(0.3 + 0.5 + 0.6 + 0.7) / 4])
+    assert scores["attribute"] == pytest.approx([0.9])
+    assert np.isnan(scores["relation"]).all() and measure.count(RECORDS[0]) == 6
     judge = Judge(lambda _shades, _text: 1.0)
     AlignmentWithTexts(judge, Questions(panels={RECORDS[0].idx: texts}), "published").measure(SET)
-    assert judge.asked[0].instruction == 'Does this figure show "a"? Please answer yes or no.'
+    assert judge.calls[0].instruction == 'Does this figure show "a"? Please answer yes or no.'
 
 
 def sets(**columns: Sequence[float]) -> pd.DataFrame:
@@ -138,33 +139,34 @@ def test_the_average_weighs_the_three_parts() -> None:
         aesthetics=[0.5] * 8, entity=[0.8] * 8, attribute=[0.6] * 8, relation=[0.7] * 8,
         identity=[0.4, 0.6] * 4, style=[0.9] * 8, logic=[math.nan, 0.3] * 4,
     )  # fmt: skip
-    found = estimate_sets(table, resamples=200)
-    assert found["alignment"].mean == pytest.approx(0.7)
-    assert found["logic"].mean == pytest.approx(0.3) and found["logic"].missing == 4  # a set without it is left out
-    assert found["consistency"].mean == pytest.approx((0.5 + 0.9 + 0.3) / 3)
-    assert found["average"].mean == pytest.approx(0.2 * 0.5 + 0.3 * 0.7 + 0.5 * (0.5 + 0.9 + 0.3) / 3)
-    assert found["identity"].low < 0.5 < found["identity"].high and found["identity"].groups == 8
-    assert found["logic"].groups == found["average"].groups == 4, "prompts that have a value"
-    assert math.isnan(found["logic"].low) and math.isnan(found["average"].low), "too few for an interval"
+    estimates = estimate_sets(table, resamples=200)
+    assert estimates["alignment"].mean == pytest.approx(0.7)
+    # A set without this dimension is left out.
+    assert estimates["logic"].mean == pytest.approx(0.3) and estimates["logic"].missing == 4
+    assert estimates["consistency"].mean == pytest.approx((0.5 + 0.9 + 0.3) / 3)
+    assert estimates["average"].mean == pytest.approx(0.2 * 0.5 + 0.3 * 0.7 + 0.5 * (0.5 + 0.9 + 0.3) / 3)
+    assert estimates["identity"].low < 0.5 < estimates["identity"].high and estimates["identity"].groups == 8
+    assert estimates["logic"].groups == estimates["average"].groups == 4, "prompts that have a value"
+    assert math.isnan(estimates["logic"].low) and math.isnan(estimates["average"].low), "too few for an interval"
 
 
 def test_panels_weigh_alike_in_alignment_and_sets_in_consistency() -> None:
     table = sets(entity=[1.0, 0.0], identity=[1.0, 0.0]).assign(panels=[6, 2], prompt_id="p")
-    found = estimate_sets(table, resamples=50)
-    assert found["entity"].mean == pytest.approx(0.75) and found["identity"].mean == pytest.approx(0.5)
-    assert found["identity"].groups == 1, "intervals are over prompts"
-    assert "average" not in found and "aesthetics" not in found
+    estimates = estimate_sets(table, resamples=50)
+    assert estimates["entity"].mean == pytest.approx(0.75) and estimates["identity"].mean == pytest.approx(0.5)
+    assert estimates["identity"].groups == 1, "intervals are over prompts"
+    assert "average" not in estimates and "aesthetics" not in estimates
 
 
 def test_sets_of_several_layouts_have_rows_of_each() -> None:
     table = sets(identity=[0.2, 0.4, 0.9, 1.0]).assign(method=["before", "after"] * 2, prompt_id=["a", "a", "b", "b"])
-    found = estimate_layouts(table, {"a": "2x2", "b": "1x3"}, resamples=50)
-    means = {(layout, m): row["identity"].mean for layout, rows in found.items() for m, row in rows.items()}
+    by_layout = estimate_layouts(table, {"a": "2x2", "b": "1x3"}, resamples=50)
+    means = {(layout, m): row["identity"].mean for layout, rows in by_layout.items() for m, row in rows.items()}
     assert means == pytest.approx(
         {("2x2", "before"): 0.2, ("2x2", "after"): 0.4, ("1x3", "before"): 0.9, ("1x3", "after"): 1.0}
     )
     assert estimate_layouts(table, {"a": "2x2", "b": "2x2"}) == {}
-    last = t2is_bench_tables({m: estimate_sets(rows) for m, rows in table.groupby("method")}, {}, [], found)[-1]
+    last = t2is_bench_tables({m: estimate_sets(rows) for m, rows in table.groupby("method")}, {}, [], by_layout)[-1]
     assert [row[:2] for row in last.rows] == [["before", "2x2"], ["after", "2x2"], ["before", "1x3"], ["after", "1x3"]]
 
 
@@ -177,9 +179,9 @@ def test_the_published_files_are_read_as_they_are(tmp_path: Path) -> None:
     questions = Questions(read_criteria(consistency, rejected := Rejected()), read_panels(alignment, rejected))
     assert not rejected
     record = PromptRecord.model_validate({**RECORDS[0].model_dump(), "original_idx": "0001_0003"})
-    found = questions.of(record)
-    assert found.criteria == {"Style": ["one palette"], "Identity": ["one face", "one hat"]}
-    assert found.panels == [{"Entity": ["a child"], "Attribute": ["it is small"], "Relation": ["it is on grass"]}] * 4
+    parsed = questions.of(record)
+    assert parsed.criteria == {"Style": ["one palette"], "Identity": ["one face", "one hat"]}
+    assert parsed.panels == [{"Entity": ["a child"], "Attribute": ["it is small"], "Relation": ["it is on grass"]}] * 4
     with pytest.raises(DataError, match=f"'{RECORDS[1].idx}'"):
         questions.of(RECORDS[1])
     wide = PromptRecord.model_validate({**record.model_dump(), "layout": "1x3"})
@@ -207,14 +209,14 @@ def test_cases_that_are_damaged_or_missing_are_left_out(tmp_path: Path) -> None:
 
 def test_any_endpoint_with_log_probabilities_judges() -> None:
     tokens = {"Yes": 0.6, "No": 0.2, "yes": 0.1}
-    listed = [{"token": token, "logprob": math.log(value)} for token, value in tokens.items()]
+    top_logprobs = [{"token": token, "logprob": math.log(value)} for token, value in tokens.items()]
     message = {"role": "assistant", "content": "Yes"}
-    choice = {"index": 0, "message": message, "logprobs": {"content": [{"top_logprobs": listed}]}}
+    choice = {"index": 0, "message": message, "logprobs": {"content": [{"top_logprobs": top_logprobs}]}}
     body = json.dumps({"model": "judge-2026-11", "choices": [choice]}).encode()
     with ChatServer(lambda _body, _number: Raw(body=body)) as server:
-        found = EndpointScorer(server.params()).score([PairQuery(*greys(1, 2), "q"), PictureQuery(greys(3)[0], "r")])
+        scores = EndpointScorer(server.params()).score([PairQuery(*greys(1, 2), "q"), PictureQuery(greys(3)[0], "r")])
         first, second = (body["messages"][0]["content"] for body in server.bodies[:2])
-    assert [score.value for score in found] == pytest.approx([7 / 9, 7 / 9])
+    assert [score.value for score in scores] == pytest.approx([7 / 9, 7 / 9])
     assert {len(first), len(second)} == {2, 3} and server.bodies[0]["top_logprobs"] == 20
 
 
@@ -226,22 +228,22 @@ def test_an_endpoint_without_log_probabilities_gives_no_score() -> None:
         EndpointScorer(server.params(retries=0)).score([PictureQuery(greys(3)[0], str(n)) for n in range(20)])
 
 
-def painted(when: str, side: int = 8) -> list[GeneratedImage]:
+def generated_images(phase: str, side: int = 8) -> list[GeneratedImage]:
     return [
-        GeneratedImage("flux", side, when, record, seed, Image.new("RGB", (side, side), (40 * number, seed, 0)))
+        GeneratedImage("flux", side, phase, record, seed, Image.new("RGB", (side, side), (40 * number, seed, 0)))
         for number, record in enumerate(RECORDS)
         for seed in (0, 1)
     ]
 
 
 def test_painted_sets_come_back_as_they_were(tmp_path: Path) -> None:
-    write_painted(tmp_path, [*painted(AFTER), *painted(BEFORE), *painted(SEPARATELY, 16)])
+    write_painted(tmp_path, [*generated_images(AFTER), *generated_images(BEFORE), *generated_images(SEPARATELY, 16)])
     records = read_records(tmp_path, 2)
-    found = painted_sets(tmp_path, records)
+    sets = painted_sets(tmp_path, records)
     assert [record.idx for record in records] == [record.idx for record in RECORDS[:2]]
-    assert list(dict.fromkeys(s.method for s in found)) == ["flux.px16.separately", "flux.px8.before", "flux.px8.after"]
-    assert len(found) == 12 and found[0].label == "flux at 16 px, before training, one picture at a time"
-    assert {panel.size for s in found for panel in s.panels()} == {(4, 4), (8, 8)}
+    assert list(dict.fromkeys(s.method for s in sets)) == ["flux.px16.separately", "flux.px8.before", "flux.px8.after"]
+    assert len(sets) == 12 and sets[0].label == "flux at 16 px, before training, one picture at a time"
+    assert {panel.size for s in sets for panel in s.panels()} == {(4, 4), (8, 8)}
 
 
 def test_sets_painted_elsewhere_join_by_case_and_number(tmp_path: Path) -> None:
@@ -249,8 +251,8 @@ def test_sets_painted_elsewhere_join_by_case_and_number(tmp_path: Path) -> None:
         grey.save(tmp_path / f"{RECORDS[0].idx}_{number:04d}.png")
     greys(1)[0].save(tmp_path / f"{RECORDS[1].idx}_0001.jpg")
     (tmp_path / "notes.txt").write_text("x")
-    found = sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())
-    assert [shade(panel) for panel in found[0].panels()] == [4, 5, 6, 7] and found[0].method == "AutoT2IS"
+    sets = sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())
+    assert [shade(panel) for panel in sets[0].panels()] == [4, 5, 6, 7] and sets[0].method == "AutoT2IS"
     assert rejected.rows[0][0] == f"{tmp_path}: case {RECORDS[1].idx}" and len(rejected) == 2
     (tmp_path / f"{RECORDS[1].idx}_0001.jpg").unlink()
     for number, grey in enumerate(greys(4, 5, 6, 7), start=1):
@@ -267,12 +269,12 @@ def test_panels_are_painted_one_at_a_time_and_shown_as_a_grid(tmp_path: Path) ->
     assert len({panel.prompt for panel in panel_records(RECORDS[0])}) == 4
     policy = FluxPolicy.load(str(tiny_flux(tmp_path)), "cpu", "float32")
     recipe: Any = type("Recipe", (), {"eval_sizes": [16], "guidance": 3.5, "max_sequence_length": TEXT_LENGTH})
-    found = generate_separate_panels(
+    images = generate_separate_panels(
         policy, "flux", recipe, RECORDS[:2], seeds=[0, 1], steps=1, advance=lambda _count: None
     )
-    assert [(p.record.idx, p.seed) for p in found] == [(r.idx, s) for r in RECORDS[:2] for s in (0, 1)]
-    assert {p.image.size for p in found} == {(32, 32)}
-    assert found[0].panels[0].tobytes() != found[0].panels[1].tobytes()
+    assert [(p.record.idx, p.seed) for p in images] == [(r.idx, s) for r in RECORDS[:2] for s in (0, 1)]
+    assert {p.image.size for p in images} == {(32, 32)}
+    assert images[0].panels[0].tobytes() != images[0].panels[1].tobytes()
 
 
 PACKAGES = {
@@ -317,17 +319,17 @@ def environment(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 def test_predictors_run_in_an_environment_of_their_own(environment: str) -> None:
-    given = PredictorParams(python=environment, device="cpu")
-    predictor = Predictor(vqascore, given, "t2v-metrics")
+    params = PredictorParams(python=environment, device="cpu")
+    predictor = Predictor(vqascore, params, "t2v-metrics")
     texts = [{"Entity": ["a", "bb"]}] * 4
     measure = AlignmentWithTexts(predictor, Questions(panels={RECORDS[0].idx: texts}), "text")
-    found = measure.measure(RewardBatch(RECORDS[:1], [greys(10, 20, 30, 40)]))
-    assert found["entity"] == pytest.approx([0.25 + 0.0015])
+    scores = measure.measure(RewardBatch(RECORDS[:1], [greys(10, 20, 30, 40)]))
+    assert scores["entity"] == pytest.approx([0.25 + 0.0015])
     assert predictor.score([PictureQuery(greys(200)[0], "x")])[0].failed, "no score is above 1"
     predictor.close()
-    predictor = Predictor(aesthetics, given, "aesthetic-predictor-v2-5")
-    found = Aesthetics(predictor).measure(RewardBatch(RECORDS[:1], [greys(51, 51, 102, 102)]))
-    assert found["aesthetics"] == pytest.approx([0.3], abs=1e-3)
+    predictor = Predictor(aesthetics, params, "aesthetic-predictor-v2-5")
+    scores = Aesthetics(predictor).measure(RewardBatch(RECORDS[:1], [greys(51, 51, 102, 102)]))
+    assert scores["aesthetics"] == pytest.approx([0.3], abs=1e-3)
     predictor.close()
 
 

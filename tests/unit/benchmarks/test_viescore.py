@@ -23,17 +23,17 @@ REFERENCE = Image.new("RGB", (8, 8), "white")
 
 
 def edits(count: int = 3) -> list[GeneratedImage]:
-    found = []
+    images = []
     for number in range(count):
         record = EditRecord(
             idx=f"e{number}", prompt=f"Make it {number}.", height=8, width=8, theme="t", task_name="color_alter",
             reference="r", part="unseen",
         )  # fmt: skip
-        found += [
-            GeneratedImage("p", 64, when, record, 0, Image.new("RGB", (8, 8), (number, shade, 0)))
-            for shade, when in enumerate((BEFORE, AFTER))
+        images += [
+            GeneratedImage("p", 64, phase, record, 0, Image.new("RGB", (8, 8), (number, shade, 0)))
+            for shade, phase in enumerate((BEFORE, AFTER))
         ]
-    return found
+    return images
 
 
 def is_quality(body: dict[str, Any]) -> bool:
@@ -52,13 +52,13 @@ def rated(scores: Callable[[dict[str, Any]], list[float]]) -> Callable[[dict[str
 
 def test_the_smaller_score_counts_and_the_answers_are_kept(tmp_path: Path) -> None:
     with ChatServer(rated(lambda body: [4, 9] if is_quality(body) else [9, 8])) as server:
-        found = judge(tmp_path, server)
+        result = judge(tmp_path, server)
         contents = {is_quality(body): body["messages"][-1]["content"] for body in server.bodies}
     pictures = {kind: sum(part["type"] == "image_url" for part in parts) for kind, parts in contents.items()}
-    assert found.columns["sc"].tolist() == [8.0] * 6 and found.columns["pq"].tolist() == [4.0] * 6
-    assert found.columns["overall"] == pytest.approx([math.sqrt(32)] * 6)
-    assert pictures == {True: 1, False: 2} and len(found.answers) == 12
-    assert found.answers[0] | {"kind": "sc", "score": [9, 8], "reasoning": "so"} == found.answers[0]
+    assert result.columns["sc"].tolist() == [8.0] * 6 and result.columns["pq"].tolist() == [4.0] * 6
+    assert result.columns["overall"] == pytest.approx([math.sqrt(32)] * 6)
+    assert pictures == {True: 1, False: 2} and len(result.answers) == 12
+    assert result.answers[0] | {"kind": "sc", "score": [9, 8], "reasoning": "so"} == result.answers[0]
 
 
 def test_an_answer_of_the_wrong_form_is_asked_again_and_then_has_no_score(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_an_answer_of_the_wrong_form_is_asked_again_and_then_has_no_score(tmp_pa
         return [11, 3] if not is_quality(body) and "Make it 1." in text_of(body) else [6, 7]
 
     with ChatServer(rated(scores)) as server:
-        found = judge(tmp_path, server)
-    assert np.isnan(found.columns["sc"][2:4]).all() and np.isnan(found.columns["overall"][2:4]).all()
-    assert found.columns["sc"][0] == 6 and found.counts["rejected.out_of_range"] == 4  # two edits, two tries
+        result = judge(tmp_path, server)
+    assert np.isnan(result.columns["sc"][2:4]).all() and np.isnan(result.columns["overall"][2:4]).all()
+    assert result.columns["sc"][0] == 6 and result.counts["rejected.out_of_range"] == 4  # two edits, two tries
 
 
 @pytest.mark.slow
@@ -79,9 +79,9 @@ def test_a_run_that_was_stopped_asks_nothing_twice(tmp_path: Path) -> None:
     with ChatServer(half) as server, pytest.raises(ChatError):
         judge(tmp_path, server, retries=0, in_flight=1)
     with ChatServer(rated(lambda _body: [5, 5])) as server:
-        found = judge(tmp_path, server, in_flight=1)
+        result = judge(tmp_path, server, in_flight=1)
         assert len(server.bodies) == 6
-    assert found.columns["overall"].tolist() == [5.0] * 6 and found.counts["remembered_answers"] == 6
+    assert result.columns["overall"].tolist() == [5.0] * 6 and result.counts["remembered_answers"] == 6
 
 
 def table(**columns: list[Any]) -> pd.DataFrame:
@@ -99,8 +99,8 @@ def test_task_types_weigh_alike_and_the_intersection_is_apart() -> None:
     assert [(row["subset"], row["edits"]) for row in rows] == [("full", 4), ("intersection", 2)]
     assert rows[0]["figures"]["overall"].mean == 5.0 and rows[1]["figures"]["overall"].mean == 5.0
     languages = table(task_type=["a", "b"], overall=[4.0, 2.0], language=["en", "cn"])
-    both = viescore.macro_means(languages, set(), resamples=9, seed=0)
-    assert [(row["language"], row["figures"]["overall"].mean) for row in both] == [("en", 4.0), ("cn", 2.0)]
+    means = viescore.macro_means(languages, set(), resamples=9, seed=0)
+    assert [(row["language"], row["figures"]["overall"].mean) for row in means] == [("en", 4.0), ("cn", 2.0)]
 
 
 def published(folder: Path, **changes: str | None) -> Path:

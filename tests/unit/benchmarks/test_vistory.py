@@ -78,8 +78,8 @@ def test_likeness_is_averaged_by_character_as_published(tmp_path: Path) -> None:
     for name, picture in {"a0": at(0, 1), "a1": at(60), "b0": at(90)}.items():
         picture.save(tmp_path / f"{name}.png")
     story = record("A", "AB", "", "B", pictures={"A": ["a0.png", "a1.png"], "B": ["b0.png"], "C": []})
-    found = SimilarityByClip(Angles(), tmp_path).measure(RewardBatch([story], [[at(0), at(30), at(50), at(90)]]))
-    values = {name: float(column[0]) for name, column in found.items()}
+    scores = SimilarityByClip(Angles(), tmp_path).measure(RewardBatch([story], [[at(0), at(30), at(50), at(90)]]))
+    values = {name: float(column[0]) for name, column in scores.items()}
     of_a, of_b = np.mean([cos(0), cos(60), cos(30), cos(30)]), np.mean([cos(60), cos(0)])
     assert values["identity_cross"] == pytest.approx((of_a + of_b) / 2)
     assert values["identity_self"] == pytest.approx((cos(30) + cos(60)) / 2)  # a pair of panels each
@@ -101,10 +101,10 @@ def test_what_a_story_cannot_compare_is_unknown_and_not_zero(tmp_path: Path) -> 
 
 class Judge:
     def __init__(self, values: dict[str, float]) -> None:
-        self.values, self.asked = values, list[Query]()
+        self.values, self.calls = values, list[Query]()
 
     def score(self, queries: Sequence[Query]) -> list[Score]:
-        self.asked += queries
+        self.calls += queries
         values = [next(v for text, v in self.values.items() if text in query.instruction) for query in queries]
         return [Score(v, "no answer") if math.isnan(v) else Score(v) for v in values]
 
@@ -116,11 +116,11 @@ def test_each_panel_is_asked_about_its_own_shot() -> None:
     )
     measure = AdherenceToShots(judge)
     panels = [at(0), at(60)]
-    found = {name: column[0] for name, column in measure.measure(RewardBatch([story], [panels])).items()}
-    assert found["setting"] == 0.5 and found["action"] == pytest.approx(0.2)
-    assert found["character"] == pytest.approx((0.2 + (0.2 + 0.6) / 2) / 2) and math.isnan(found["camera"])
-    assert measure.causes == {"no answer": 1} and measure.count(story) == len(judge.asked) == 9
-    for query in judge.asked:
+    scores = {name: column[0] for name, column in measure.measure(RewardBatch([story], [panels])).items()}
+    assert scores["setting"] == 0.5 and scores["action"] == pytest.approx(0.2)
+    assert scores["character"] == pytest.approx((0.2 + (0.2 + 0.6) / 2) / 2) and math.isnan(scores["camera"])
+    assert measure.causes == {"no answer": 1} and measure.count(story) == len(judge.calls) == 9
+    for query in judge.calls:
         assert all(query.pictures[0] is panels[n] for n in (0, 1) if f"act {n}" in query.instruction)
     row = {"prompt_id": "s", "setting": 0.5, "action": 0.2, "camera": math.nan, "character": 0.3}
     assert estimate_stories(pd.DataFrame([row]), resamples=10)["adherence"].mean == pytest.approx((0.5 + 0.2 + 0.3) / 3)
@@ -143,27 +143,27 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import_vistory(write_vistory(root / "published"), root / "data/external/vistory")
     records = read_prompts(root / "data/external/vistory/prompts_en.jsonl")
     policy = base.load_policy("flux2_klein", str(ZOO / "flux2_klein"), "cpu", "float32", task="sets")
-    painted: list[GeneratedImage] = []
-    for when, steps in ((BEFORE, 1), (AFTER, 2)):
-        painted += generate_sizes(policy, "klein", story_recipe(), records, when=when, seeds=[0], steps=steps)
-    write_painted(root / paths.T2IS, painted)
+    images: list[GeneratedImage] = []
+    for phase, steps in ((BEFORE, 1), (AFTER, 2)):
+        images += generate_sizes(policy, "klein", story_recipe(), records, when=phase, seeds=[0], steps=steps)
+    write_painted(root / paths.T2IS, images)
     return root
 
 
 def context(root: Path, **changes: Any) -> StageContext:
-    whole = load(REPOSITORY / "params.yaml")
-    given = {"source": "data/external/vistory", "clip": str(ZOO / "clip"), "bootstrap": 50, **changes}
-    section = type(whole.vistory).model_validate(whole.vistory.model_dump() | given)
-    return StageContext("vistory", None, root, whole.model_copy(update={"vistory": section}), Mock(), None)
+    params = load(REPOSITORY / "params.yaml")
+    values = {"source": "data/external/vistory", "clip": str(ZOO / "clip"), "bootstrap": 50, **changes}
+    section = type(params.vistory).model_validate(params.vistory.model_dump() | values)
+    return StageContext("vistory", None, root, params.model_copy(update={"vistory": section}), Mock(), None)
 
 
 @pytest.mark.slow
 def test_the_stage_measures_painted_stories(project: Path) -> None:
-    asked = context(project, adherence={"model": str(ZOO / "qwen2_5_vl")})
-    vistory.run(asked)
-    found = read_json(project / paths.VISTORY / "results.json")
-    assert list(found["methods"]) == ["klein.px128.before", "klein.px128.after"] and found["failed"] == {}
-    assert all(value["groups"] == 2 for row in found["figures"].values() for value in row.values())
+    stage_context = context(project, adherence={"model": str(ZOO / "qwen2_5_vl")})
+    vistory.run(stage_context)
+    results = read_json(project / paths.VISTORY / "results.json")
+    assert list(results["methods"]) == ["klein.px128.before", "klein.px128.after"] and results["failed"] == {}
+    assert all(value["groups"] == 2 for row in results["figures"].values() for value in row.values())
     sets = painted_sets(project / paths.T2IS, read_records(project / paths.T2IS, None))
     rows = OpenClip(ZOO / "clip").embed(sets[0].panels())
     table = pd.read_parquet(project / paths.VISTORY / "per_story.parquet")
@@ -179,5 +179,9 @@ def test_painted_stories_lie_where_the_public_evaluation_reads_them(project: Pat
     shots = {story.name: sorted(path.name for path in (story / "shots").iterdir()) for story in run.iterdir()}
     assert shots == {"01": [f"{n:02d}.png" for n in range(1, 5)], "02": [f"{n:02d}.png" for n in range(1, 4)]}
     sets = painted_sets(project / paths.T2IS, read_records(project / paths.T2IS, None))
-    (own,) = (one for one in sets if one.method == "klein.px128.after" and one.record.idx == "vistory-en-01")
-    assert read_image(run / "01/shots/02.png").tobytes() == own.panels()[1].tobytes()
+    (story_set,) = (
+        candidate
+        for candidate in sets
+        if candidate.method == "klein.px128.after" and candidate.record.idx == "vistory-en-01"
+    )
+    assert read_image(run / "01/shots/02.png").tobytes() == story_set.panels()[1].tobytes()

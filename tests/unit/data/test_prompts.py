@@ -233,8 +233,8 @@ def test_a_prompt_that_the_project_wrote_is_cut_into_its_panels(layout: str) -> 
     assert [p.text for p in prompt_text.parse_prompt(written.prompt, layout).panels] == texts
     again = set_record(written.prompt, [], 64)
     assert (again.layout, again.height, again.width, again.idx) == (layout, 64 * rows, 64 * columns, written.idx)
-    painted = GeneratedImage("p", 64, "after", again, 0, grid(layout))
-    assert [panel.getpixel((4, 4))[0] // 20 for panel in painted.panels] == list(range(rows * columns))
+    image = GeneratedImage("p", 64, "after", again, 0, grid(layout))
+    assert [panel.getpixel((4, 4))[0] // 20 for panel in image.panels] == list(range(rows * columns))
     assert panel_colours(grid(layout), again.layout) == list(range(rows * columns))
     headless = prompt_text.HEAD.sub("Pictures", written.prompt)
     assert layout_of(headless) == layout, "the marks alone say it, too"

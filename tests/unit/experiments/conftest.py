@@ -1,5 +1,5 @@
 """Fixtures of the tests of `paco reproduce`."""
 
-from tests.support.reproduced import made, world
+from tests.support.reproduced import completed_project, world
 
-__all__ = ["made", "world"]
+__all__ = ["completed_project", "world"]

@@ -57,8 +57,8 @@ def test_an_interval_stands_with_its_figure(project: Path, monkeypatch: pytest.M
     (line,) = [line for line in text.splitlines() if line.startswith("x.change")]
     assert re.split(r"  +", line) == ["x.change", "0.2 (0.1 to 0.3)", "0.25 (0.15 to 0.35) +0.05"]
     assert "y_low" in text
-    (alone,) = [line for line in text.splitlines() if line.startswith("one.change")]
-    assert re.split(r"  +", alone)[:2] == ["one.change", "0.2"], "of a single prompt, whose interval is NaN"
+    (change_line,) = [line for line in text.splitlines() if line.startswith("one.change")]
+    assert re.split(r"  +", change_line)[:2] == ["one.change", "0.2"], "of a single prompt, whose interval is NaN"
 
 
 def logged(project: Path, name: str, tables: Path, metrics: dict[str, float]) -> str:
@@ -113,10 +113,10 @@ def test_scores_of_a_training_and_of_a_benchmark_have_the_names_of_their_metrics
     table = pd.DataFrame({"method": ["m", "m"], "prompt_id": ["a", "b"], "seed": [0, 0], "y": [0.5, 0.7]})
     for stage, panels in (("vistory", None), ("t2is_bench", [2, 7])):
         (tmp_path / "tables" / stage).mkdir(parents=True)
-        shown = table if panels is None else table.assign(panels=panels)
-        shown.to_parquet(tmp_path / "tables" / stage / "per_set.parquet")
-    found = read_samples(tmp_path)
-    assert {name: values.tolist() for name, values in found.items()} == {
+        stage_table = table if panels is None else table.assign(panels=panels)
+        stage_table.to_parquet(tmp_path / "tables" / stage / "per_set.parquet")
+    samples = read_samples(tmp_path)
+    assert {name: values.tolist() for name, values in samples.items()} == {
         "eval/64/x": pytest.approx([0.3, math.nan], nan_ok=True),
         "policies/eval.64.x.before": [0.1, 0.2],
         "change/64/x": pytest.approx([0.2, math.nan], nan_ok=True),

@@ -103,7 +103,7 @@ def test_only_the_needed_passes_are_run_and_nothing_is_rolled_out(
     evaluated = 2 * 2 * 3 * 2  # before and after x sizes x prompts x seeds
     expected = Counter({kind: 2 * 4 * count for kind, count in passes.items()})  # epochs x pairs
     expected["sampled"] = 4 * evaluated
-    assert policy.rows == expected and reward.seen == evaluated
+    assert policy.rows == expected and reward.num_scored == evaluated
 
 
 @pytest.mark.parametrize(("loss", "gain"), [("dpo", 0.08), ("sft", 0.03)])

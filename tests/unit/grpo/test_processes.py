@@ -72,7 +72,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """What each rank saw."""
     out.mkdir(exist_ok=True)
-    together(work, model, out, env or {}, changes or {}, world=world, how="fork")
+    together(work, model, out, env or {}, changes or {}, world=world, start_method="fork")
     return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
 
 

@@ -120,7 +120,7 @@ def test_one_and_two_processes_compute_the_same(tmp_path: Path) -> None:
     for world in (1, 2):
         out = tmp_path / str(world)
         out.mkdir()
-        together(work, out, world=world, how="fork")
+        together(work, out, world=world, start_method="fork")
         rows = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
         assert all(row == rows[0] for row in rows)
         outcomes[world] = rows[0], load_file(out / "adapter/adapter.safetensors")

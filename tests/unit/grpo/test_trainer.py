@@ -129,7 +129,8 @@ def test_evaluation_asks_the_test_rewards(tmp_path: Path) -> None:
         test_rewards={"a": a, "b": b},
     )
     outcome = policy_trainer.run(tmp_path, tmp_path / "checkpoint")
-    assert (trained.seen, a.seen) == (24, 24)  # 4 prompts x 6; 2 evaluations x 2 sizes x 3 prompts x 2 seeds
+    # Training: 4 prompts x 6 images. Evaluation: 2 evaluations x 2 sizes x 3 prompts x 2 seeds.
+    assert (trained.num_scored, a.num_scored) == (24, 24)
     names = {name.removeprefix("32/") for name in outcome.after if name.startswith("32/")}
     assert names == {"a", "b", "score", "panel_diversity"}
     assert 0.3 < outcome.after["32/score"] < outcome.after["32/a"]

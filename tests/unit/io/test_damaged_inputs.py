@@ -63,15 +63,15 @@ def test_an_adapter_that_is_cut_off(base: Path, adapter: Path, tmp_path: Path, n
         lora.load_lora(Network.load(base).model, cut(adapter, tmp_path / "data/reward_lora/adapter", name, size))
 
 
-def kept(folder: Path) -> tuple[dict[str, torch.nn.Parameter], Updates]:
+def saved_checkpoint(folder: Path) -> tuple[dict[str, torch.nn.Parameter], Updates]:
     weight = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = torch.optim.AdamW([weight])
     weight.sum().backward()
     optimizer.step()
     folder.mkdir()
     updates = Updates({"a": weight}, optimizer, 1.0, Processes())
-    done = checkpoint.TrainingProgress(1, 0, 3, [{"step": 3.0}])
-    checkpoint.save_reward_checkpoint(folder, "key", done, {"a": weight}, updates.moments())
+    progress = checkpoint.TrainingProgress(1, 0, 3, [{"step": 3.0}])
+    checkpoint.save_reward_checkpoint(folder, "key", progress, {"a": weight}, updates.moments())
     return {"a": weight}, updates
 
 
@@ -79,7 +79,7 @@ def kept(folder: Path) -> tuple[dict[str, torch.nn.Parameter], Updates]:
     ("name", "value"), [("done", True), ("within", None), ("epoch", "x"), ("log", 3), ("best", []), ("tensors", None)]
 )
 def test_a_checkpoint_of_the_reward_that_is_none(tmp_path: Path, name: str, value: Any) -> None:
-    parameters, updates = kept(tmp_path / "kept")
+    parameters, updates = saved_checkpoint(tmp_path / "kept")
     place = tmp_path / "kept" / "checkpoint-00003"
     if name == "tensors":
         (place / policies.TENSORS).write_bytes((place / policies.TENSORS).read_bytes()[:100])

@@ -76,8 +76,8 @@ def test_what_is_read_by_md5_is_never_in_the_workspace(root: Path) -> None:
 
 def test_a_version_that_was_never_promoted_is_not_believed_either(root: Path) -> None:
     mlflow.MlflowClient().delete_registered_model_alias(registered_name(NAME), CHAMPION)
-    found = subject(root, NAME)
-    assert found.version == "not promoted" and (found.folder / WEIGHTS).read_text() == "adapter"
+    unpromoted = subject(root, NAME)
+    assert unpromoted.version == "not promoted" and (unpromoted.folder / WEIGHTS).read_text() == "adapter"
 
 
 def test_a_layout_is_made_anew_where_it_was_written_to_or_dangles(root: Path) -> None:

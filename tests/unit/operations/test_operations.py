@@ -39,23 +39,23 @@ def night(root: Path, number: int, fall: float = 0.0, fresh_fall: float = 0.0, p
     """One night's table: equal to every other night's but for what was lost on fixed and on fresh cases."""
     rng = np.random.default_rng(0)
     rows = []
-    for which, lost in (("fixed", fall), ("fresh", fresh_fall)):
+    for case_set, lost in (("fixed", fall), ("fresh", fresh_fall)):
         for n in range(24):
             for seed in (0, 1):
-                owner = f"{prefix}{n}" if which == "fixed" else f"{number}-{n}"
-                rows.append((which, owner, seed, rng.normal(0.6, 0.1) - lost * rng.uniform(0.5, 1.5)))
+                owner = f"{prefix}{n}" if case_set == "fixed" else f"{number}-{n}"
+                rows.append((case_set, owner, seed, rng.normal(0.6, 0.1) - lost * rng.uniform(0.5, 1.5)))
     table = pd.DataFrame(rows, columns=["set", "prompt_id", "unit", "gold_consistency"])
     params = load(root / PARAMS_FILE)
-    found = Subject(NAME, root, "ab.dir", "3")
-    return reevaluation.compare(root, params, found, table, START + timedelta(days=number), None)
+    subject = Subject(NAME, root, "ab.dir", "3")
+    return reevaluation.compare(root, params, subject, table, START + timedelta(days=number), None)
 
 
 @pytest.mark.slow
 def test_equal_nights_pass_and_a_worse_one_fails(project: Path) -> None:
     first = night(project, 0)
     assert first.check.passed and first.figures["fixed/gold_consistency"] == pytest.approx(0.6, abs=0.05)
-    same = night(project, 1)
-    assert same.check.passed and same.fixed is not None and same.fixed.difference == 0
+    equal = night(project, 1)
+    assert equal.check.passed and equal.fixed is not None and equal.fixed.difference == 0
     worse = night(project, 2, fall=0.1)
     assert not worse.check.passed and worse.check.severity == "ERROR"
     assert worse.fixed is not None and worse.fixed.high < 0 and "2026-01-02" in worse.check.description
@@ -65,8 +65,8 @@ def test_equal_nights_pass_and_a_worse_one_fails(project: Path) -> None:
 
 def test_fresh_cases_do_not_fail_the_check_and_another_benchmark_is_not_compared(project: Path) -> None:
     night(project, 0)
-    made = night(project, 1, fresh_fall=0.2)
-    assert made.check.passed and made.fresh is not None and made.fresh.is_worse
+    result = night(project, 1, fresh_fall=0.2)
+    assert result.check.passed and result.fresh is not None and result.fresh.is_worse
     assert night(project, 2, prefix="q").fixed is None
 
 
@@ -86,9 +86,9 @@ def test_fresh_prompts_are_neither_trained_on_nor_fixed(project: Path, tmp_path:
     write_prompts(project / paths.PROMPTS / "prompts.jsonl", records)
     trained = [record.idx for record in records[:10]]
     (project / "prompts.json").write_text(json.dumps({"trained": trained, "unseen": []}))
-    known, again = (unseen_by_all(project, params, NAME, [project]) for _ in range(2))
-    monday, tuesday = (cases.fresh(project, params, project, known, f"2026-01-0{day}") for day in (5, 6))
-    fixed, fresh, other = ({r.idx for r in part.records} for part in (known, monday, tuesday))
+    fixed_cases, again = (unseen_by_all(project, params, NAME, [project]) for _ in range(2))
+    monday, tuesday = (cases.fresh(project, params, project, fixed_cases, f"2026-01-0{day}") for day in (5, 6))
+    fixed, fresh, other = ({r.idx for r in part.records} for part in (fixed_cases, monday, tuesday))
     assert len(fixed) == len(fresh) == 6 and not fresh & fixed and not fresh & set(trained)
     assert fixed == {r.idx for r in again.records} and fresh != other
 
@@ -99,20 +99,21 @@ def test_editing_policies_are_measured_on_pictures_that_were_held_back_and_on_ne
     policies = params.policies.model_copy(update={"recipes": {"kontext_edit": editor}})
     params = params.model_copy(update={"policies": policies})
     assert rule_for(params, "kontext_edit").measure == "gold_editing"
-    made = storybook_edit_prompts(12, 32, seed=0)
-    made.hold_out(5, seed=0)
-    made.write(project / paths.EDIT_PROMPTS)
-    trained = [record.idx for record in made.records if record.part == "train"]
+    prompts = storybook_edit_prompts(12, 32, seed=0)
+    prompts.hold_out(5, seed=0)
+    prompts.write(project / paths.EDIT_PROMPTS)
+    trained = [record.idx for record in prompts.records if record.part == "train"]
     (project / "prompts.json").write_text(json.dumps({"trained": trained, "unseen": []}))
-    known = unseen_by_all(project, params, "kontext_edit", [project])
-    assert len(known.records) == 5 and not {r.idx for r in known.records} & set(trained)
-    monday, tuesday = (cases.fresh(project, params, project, known, f"2026-01-0{day}") for day in (5, 6))
-    shown = [
-        [case.reference(r)[0].tobytes() for r in case.records] for case in (known, monday, tuesday) if case.reference
+    fixed = unseen_by_all(project, params, "kontext_edit", [project])
+    assert len(fixed.records) == 5 and not {r.idx for r in fixed.records} & set(trained)
+    monday, tuesday = (cases.fresh(project, params, project, fixed, f"2026-01-0{day}") for day in (5, 6))
+    references = [
+        [case.reference(r)[0].tobytes() for r in case.records] for case in (fixed, monday, tuesday) if case.reference
     ]
-    assert [len(set(pictures)) for pictures in shown] == [5, 5, 5] and len({p for part in shown for p in part}) == 15
+    assert [len(set(pictures)) for pictures in references] == [5, 5, 5]
+    assert len({picture for pictures in references for picture in pictures}) == 15
     imported = params.model_copy(update={"edit_prompts": params.edit_prompts.model_copy(update={"source": "file"})})
-    assert cases.fresh(project, imported, project, known, "2026-01-05").records == []
+    assert cases.fresh(project, imported, project, fixed, "2026-01-05").records == []
 
 
 # --- the audit --------------------------------------------------------------------------------------------
@@ -157,10 +158,10 @@ def recorded(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_audit_names_what_is_not_reproducible_and_touches_nothing(recorded: Path) -> None:
     before = {p: p.read_bytes() for p in (*recorded.glob("data/*/f"), recorded / "dvc.lock")}
-    found = audit(recorded)
-    assert {a.out: a.agrees for a in found.outs} == {"data/steady": True, "data/moody": False, "data/broken": False}
-    assert found.failed == {"broken": "no luck today"} and found.skipped.keys() == {"heavy", "stale"}
-    assert not found.check.passed and {p: p.read_bytes() for p in before} == before
+    report = audit(recorded)
+    assert {a.out: a.agrees for a in report.outs} == {"data/steady": True, "data/moody": False, "data/broken": False}
+    assert report.failed == {"broken": "no luck today"} and report.skipped.keys() == {"heavy", "stale"}
+    assert not report.check.passed and {p: p.read_bytes() for p in before} == before
     folders = {p.name for p in (recorded / ".paco/audit").iterdir()}
     assert folders == {"moody", "broken"}, "what differs is kept, to be looked at"
     assert audit(recorded, only=["steady"]).check.passed
@@ -199,9 +200,9 @@ def test_only_what_the_dead_left_is_reaped(tmp_path: Path) -> None:
         record = {"name": home.name, "url": "u", "pid": 1, "engine": "e", "model": "m", "started": 0.0}
         (home / "server.json").write_text(json.dumps(record))
     with hold(homes["alive"] / "alive"), hold(homes["alive"] / "leases/2-here"):
-        told = remove_stale(tmp_path)
+        messages = remove_stale(tmp_path)
         assert living(tmp_path) == ["alive"]
-    assert len(told) == 4
+    assert len(messages) == 4
     assert {p.name for p in (homes["alive"] / "leases").iterdir()} == {"2-here"}
     assert (homes["alive"] / "server.json").is_file() and (homes["alive"] / "stay").is_file()
     assert not (homes["dead"] / "server.json").exists() and Registry(tmp_path).living("dead") is None

@@ -30,20 +30,20 @@ class Models:
 
     def __init__(self, root: Path, params: Params) -> None:
         self.root, self.params, self.gallery = root, params, Gallery()
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.may = threading.Event()
 
     def paint(self, *request: Any) -> dict[str, Any]:
-        self.asked.append(("paint", *request[:-1]))
+        self.calls.append(("paint", *request[:-1]))
         assert self.may.wait(60)
         return {"pictures": []}
 
     def edit(self, pictures: Sequence[str], *request: Any) -> dict[str, Any]:
-        self.asked.append(("edit", [self.gallery.image(name).size for name in pictures], *request[:-1]))
+        self.calls.append(("edit", [self.gallery.image(name).size for name in pictures], *request[:-1]))
         return {"pictures": []}
 
     def score(self, *request: Any) -> dict[str, Any]:
-        self.asked.append(("score", *request[:-1]))
+        self.calls.append(("score", *request[:-1]))
         return {"pairs": [], "mean": None}
 
 
@@ -70,7 +70,7 @@ def upload(client: TestClient, data: bytes) -> Any:
     return client.post("/pictures", content=data)
 
 
-def ended(client: TestClient, job: str) -> dict[str, Any]:
+def wait_for_job(client: TestClient, job: str) -> dict[str, Any]:
     while (view := client.get(f"/jobs/{job}").json())["state"] in ("waiting", "running"):
         threading.Event().wait(0.005)
     return view
@@ -138,7 +138,7 @@ def test_requests_are_checked_before_they_wait(client: TestClient, models: Model
         body = b'{"theme": %b, "panels": ["a", "b"], "policy": "base", "seeds": 1}' % value
         assert client.post("/paint", content=body, headers={"content-type": "application/json"}).status_code == 422
     assert client.post("/score", json={"pictures": [name, "0" * 20]}).status_code == 404
-    assert models.asked == []
+    assert models.calls == []
 
 
 def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models) -> None:
@@ -154,8 +154,9 @@ def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models
     for answer in waiting[:-1]:
         client.post(f"/jobs/{answer.json()['job']}/cancel")
     models.may.set()
-    assert ended(client, edited)["state"] == "done" and ended(client, first.json()["job"])["state"] == "done"
-    assert models.asked == [
+    assert wait_for_job(client, edited)["state"] == "done"
+    assert wait_for_job(client, first.json()["job"])["state"] == "done"
+    assert models.calls == [
         ("paint", "a red cat", ["at night", "in the snow"], StudioOptions("base", 1, None, None)),
         ("edit", [(40, 30), (40, 30)], "Make it blue.", StudioOptions("base", 2, None, None)),
     ]
@@ -166,7 +167,7 @@ def test_other_pages_can_neither_ask_nor_look(client: TestClient) -> None:
     name = upload(client, picture()).json()["picture"]
     assert client.get("/about", headers={"host": "evil.example"}).status_code == 400
     for origin in ("http://evil.example", "null", "http://127.0.0.1:9999", "https://127.0.0.1:7861", "http://["):
-        refused = client.post("/paint", json=PAINT, headers={"origin": origin})
-        assert refused.status_code == 403 and refused.headers["x-content-type-options"] == "nosniff", origin
+        response = client.post("/paint", json=PAINT, headers={"origin": origin})
+        assert response.status_code == 403 and response.headers["x-content-type-options"] == "nosniff", origin
         assert client.get(f"/pictures/{name}.png", headers={"origin": origin}).status_code == 403
     assert client.get("/about", headers={"origin": "http://127.0.0.1:7861"}).status_code == 200

@@ -17,9 +17,9 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def jobs() -> Iterator[Jobs]:
-    made = Jobs()
-    yield made
-    assert made.close(PATIENCE_S), "the thread has ended"
+    job_queue = Jobs()
+    yield job_queue
+    assert job_queue.close(PATIENCE_S), "the thread has ended"
 
 
 class Gate:
@@ -41,7 +41,7 @@ class Gate:
         assert self.begun.wait(PATIENCE_S)
 
 
-def ended(jobs: Jobs, name: str) -> dict[str, Any]:
+def wait_for_job(jobs: Jobs, name: str) -> dict[str, Any]:
     """The view of a job once it has ended."""
     until(lambda: jobs.view(name)["state"] not in ("waiting", "running"))
     return jobs.view(name)
@@ -56,13 +56,13 @@ def test_jobs_are_done_in_order_one_at_a_time_and_say_how_many_come_first(jobs: 
     def note(number: int) -> Callable[[Job], dict[str, Any]]:
         return lambda _job: order.append(number) or {"number": number}  # type: ignore[func-returns-value]
 
-    others = [jobs.submit(note(number)) for number in range(3)]
-    assert [view["state"] for view in others] == ["waiting"] * 3 and [view["ahead"] for view in others] == [1, 2, 3]
+    views = [jobs.submit(note(number)) for number in range(3)]
+    assert [view["state"] for view in views] == ["waiting"] * 3 and [view["ahead"] for view in views] == [1, 2, 3]
     assert jobs.view(first)["state"] == "running" and order == []
     gate.may.release()
-    assert ended(jobs, others[-1]["job"])["state"] == "done" == jobs.view(first)["state"] and order == [0, 1, 2]
-    assert [jobs.view(view["job"])["result"] for view in others] == [{"number": number} for number in range(3)]
-    assert len({view["job"] for view in others} | {first}) == 4
+    assert wait_for_job(jobs, views[-1]["job"])["state"] == "done" == jobs.view(first)["state"] and order == [0, 1, 2]
+    assert [jobs.view(view["job"])["result"] for view in views] == [{"number": number} for number in range(3)]
+    assert len({view["job"] for view in views} | {first}) == 4
 
 
 def test_a_running_job_is_cancelled_at_its_next_step_and_keeps_what_it_has(jobs: Jobs) -> None:
@@ -76,7 +76,7 @@ def test_a_running_job_is_cancelled_at_its_next_step_and_keeps_what_it_has(jobs:
     cancelling = jobs.cancel(name)
     assert cancelling["state"] == "running" and cancelling["cancelling"]
     gate.may.release()
-    view = ended(jobs, name)
+    view = wait_for_job(jobs, name)
     assert (view["state"], view["result"], view["error"]) == ("cancelled", {"done": 1}, None)
 
 
@@ -87,9 +87,9 @@ def test_a_failure_is_said_and_does_not_stop_the_others(jobs: Jobs) -> None:
     def crash(_job: Job) -> dict[str, Any]:
         raise RuntimeError("out of memory")
 
-    refused, crashed = jobs.submit(refuse)["job"], jobs.submit(crash)["job"]
-    ended(jobs, crashed)
-    assert (jobs.view(refused)["state"], jobs.view(refused)["error"]) == ("failed", "no such policy")
+    rejected, crashed = jobs.submit(refuse)["job"], jobs.submit(crash)["job"]
+    wait_for_job(jobs, crashed)
+    assert (jobs.view(rejected)["state"], jobs.view(rejected)["error"]) == ("failed", "no such policy")
     assert jobs.view(crashed)["error"] == "RuntimeError: out of memory"
 
 

@@ -25,7 +25,9 @@ from tests.support.small_project import adapter, lay_out
 
 pytestmark = pytest.mark.slow
 
-PANELS = [f"a {size} red cat {where}, flat style." for size in ("small", "big") for where in ("at night", "in snow")]
+PANELS = [
+    f"a {size} red cat {setting}, flat style." for size in ("small", "big") for setting in ("at night", "in snow")
+]
 OPTIONS = StudioOptions("flux_t2is", 1, 64, compare_with="base")
 OPTIONS_BASE = StudioOptions("base", 1, 64, compare_with=None)
 
@@ -47,97 +49,97 @@ def job() -> Job:
     return Job("0")
 
 
-def pixels(made: Studio, row: dict[str, Any]) -> bytes:
-    return made.gallery.image(row["picture"]).tobytes()
+def pixels(app: Studio, row: dict[str, Any]) -> bytes:
+    return app.gallery.image(row["picture"]).tobytes()
 
 
 def test_before_training_base_paints_and_nothing_is_scored(project: Path) -> None:
-    made, now = studio(project), job()
-    found = made.paint("a red cat", PANELS, StudioOptions("base", 2, 64, compare_with="base"), now)
-    assert found["judge"] is False and found["painters"] == [{"name": "base", "trained": False, "story": False}]
-    assert [(row["trained"], row["seed"], row["score"], row["cause"]) for row in found["pictures"]] == [
+    app, now = studio(project), job()
+    result = app.paint("a red cat", PANELS, StudioOptions("base", 2, 64, compare_with="base"), now)
+    assert result["judge"] is False and result["painters"] == [{"name": "base", "trained": False, "story": False}]
+    assert [(row["trained"], row["seed"], row["score"], row["cause"]) for row in result["pictures"]] == [
         (False, 0, None, None), (False, 1, None, None),
     ]  # fmt: skip
-    assert [len(row["panels"]) for row in found["pictures"]] == [4, 4] and found["columns"] == 2
-    assert made.gallery.image(found["pictures"][0]["panels"][0]).size == (32, 32)
-    assert (now.done, now.total) == (4, 4) and now.result == found
+    assert [len(row["panels"]) for row in result["pictures"]] == [4, 4] and result["columns"] == 2
+    assert app.gallery.image(result["pictures"][0]["panels"][0]).size == (32, 32)
+    assert (now.done, now.total) == (4, 4) and now.result == result
     with pytest.raises(DataError, match="flux_t2is"):
-        made.paint("a red cat", PANELS, OPTIONS, job())
+        app.paint("a red cat", PANELS, OPTIONS, job())
     with pytest.raises(DataError):
-        made.score([found["pictures"][0]["picture"]] * 2, None, True, job())
+        app.score([result["pictures"][0]["picture"]] * 2, None, True, job())
 
 
 def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, repository: Path) -> None:
     """One policy is loaded once, and base paints the same whether an adapter lies on it or not."""
     adapter(project)
-    made = studio(project, repository / "data/zoo/qwen2_5_vl")
-    bare = made.paint("a red cat", PANELS, OPTIONS_BASE, job())
-    both = made.paint("a red cat", PANELS, OPTIONS, job())
-    base, trained = both["pictures"]
-    assert [row["trained"] for row in both["pictures"]] == [False, True]
-    assert pixels(made, base) == pixels(made, bare["pictures"][0]) != pixels(made, trained)
-    assert all(0 < row["score"] < 1 and row["cause"] is None for row in both["pictures"])
-    assert made.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"] == bare["pictures"]
-    by = painters.resolve_policy(project, made.params, "flux_t2is", SETS)
+    app = studio(project, repository / "data/zoo/qwen2_5_vl")
+    bare = app.paint("a red cat", PANELS, OPTIONS_BASE, job())
+    result = app.paint("a red cat", PANELS, OPTIONS, job())
+    base, trained = result["pictures"]
+    assert [row["trained"] for row in result["pictures"]] == [False, True]
+    assert pixels(app, base) == pixels(app, bare["pictures"][0]) != pixels(app, trained)
+    assert all(0 < row["score"] < 1 and row["cause"] is None for row in result["pictures"])
+    assert app.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"] == bare["pictures"]
+    by = painters.resolve_policy(project, app.params, "flux_t2is", SETS)
     record = prompt_records.set_record("a red cat", PANELS, 64)
-    alone = paint.pictures(made.params, paint.load_painter_policy(project, by), by, record, seeds=[0], side=64, steps=2)
-    assert alone[0].image.tobytes() == pixels(made, trained), "as `paco paint` does"
+    images = paint.pictures(app.params, paint.load_painter_policy(project, by), by, record, seeds=[0], side=64, steps=2)
+    assert images[0].image.tobytes() == pixels(app, trained), "as `paco paint` does"
     adapter(project, by=0.05)
-    base_again, anew = made.paint("a red cat", PANELS, OPTIONS, job())["pictures"]
-    assert pixels(made, base_again) == pixels(made, base) and pixels(made, anew) != pixels(made, trained)
+    base_again, anew = app.paint("a red cat", PANELS, OPTIONS, job())["pictures"]
+    assert pixels(app, base_again) == pixels(app, base) and pixels(app, anew) != pixels(app, trained)
 
 
 def test_a_judge_that_was_trained_meanwhile_judges(project: Path, repository: Path) -> None:
     shutil.copytree(repository / "data/zoo/qwen2_5_vl", project / "data/reward_merged")
-    made = studio(project)
-    first = made.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"]
+    app = studio(project)
+    first = app.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"]
     weights = project / "data/reward_merged/model.safetensors"
     tensors = {name: tensor * 1.05 for name, tensor in load_file(weights).items()}
     save_file(tensors, weights, metadata={"format": "pt"})
-    assert made.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"][0]["score"] != first[0]["score"]
+    assert app.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"][0]["score"] != first[0]["score"]
 
 
 def test_pictures_are_compared_two_by_two_with_reasons(project: Path, repository: Path) -> None:
-    made = studio(project, repository / "data/zoo/qwen2_5_vl")
-    names = [made.gallery.add(Image.new("RGB", (56, 56), colour)) for colour in ("red", "green", "blue")]
-    found = made.score(names, "a colour", True, job())
-    assert [(row["first"], row["second"]) for row in found["pairs"]] == [(0, 1), (0, 2), (1, 2)]
-    assert all(0 <= row["score"] <= 1 and row["reasons"] for row in found["pairs"])
-    assert found["mean"] == pytest.approx(sum(row["score"] for row in found["pairs"]) / 3)
-    plain = made.score(names[:2], None, False, job())
+    app = studio(project, repository / "data/zoo/qwen2_5_vl")
+    names = [app.gallery.add(Image.new("RGB", (56, 56), colour)) for colour in ("red", "green", "blue")]
+    result = app.score(names, "a colour", True, job())
+    assert [(row["first"], row["second"]) for row in result["pairs"]] == [(0, 1), (0, 2), (1, 2)]
+    assert all(0 <= row["score"] <= 1 and row["reasons"] for row in result["pairs"])
+    assert result["mean"] == pytest.approx(sum(row["score"] for row in result["pairs"]) / 3)
+    plain = app.score(names[:2], None, False, job())
     assert plain["pairs"][0]["reasons"] is None and plain["mean"] == plain["pairs"][0]["score"]
 
 
 def test_what_could_not_be_judged_is_null_with_its_cause(
     project: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = studio(project, repository / "data/zoo/qwen2_5_vl")
-    names = [made.gallery.add(Image.new("RGB", (56, 56), colour)) for colour in ("red", "green")]
+    app = studio(project, repository / "data/zoo/qwen2_5_vl")
+    names = [app.gallery.add(Image.new("RGB", (56, 56), colour)) for colour in ("red", "green")]
 
     def fail(_self: Scorer, queries: Sequence[object], _on_batch: object = None) -> list[Score]:
         return [Score(math.nan, "the model's logits are not finite")] * len(queries)
 
     monkeypatch.setattr(Scorer, "score", fail)
-    found = made.score(names, None, True, job())
-    assert found["pairs"] == [
+    result = app.score(names, None, True, job())
+    assert result["pairs"] == [
         {"first": 0, "second": 1, "score": None, "cause": "the model's logits are not finite", "reasons": None}
     ]
-    assert found["mean"] is None
-    (row,) = made.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"]
+    assert result["mean"] is None
+    (row,) = app.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"]
     assert (row["score"], row["cause"]) == (None, "the model's logits are not finite")
 
 
 def test_a_picture_is_edited_at_its_own_size(project: Path, repository: Path) -> None:
-    made = studio(project, repository / "data/zoo/qwen2_5_vl")
-    name, before = made.gallery.add(Image.new("RGB", (70, 70), "red")), {path.name for path in project.rglob("*")}
-    found = made.edit([name], "Make the cat blue.", StudioOptions("base", 1, None, compare_with="base"), job())
-    (row,) = found["pictures"]
+    app = studio(project, repository / "data/zoo/qwen2_5_vl")
+    name, before = app.gallery.add(Image.new("RGB", (70, 70), "red")), {path.name for path in project.rglob("*")}
+    result = app.edit([name], "Make the cat blue.", StudioOptions("base", 1, None, compare_with="base"), job())
+    (row,) = result["pictures"]
     assert (row["width"], row["height"], row["panels"]) == (64, 64, []) and 0 < row["score"] < 1
-    assert found["references"] == [name]
+    assert result["references"] == [name]
     assert {path.name for path in project.rglob("*")} == before, "nothing is written"
     for names in ([name, name], ["0" * 20]):
         with pytest.raises(DataError):
-            made.edit(names, "Make the cat blue.", StudioOptions("base", 1, None, compare_with=None), job())
+            app.edit(names, "Make the cat blue.", StudioOptions("base", 1, None, compare_with=None), job())
 
 
 def test_no_name_leads_to_a_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,17 +44,17 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     prompts = [f"p{n}" for n in range(20) for _ in range(4)]
     for draw in range(200):
         values = np.repeat(rng.normal(0.05, 0.2, 20), 4) + rng.normal(0, 0.1, 80)
-        found = paired(values, np.zeros(80), prompts, resamples=300, seed=draw)
-        covered += found.low <= 0.05 <= found.high
+        comparison = paired(values, np.zeros(80), prompts, resamples=300, seed=draw)
+        covered += comparison.low <= 0.05 <= comparison.high
     assert 0.9 <= covered / 200 <= 1.0
 
 
 def test_failed_cases_are_left_out_of_both_sides_and_counted() -> None:
     nan = float("nan")
-    found = paired([1.0, nan, 3.0, 4.0], [0.0, 1.0, nan, 2.0], ["a", "a", "b", "b"], resamples=50)
-    assert (found.difference, found.cases, found.missing, found.prompts) == (1.5, 2, 2, 2)
-    alone = paired([1.0, 2.0], [0.0, 0.0], ["a", "a"])
-    assert np.isnan(alone.low) and not alone.is_better and not alone.is_worse
+    comparison = paired([1.0, nan, 3.0, 4.0], [0.0, 1.0, nan, 2.0], ["a", "a", "b", "b"], resamples=50)
+    assert (comparison.difference, comparison.cases, comparison.missing, comparison.prompts) == (1.5, 2, 2, 2)
+    single_prompt = paired([1.0, 2.0], [0.0, 0.0], ["a", "a"])
+    assert np.isnan(single_prompt.low) and not single_prompt.is_better and not single_prompt.is_worse
     assert paired([nan], [nan], ["a"]).cases == 0
     with pytest.raises(ValueError):
         paired([1.0], [1.0, 2.0], ["a"])
@@ -64,45 +64,47 @@ def test_failed_cases_are_left_out_of_both_sides_and_counted() -> None:
     ("gain", "fall", "promoted"), [(0.2, 0.0, True), (0.0, 0.0, False), (-0.2, 0.0, False), (0.2, 0.2, False)]
 )
 def test_who_wins(gain: float, fall: float, promoted: bool) -> None:
-    made = decisions.decide(
+    decision = decisions.decide(
         NAME, RULE, ("2", "b", table(gain, fall, seed=2)), ("1", "a", table(0.0)), [PASSED], resamples=300
     )
-    assert made.promoted is promoted
-    assert made.test is not None and made.test.prompts == 24 and made.test.cases == 48
-    assert made.test.low <= made.test.difference <= made.test.high
+    assert decision.promoted is promoted
+    assert decision.test is not None and decision.test.prompts == 24 and decision.test.cases == 48
+    assert decision.test.low <= decision.test.difference <= decision.test.high
 
 
 @pytest.mark.parametrize(("held_out", "promoted"), [(0.15, True), (0.0, False), (float("nan"), False)])
 def test_a_gain_must_be_shared_by_the_held_out_judge(held_out: float, promoted: bool) -> None:
-    def judged(trained: float, held: float, seed: int) -> pd.DataFrame:
-        found, rng = table(0.2 if trained else 0.0, seed=seed), np.random.default_rng(seed)
-        noise = rng.normal(0, 0.02, (2, len(found)))
-        return found.assign(trained_judge=0.5 + trained + noise[0], held_out_judge=0.5 + 9 * (held + noise[1]))
+    def judged(trained: float, held_out_gain: float, seed: int) -> pd.DataFrame:
+        scores, rng = table(0.2 if trained else 0.0, seed=seed), np.random.default_rng(seed)
+        noise = rng.normal(0, 0.02, (2, len(scores)))
+        return scores.assign(
+            trained_judge=0.5 + trained + noise[0], held_out_judge=0.5 + 9 * (held_out_gain + noise[1])
+        )
 
     sides = ("2", "b", judged(0.15, held_out, 2)), ("1", "a", judged(0.0, 0.0, 1))
-    made = decisions.decide(NAME, RULE, *sides, [PASSED], resamples=300)
-    assert made.promoted is promoted
+    decision = decisions.decide(NAME, RULE, *sides, [PASSED], resamples=300)
+    assert decision.promoted is promoted
     spread = sides[1][2]["trained_judge"].std()  # of the incumbent's: whatever part of the scale a judge uses
-    assert made.metrics()["difference/trained_judge"] == pytest.approx(0.15 / spread, abs=1)
+    assert decision.metrics()["difference/trained_judge"] == pytest.approx(0.15 / spread, abs=1)
     assert decisions.decide(NAME, RULE, ("2", "b", table(0.2, seed=2)), sides[1], [PASSED], resamples=300).promoted
 
 
 def test_each_judge_of_the_hack_meter_is_asked_by_its_own_model(repository: Path) -> None:
     recipe = load(repository / "params.yaml").policies.recipes[NAME]
-    asked: list[str] = []
+    models: list[str] = []
 
     def measured_by(model: Path) -> pd.DataFrame:
-        asked.append(model.as_posix())
-        return pd.DataFrame({"consistency": [len(asked) / 10]})
+        models.append(model.as_posix())
+        return pd.DataFrame({"consistency": [len(models) / 10]})
 
     assert by_both_judges(recipe, Path("/p"), Path("/p/reward"), measured_by) == {}
     other = RewardTerm(weight=0.0, reward="consistency", model="other")
     rewards = recipe.rewards.model_copy(update={"terms": {**recipe.rewards.terms, "other": other}})
     meter = HackMeter(trained="consistency", held_out="other")
     watched = recipe.model_copy(update={"rewards": rewards, "hack_meter": meter})
-    found = by_both_judges(watched, Path("/p"), Path("/p/reward"), measured_by)
-    assert asked == ["/p/reward", "/p/other"]
-    assert {name: list(column) for name, column in found.items()} == {"trained_judge": [0.1], "held_out_judge": [0.2]}
+    columns = by_both_judges(watched, Path("/p"), Path("/p/reward"), measured_by)
+    assert models == ["/p/reward", "/p/other"]
+    assert {name: list(column) for name, column in columns.items()} == {"trained_judge": [0.1], "held_out_judge": [0.2]}
 
 
 def test_versions_without_a_common_case_are_not_compared() -> None:
@@ -216,21 +218,21 @@ def test_a_version_points_to_the_model_that_its_training_logged(stand: Stand) ->
         if adapter is None:
             stand.retrain("better", 0.3)
     versions = mlflow.MlflowClient().search_model_versions(f"name = '{registered_name(NAME)}'")
-    second, first = sorted(versions, key=lambda one: -int(one.version))
+    second, first = sorted(versions, key=lambda version: -int(version.version))
     (trained,) = mlflow.get_run(str(tracker.run_id)).outputs.model_outputs
     model = mlflow.get_logged_model(trained.model_id)
     assert second.run_id == model.source_run_id == tracker.run_id and second.source == model.artifact_location
-    named = json.loads(model.tags["mlflow.modelVersions"])
-    assert named == [{"name": registered_name(NAME), "version": second.version}]
+    linked_versions = json.loads(model.tags["mlflow.modelVersions"])
+    assert linked_versions == [{"name": registered_name(NAME), "version": second.version}]
     assert first.run_id != tracker.run_id and experiment_of(str(first.run_id)) == "paco/policies"
     loaded = [mlflow.diffusers.load_model(f"models:/{registered_name(NAME)}/{number}") for number in (1, 2)]
-    assert [one.base_model for one in loaded] == [str(stand.root / "data/zoo/flux"), "base/model"]
+    assert [pipeline.base_model for pipeline in loaded] == [str(stand.root / "data/zoo/flux"), "base/model"]
 
 
 def test_a_failed_blocking_check_stops_even_a_first_champion(stand: Stand) -> None:
     stand.gates = [CheckReport("no_collapse", False, "ERROR", "collapsed"), PASSED]
-    made = command.promote(stand.root, NAME)
-    assert not made.promoted and "no_collapse" in made.reason
+    decision = command.promote(stand.root, NAME)
+    assert not decision.promoted and "no_collapse" in decision.reason
     assert Champions(stand.root).at(NAME, CHAMPION) is None
 
 

@@ -28,10 +28,10 @@ WEIGHTS = Path(POLICY) / "adapter/weights.safetensors"
 @pytest.fixture
 def stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     """The weights "adapter" are champion. The values of `gains` are those of other weights."""
-    made = made_stand(project, monkeypatch)
-    made.gains |= {"worse": -0.3, "better": 0.3, "best": 0.6}
-    command.promote(made.root, NAME)
-    return made
+    promoted_stand = made_stand(project, monkeypatch)
+    promoted_stand.gains |= {"worse": -0.3, "better": 0.3, "best": 0.6}
+    command.promote(promoted_stand.root, NAME)
+    return promoted_stand
 
 
 def champion_of(root: Path) -> Version:
@@ -46,8 +46,8 @@ def test_the_recorded_version_is_measured_whatever_the_workspace_becomes(
     stand: Stand, recorded: str, meanwhile: str
 ) -> None:
     stand.retrain(recorded, stand.gains[recorded])
-    made = command.promote(stand.root, NAME, log=lambda _line: (stand.root / WEIGHTS).write_text(meanwhile))
-    assert made.promoted is (recorded == "better")
+    decision = command.promote(stand.root, NAME, log=lambda _line: (stand.root / WEIGHTS).write_text(meanwhile))
+    assert decision.promoted is (recorded == "better")
     assert champion_of(stand.root).number == ("2" if recorded == "better" else "1")
 
 
@@ -56,22 +56,22 @@ def test_a_version_replaces_only_the_champion_that_it_was_compared_with(stand: S
     stand.retrain("better", 0.3)
     assert command.promote(stand.root, NAME).promoted
     stand.retrain("candidate", 0.6)
-    made = command.promote(stand.root, NAME, log=lambda _line: command.roll_back(stand.root, NAME))
-    assert made.incumbent is not None and made.incumbent.version == "2" and made.test is not None
-    assert made.test.is_better and not made.promoted
+    decision = command.promote(stand.root, NAME, log=lambda _line: command.roll_back(stand.root, NAME))
+    assert decision.incumbent is not None and decision.incumbent.version == "2" and decision.test is not None
+    assert decision.test.is_better and not decision.promoted
     assert champion_of(stand.root).number == "1"
 
 
 @pytest.mark.slow
 def test_aliases_move_under_the_lock_of_the_name(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = []
+    lock_states = []
 
     def watched(method: str) -> Callable[..., Any]:
         move = getattr(MlflowClient, method)
 
-        def moved(client: MlflowClient, name: str, *rest: str) -> Any:
-            held.append(is_held(stand.root / LOCKS / f"{name}.lock"))
-            return move(client, name, *rest)
+        def moved(client: MlflowClient, name: str, *arguments: str) -> Any:
+            lock_states.append(is_held(stand.root / LOCKS / f"{name}.lock"))
+            return move(client, name, *arguments)
 
         return moved
 
@@ -80,7 +80,7 @@ def test_aliases_move_under_the_lock_of_the_name(stand: Stand, monkeypatch: pyte
     stand.retrain("better", 0.3)
     command.promote(stand.root, NAME)
     command.roll_back(stand.root, NAME)
-    assert held == [True] * 5  # challenger, champion, no challenger; champion, challenger
+    assert lock_states == [True] * 5  # challenger, champion, no challenger; champion, challenger
 
 
 @pytest.mark.slow

@@ -35,25 +35,25 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Hub:
     """What would be sent."""
 
-    sent: ClassVar[list[dict[str, Any]]] = []
+    requests: ClassVar[list[dict[str, Any]]] = []
 
-    def create_repo(self, repo_id: str, **how: Any) -> None:
-        self.sent.append({"made": repo_id, **how})
+    def create_repo(self, repo_id: str, **options: Any) -> None:
+        self.requests.append({"made": repo_id, **options})
 
-    def preupload_lfs_files(self, repo_id: str, additions: list[CommitOperationAdd], **_how: Any) -> None:
-        self.sent.append({"before": [added.path_in_repo for added in additions]})
+    def preupload_lfs_files(self, repo_id: str, additions: list[CommitOperationAdd], **_options: Any) -> None:
+        self.requests.append({"before": [added.path_in_repo for added in additions]})
 
-    def create_commit(self, repo_id: str, operations: list[CommitOperationAdd], **how: Any) -> Any:
-        files = {one.path_in_repo: one.upload_info.size for one in operations}
-        self.sent.append({"to": repo_id, "files": files, "repo_type": how["repo_type"]})
+    def create_commit(self, repo_id: str, operations: list[CommitOperationAdd], **options: Any) -> Any:
+        files = {addition.path_in_repo: addition.upload_info.size for addition in operations}
+        self.requests.append({"to": repo_id, "files": files, "repo_type": options["repo_type"]})
         return type("Done", (), {"commit_url": "https://hub/owner/name/commit/1"})
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    Hub.sent = []
+    Hub.requests = []
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    return Hub.sent
+    return Hub.requests
 
 
 def test_a_model_goes_to_a_private_repository_and_nowhere_in_a_dry_run(
@@ -85,28 +85,28 @@ def replace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("act", [change, replace])
-@pytest.mark.parametrize("when", ["before", "during"])
+@pytest.mark.parametrize("moment", ["before", "during"])
 def test_what_changes_after_it_was_looked_at_is_not_published(
     adapter: Path,
     hub: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     act: Callable[[Path], None],
-    when: str,
+    moment: str,
 ) -> None:
-    found = upload_of(Path(), str(adapter))
-    if when == "before":
+    upload = upload_of(Path(), str(adapter))
+    if moment == "before":
         act(adapter)
     else:
         monkeypatch.setattr(Hub, "preupload_lfs_files", lambda *_a, **_h: act(adapter))
     with pytest.raises(DataError):
-        push(found, "owner/name", private=True)
-    assert not any("to" in sent for sent in hub)
+        push(upload, "owner/name", private=True)
+    assert not any("to" in request for request in hub)
 
 
 def test_what_comes_after_it_was_looked_at_is_not_published(adapter: Path, hub: list[dict[str, Any]]) -> None:
-    found = upload_of(Path(), str(adapter))
+    upload = upload_of(Path(), str(adapter))
     (adapter / ".env").write_text("x")
-    push(found, "owner/name", private=True)
+    push(upload, "owner/name", private=True)
     assert list(hub[-1]["files"]) == ["README.md", "weights.safetensors"]
 
 
@@ -163,7 +163,7 @@ def test_what_must_not_leave_is_refused(
 def test_a_hub_out_of_reach_is_a_sentence(
     adapter: Path, hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_args: Any, **_how: Any) -> None:
+    def fail(*_args: Any, **_options: Any) -> None:
         raise RuntimeError("no route to https://me:word@hub/x")
 
     monkeypatch.setattr(Hub, "create_repo", fail)

@@ -33,8 +33,8 @@ def test_loading_imports_no_framework() -> None:
         "import sys, paco_core.data.checks, pipelines.definitions as d; d.defs.get_repository_def()\n"
         "print(sorted({'torch', 'mlflow', 'dvc', 'diffusers', 'transformers'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"
 
 
 def test_reports_of_the_library_as_results() -> None:
@@ -42,11 +42,11 @@ def test_reports_of_the_library_as_results() -> None:
 
     good = CheckReport("good", True, "ERROR", "fine", {"rows": 3})
     weak = CheckReport("weak", False, "WARN", "so so", {"gain": float("nan")})
-    alone = as_result(good)
-    assert alone.passed and alone.metadata["rows"].value == 3
-    both = as_result(good, weak)
-    assert not both.passed and both.severity is dg.AssetCheckSeverity.WARN
-    assert both.description == "so so" and both.metadata["weak/gain"].value == "nan"
+    single = as_result(good)
+    assert single.passed and single.metadata["rows"].value == 3
+    combined = as_result(good, weak)
+    assert not combined.passed and combined.severity is dg.AssetCheckSeverity.WARN
+    assert combined.description == "so so" and combined.metadata["weak/gain"].value == "nan"
     assert as_result(weak, CheckReport("bad", False, "ERROR", "no")).severity is dg.AssetCheckSeverity.ERROR
 
 
@@ -56,10 +56,10 @@ def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pyte
     from paco_core.io.check_report import CheckReport
     from paco_pipelines.defs.checks import stage_checks
 
-    asked: list[tuple[object, ...]] = []
+    calls: list[tuple[object, ...]] = []
 
-    def passes(_data: Path, *which: object) -> CheckReport:
-        asked.append(which)
+    def passes(_data: Path, *shards: object) -> CheckReport:
+        calls.append(shards)
         return CheckReport("grids_are_complete", True, "ERROR", "fine")
 
     monkeypatch.setattr(library, "grids_are_complete", passes)
@@ -71,4 +71,4 @@ def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pyte
         job = dg.Definitions(assets=assets[:1], asset_checks=assets[1:]).get_implicit_global_asset_job_def()
         keys = {dg.AssetCheckKey(dg.AssetKey("grids"), "grids_are_complete")}
         job.get_subset(asset_selection=set(), asset_check_selection=keys).execute_in_process(instance=instance)
-    assert asked == [(1, [0, 1]), ()]
+    assert calls == [(1, [0, 1]), ()]

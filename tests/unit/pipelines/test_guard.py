@@ -97,9 +97,9 @@ def test_a_websocket_of_another_page(bare: TestClient, client: TestClient) -> No
     with bare.websocket_connect(SOCKET, headers=EVIL) as socket:
         socket.send_json({"type": "connection_init"})
         assert socket.receive_json() == {"type": "connection_ack"}
-    with pytest.raises(WebSocketDisconnect) as refused, client.websocket_connect(SOCKET, headers=EVIL):
+    with pytest.raises(WebSocketDisconnect) as error, client.websocket_connect(SOCKET, headers=EVIL):
         pass
-    assert refused.value.code == 1008 and "evil.example" in refused.value.reason
+    assert error.value.code == 1008 and "evil.example" in error.value.reason
     rebound = {"Host": "evil.example:3000", "Origin": "http://evil.example:3000"}
     with pytest.raises(WebSocketDisconnect), client.websocket_connect(SOCKET, headers=rebound):
         pass
@@ -107,17 +107,17 @@ def test_a_websocket_of_another_page(bare: TestClient, client: TestClient) -> No
 
 @pytest.mark.slow
 def test_its_own_pages_and_programs_work(client: TestClient, instance: dg.DagsterInstance) -> None:
-    own = {"Origin": HERE}
+    same_origin = {"Origin": HERE}
     page = client.get("/", headers={"Accept": "text/html"})
     assert "<html" in page.text and page.headers["x-frame-options"] == "SAMEORIGIN"
     assert client.get("/server_info").status_code == 200
     assert client.get("/graphql?query={version}", headers={"Accept": "text/html,*/*"}).status_code == 200  # GraphiQL
-    for headers in ({}, own, {**own, "Content-Type": "application/json; charset=utf-8"}):
+    for headers in ({}, same_origin, {**same_origin, "Content-Type": "application/json; charset=utf-8"}):
         answer = client.post("/graphql", json={"query": "{ __typename }"}, headers=headers)
         assert answer.json() == {"data": {"__typename": "Query"}}
-    assert client.post("/graphql", json={"query": DELETE}, headers=own).status_code == 200
+    assert client.post("/graphql", json={"query": DELETE}, headers=same_origin).status_code == 200
     assert not instance.get_runs()
-    with client.websocket_connect(SOCKET, headers=own) as socket:
+    with client.websocket_connect(SOCKET, headers=same_origin) as socket:
         socket.send_json({"type": "connection_init"})
         assert socket.receive_json() == {"type": "connection_ack"}
         socket.send_json(WATCH)
@@ -152,8 +152,8 @@ def test_hosts_that_are_ours(host: str) -> None:
 )
 def test_what_is_not_ours(headers: list[tuple[str, str]]) -> None:
     for kind in ("http", "websocket"):
-        found = refusal(_scope(*headers, kind=kind), {"localhost", "127.0.0.1", "::1"})
-        assert found is not None and found.status == 403
+        response = refusal(_scope(*headers, kind=kind), {"localhost", "127.0.0.1", "::1"})
+        assert response is not None and response.status == 403
 
 
 def test_a_deployment_names_its_hosts(instance: dg.DagsterInstance) -> None:

@@ -11,7 +11,7 @@ from paco_pipelines.defs.checks import last_two_versions
 KEY = dg.AssetKey("bench")
 
 
-def _told(instance: dg.DagsterInstance, digest: str, gain: float) -> None:
+def _report_gain(instance: dg.DagsterInstance, digest: str, gain: float) -> None:
     tags = {"dvc/lock_digest": digest}
     instance.report_runless_asset_event(dg.AssetMaterialization(KEY, metadata={"gain": gain, "n": "words"}, tags=tags))
 
@@ -19,10 +19,10 @@ def _told(instance: dg.DagsterInstance, digest: str, gain: float) -> None:
 def test_the_version_before_is_of_another_run() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         assert last_two_versions(instance, KEY) == ({}, None)
-        _told(instance, "a", 0.1)
+        _report_gain(instance, "a", 0.1)
         assert last_two_versions(instance, KEY) == ({"gain": 0.1}, None)
-        _told(instance, "b", 0.2)
-        _told(instance, "b", 0.2)  # found unchanged
+        _report_gain(instance, "b", 0.2)
+        _report_gain(instance, "b", 0.2)  # found unchanged
         assert last_two_versions(instance, KEY) == ({"gain": 0.2}, {"gain": 0.1})
 
 

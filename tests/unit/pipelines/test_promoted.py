@@ -15,13 +15,13 @@ from paco_pipelines.defs.operations import mirror_champions
 class Registry:
     """Champions by name: md5s."""
 
-    held: dict[str, str]
+    md5s: dict[str, str]
 
     def names(self) -> list[str]:
-        return list(self.held)
+        return list(self.md5s)
 
     def at(self, name: str, _alias: str) -> Version | None:
-        md5 = self.held[name]
+        md5 = self.md5s[name]
         return Version(name, md5[0], f"data/{name}", md5, None, None, "") if md5 else None
 
 
@@ -37,6 +37,6 @@ def test_each_champion_is_reported_when_it_is_new() -> None:
         event = instance.get_latest_materialization_event(dg.AssetKey(["champion", "policies"]))
         assert event is not None and event.asset_materialization is not None
         assert event.asset_materialization.partition == "flux_t2is"
-        registry.held["flux_t2is"] = "1a"  # rolled back
+        registry.md5s["flux_t2is"] = "1a"  # rolled back
         assert mirrored(instance) == ["champion of flux_t2is: version 1"]
         assert mirror_champions(instance, None) == []

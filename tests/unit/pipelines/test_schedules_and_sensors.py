@@ -23,8 +23,8 @@ def test_housekeeping_reaps(project: Path, monkeypatch: pytest.MonkeyPatch) -> N
     lease.touch()
     monkeypatch.setattr(sensors, "ROOT", project)
     with dg.DagsterInstance.ephemeral() as instance:
-        said = sensors.housekeeping.evaluate_tick(dg.build_sensor_context(instance=instance)).skip_message
-    assert "lease 1-gone expired" in str(said) and not lease.exists()
+        message = sensors.housekeeping.evaluate_tick(dg.build_sensor_context(instance=instance)).skip_message
+    assert "lease 1-gone expired" in str(message) and not lease.exists()
 
 
 def failed_night(
@@ -33,7 +33,7 @@ def failed_night(
     """A night in which the reward's figures changed by ``test``."""
     from paco_core.operations import reevaluation
 
-    def night(_root: Path, name: str, **_more: object) -> reevaluation.Reevaluation:
+    def night(_root: Path, name: str, **_options: object) -> reevaluation.Reevaluation:
         subject = reevaluation.Subject(name, Path(), "ab.dir", "3")
         figures = {"fixed/accuracy": 0.4}
         return reevaluation.Reevaluation(
@@ -81,8 +81,8 @@ def test_the_decision_is_the_metadata_of_the_champion(monkeypatch: pytest.Monkey
     monkeypatch.setattr(champions, "Champions", lambda _root: SimpleNamespace(at=lambda *_args: champion))
     monkeypatch.setattr(command, "promote", lambda _root, name, log: decision)
     with dg.DagsterInstance.ephemeral() as instance:
-        done = dg.materialize([operations.champion_policies], partition_key="flux_t2is", instance=instance)
-    (event,) = done.asset_materializations_for_node("champion__policies")
+        result = dg.materialize([operations.champion_policies], partition_key="flux_t2is", instance=instance)
+    (event,) = result.asset_materializations_for_node("champion__policies")
     metadata = {key: value.value for key, value in event.metadata.items()}
     assert metadata["promoted"] is False and metadata["difference"] == 0.1
     assert (metadata["candidate/gold_consistency"], metadata["incumbent/gold_consistency"]) == (0.7, 0.6)
@@ -92,11 +92,11 @@ def test_the_decision_is_the_metadata_of_the_champion(monkeypatch: pytest.Monkey
 def test_an_audit_that_finds_other_bytes_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     from paco_core.operations import audit
 
-    found = audit.Audit(
+    failed_audit = audit.Audit(
         (audit.Audited("pairs", "data/pairs", "a.dir", "b.dir"),), {"policies": "needs the pool gpu"}, {}
     )
-    monkeypatch.setattr(audit, "audit", lambda _root, log: found)
+    monkeypatch.setattr(audit, "audit", lambda _root, log: failed_audit)
     with dg.DagsterInstance.ephemeral() as instance:
-        done = dg.materialize([operations.audit_reproducibility], instance=instance, raise_on_error=False)
-    (check,) = done.get_asset_check_evaluations()
-    assert not done.success and check.description == "data/pairs: recorded a.dir, made again b.dir"
+        result = dg.materialize([operations.audit_reproducibility], instance=instance, raise_on_error=False)
+    (check,) = result.get_asset_check_evaluations()
+    assert not result.success and check.description == "data/pairs: recorded a.dir, made again b.dir"

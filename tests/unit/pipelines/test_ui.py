@@ -57,10 +57,10 @@ def test_a_port_in_use_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with socket.socket() as taken:
-        taken.bind((ui.HOST, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((ui.HOST, 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert ui.serve(tmp_path, port, free_port()) == ui.serve(tmp_path, free_port(), port) == 1
     for line in capsys.readouterr().err.splitlines():
         assert str(port) in line and str(os.getpid()) in line

@@ -11,7 +11,7 @@ from dvc_project.lockfile import Lock
 from paco_core.benchmarks.published import GEDIT
 from paco_core.config.params import Params, parse
 from paco_core.report import page
-from tests.support.fixture_edits import SHOWN, write_gedit
+from tests.support.fixture_edits import NUM_SAMPLES, write_gedit
 
 SIZES = {"kontext_edit": (64, 128), "my_edit": (48,)}
 
@@ -30,20 +30,22 @@ def test_edits_stand_beside_their_pictures_and_instructions(params: Params, tmp_
     (tmp_path / "dvc.yaml").write_bytes((repository / "dvc.yaml").read_bytes())
     (tmp_path / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())
     records = write_gedit(tmp_path, SIZES)
-    made = page.build(tmp_path, params, Lock.read(tmp_path), {})
-    assert [m.what for m in made.missing if "edit" in m.path and "reward" not in m.path] == []
-    section = made.html.partition('<section id="editor">')[2].partition("</section>")[0]
-    assert all(record.prompt in section for record in records[:SHOWN]) and records[SHOWN].prompt not in section
+    report = page.build(tmp_path, params, Lock.read(tmp_path), {})
+    assert [m.what for m in report.missing if "edit" in m.path and "reward" not in m.path] == []
+    section = report.html.partition('<section id="editor">')[2].partition("</section>")[0]
+    assert (
+        all(record.prompt in section for record in records[:NUM_SAMPLES]) and records[NUM_SAMPLES].prompt not in section
+    )
     for name, sizes in SIZES.items():
         for size in sizes:
-            assert section.count(f"<figcaption>{size} px</figcaption>") == SHOWN
+            assert section.count(f"<figcaption>{size} px</figcaption>") == NUM_SAMPLES
             key, short = f"gedit.policies.{name}.{size}.gold_editing", f"{name}.px{size}.gold_editing"
-            assert made.figures.values[f"{key}.after.mean"] == pytest.approx(0.5, abs=0.05)
+            assert report.figures.values[f"{key}.after.mean"] == pytest.approx(0.5, abs=0.05)
             for headline, figure in {
                 "before": "before.mean",
                 "after": "after.mean",
                 "change_low": "change.low",
             }.items():
-                assert made.headline[f"{short}.{headline}"] == made.figures.values[f"{key}.{figure}"]
+                assert report.headline[f"{short}.{headline}"] == report.figures.values[f"{key}.{figure}"]
     assert section.count('<span class="tag">published</span>') == len(GEDIT) and "6.469" in section
-    assert made.curves["my_edit.reference_distance"]["distance from the reference"][0] == (1.0, 0.2)
+    assert report.curves["my_edit.reference_distance"]["distance from the reference"][0] == (1.0, 0.2)

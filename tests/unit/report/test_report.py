@@ -20,7 +20,7 @@ from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.provenance.records import load_runs
 from tests.support.fixture_project import found_runs, write_project
 
-MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+BUILT_AT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 LOADING = {"img", "script", "link", "iframe", "source", "video", "audio", "object", "embed", "use", "image"}
 
 
@@ -35,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path
 
 @pytest.fixture(scope="module")
 def report(finished: Path) -> page.Report:
-    return page.build(finished, load(finished / "params.yaml"), Lock.read(finished), found_runs(), MADE)
+    return page.build(finished, load(finished / "params.yaml"), Lock.read(finished), found_runs(), BUILT_AT)
 
 
 class Reader(HTMLParser):
@@ -69,12 +69,12 @@ class Reader(HTMLParser):
 
 @pytest.mark.slow
 def test_the_page_loads_nothing_and_links_to_its_parts(report: page.Report) -> None:
-    found = Reader(report.html)
-    assert found.fetched and all(url.startswith("data:") for url in found.fetched)
+    reader = Reader(report.html)
+    assert reader.fetched and all(url.startswith("data:") for url in reader.fetched)
     assert not re.search(r"@import|url\(\s*['\"]?https?:", report.html)
     assert "<script" not in report.html
-    inside = [a[1:] for a in found.anchors if a.startswith("#")]
-    assert inside and set(inside) <= found.ids
+    inside = [a[1:] for a in reader.anchors if a.startswith("#")]
+    assert inside and set(inside) <= reader.ids
 
 
 def test_every_number_equals_the_metrics_file(report: page.Report) -> None:
@@ -100,8 +100,8 @@ def test_all_stages_with_their_times_and_runs(report: page.Report) -> None:
     values = report.figures.values
     assert values["seconds.grids"] == pytest.approx(28.1 + 27.7)
     assert values["seconds.report"] is None
-    known = [v for k, v in values.items() if k.startswith("seconds.") and k != "seconds.total" and v]
-    assert values["seconds.total"] == pytest.approx(sum(known))
+    seconds = [v for k, v in values.items() if k.startswith("seconds.") and k != "seconds.total" and v]
+    assert values["seconds.total"] == pytest.approx(sum(seconds))
     assert not [name for name in report.headline if "second" in name], "a metric that each run changes"
     runs = re.findall(r'<a href="http://127.0.0.1:5000/#/experiments/1/runs/([^"]+)">', report.html)
     assert sorted(runs) == sorted(found_runs())
@@ -110,7 +110,7 @@ def test_all_stages_with_their_times_and_runs(report: page.Report) -> None:
 def test_nothing_is_invented_where_nothing_ran(tmp_path: Path, repository: Path) -> None:
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(repository / name, tmp_path / name)
-    empty = page.build(tmp_path, load(tmp_path / "params.yaml"), Lock.read(tmp_path), {}, MADE)
+    empty = page.build(tmp_path, load(tmp_path / "params.yaml"), Lock.read(tmp_path), {}, BUILT_AT)
     assert {"dvc repro t2is", "dvc repro policies@qwen_edit"} <= {missing.make for missing in empty.missing}
     assert all(missing.make in empty.html for missing in empty.missing)
     assert empty.headline == {} and empty.curves == {}
@@ -135,7 +135,7 @@ def test_text_from_data_is_escaped(finished: Path, tmp_path: Path) -> None:
     table = pd.read_parquet(path)
     table["theme"] = "<script>alert(1)</script>"
     table.to_parquet(path)
-    html = page.build(root, load(root / "params.yaml"), Lock.read(root), {}, MADE).html
+    html = page.build(root, load(root / "params.yaml"), Lock.read(root), {}, BUILT_AT).html
     assert "<script" not in html and "&lt;script&gt;" in html
 
 
@@ -143,8 +143,8 @@ def test_a_time_is_that_of_the_run_that_made_what_lies_here(tmp_path: Path) -> N
     assert load_runs(tmp_path, Lock.read(tmp_path)) == {}
     lock = "schema: '2.0'\nstages:\n  prompts:\n    cmd: x\n    deps:\n    - path: a.py\n      md5: {}\n"
     (tmp_path / "dvc.lock").write_text(lock.format("a234"))
-    made = Run(seconds=3.5, mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/ab")
-    records.save_run(tmp_path, "prompts", Lock.read(tmp_path).entries["prompts"].inputs.digest, made)
-    assert load_runs(tmp_path, Lock.read(tmp_path)) == {"prompts": made}
+    run = Run(seconds=3.5, mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/ab")
+    records.save_run(tmp_path, "prompts", Lock.read(tmp_path).entries["prompts"].inputs.digest, run)
+    assert load_runs(tmp_path, Lock.read(tmp_path)) == {"prompts": run}
     (tmp_path / "dvc.lock").write_text(lock.format("b678"))
     assert load_runs(tmp_path, Lock.read(tmp_path)) == {}, "another version: who made it is not told here"

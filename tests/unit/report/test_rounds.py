@@ -29,12 +29,12 @@ TRAINING = {
 }
 
 
-def painted(folder: Path, prompts: list[str], bare: float, trained: float) -> Path:
+def write_scores(folder: Path, prompts: list[str], bare: float, trained: float) -> Path:
     """What ``t2is`` leaves of one policy."""
     rows = [
-        {"policy": "flux_t2is", "size": 64, "when": when, "prompt_id": prompt, "seed": 0, "gold_consistency": value}
+        {"policy": "flux_t2is", "size": 64, "when": phase, "prompt_id": prompt, "seed": 0, "gold_consistency": value}
         for prompt in prompts
-        for when, value in ((BEFORE, bare), (AFTER, trained + int(prompt[1:]) / 100))
+        for phase, value in ((BEFORE, bare), (AFTER, trained + int(prompt[1:]) / 100))
     ]
     folder.mkdir(parents=True)
     pd.DataFrame(rows).to_parquet(folder / "per_prompt.parquet", index=False)
@@ -42,22 +42,22 @@ def painted(folder: Path, prompts: list[str], bare: float, trained: float) -> Pa
 
 
 def test_a_policy_is_compared_with_that_of_the_round_before_on_common_prompts(tmp_path: Path) -> None:
-    before = painted(tmp_path / "data/t2is", ["p1", "p2", "p3"], 0.1, 0.4)
-    after = painted(tmp_path / "data/rounds/1/t2is", ["p2", "p3", "p4"], 0.9, 0.7)
-    found = rounds.changes(before, after, "flux_t2is", T2IS)[64]["gold_consistency"]
-    assert found.before.mean == pytest.approx(0.425) and found.after.mean == pytest.approx(0.725)
-    assert found.change.mean == pytest.approx(0.3) and found.change.groups == 2
+    before = write_scores(tmp_path / "data/t2is", ["p1", "p2", "p3"], 0.1, 0.4)
+    after = write_scores(tmp_path / "data/rounds/1/t2is", ["p2", "p3", "p4"], 0.9, 0.7)
+    consistency = rounds.changes(before, after, "flux_t2is", T2IS)[64]["gold_consistency"]
+    assert consistency.before.mean == pytest.approx(0.425) and consistency.after.mean == pytest.approx(0.725)
+    assert consistency.change.mean == pytest.approx(0.3) and consistency.change.groups == 2
     with pytest.raises(DataError):
-        rounds.changes(before, painted(tmp_path / "apart", ["p9"], 0.1, 0.4), "flux_t2is", T2IS)
+        rounds.changes(before, write_scores(tmp_path / "apart", ["p9"], 0.1, 0.4), "flux_t2is", T2IS)
 
 
 def test_rounds_stand_below_each_other(tmp_path: Path) -> None:
-    policy = rounds.changes(*(painted(tmp_path / n, ["p1", "p2"], 0.1, v) for n, v in (("a", 0.4), ("b", 0.7))),
+    policy = rounds.changes(*(write_scores(tmp_path / n, ["p1", "p2"], 0.1, v) for n, v in (("a", 0.4), ("b", 0.7))),
                             "flux_t2is", T2IS)  # fmt: skip
     best = asdict(estimate([1.0, 1.0, 0.0] * 2, groups=[f"p{n}" for n in range(6)]))
-    same = {"reward": best, "before": {**best, "mean": 0.5}}
-    methods = {name: {"metrics": {"accuracy": one}} for name, one in same.items()}
-    exam = {"instances": 3, "prompts": 3, "best_above_worst": same, "methods": methods}
+    estimates = {"reward": best, "before": {**best, "mean": 0.5}}
+    methods = {name: {"metrics": {"accuracy": accuracy}} for name, accuracy in estimates.items()}
+    exam = {"instances": 3, "prompts": 3, "best_above_worst": estimates, "methods": methods}
     before = tmp_path / "report"
     before.mkdir()
     first = rounds.RoundFigures("1", policy, exam, TRAINING)

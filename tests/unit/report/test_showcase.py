@@ -74,8 +74,8 @@ def test_the_page_opens_with_the_largest_rise_and_shows_every_set(project: Path)
     report = built(project)
     values = report.figures.values
     key = "showcase.flux_t2is.128"
-    shown = [values[f"{key}.set.{n}.after"] - values[f"{key}.set.{n}.before"] for n in range(1, len(changes) + 1)]  # type: ignore[operator]
-    assert shown == pytest.approx(changes.tolist())
+    displayed = [values[f"{key}.set.{n}.after"] - values[f"{key}.set.{n}.before"] for n in range(1, len(changes) + 1)]  # type: ignore[operator]
+    assert displayed == pytest.approx(changes.tolist())
     assert (values[f"{key}.sets"], values[f"{key}.prompts"], values[f"{key}.rose"]) == (6, 6, int((changes > 0).sum()))
     opening = report.html[report.html.index('<figure class="showcase">') :]
     theme = next(p.theme for p in storybook_prompts(6, seed=9) if p.idx == changes.index[0])

@@ -16,7 +16,7 @@ from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.sources import Sources
 from tests.support.pretended_cuda import pretended
-from tests.support.reward_batches import make_record, panels, picture, whole
+from tests.support.reward_batches import image_batch, make_record, panels, picture
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_clip_is_float16_on_a_gpu_and_embeds_as_on_a_processor(clip_folder: Path
 def test_clip_score_is_that_of_the_whole_picture(clip_folder: Path) -> None:
     reward = registry.build_reward("clip_score", RewardTerm(weight=1.0, model=str(clip_folder)))
     clip = reward.clip  # type: ignore[attr-defined]
-    batch = whole(picture(), picture(1))
+    batch = image_batch(picture(), picture(1))
     cosines = (clip.images(batch.whole) @ clip.texts([make_record().prompt]).T)[:, 0].numpy()
     assert reward(batch).tolist() == pytest.approx([2.5 * max(c, 0.0) for c in cosines], abs=1e-6)
     with pytest.raises(ValueError, match="panels only"):
@@ -122,7 +122,7 @@ def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
     size = {"height": 16, "width": 16}
     CLIPProcessor(CLIPImageProcessor(size=size, crop_size=size), tokenizer).save_pretrained(tmp_path)
     reward = registry.build_reward("pickscore", RewardTerm(weight=1.0, model=str(tmp_path)))
-    batch = whole(picture(), picture(1), prompt="a red cat")
+    batch = image_batch(picture(), picture(1), prompt="a red cat")
     model, processor = reward.model, reward.processor  # type: ignore[attr-defined]
     inputs = processor(images=list(batch.whole), text=["a red cat"] * 2, padding=True, return_tensors="pt")
     with torch.no_grad():

@@ -26,7 +26,7 @@ from paco_core.rewards.consistency import Consistency, ConsistencyMeasure, openi
 from paco_core.rewards.ocr import edit_distance, quoted
 from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
-from tests.support.reward_batches import COLOURS, make_record, panels, picture, whole
+from tests.support.reward_batches import COLOURS, image_batch, make_record, panels, picture
 
 
 class Judge:
@@ -114,7 +114,7 @@ def test_one_panel_has_no_consistency() -> None:
 
 def test_jpeg_rewards_what_compresses() -> None:
     flat = Image.new("RGB", (64, 32), "teal")
-    values = registry.build_reward("jpeg", RewardTerm(weight=1.0))(whole(flat, picture()))
+    values = registry.build_reward("jpeg", RewardTerm(weight=1.0))(image_batch(flat, picture()))
     assert 1.0 > values[0] > 0.6 > 0.5 > values[1] > -1.0
 
 
@@ -136,9 +136,9 @@ def test_ocr_reads_what_the_prompt_quotes() -> None:
     sign = Image.new("RGB", (256, 96), "white")
     ImageDraw.Draw(sign).text((16, 24), "Open House", fill="black", font=ImageFont.load_default(36))
     reward = registry.build_reward("ocr", RewardTerm(weight=1.0))
-    batch = whole(sign, Image.new("RGB", (64, 64), "white"), prompt='A sign that says "OPEN HOUSE" on a door.')
+    batch = image_batch(sign, Image.new("RGB", (64, 64), "white"), prompt='A sign that says "OPEN HOUSE" on a door.')
     assert reward(batch).tolist() == pytest.approx([1.0, 0.0])
-    assert np.isnan(reward(whole(sign, prompt="A sign."))[0])
+    assert np.isnan(reward(image_batch(sign, prompt="A sign."))[0])
     assert reward.causes == {"prompt quotes no text": 1}
 
 
@@ -186,7 +186,7 @@ def test_a_function_of_the_user_is_a_reward() -> None:
     assert values[0] == len(make_record().prompt) and np.isnan(values[1])
     assert reward.causes == {"function returned NaN": 1} and not reward.groupwise  # type: ignore[attr-defined]
     width = registry.build_reward("width", RewardTerm(weight=1.0, reward=f"{__name__}:own_width"))
-    assert width(whole(picture(), Image.new("RGB", (5, 9)))).tolist() == [65.0, 11.0]
+    assert width(image_batch(picture(), Image.new("RGB", (5, 9)))).tolist() == [65.0, 11.0]
     with pytest.raises(ValueError, match="panels only"):
         width(RewardBatch([make_record()], [panels()]))
 
@@ -225,7 +225,7 @@ def test_a_module_that_fails_is_a_sentence_with_its_line(
         assert code in FAILING_CALLS
         with pytest.raises(DataError, match=f"my_reward.py, line {line}: {kind}"):
             aggregate({"a": np.zeros((1, 2))}, {"a": 1.0}, "my_reward:f")
-        registry.build_reward("mine", terms["mine"])(whole(picture()))
+        registry.build_reward("mine", terms["mine"])(image_batch(picture()))
     text = str(raised.value)
     assert text.startswith(f"my_reward:f: my_reward.py, line {line}: {kind}") and text.isprintable()
 

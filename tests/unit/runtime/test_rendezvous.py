@@ -98,10 +98,10 @@ def test_a_port_that_is_taken_opens_no_other(tmp_path: Path, repository: Path) -
         port = server.getsockname()[1]
         assert "main_process_port: 0 " in config
         taken_config.write_text(config.replace("main_process_port: 0 ", f"main_process_port: {port} "))
-        with launched(tmp_path, repository, TRAINING, taken_config) as launch, watched(launch.pid) as found:
+        with launched(tmp_path, repository, TRAINING, taken_config) as launch, watched(launch.pid) as addresses:
             assert launch.wait(DEADLINE_S) != 0
     log = (tmp_path / "log").read_text()
-    assert f"port {port} of 127.0.0.1" in log and found == set()
+    assert f"port {port} of 127.0.0.1" in log and addresses == set()
 
 
 ENDING = """
