@@ -36,7 +36,7 @@ def published(base: Path, folder: Path, ranks: dict[str, int] | None = None, **s
         for name, size in loras.sizes_of(Network.load(base).model, "q_proj", "up_proj").items()
         if "language_model" in name
     }
-    tensors = loras.drawn(sizes, {name: (ranks or {}).get(name, 4) for name in sizes})
+    tensors = loras.random_lora(sizes, {name: (ranks or {}).get(name, 4) for name in sizes})
     written = {f"base_model.model.{older(key)}": tensor for key, tensor in tensors.items()}
     loras.write(folder, loras.peft(written, ""), WEIGHTS)
     targets = r"model\.layers\.\d+\.(self_attn|mlp)\.(q_proj|up_proj)"
