@@ -78,7 +78,7 @@ def gold_following(readings: Sequence[Reading], panels: Sequence[Panel], traits:
 
 @dataclass(frozen=True)
 class GoldEdit:
-    """Result of one edit: ``reached`` is 1 if it was made, ``unchanged`` the share of the other traits that did not change."""
+    """Result of an edit: ``reached`` is 1 if it was made, ``unchanged`` the share of other traits without a change."""
 
     reached: float
     unchanged: float
