@@ -117,7 +117,7 @@ def adapter_state_dict(module: torch.nn.Module, name: str) -> dict[str, torch.Te
     if not saved or len(saved) != len(trained):
         raise RuntimeError(f"{len(saved)} tensors would be saved of {len(trained)} that are trained")
     if sharded := [key for key, tensor in saved.items() if hasattr(tensor, "full_tensor")]:
-        raise RuntimeError(f"{sharded[0]} is held in shards, of which one alone would be saved")
+        raise RuntimeError(f"{sharded[0]} is sharded, and only one shard would be saved")
     for place, layer in hosts(module).items():
         if (key := f"{place}.lora_B.weight") in saved:
             saved[key] = saved[key] * layer.scaling[name]

@@ -104,7 +104,7 @@ def read_adapter(source: str | Path, parts: Mapping[str, AdaptedModel]) -> dict[
         for part in places.keys() - parts.keys():
             raise DataError(
                 f"{file.path}: {places[part][0].key} and {sum(len(place.keys) for place in places[part]) - 1} more are "
-                f"of the {part}; here an adapter can change the {' and the '.join(parts)} alone: remove these "
+                f"of the {part}; here an adapter can change only the {' and the '.join(parts)}: remove these "
                 "tensors, or merge them into the model"
             )
         return {part: _layers(file, part_places, parts[part]) for part, part_places in places.items()}

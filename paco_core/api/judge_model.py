@@ -139,7 +139,7 @@ def judge_model(
     """The model that the arguments of :class:`paco_core.Judge` name; nothing is loaded."""
     if isinstance(model, str) and model.startswith(("http://", "https://")):
         if device or dtype:
-            raise DataError(f"{model}: a server has a device and a number format of its own; leave yours out")
+            raise DataError(f"{model}: a server has its own device and number format; do not set yours")
         return RemoteModel(model, served or _only_model(model))
     if served:
         raise DataError(f"served={served!r} chooses a model of a server; give its address instead of {model!r}")

@@ -52,7 +52,7 @@ def every_ranking_was_scored(metrics: Path) -> CheckFinding:
     words = ", ".join(f"{name} on {_text(share)} of the instances" for name, share in failed.items())
     return CheckFinding(
         not failed,
-        f"failed: {words}" if failed else "every judge scored every instance",
+        f"failed: {words}" if failed else "every model scored every instance",
         _present({f"{name}_share": share for name, share in failed.items()}),
     )
 
@@ -64,7 +64,7 @@ def every_question_was_answered(metrics: Path) -> CheckFinding:
     if not figures:
         return skipped(NOTHING)
     failed = figures["failed"]
-    text = f"{failed:g} questions failed" if failed else "every judge answered every question"
+    text = f"{failed:g} questions failed" if failed else "every evaluator answered every question"
     return CheckFinding(
         failed == 0, text, _present({k: figures[k] for k in ("failed", "sets", "stories") if k in figures})
     )

@@ -204,7 +204,7 @@ class EditResult:
             for name, scores in self.scores.items()
         ]
         same_queries = wording == "published"
-        head = ["judge", *HEADS.values(), *(f"{word}, ≥" for word in HEADS.values()), "not judged"]
+        head = ["model", *HEADS.values(), *(f"{word}, ≥" for word in HEADS.values()), "not scored"]
         notes = [
             f"{len(self.cases)} cases; strict accuracy, macro mean over task types, with 95% intervals ({METHODS}).",
             EDIT_TIE_RULE,
@@ -220,7 +220,7 @@ class EditResult:
         ]
         tables = with_published(
             ResultTable("EditReward-Bench", head, rows, notes),
-            ResultTable("EditReward-Bench, published", ["judge", *HEADS.values()], published_rows, [note]),
+            ResultTable("EditReward-Bench, published", ["model", *HEADS.values()], published_rows, [note]),
             same_queries=same_queries,
         )
         tables += difference_tables(self.comparisons, HEADS)

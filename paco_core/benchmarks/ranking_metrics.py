@@ -2,7 +2,7 @@
 
 Ties. Candidates with equal scores share their average rank in ``footrule``, ``tau`` and ``rho``. The
 measures by position (``accuracy``, ``top1``, ``bottom1``) take their expected value over the orders
-that a judge's tie leaves open: a candidate tied over k places fills each of them with probability 1/k,
+that a model's tie leaves open: a candidate tied over k places fills each of them with probability 1/k,
 so that equal scores for all earn exactly chance. ``tau`` and ``rho`` are 0 there, for no order is claimed.
 Where the human tied candidates, each order that this leaves open is as right as the others. Chance is
 then above 1/n: :func:`chance_metrics` gives by how much.
@@ -20,7 +20,7 @@ from scipy.stats import kendalltau, rankdata, spearmanr
 
 TIE_RULE = (
     "Candidates with equal scores share their average rank; position measures take the expected value over "
-    "the orders that a judge's tie leaves open, and accept every order that an annotator's tie leaves open; "
+    "the orders that a model's tie leaves open, and accept every order that an annotator's tie leaves open; "
     "the two index-ordering measures keep tied candidates in given order."
 )
 

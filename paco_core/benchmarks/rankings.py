@@ -299,14 +299,14 @@ class RankingResult:
             TIE_RULE,
             f"Asked by the template “{template}”.",
         ]
-        head = ["judge", *METRIC_HEADS.values(), "not judged"]
+        head = ["model", *METRIC_HEADS.values(), "not scored"]
         same_queries = template == "marked"
         note = (
             f"Rows marked “published” ({sources(published)}) were measured by others on the public benchmark, not on "
             "these rankings."
         )
         if not same_queries:
-            note += " Their judges were asked in other words than above (template “marked”)."
+            note += " Their models got another query than above (template “marked”)."
         published_rows = [
             [f"{row.model} (published)", *(number(row.figures.get(metric)) for metric in METRIC_HEADS), ""]
             for row in published

@@ -88,7 +88,7 @@ def difference_tables(
         columns: head of each name that is shown.
     """
     rows = [[pair, *(signed(row[name]) for name in columns)] for pair, row in comparisons.items()]
-    return [ResultTable("Paired differences", ["judges", *columns.values()], rows, notes, detail=True)] if rows else []
+    return [ResultTable("Paired differences", ["models", *columns.values()], rows, notes, detail=True)] if rows else []
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -230,5 +230,5 @@ def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
             (shots / f"{shot.index:02d}.png").write_bytes(encode_png(panel))
         counts += Counter({"stories": 1, "pictures": len(story.shots)})
     if not counts:
-        raise DataError(f"{source}: none of what was painted is a story of ViStoryBench{rejected.example}")
+        raise DataError(f"{source}: no generated set is a story of ViStoryBench{rejected.example}")
     return dict(counts)

@@ -180,7 +180,7 @@ def status(root: Path, number: str | None = None) -> Answer:
         f"{ranked} of {len(queue.chosen)} instances ranked, "
         f"{len(imported.rankings)} rankings, {imported.counts['cannot_tell']:.0f} x cannot tell, "
         f"{imported.counts['skipped']:.0f} skipped, "
-        f"{imported.counts['stale_answers']:.0f} for instances that are gone or painted anew",
+        f"{imported.counts['stale_answers']:.0f} for instances that no longer exist or have new images",
         "done: " + ", ".join(f"{name} {count} of {total}" for name, (count, total) in progress.items()),
         agreed.text(),
     ]

@@ -160,7 +160,7 @@ class Params(Section):
             name = self.rounds.recipe
             if self.policies.recipes[name].held_out_judge is None:
                 raise ValueError(
-                    "rounds.ask.choose: disagree asks the judge before and a held-out one: give "
+                    "rounds.ask.choose: disagree compares the previous reward model with a held-out one: give "
                     f"policies.recipes.{name} a hack_meter whose held_out is a term `reward: consistency` with a "
                     "`model`"
                 )

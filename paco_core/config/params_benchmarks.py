@@ -130,7 +130,7 @@ class ConsistencyRankParams(Section):
     @classmethod
     def _names_of_their_own(cls, tables: dict[str, str]) -> dict[str, str]:
         if reserved := [name for name in OWN_JUDGES if name in tables]:
-            raise ValueError(f"{reserved[0]} is a judge of this stage; give the table another name")
+            raise ValueError(f"{reserved[0]} is a model of this stage; choose another name for the table")
         return tables
 
 

@@ -172,8 +172,7 @@ class PolicyRecipe(PolicyTraining):
     def _panels_are_painted(self) -> PolicyRecipe:
         if self.paints_stories and self.offline:
             raise ValueError(
-                f"loss {self.loss} learns from pictures that were painted at once; choose another loss, or panels: "
-                "together"
+                f"loss {self.loss} learns from images with all panels in one; choose another loss, or panels: together"
             )
         if self.panels == "together" and self.predecessors is not None:
             raise ValueError("predecessors is for panels: one_by_one; set that, or leave predecessors null")
@@ -193,9 +192,9 @@ class PolicyRecipe(PolicyTraining):
         if self.hack_meter is not None:
             validate_hack_meter(self.hack_meter, self.reward_sets)
         elif self.early_stop is not None and self.early_stop.hack_meter:
-            raise ValueError("early_stop.hack_meter heeds the alarm of hack_meter: name its judges there")
+            raise ValueError("early_stop.hack_meter uses the alarm of hack_meter: set trained and held_out there")
         elif self.kl.where == "disagreement":
-            raise ValueError("kl.where: disagreement is that of the judges of hack_meter: name them there")
+            raise ValueError("kl.where: disagreement needs hack_meter: set trained and held_out there")
         return self
 
     @property

@@ -85,7 +85,7 @@ def painted_edits_are_of_training_prompts(data: Path) -> CheckFinding:
     repeated = len(edits) - len({edit.id for edit in edits})
     return CheckFinding(
         not strange and not repeated,
-        f"{len(edits)} painted edits; {len(strange)} of prompts that are not for training, {repeated} duplicate ids",
+        f"{len(edits)} generated edits; {len(strange)} of prompts that are not for training, {repeated} duplicate ids",
         {"painted": len(edits), "strange": len(strange), "repeated": repeated},
     )
 
@@ -107,7 +107,7 @@ def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[in
     sample = index.iloc[::step]
     damaged = [row["id"] for row in sample.to_dict("records") if _md5(reader, row) != row["md5"]]
     if index.empty:
-        return skipped("no grid was painted: grids.seeds is empty, or there are no prompts")
+        return skipped("no grid was generated: grids.seeds is empty, or there are no prompts")
     seeds = set(index["seed"])
     have = set(zip(index["prompt_id"], index["seed"], strict=True))
     want = {(record.idx, seed) for record in prompts for seed in seeds}

@@ -170,7 +170,7 @@ def read_preferences(folder: Path, prompts: Collection[str], rejected: Rejected)
     """
     file = folder / FILE
     if not file.is_file():
-        raise DataError(f"{file}: no such file; a folder of preferences holds {FILE} beside its pictures")
+        raise DataError(f"{file}: no such file; a folder of preferences contains {FILE} next to its images")
     places: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for place, row in read_rows(file, rejected, KEYS):
         try:

@@ -31,7 +31,7 @@ MEASURES = {
     "rewards and diversity": ("consistency", "clip_t", "panel_diversity"),
     "the reward and its two answers": ("editing", "edit_following", "edit_consistency"),
 }  # fmt: skip
-WORDS = {**EDIT_MEASURES, "consistency": "judge's consistency", "clip_t": "CLIP-T", "editing": "editing reward"}
+WORDS = {**EDIT_MEASURES, "consistency": "reward model", "clip_t": "CLIP-T", "editing": "editing reward"}
 
 
 def write(out: Path, results: Sequence[Result], params: Params) -> Answer:
@@ -103,7 +103,7 @@ def _measured(summary: RecipeSummary, size: int, kind: str, names: Sequence[str]
     compared = f", change from before, and difference to {rival}" if rival else " and change from before"
     note = (
         f"Mean after training with a 95% interval{compared}, case by case. Intervals are for other "
-        f"{summary.task.sampling_units} and other training seeds, both drawn anew ({METHODS}); "
+        f"{summary.task.sampling_units} and other training seeds, both resampled ({METHODS}); "
         "with few seeds they are rough."
     )
     return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", ["variant", "seeds", *heads], rows, [note])
@@ -168,7 +168,7 @@ def _published(summary: RecipeSummary) -> ResultTable:
         return published_edits_table(published)
     names = {"aesthetics": 3, "following": 3, "consistency": 3, "hours": 1}
     rows = [[f"{r.model} (published)", *(number(r.figures[n], d) for n, d in names.items())] for r in published]
-    note = f"{published[0].source}: FLUX.1-dev on T2IS-Bench, 8 x H100. Other models, data and judges than here."
+    note = f"{published[0].source}: FLUX.1-dev on T2IS-Bench, 8 x H100. Models, data and evaluators differ from here."
     return ResultTable("Published", ["model", *names], rows, [note])
 
 

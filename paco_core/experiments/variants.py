@@ -59,7 +59,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("guard", "Ratios freed of drift and scale (GRPO-Guard)", {"recipe.loss": "grpo_guard"}, SETS),
     Variant(
         "nft",
-        "Learns on clean pictures noised anew, samples without noise (DiffusionNFT)",
+        "Learns from clean images with new noise, samples without noise (DiffusionNFT)",
         {
             "recipe.loss": "nft",
             "recipe.dynamics": "ode",

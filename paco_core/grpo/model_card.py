@@ -134,7 +134,7 @@ def _out_of_scope(recipe: PolicyRecipe, context: RunContext) -> str:
         else "- Images of real persons, and images that a reader could take for facts.\n"
     )
     return (
-        f"{world}- Products, before you have evaluated it on your prompts. It has no safety filter of its own.\n"
+        f"{world}- Products, before you have evaluated it on your prompts. It has no safety filter.\n"
         f"- Other base models than `{recipe.model}`, and sizes or layouts that the benchmark does not list.\n"
         "- Rewards as a measure of quality. A policy can over-optimize the reward model that trains it."
     )

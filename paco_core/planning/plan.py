@@ -167,7 +167,7 @@ def _cards(policy: float, server: float) -> str:
 def _gathered(recipe: PolicyRecipe, workload: Workload) -> list[str]:
     """Lines about the training data of an epoch: sampled and scored images, or ranked images."""
     if recipe.offline:
-        kind = "best against worst" if recipe.pictures_a_pair == 2 else "the best picture alone"
+        kind = "best against worst" if recipe.pictures_a_pair == 2 else "only the best image"
         return [
             f"pairs per epoch      {recipe.prompts_per_epoch} of ranked pictures, one a prompt, {kind}; nothing is "
             "sampled or scored but in evaluations"

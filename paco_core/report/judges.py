@@ -44,7 +44,7 @@ class Benchmark:
 def contact_sheet(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
     """Grids of some prompts, every seed of each; a fixed random choice of prompts, not the best ones."""
     if not list((root / paths.GRIDS).glob("*/index.parquet")):
-        return Missing("the painted grids", paths.GRIDS)
+        return Missing("the generated grids", paths.GRIDS)
     reader, themes = ShardReader.below(root / paths.GRIDS, require=GRID_COLUMNS), _themes(root)
     prompts = sorted(reader.index["prompt_id"].astype(str).unique(), key=_choice_order)
     prompts_with_theme = [p for p in prompts if p in themes] or prompts
@@ -56,7 +56,7 @@ def contact_sheet(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
             Picture.from_image(reader.read(str(row.id)), f"{theme}, seed {row.seed}") for row in table.itertuples()
         ]
         sheet.append({"theme": theme, "pictures": pictures})
-    return sheet or Skipped("grids", "none was painted")
+    return sheet or Skipped("grids", "none was generated")
 
 
 def _themes(root: Path) -> dict[str, str]:

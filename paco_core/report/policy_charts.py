@@ -22,7 +22,7 @@ def set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curve
         return DrawnChart.of(curves, f"{name}.{key}", title, note, lines, **options)
 
     rewards = [
-        line(log, "epoch", "reward/consistency", "judge’s consistency"),
+        line(log, "epoch", "reward/consistency", "reward model"),
         line(log, "epoch", "reward/clip_t", "text match (CLIP-T)", "s2"),
     ]
     ratio = [line(log, "epoch", "reward_ratio", "consistency / text match")]
@@ -52,7 +52,7 @@ def edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
     def chart(key: str, title: str, note: str, lines: Sequence[Line], **options: Any) -> DrawnChart:
         return DrawnChart.of(curves, f"{name}.{key}", title, note, lines, **options)
 
-    rewards = [line(log, "epoch", "reward/editing", "judge’s editing score")]
+    rewards = [line(log, "epoch", "reward/editing", "reward model")]
     is_gold = f"eval/{sizes[0]}/gold_editing" in log.columns
     unseen = by_size(log, sizes, "gold_editing" if is_gold else "editing")
     measured = f"{'Correct edits (ground truth)' if is_gold else 'Score of the reward model'} on held-out images."

@@ -84,7 +84,7 @@ def write(page: Page, *, sets: str = "1") -> None:
 
 
 def test_a_person_paints_and_sees_base_and_trained_with_scores(page: Page) -> None:
-    expect(page.locator("#paint .empty")).to_contain_text("Nothing painted yet")
+    expect(page.locator("#paint .empty")).to_contain_text("No images yet")
     page.keyboard.press("Control+Enter")
     expect(page.locator("#paint .fault")).to_have_text("Write a theme: what all panels are about.")
     write(page, sets="2")

@@ -186,7 +186,7 @@ class DvcProject:
         looped = bool({"foreach", "do"} & set(definition))
         template = definition.get("do") if looped else definition
         if not isinstance(template, Mapping) or (looped and set(definition) != {"foreach", "do"}):
-            raise DvcProjectError(f"{location}: expected `foreach` and `do`, a mapping, and nothing beside them")
+            raise DvcProjectError(f"{location}: expected `foreach` and `do`, a mapping, and no other key")
         if unknown := set(template) - _STAGE_KEYS:
             raise DvcProjectError(f"{location}: unknown key {min(map(str, unknown))!r}")
         if "cmd" not in template:

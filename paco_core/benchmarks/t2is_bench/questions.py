@@ -93,7 +93,7 @@ class Questions:
             else:
                 usable.append(record)
         if not usable:
-            raise DataError(f"t2is_bench: no painted set can be judged{rejected.example}")
+            raise DataError(f"t2is_bench: no generated set can be evaluated{rejected.example}")
         return usable
 
     def _criteria_of(self, record: PromptRecord) -> TextsByName:

@@ -109,7 +109,7 @@ def sets_elsewhere(method: str, folder: Path, records: Iterable[PromptRecord], r
         sets.append(PaintedSet(method, method, record, None, _read(pictures)))
     if not sets:
         raise DataError(
-            f"{folder}: no whole set of pictures <case>_<index>.png of the prompts that t2is painted{rejected.example}"
+            f"{folder}: no complete set of images <case>_<index>.png for the prompts of t2is{rejected.example}"
         )
     return sets
 

@@ -159,7 +159,7 @@ def requested_edit(record: object) -> tuple[dict[str, str], str, str]:
     raise DataError(
         f"prompt {getattr(record, 'idx', record)}: the traits of its picture (before) or the edit (trait, word) are "
         "missing; "
-        "only drawn editing prompts have a gold metric (edit_prompts.source: storybook, or world: real)"
+        "only drawn editing prompts have a ground-truth metric (edit_prompts.source: storybook, or world: real)"
     )
 
 

@@ -72,11 +72,12 @@ def unshared(gains_by_judge: Mapping[str, Paired]) -> str | None:
     if not gains_by_judge:
         return None
     figures = (
-        f"{gains_by_judge[TRAINED].text()} by the judge that trains, {gains_by_judge[HELD_OUT].text()} by it, drift "
-        f"{gains_by_judge[DRIFT].text()}, in standard deviations of each judge's scores"
+        f"{gains_by_judge[TRAINED].text()} by the training reward model, {gains_by_judge[HELD_OUT].text()} by the "
+        f"held-out one, drift "
+        f"{gains_by_judge[DRIFT].text()}, in standard deviations of each model's scores"
     )
     if math.isnan(gains_by_judge[DRIFT].low):
-        return f"the held-out judge scored too few prompts to say whether it shares the gain: {figures}"
+        return f"the held-out reward model scored too few prompts to confirm the gain: {figures}"
     if is_unshared_gain(gains_by_judge[TRAINED].low, gains_by_judge[HELD_OUT].low, gains_by_judge[DRIFT].low):
-        return f"the held-out judge does not share the gain: {figures}"
+        return f"the held-out reward model does not confirm the gain: {figures}"
     return None

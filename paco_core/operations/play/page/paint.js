@@ -61,7 +61,7 @@ export function offer(about) {
   choices.offer(about.sets);
   section.closed = !about.sets.length;
   section.settle();
-  section.empty("Nothing painted yet", "Write a theme and what each panel shows, or try an example, and paint.");
+  section.empty("No images yet", "Write a theme and a text for each panel, or choose an example. Then generate.");
   const buttons = about.set_examples.map((one) => {
     const button = make("button", { type: "button", textContent: one.name, title: one.theme });
     button.onclick = () => example(one);

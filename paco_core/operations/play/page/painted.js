@@ -51,7 +51,7 @@ function mean(rows, painter, noun) {
   const count = known.length === rows.length ? `${known.length}` : `${known.length} of ${rows.length}`;
   const name = make("span", { textContent: painter.name });
   const line = make(`div.who${painter.trained ? ".trained" : ""}`, {}, name);
-  if (!known.length) line.append(make("span"), make("span.score.none", { textContent: rows.length ? "could not judge" : "…" }));
+  if (!known.length) line.append(make("span"), make("span.score.none", { textContent: rows.length ? "no score" : "…" }));
   else {
     const value = known.reduce((sum, score) => sum + score, 0) / known.length;
     const text = make("span", {}, make("span.score", { textContent: number(value) }), make("span.seed-name", { textContent: `  ${count} ${noun}${rows.length === 1 ? "" : "s"}` }));

@@ -37,7 +37,7 @@ function read() {
 function draw(result, body, ended) {
   const pictures = body.pictures.map((picture, place) => ({ picture, title: `Picture ${letter(place)}` }));
   const pairs = result?.pairs ?? [];
-  if (!pairs.length) return ended ? section.found.replaceChildren() : section.empty("The judge looks", "Pairs appear here as they are compared.");
+  if (!pairs.length) return ended ? section.found.replaceChildren() : section.empty("Scoring", "Pairs appear here as they are compared.");
   const head = make("div.means", {}, make("h2", { textContent: pairs.length === 1 ? "Consistency" : "Mean consistency" }));
   const every = (pictures.length * (pictures.length - 1)) / 2; // there are fewer where it was cancelled
   if (pairs.length === every && result.mean === null && ended) head.append(make("span.score.none", { textContent: "not all pairs could be judged" }));
@@ -75,7 +75,7 @@ export async function take(names, files) {
 export function offer(about) {
   section.closed = !about.judge;
   section.settle();
-  if (about.judge) section.empty("Nothing compared yet", "Add two to eight pictures, or drag panels here from Paint. The judge scores every two of them and says why.");
+  if (about.judge) section.empty("No scores yet", "Add two to eight pictures, or drag panels here from Paint. The reward model scores each pair of them and says why.");
   else section.empty("There is no reward model yet", "Pictures are scored once it is trained: dvc repro reward_merged. Then load this page again.");
 }
 
