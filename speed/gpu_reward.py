@@ -31,7 +31,7 @@ from paco_core.config.params import LoraParams
 from paco_core.reward_model import lora
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.golden import write_golden
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.items import TokenizedExample, answer_module, tokenize_examples
 from paco_core.reward_model.merging import merge_adapter, write_model
 from paco_core.reward_model.network import Network
@@ -131,7 +131,7 @@ def examples(setting: Setting, count: int) -> list[Example]:
     rng = Random(0)
     size = (setting.side, setting.side)
     images = [Image.frombytes("RGB", size, rng.randbytes(3 * setting.side**2)) for _ in range(setting.images)]
-    question = render("theme", theme="a red cat in many places, flat style")
+    question = render_instruction("theme", theme="a red cat in many places, flat style")
     reasons = " The colour differs: red and blue." * 3
     return [
         Example(str(n), (rng.choice(images), rng.choice(images)), question, ("Yes." if n % 2 else "No.") + reasons)
@@ -221,7 +221,7 @@ def grids(count: int, pixels: Random, side: int) -> list[PairQuery]:
     queries = []
     for number in range(count):
         panels = [Image.frombytes("RGB", (8, 8), pixels.randbytes(192)).resize((side, side)) for _ in range(4)]
-        text = render("theme", theme=f"a red cat at the beach {number}")
+        text = render_instruction("theme", theme=f"a red cat at the beach {number}")
         queries += [PairQuery(first, second, text) for first, second in combinations(panels, 2)]
     return queries
 

@@ -160,7 +160,7 @@ class Painter:
         if not chosen:
             raise DataError(f"seeds={seeds!r}: expected one or more")
         by, policy = self._policy(task)
-        return paint.pictures(
+        return paint.generate_seed_images(
             self._params, policy, by, record, seeds=chosen, side=size, steps=steps, references=references,
             compare=compare, advance=advance,
         )  # fmt: skip

@@ -17,12 +17,12 @@ import pandas as pd
 
 from paco_core.benchmarks.published import sources
 from paco_core.benchmarks.rankings import BATCH, CandidateScores, Embedder, score_once
-from paco_core.benchmarks.statistics import METHODS, Estimate, compare, estimate, flat_differences
+from paco_core.benchmarks.statistics import METHODS, Estimate, estimate, estimate_difference, flat_differences
 from paco_core.benchmarks.tables import ResultTable, difference_tables, interval, number, with_published
 from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import to_jsonable
 from paco_core.io.pictures import picture_digest
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.shapes import chunks
 from paco_core.reward_model.yes_probability import PairQuery
 
@@ -89,7 +89,10 @@ def score_edits(
         for case in part:
             source, *edits = case.images()
             pairs = [(source, edit if edit.size == source.size else edit.resize(source.size)) for edit in edits]
-            texts = [render(name, instruction=case.instruction) for name in EDIT_TEMPLATES[wording][case.dimension]]
+            texts = [
+                render_instruction(name, instruction=case.instruction)
+                for name in EDIT_TEMPLATES[wording][case.dimension]
+            ]
             digests = [(picture_digest(first), picture_digest(second)) for first, second in pairs]
             keys.append([[(text, *digest) for text in texts] for digest in digests])
             queries |= {
@@ -261,7 +264,7 @@ def evaluate_edits(
         for name in scores
     }
     comparisons = {
-        f"{a} - {b}": {d: compare(right[a][rows[d]], right[b][rows[d]], **draws[d]) for d in DIMENSIONS}
+        f"{a} - {b}": {d: estimate_difference(right[a][rows[d]], right[b][rows[d]], **draws[d]) for d in DIMENSIONS}
         for a, b in pairs
     }
     return EditResult(list(cases), dict(scores), right, estimates, comparisons)

@@ -162,7 +162,7 @@ def unseen_edits(read: Read, params: Params, trained: Collection[str]) -> Cases:
     return Cases(EDITS, chosen, bench.seeds, bench.steps, reference)
 
 
-def measure(
+def measure_images(
     images: Sequence[GeneratedImage], cases: Cases, root: Path, params: Params, reward_model: Path
 ) -> pd.DataFrame:
     """Measure images of the cases by a reward model, and by the embedded world's truth if the world has one.
@@ -220,7 +220,7 @@ def set_measures(root: Path, params: Params, reward_model: Path) -> list[RewardF
 def measure_sets(
     images: Sequence[GeneratedImage], measures: Sequence[RewardFunction], gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
-    """The table of :func:`measure` for sets."""
+    """The table of :func:`measure_images` for sets."""
     batch = RewardBatch([p.record for p in images], [p.panels for p in images])
     columns = {function.name: function(batch) for function in measures}
     columns |= {} if gold is None else gold.measure(batch)
@@ -230,7 +230,7 @@ def measure_sets(
 def measure_edits(
     images: Sequence[GeneratedImage], reference: Reference, editing: Editing, gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
-    """The table of :func:`measure` for edits."""
+    """The table of :func:`measure_images` for edits."""
     pixels = [p.image for p in images]
     records = [p.record for p in images if isinstance(p.record, EditRecord)]
     batch = RewardBatch(records, [[image] for image in pixels], pixels, [reference(record) for record in records])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paco_core.benchmarks.statistics import Estimate, compare, estimate
+from paco_core.benchmarks.statistics import Estimate, estimate, estimate_difference
 from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import to_jsonable
 from paco_core.sampling.generated_image import AFTER, BEFORE
@@ -87,7 +87,7 @@ def compare_changes(
     resamples: int = 2000,
     seed: int = 0,
 ) -> PairedChanges:
-    """Paired changes of a table of :func:`paco_core.benchmarks.generated.measure` (or several, concatenated).
+    """Paired changes of a table of :func:`paco_core.benchmarks.generated.measure_images` (or several, concatenated).
 
     Args:
         group: column of what is drawn for the intervals.
@@ -113,7 +113,9 @@ def compare_changes(
             before, after = (rows[(name, phase)].to_numpy(dtype="float64") for phase in (BEFORE, AFTER))
             failed = np.isnan(before) | np.isnan(after)  # on either side: the means are over what both have
             before, after = (np.where(failed, np.nan, values) for values in (before, after))
-            row[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
+            row[name] = Change(
+                estimate(before, **draws), estimate(after, **draws), estimate_difference(after, before, **draws)
+            )
         changes.setdefault(str(cell[0]), {})[int(str(cell[1]))] = row
     return PairedChanges(changes, table["prompt_id"].nunique(), tuple(seeds), steps)
 

@@ -30,13 +30,15 @@ SCORE_KEYS = ("reference", "candidate", "score")
 EDIT_COLUMNS = ("key", "instruction", "input_image", "output_images", "task_type", "dimension")
 
 
-def read_rank_bench(folder: Path, limit: int | None = None, seed: int = 0) -> tuple[list[HeldOutRanking], RankBench]:
+def read_rank_bench_rankings(
+    folder: Path, limit: int | None = None, seed: int = 0
+) -> tuple[list[HeldOutRanking], RankBench]:
     """The rankings of a folder in ConsistencyRank-Bench's layout, as :func:`sample_rankings` chooses, and its images.
 
     Rankings that cannot be used are left out and counted (``rejected``).
 
     Raises:
-        DataError: as :func:`paco_core.exchange.rank_bench.read_rank_bench`.
+        DataError: as :func:`paco_core.exchange.rank_bench.read_rank_bench_rankings`.
     """
     bench = rank_bench.read_rank_bench(folder)
     return sample_rankings(parse_rankings(bench.table, folder), limit, seed), bench

@@ -18,12 +18,12 @@ import pandas as pd
 
 from paco_core.benchmarks.published import sources
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, chance_metrics, rank_metrics
-from paco_core.benchmarks.statistics import Estimate, compare, estimate, flat_differences
+from paco_core.benchmarks.statistics import Estimate, estimate, estimate_difference, flat_differences
 from paco_core.benchmarks.tables import ResultTable, difference_tables, interval, number, with_published
 from paco_core.grpo.metrics import LEVEL
 from paco_core.io.answer import to_jsonable
 from paco_core.io.files import DataError, read_table
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.shapes import chunks
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.rewards.base import validate_failed_share
@@ -158,7 +158,7 @@ def score_rankings(
     """P(Yes) of each (reference, candidate); a pair that several rankings share is scored once."""
 
     def key(ranking: HeldOutRanking, candidate: str) -> tuple[str, str, str]:
-        return ranking.reference, candidate, render(template, theme=ranking.theme)
+        return ranking.reference, candidate, render_instruction(template, theme=ranking.theme)
 
     result, scores_by_query = CandidateScores(label, []), dict[tuple[str, str, str], float]()
     for part in chunks(sorted({key(ranking, ref) for ranking in rankings for ref in ranking.candidates}), BATCH):
@@ -169,7 +169,7 @@ def score_rankings(
     return result
 
 
-def count_queries(rankings: Iterable[HeldOutRanking]) -> int:
+def count_distinct_pairs(rankings: Iterable[HeldOutRanking]) -> int:
     """How many distinct pairs :func:`score_rankings` scores."""
     return len({(ranking.reference, ref, ranking.theme) for ranking in rankings for ref in ranking.candidates})
 
@@ -351,7 +351,9 @@ def evaluate_rankings(
         for name, column in columns.items()
     }
     comparisons = {
-        f"{a} - {b}": {metric: compare(columns[a][metric], columns[b][metric], **draws) for metric in METRICS}
+        f"{a} - {b}": {
+            metric: estimate_difference(columns[a][metric], columns[b][metric], **draws) for metric in METRICS
+        }
         for a, b in pairs
     }
     return RankingResult(list(rankings), dict(scores), per_ranking, estimates, comparisons)

@@ -257,7 +257,7 @@ def estimate(
     return cases.estimate(resamples, seed, [cases.values])
 
 
-def compare(
+def estimate_difference(
     first: ArrayLike,
     second: ArrayLike,
     *,

@@ -118,7 +118,7 @@ def _missing(value: Estimate) -> str:
     return f", {value.missing} missing" if value.count and value.missing else ""
 
 
-def write_tables(folder: Path, title: str, tables: Sequence[ResultTable], name: str = "results") -> None:
+def write_result_tables(folder: Path, title: str, tables: Sequence[ResultTable], name: str = "results") -> None:
     """Write ``NAME.md``, ``NAME.html`` (self-contained) and ``tables.json``, for :func:`read_tables`, to ``folder``."""
     write_text(folder / f"{name}.md", f"# {title}\n\n" + "\n".join(table.markdown() for table in tables))
     write_json(folder / TABLES, [asdict(table) for table in tables])
@@ -126,7 +126,7 @@ def write_tables(folder: Path, title: str, tables: Sequence[ResultTable], name: 
 
 
 def read_tables(folder: Path) -> list[ResultTable]:
-    """What :func:`write_tables` wrote to a benchmark's folder.
+    """What :func:`write_result_tables` wrote to a benchmark's folder.
 
     Raises:
         DataError: when the file is missing or damaged.

@@ -27,7 +27,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.yes_probability import PictureQuery, Query, QueryScorer
 
 if TYPE_CHECKING:
@@ -150,9 +150,13 @@ class AdherenceToShots:
 def _questions(story: Story, shot: Shot) -> list[tuple[int, str]]:
     """The questions about a panel, each with its column."""
     texts = (("vistory_setting", shot.setting), ("vistory_action", shot.action), ("vistory_camera", shot.camera))
-    questions = [(column, render(template, criterion=text)) for column, (template, text) in enumerate(texts)]
+    questions = [
+        (column, render_instruction(template, criterion=text)) for column, (template, text) in enumerate(texts)
+    ]
     names = [story.characters[key].name for key in shot.characters]
-    return questions + [(3, render("vistory_character", criterion=name, instruction=shot.action)) for name in names]
+    return questions + [
+        (3, render_instruction("vistory_character", criterion=name, instruction=shot.action)) for name in names
+    ]
 
 
 COLUMNS = (*SimilarityByClip.columns, *AdherenceToShots.columns, ADHERENCE)

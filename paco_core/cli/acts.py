@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def code(_args: argparse.Namespace) -> None:
-    from paco_core.runtime.code.stage_code import write
+    from paco_core.runtime.code.stage_code import write_stage_code
 
-    write(project_root())
+    write_stage_code(project_root())
 
 
 def checkpoints(args: argparse.Namespace) -> None:
@@ -142,9 +142,9 @@ def sweep(args: argparse.Namespace) -> None:
     root = project_root()
     _prepare(root, args.set)
     with gc_paused():
-        from paco_core.experiments.reward_sweep import sweep
+        from paco_core.experiments.reward_sweep import run_reward_sweep
 
-    _show(args, sweep(root, args.alpha, args.seeds, args.set, args.name))
+    _show(args, run_reward_sweep(root, args.alpha, args.seeds, args.set, args.name))
 
 
 def reproduce(args: argparse.Namespace) -> None:
@@ -158,7 +158,7 @@ def reproduce(args: argparse.Namespace) -> None:
         from paco_core.experiments import reproduction as command
 
     options = command.ReproduceOptions(args.variants, args.seeds, args.set, args.name)
-    act = command.listing if args.list else command.report_only if args.report_only else command.reproduce
+    act = command.listing if args.list else command.report_only if args.report_only else command.run_reproduction
     _show(args, act(root, options))
 
 
@@ -230,9 +230,9 @@ def compare(args: argparse.Namespace) -> None:
 
     root = project_root()
     checked(args.out, "file", suffixes=(".html", ".htm"))
-    from paco_core.experiments.comparison import compare
+    from paco_core.experiments.comparison import compare_runs
 
-    _show(args, compare(root, args.runs, args.out, args.baseline))
+    _show(args, compare_runs(root, args.runs, args.out, args.baseline))
 
 
 def provenance(args: argparse.Namespace) -> None:
@@ -288,9 +288,9 @@ def champions(args: argparse.Namespace) -> None:
 
 
 def fetch(args: argparse.Namespace) -> None:
-    from paco_core.operations.named import fetch
+    from paco_core.operations.named import copy_named_files
 
-    count = fetch(project_root(), args.name, args.folder)
+    count = copy_named_files(project_root(), args.name, args.folder)
     figures = {"folder": args.folder, "name": args.name, "files": count}
     _show(args, Answer(f"{args.folder}: {count} files of {args.name}", figures))
 
@@ -377,7 +377,7 @@ def push(args: argparse.Namespace) -> None:
     if args.dry_run and upload.faults:
         raise SystemExit(1)
     if not args.dry_run:
-        pushed = publish.push(upload, args.hub_id, private=not args.public)
+        pushed = publish.upload_to_hub(upload, args.hub_id, private=not args.public)
         _show(args, Answer(pushed, {**to_jsonable(upload), "pushed": pushed}))
 
 
@@ -394,9 +394,9 @@ def tables(args: argparse.Namespace) -> None:
     benchmarks = [name for name, stage in declared(root).items() if stage.tables]
     sections = tables.sections(root, benchmarks, detail=args.detail)
     if args.out is None:
-        _show(args, Answer(tables.text(sections), sections))
+        _show(args, Answer(tables.render_text(sections), sections))
     else:
-        tables.write(args.out, sections)
+        tables.write_benchmark_tables(args.out, sections)
         _show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", sections))
 
 

@@ -54,7 +54,7 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
             prompts = read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")
             rank_bench.write_rank_bench(part, benchmark, prompts, panels.grids.index, pictures)
         else:
-            tables.write_tables(part, pairs, benchmark, panels.panel)
+            tables.write_parquet_tables(part, pairs, benchmark, panels.panel)
         generator = licence_of(root / params.grids.model)
         write_text(part / "README.md", redacted(card.build_card(root, params, form, licence, generator)))
     counts = {split: len(table) for split, table in pairs.items()} if form != "rank_bench" else {}

@@ -16,7 +16,7 @@ from paco_core.data.records import prompt_text
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.atomic import atomic
-from paco_core.io.contact_sheet import contact_sheet
+from paco_core.io.contact_sheet import draw_contact_sheet
 from paco_core.io.files import digest
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
@@ -138,7 +138,7 @@ def _sheet(generated: Sequence[GeneratedImage], references: Sequence[Image]) -> 
         return side_by_side(generated, len(generated), (lambda _record: references) if references else None)
     images, captions = [p.image for p in generated], [caption(p, theme=False) for p in generated]
     images, captions = [*references, *images], ["reference"] * len(references) + captions
-    return contact_sheet(images, COLUMNS, max(generated[0].image.size), captions, generated[0].record.prompt)
+    return draw_contact_sheet(images, COLUMNS, max(generated[0].image.size), captions, generated[0].record.prompt)
 
 
 def _words(prompt: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from dvc_project.paths import overlap
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 from dvc_project.rwlock import writing
 from dvc_project.state import ProjectState, StageState
 from paco_core.config.graph_keys import validate_version
@@ -116,7 +116,7 @@ def _line(state: StageState, behind: str, noted: Mapping[str, int]) -> StageLine
     return StageLine(name, "up to date")
 
 
-def _writer(stage: Stage, noted: Mapping[str, int]) -> int | None:
+def _writer(stage: ResolvedStage, noted: Mapping[str, int]) -> int | None:
     return next((p for path, p in noted.items() if any(overlap(out.path, path) for out in stage.outs)), None)
 
 

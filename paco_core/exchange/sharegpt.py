@@ -27,7 +27,7 @@ from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
 from paco_core.io.text import validate_marks
 from paco_core.reward_model.examples import EDIT_TEMPLATE, EDIT_TEMPLATES
-from paco_core.reward_model.instructions import TEMPLATES, render
+from paco_core.reward_model.instructions import TEMPLATES, render_instruction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,8 +77,8 @@ class PairQuestion:
     def text(self, template: str) -> str:
         """The wording; an edit has a separate template."""
         if self.instruction is not None:
-            return render(self.template or EDIT_TEMPLATE, instruction=self.instruction)
-        return render(template, theme=self.theme)
+            return render_instruction(self.template or EDIT_TEMPLATE, instruction=self.instruction)
+        return render_instruction(template, theme=self.theme)
 
 
 def _pattern(template: str) -> re.Pattern[str]:

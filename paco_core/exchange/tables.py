@@ -23,7 +23,7 @@ PAIR_TEXTS = ("pair_id", "prompt_id", "theme", "label", "instruction", "question
 ROWS_AT_ONCE = 64  # a row group: 200 MB of 1024 px panels
 
 
-def write_tables(
+def write_parquet_tables(
     folder: Path, pairs: Mapping[str, pd.DataFrame], benchmark: pd.DataFrame, panel: Callable[[str], Image]
 ) -> None:
     """Write ``<split>.parquet`` for each table of labelled pairs, and ``benchmark.parquet``."""

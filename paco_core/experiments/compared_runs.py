@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from paco_core.benchmarks.statistics import Estimate, compare
+from paco_core.benchmarks.statistics import Estimate, estimate_difference
 from paco_core.io.files import DataError, read_json, read_table
 from paco_core.io.messages import did_you_mean
 from paco_core.io.pictures import read_image
@@ -199,4 +199,4 @@ def paired_difference(first: pd.Series[float], second: pd.Series[float]) -> Esti
     """
     joined = first.to_frame("first").join(second.to_frame("second"), how="outer")
     groups = [str(group) for group, _ in joined.index]
-    return compare(joined["first"].to_numpy(), joined["second"].to_numpy(), groups=groups)
+    return estimate_difference(joined["first"].to_numpy(), joined["second"].to_numpy(), groups=groups)

@@ -29,7 +29,7 @@ GetPicture = Callable[[ComparedRun, str, int], "Image"]
 Moment = tuple[str, list[html.Picture | None]]  # of training: a picture of each run, None where a run has none of it
 
 
-def compare(root: Path, names: Sequence[str], out: Path, baseline: str | None = None) -> Answer:
+def compare_runs(root: Path, names: Sequence[str], out: Path, baseline: str | None = None) -> Answer:
     """Write the page and return the table; its figures run by run.
 
     Args:
@@ -220,4 +220,4 @@ def comparison_page(runs: Sequence[ComparedRun], get: GetPicture, created_at: st
         "datasets": differing([run.datasets for run in runs]),
         "families": list(dict.fromkeys(run.experiment for run in runs)),
     }
-    return html.render(TEMPLATE, view)
+    return html.render_page(TEMPLATE, view)

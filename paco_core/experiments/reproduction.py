@@ -11,8 +11,8 @@ from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.experiments.grid import Cell, Grid, Result, Variant, begin, experiment_folder, log, needed
-from paco_core.experiments.reproduction_report import write
-from paco_core.experiments.variants import VARIANTS, cell, select_variants
+from paco_core.experiments.reproduction_report import write_reproduction_report
+from paco_core.experiments.variants import VARIANTS, build_recipe_cell, select_variants
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.planning.plan import validate_recipe_plan
@@ -70,17 +70,17 @@ def report_only(root: Path, options: ReproduceOptions) -> Answer:
 def _write(grid: Grid, variants: Sequence[Variant], params: Params, options: ReproduceOptions) -> Answer:
     """Write the report; one command at a time does."""
     with locked(grid.out / ".report.lock"):
-        return write(grid.out, _finished(grid, variants, params, options), params)
+        return write_reproduction_report(grid.out, _finished(grid, variants, params, options), params)
 
 
 def _finished(grid: Grid, variants: Sequence[Variant], params: Params, options: ReproduceOptions) -> list[Result]:
     """All seeds of the variants that have run with the tracked files and the ``--set`` of this command."""
     changes = changes_of(options.changes)
     trained = [variant for variant in variants if variant.recipe in params.policies.recipes]
-    return grid.results([cell(v, params, seed, changes) for v in trained for seed in grid.seeds(v)])
+    return grid.results([build_recipe_cell(v, params, seed, changes) for v in trained for seed in grid.seeds(v)])
 
 
-def reproduce(root: Path, options: ReproduceOptions) -> Answer:
+def run_reproduction(root: Path, options: ReproduceOptions) -> Answer:
     """Run the variants, write the report below ``data/reproduce/NAME`` and return it as Markdown.
 
     Raises:
@@ -97,7 +97,7 @@ def reproduce(root: Path, options: ReproduceOptions) -> Answer:
         log(f"{absent.name} is left out: {PARAMS_FILE} has no recipe {absent.recipe}")
     # Seed by seed, so that an early stop leaves a complete table, and a busy hour slows no variant alone.
     changes = changes_of(options.changes)
-    cells = [cell(variant, params, seed, changes) for seed in options.seeds for variant in variants]
+    cells = [build_recipe_cell(variant, params, seed, changes) for seed in options.seeds for variant in variants]
     for planned_cell in cells:
         _check(root, params, planned_cell)
     grid = Grid(root, out)

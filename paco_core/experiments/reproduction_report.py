@@ -16,7 +16,7 @@ from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed, write_page
 from paco_core.config.params import Params
 from paco_core.experiments.grid import Result
-from paco_core.experiments.reproduction_summary import HEALTH, RecipeSummary, summarise
+from paco_core.experiments.reproduction_summary import HEALTH, RecipeSummary, summarise_recipes
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError, write_json, write_text
 from paco_core.tasks.edits import EDITS
@@ -34,7 +34,7 @@ MEASURES = {
 WORDS = {**EDIT_MEASURES, "consistency": "reward model", "clip_t": "CLIP-T", "editing": "editing reward"}
 
 
-def write(out: Path, results: Sequence[Result], params: Params) -> Answer:
+def write_reproduction_report(out: Path, results: Sequence[Result], params: Params) -> Answer:
     """Write ``report.md``, ``report.html`` and ``report.json`` to ``out``; return the Markdown and the JSON.
 
     Args:
@@ -47,7 +47,7 @@ def write(out: Path, results: Sequence[Result], params: Params) -> Answer:
         raise DataError("no cell of the files in git as they are now is finished; run `paco reproduce`")
     title, figures = f"Reproduced in small: {out.name}", {}
     markdown, page = [f"# {title}", ""], []
-    for recipe, summary in summarise(results, params).items():
+    for recipe, summary in summarise_recipes(results, params).items():
         tables = _tables(summary)
         markdown += [f"# {recipe}", "", _basis(summary), "", *(table.markdown() for table in tables)]
         page += [f"<h2>{escape(recipe)}</h2>", f"<p>{escape(_basis(summary))}</p>", *(table.html() for table in tables)]

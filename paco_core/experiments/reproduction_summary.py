@@ -61,7 +61,7 @@ class RecipeSummary:
     measures: Sequence[str]
 
 
-def summarise(results: Sequence[Result], params: Params) -> dict[str, RecipeSummary]:
+def summarise_recipes(results: Sequence[Result], params: Params) -> dict[str, RecipeSummary]:
     """A summary of each recipe, of results in the order of the variants and seeds."""
     root = results[0].root
     try:
@@ -162,11 +162,11 @@ def _training(result: Result, recipe: str, store: Runs | None) -> dict[str, Any]
         "epochs": len(log),
         "stopped": bool(result.metrics(paths.POLICIES.name, recipe)["stopped_early"]),
         **{name: float(log[key][-LAST_EPOCHS:].mean()) if key in log else None for name, key in HEALTH.items()},
-        **training_seconds(store, f"{result.experiment}:{paths.POLICIES.name}@{recipe}", len(log)),
+        **read_training_time(store, f"{result.experiment}:{paths.POLICIES.name}@{recipe}", len(log)),
     }
 
 
-def training_seconds(store: Runs | None, name: str, epochs: int) -> dict[str, Any]:
+def read_training_time(store: Runs | None, name: str, epochs: int) -> dict[str, Any]:
     """The MLflow run of a training, and its seconds, summed over epochs; None if MLflow lacks some of them.
 
     ``seconds``: sampling, waiting for scores and optimising; evaluations are not counted. ``processor_seconds``: of

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from paco_core.benchmarks.ranking_metrics import METRICS
-from paco_core.benchmarks.statistics import compare, estimate
-from paco_core.benchmarks.tables import ResultTable, interval, number, signed, write_tables
+from paco_core.benchmarks.statistics import estimate, estimate_difference
+from paco_core.benchmarks.tables import ResultTable, interval, number, signed, write_result_tables
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import BASE, REWARD
@@ -55,13 +55,15 @@ def variant(name: str) -> Variant:
     return Variant(name, changes=weighted)
 
 
-def cell(variant: Variant, seed: int, changes: Mapping[str, Any]) -> Cell:
+def build_sweep_cell(variant: Variant, seed: int, changes: Mapping[str, Any]) -> Cell:
     """The training of a variant under a seed; ``changes`` are those of all cells."""
     values = {**changes, **variant.changes, "reward.seed": seed, "reward.source": "train"}
     return Cell(variant, seed, paths.CONSISTENCY_RANK.name, values)
 
 
-def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], changes: Sequence[str], name: str) -> Answer:
+def run_reward_sweep(
+    root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], changes: Sequence[str], name: str
+) -> Answer:
     """Run a sweep, write its tables below ``data/sweeps/NAME`` and return them as Markdown.
 
     Args:
@@ -79,20 +81,20 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     if len(set(names)) < len(names):
         raise DataError(f"a setting is given twice: {', '.join(names)}")
     params = begin(root, changes, seeds)
-    cells = [cell(setting, seed, changes_of(changes)) for setting in variants for seed in seeds]
+    cells = [build_sweep_cell(setting, seed, changes_of(changes)) for setting in variants for seed in seeds]
     for planned_cell in cells:
         changed(params, planned_cell.changes)
     needed(root, paths.PAIRS / "benchmark.parquet")
     results = Grid(root, out).run(cells)
     if not results:
         raise DataError(f"no cell of {name} is finished yet: another command is training them")
-    rows = summarise(results, params)
+    rows = summarise_sweep(results, params)
     write_json(out / "results.json", to_jsonable(rows))
-    write_tables(out, f"Sweep {out.name}", sweep_tables(rows))
+    write_result_tables(out, f"Sweep {out.name}", sweep_tables(rows))
     return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))
 
 
-def summarise(results: Sequence[Result], params: Params) -> dict[str, dict[str, Any]]:
+def summarise_sweep(results: Sequence[Result], params: Params) -> dict[str, dict[str, Any]]:
     """One row per variant, in the order of the results, then one for each evaluator that no variant changes.
 
     Of a row: ``seeds``; ``metrics``, an Estimate over prompts, of the mean over seeds; ``seed_standard_deviation``,
@@ -118,7 +120,7 @@ def summarise(results: Sequence[Result], params: Params) -> dict[str, dict[str, 
         values = np.stack([table[list(METRICS)].to_numpy(float) for table in scores])  # (seeds, instances, metrics)
         deviation = pd.DataFrame(np.nanmean(values, axis=1)).std()
         columns = dict(zip(METRICS, values.mean(axis=0).T, strict=True))
-        gain = {metric: compare(column, base[metric], **bootstrap) for metric, column in columns.items()}
+        gain = {metric: estimate_difference(column, base[metric], **bootstrap) for metric, column in columns.items()}
         rows[name] = {
             "seeds": len(scores),
             "metrics": {metric: estimate(column, **bootstrap) for metric, column in columns.items()},

@@ -15,7 +15,7 @@ SETS = "flux_t2is"
 LARGEST = "largest of eval_sizes"  # as a value of train_size
 
 
-def cell(variant: Variant, params: Params, seed: int, changes: Mapping[str, Any]) -> Cell:
+def build_recipe_cell(variant: Variant, params: Params, seed: int, changes: Mapping[str, Any]) -> Cell:
     """The training of a variant under a seed, measured by its task's benchmark; no other recipe is trained or measured.
 
     Args:

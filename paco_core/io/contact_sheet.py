@@ -18,7 +18,7 @@ READABLE = 144  # pixels that a captioned cell is wide at least
 INK = (32, 32, 36)
 
 
-def contact_sheet(
+def draw_contact_sheet(
     pictures: Sequence[Image], columns: int, cell: int = 128, captions: Sequence[str] = (), title: str = ""
 ) -> Image:
     """Pictures row by row in cells of ``cell`` pixels on white; each fills its cell in its proportions.

@@ -104,7 +104,7 @@ class EncodedPicture:
         Raises:
             Undecodable: when it is truncated or damaged.
         """
-        return rgb(self.opened)
+        return to_rgb(self.opened)
 
 
 def read_head(data: bytes, most: int = MAX_PIXELS) -> EncodedPicture:
@@ -159,7 +159,7 @@ def from_array(array: np.ndarray) -> Image.Image:
         array = np.rint(array * 255.0).astype(np.uint8)
     elif array.dtype != np.uint8:
         raise Undecodable(f"an array of {array.dtype}, expected uint8, or floating-point from 0 to 1")
-    return rgb(Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2:] == (1,) else array)))
+    return to_rgb(Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2:] == (1,) else array)))
 
 
 def _open(data: bytes) -> Image.Image:
@@ -178,7 +178,7 @@ def _check_size(width: int, height: int, most: int) -> None:
         raise Undecodable(f"{size}: its longer side is more than {MAX_RATIO} times its shorter one")
 
 
-def rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
     """A picture that Pillow opened or made, as its pixels are meant to be seen; itself where nothing is to be done.
 
     Raises:

@@ -129,7 +129,7 @@ def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_text(path: Path) -> str:
+def read_text_file(path: Path) -> str:
     """The text of a file.
 
     Raises:
@@ -149,7 +149,7 @@ def read_json(path: Path) -> Any:
     Raises:
         DataError: when the file is missing or is no JSON.
     """
-    text = read_text(path)
+    text = read_text_file(path)
     try:
         return parse_json(text)
     except DataError as error:

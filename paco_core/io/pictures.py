@@ -40,7 +40,7 @@ def picture_of(picture: Picture) -> Image:
             return decoding.from_array(picture)  # type: ignore[arg-type]
         except Undecodable as error:
             raise DataError(f"picture: {error}") from None
-    return rgb(picture)  # type: ignore[arg-type]
+    return normalize_image(picture)  # type: ignore[arg-type]
 
 
 def decode_image(data: bytes, name: str) -> Image:
@@ -118,14 +118,14 @@ def _content_and_size(path: Path, *_state: int) -> tuple[str, tuple[int, int]]:
         raise DataError(f"{path}: {error}") from None
 
 
-def rgb(picture: Image) -> Image:
+def normalize_image(picture: Image) -> Image:
     """A picture that a caller opened with Pillow or made, as :func:`decode_image` would have read it.
 
     Raises:
         DataError: when its pixels cannot be read, or are out of the range that the rules state.
     """
     try:
-        return decoding.rgb(picture)
+        return decoding.to_rgb(picture)
     except Undecodable as error:
         raise DataError(f"{getattr(picture, 'filename', None) or 'picture'}: {error}") from None
 

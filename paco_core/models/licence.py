@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dvc_project.yaml import parse_yaml
-from paco_core.io.files import DataError, read_text
+from paco_core.io.files import DataError, read_text_file
 
 _FLUX = {
     "license": "other",
@@ -46,7 +46,7 @@ def licence_of(folder: Path) -> str:
         DataError: if the card is not UTF-8, or its front matter is not YAML.
     """
     card = folder / "README.md"
-    if card.is_file() and (parts := read_text(card).split("---"))[0] == "" and len(parts) > 2:
+    if card.is_file() and (parts := read_text_file(card).split("---"))[0] == "" and len(parts) > 2:
         try:
             head = parse_yaml(parts[1])
         except DataError as error:

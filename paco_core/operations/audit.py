@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Entry, Lock
-from dvc_project.project import Stage, stages_of
+from dvc_project.project import ResolvedStage, stages_of
 from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
@@ -92,7 +92,7 @@ def to_audit(root: Path, lock: Lock, only: Collection[str] = ()) -> tuple[list[E
     return chosen, skipped
 
 
-def _reads_the_same(root: Path, entry: Entry, stage: Stage, codes: StageCodes) -> bool:
+def _reads_the_same(root: Path, entry: Entry, stage: ResolvedStage, codes: StageCodes) -> bool:
     code = codes.of(stage.group, stage.item) if any(map(is_code, stage.deps)) else None
     inputs = present_inputs(root, entry.stage, code)
     return inputs is not None and inputs.digest == entry.inputs.digest

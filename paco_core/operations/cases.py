@@ -16,7 +16,7 @@ from paco_core.data.records.prompt_content import contents_of_all, untrained
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import trained_prompts
 from paco_core.io import paths
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import storybook_prompts, true_reasons
@@ -74,7 +74,7 @@ def drawn_pairs(params: Params, day: str, count: int) -> list[tuple[str, PairQue
             other_words = [word for word in VOCABULARY[trait] if word != getattr(first, trait)]
             second = second.with_trait(trait, rng.choice(other_words))
         label, _ = true_reasons(first, second)
-        question = render(params.reward.template, theme=prompt.theme)
+        question = render_instruction(params.reward.template, theme=prompt.theme)
         pairs.append((prompt.idx, PairQuery(draw(first, DRAWN_PX, rng), draw(second, DRAWN_PX, rng), question), label))
     return pairs
 

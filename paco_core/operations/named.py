@@ -10,7 +10,7 @@ from dvc_project.hashing import Workspace
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError, read_text, write_text
+from paco_core.io.files import DataError, read_text_file, write_text
 from paco_core.io.messages import did_you_mean
 from paco_core.io.targets import checked
 from paco_core.operations.benchmarked_card import benchmarked_card
@@ -81,7 +81,7 @@ def meant_model(root: Path, name: str) -> str:
     return did_you_mean(name.partition("@")[0], [REWARD, paths.REWARD_LORA.name, paths.REWARD_MERGED.name, *recipes])
 
 
-def fetch(root: Path, name: str, target: Path) -> int:
+def copy_named_files(root: Path, name: str, target: Path) -> int:
     """Copy what a name stands for to a new folder, as plain files; returns how many. Its card's code names that folder.
 
     Raises:
@@ -100,7 +100,7 @@ def fetch(root: Path, name: str, target: Path) -> int:
         shutil.copytree(folder, part)  # what links point at: the copy outlives DVC's cache
         card = part / "README.md"
         if card.is_file():
-            write_text(card, _renamed(named_folder.benchmarked_card(root, read_text(card)), name, target))
+            write_text(card, _renamed(named_folder.benchmarked_card(root, read_text_file(card)), name, target))
     return sum(path.is_file() for path in target.rglob("*"))
 
 

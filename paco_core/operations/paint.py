@@ -41,7 +41,7 @@ def load_painter_policy(root: Path, by: NamedPolicy, *, cache: Path | None = Non
     return policy
 
 
-def pictures(  # noqa: PLR0913 - the options of `paco paint`
+def generate_seed_images(  # noqa: PLR0913 - the options of `paco paint`
     params: Params,
     policy: Policy,
     by: NamedPolicy,

@@ -13,7 +13,7 @@ from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from dvc_project.yaml import parse_yaml
 from paco_core.config.params import PARAMS_FILE
-from paco_core.io.files import DataError, read_text, read_yaml
+from paco_core.io.files import DataError, read_text_file, read_yaml
 from paco_core.io.secret_search import Search
 from paco_core.io.secrets import redacted
 from paco_core.io.text_table import text_table
@@ -103,7 +103,7 @@ def upload_of(root: Path, name: str) -> Upload:
 
 def _changed_card(root: Path, named_folder: NamedFolder) -> bytes | None:
     """The model card with the result of the benchmark; None if the card stays as it is."""
-    text = read_text(named_folder.folder / CARD)
+    text = read_text_file(named_folder.folder / CARD)
     changed = named_folder.benchmarked_card(root, text)
     return None if changed == text else changed.encode()
 
@@ -210,7 +210,7 @@ def _card_head(folder: Path) -> str:
     return parts[1].strip() if len(parts) == 3 and not parts[0].strip() else ""
 
 
-def push(upload: Upload, hub_id: str, *, private: bool) -> str:
+def upload_to_hub(upload: Upload, hub_id: str, *, private: bool) -> str:
     """Upload the files that were looked at, as they were then; the address of what is there afterwards.
 
     The token is the hub library's own: HF_TOKEN, or its login.

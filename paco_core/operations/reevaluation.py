@@ -22,7 +22,7 @@ from paco_core.grpo.metrics import FEWEST_GROUPS
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.check_report import CheckReport
-from paco_core.io.contact_sheet import contact_sheet
+from paco_core.io.contact_sheet import draw_contact_sheet
 from paco_core.io.files import DataError, read_table
 from paco_core.operations import cases
 from paco_core.operations.promotion import measuring
@@ -110,14 +110,14 @@ def reevaluate(root: Path, name: str, log: Log = lambda _line: None) -> Reevalua
         table = (
             _reward(root, params, target, day) if name == REWARD else _policy(root, params, target, day, tracker, log)
         )
-        result = compare(root, params, target, table, now, tracker.url)
+        result = compare_with_previous(root, params, target, table, now, tracker.url)
         tracker.metrics({k: v for k, v in _metrics(result).items() if not math.isnan(v)})
         tracker.tags({"paco.check": result.check.description, "paco.check.passed": str(result.check.passed).lower()})
         tracker.artifact(table_file(root, name, now))
     return result
 
 
-def compare(
+def compare_with_previous(
     root: Path, params: Params, target: Subject, table: pd.DataFrame, now: datetime, url: str | None
 ) -> Reevaluation:
     """Compare a table with the last one and keep it as the new last one.
@@ -203,7 +203,7 @@ def _policy(root: Path, params: Params, target: Subject, day: str, tracker: Trac
         measured = measuring.measure_policy(root, params, target.name, target.folder, judge, chosen)
         cuts |= {f"{cases_name} {name}": cut for name, cut in measured.cuts.items()}
         tables.append(measured.table.assign(set=cases_name))
-        tracker.image(contact_sheet(measured.pictures[:16], 8), f"{cases_name}_prompts")
+        tracker.image(draw_contact_sheet(measured.pictures[:16], 8), f"{cases_name}_prompts")
     tracker.metrics(log_truncations(cuts, log))
     return pd.concat(tables, ignore_index=True)
 

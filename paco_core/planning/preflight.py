@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dvc_project.lockfile import Entry
 from dvc_project.project import DvcProject
-from dvc_project.project import Stage as GraphStage
+from dvc_project.project import ResolvedStage as GraphStage
 from dvc_project.state import ProjectState
 from paco_core.config import profiles
 from paco_core.config.graph_keys import validate_version

@@ -13,7 +13,7 @@ from paco_core.data.records.prompt_text import parse_layout
 from paco_core.planning.passes import references_per_part
 from paco_core.policies.families import family_of, is_editing
 from paco_core.rewards import registry
-from paco_core.rewards.panel_pairs import panel_pairs
+from paco_core.rewards.panel_pairs import select_panel_pairs
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
@@ -145,7 +145,7 @@ def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRec
         for name, term in recipe.rewards.terms.items():
             kind = registry.reward_kind(name, term)
             if kind == "consistency":
-                questions += len(panel_pairs(rows * columns, columns, term.pairs))
+                questions += len(select_panel_pairs(rows * columns, columns, term.pairs))
             questions += (1 + about) * (kind == "editing")
         queries[layout] = questions, prompts
     return queries

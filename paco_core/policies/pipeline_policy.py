@@ -23,7 +23,7 @@ from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_wit
 from paco_core.adapters.reader import AdaptedModel, read_adapter
 from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.imports import gc_paused, without_bars
-from paco_core.io.pictures import rgb
+from paco_core.io.pictures import normalize_image
 from paco_core.models.hub import from_hub
 from paco_core.models.precision import inference_autocast, release_gpu_memory, validate_pixels, weights_format
 from paco_core.models.tokens import validate_prompts
@@ -184,7 +184,7 @@ class PipelinePolicy:
                 "sizes: expected the image sizes of each prompt, because references are encoded for each size"
             )
         images = [
-            [rgb(image) for image in (of_prompt if isinstance(of_prompt, Sequence) else [of_prompt])]
+            [normalize_image(image) for image in (of_prompt if isinstance(of_prompt, Sequence) else [of_prompt])]
             for of_prompt in references
         ]
         for prompt, of_prompt in zip(prompts, images, strict=True):
@@ -325,7 +325,7 @@ class PipelinePolicy:
         processor, latents = self.pipeline.image_processor, []
         with torch.no_grad():
             for image in images:  # one at a time, so its latents do not depend on the batch
-                pixels = processor.preprocess(processor.resize(rgb(image), *size), *size)
+                pixels = processor.preprocess(processor.resize(normalize_image(image), *size), *size)
                 maps = self._maps(pixels.to(self.device, self.vae.dtype))
                 latents.append(self._packed(maps).float())
         return torch.cat(latents)

@@ -31,7 +31,7 @@ Number = float | int | None
 UNKNOWN = "–"
 
 
-def render(template: Path, view: Mapping[str, Any], **filters: Callable[..., Any]) -> str:
+def render_page(template: Path, view: Mapping[str, Any], **filters: Callable[..., Any]) -> str:
     """The page that a template makes of ``view``.
 
     It finds the macro of ``picture.html.j2``, ``style``, and the filter ``raw`` for what our own code drew, every text

@@ -41,7 +41,7 @@ class Benchmark:
     tie_rule: str
 
 
-def contact_sheet(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
+def sample_grid_rows(root: Path) -> list[dict[str, Any]] | Missing | Skipped:
     """Grids of some prompts, every seed of each; a fixed random choice of prompts, not the best ones."""
     if not list((root / paths.GRIDS).glob("*/index.parquet")):
         return Missing("the generated grids", paths.GRIDS)

@@ -19,7 +19,7 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.project import declared_outs
 from paco_core.report import charts, judges, policies
-from paco_core.report.html import TEMPLATES, Figures, Missing, Skipped, render
+from paco_core.report.html import TEMPLATES, Figures, Missing, Skipped, render_page
 from paco_core.report.showcase import Showcase, showcase
 from paco_core.runtime import graph
 from paco_core.runtime.provenance.chain import Run
@@ -105,7 +105,7 @@ def build(
         return None
 
     stages = stage_runs(root, lock, runs)
-    sheet = present_or_none(judges.contact_sheet(root))
+    sheet = present_or_none(judges.sample_grid_rows(root))
     cards = present_or_none(judges.pair_cards(root))
     judge = present_or_none(judges.rankings(root, figures))
     edits = present_or_none(judges.edits(root, figures))
@@ -138,7 +138,7 @@ def build(
         "tiles": policies.tiles(params, parts, edited, figures),
     }
     # Marked as HTML here: what our own code drew.
-    html = render(
+    html = render_page(
         TEMPLATES / "report.html.j2",
         view,
         num=lambda key, form=".3f": Markup(figures.show(key, form)),  # noqa: S704

@@ -66,7 +66,7 @@ def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> 
     return benchmark_sections
 
 
-def markdown(benchmark_sections: Sequence[BenchmarkSection]) -> str:
+def render_markdown(benchmark_sections: Sequence[BenchmarkSection]) -> str:
     """All tables as Markdown."""
     parts = [f"# {TITLE}\n"]
     for section in benchmark_sections:
@@ -74,7 +74,7 @@ def markdown(benchmark_sections: Sequence[BenchmarkSection]) -> str:
     return "\n".join(parts)
 
 
-def text(benchmark_sections: Sequence[BenchmarkSection]) -> str:
+def render_text(benchmark_sections: Sequence[BenchmarkSection]) -> str:
     """All tables for a terminal."""
     parts = [
         part
@@ -85,14 +85,14 @@ def text(benchmark_sections: Sequence[BenchmarkSection]) -> str:
 
 
 def files(folder: Path) -> list[Path]:
-    """What :func:`write` writes to a folder."""
+    """What :func:`write_benchmark_tables` writes to a folder."""
     return [folder / "tables.md", folder / "tables.html"]
 
 
-def write(folder: Path, benchmark_sections: Sequence[BenchmarkSection]) -> None:
+def write_benchmark_tables(folder: Path, benchmark_sections: Sequence[BenchmarkSection]) -> None:
     """Write ``tables.md`` and ``tables.html`` (self-contained) to ``folder``."""
     plain, page = files(folder)
-    write_text(plain, markdown(benchmark_sections))
+    write_text(plain, render_markdown(benchmark_sections))
     body = "\n".join(
         "\n".join([*(table.html() for table in section.tables), f'<p class="note">{escape(section.origin)}</p>'])
         for section in benchmark_sections

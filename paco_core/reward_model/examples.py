@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from paco_core.data.pairs.answers import leading_verdict, normalize_answer, validation_error
 from paco_core.io.files import DataError, read_table
-from paco_core.reward_model.instructions import pair_question, render
+from paco_core.reward_model.instructions import pair_question, render_instruction
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def read_examples(
                 question = edit_template if isinstance(edit_template, str) else EDIT_TEMPLATE
                 if question not in EDIT_TEMPLATES:
                     raise DataError(f"question {question!r} is not one of {', '.join(EDIT_TEMPLATES)}")
-                instruction = render(question, instruction=edit)
+                instruction = render_instruction(question, instruction=edit)
             else:
-                instruction = pair_question(template, theme) if isinstance(theme, str) else render(template)
+                instruction = pair_question(template, theme) if isinstance(theme, str) else render_instruction(template)
             images = (load(first), load(second))
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None

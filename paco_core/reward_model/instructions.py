@@ -79,7 +79,7 @@ def _fields(template: str) -> list[str]:
     return [name for _, name, _, _ in string.Formatter().parse(template) if name]
 
 
-def render(
+def render_instruction(
     template: str,
     *,
     theme: str | None = None,
@@ -123,10 +123,10 @@ def pair_question(template: str, theme: str | None) -> str:
     """The instruction for a pair. If the template needs a theme and there is none, the template is ``plain``.
 
     Raises:
-        DataError: as :func:`render`.
+        DataError: as :func:`render_instruction`.
     """
     quotes = template in TEMPLATES and "theme" in _fields(TEMPLATES[template])
-    return render("plain" if quotes and not theme else template, theme=theme)
+    return render_instruction("plain" if quotes and not theme else template, theme=theme)
 
 
 def chat(processor: Any, rendered: str, images: int = 2) -> str:

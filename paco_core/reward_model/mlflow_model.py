@@ -12,7 +12,7 @@ import yaml
 
 from paco_core.io.files import DataError, write_text
 from paco_core.io.pictures import read_image
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.yes_probability import PairQuery
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class PairwiseReward:
 
 
 def _question(theme: Any) -> str:
-    return render("theme", theme=theme) if isinstance(theme, str) and theme else render("plain")
+    return render_instruction("theme", theme=theme) if isinstance(theme, str) and theme else render_instruction("plain")
 
 
 def _load_pyfunc(path: str) -> PairwiseReward:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paco_core.io.files import DataError
-from paco_core.io.pictures import rgb
+from paco_core.io.pictures import normalize_image
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ class PairQuery:
     Images are converted to upright RGB, as files are.
 
     Raises:
-        DataError: if an image cannot be read; see :func:`paco_core.io.pictures.rgb`.
+        DataError: if an image cannot be read; see :func:`paco_core.io.pictures.normalize_image`.
     """
 
     first: Image.Image
@@ -44,8 +44,8 @@ class PairQuery:
     instruction: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "first", rgb(self.first))
-        object.__setattr__(self, "second", rgb(self.second))
+        object.__setattr__(self, "first", normalize_image(self.first))
+        object.__setattr__(self, "second", normalize_image(self.second))
 
     @property
     def pictures(self) -> tuple[Image.Image, ...]:
@@ -60,7 +60,7 @@ class PictureQuery:
     instruction: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "picture", rgb(self.picture))
+        object.__setattr__(self, "picture", normalize_image(self.picture))
 
     @property
     def pictures(self) -> tuple[Image.Image, ...]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from paco_core.data.records import prompt_text
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.needs import validate_panel_counts
-from paco_core.rewards.panel_pairs import Pairs, panel_pairs
+from paco_core.rewards.panel_pairs import Pairs, select_panel_pairs
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
@@ -30,7 +30,7 @@ class Consistency:
         scorer: reward model.
         template: name of the instruction template.
         theme_from: the theme in the instruction: that of the record, or the opening of the prompt.
-        pairs: the pairs of panels; see :func:`.panel_pairs.panel_pairs`.
+        pairs: the pairs of panels; see :func:`.select_panel_pairs.select_panel_pairs`.
         by: ``mean`` or ``worst`` (minimum) over the pairs.
     """
 
@@ -53,9 +53,11 @@ class Consistency:
         owners: list[int] = []
         validate_panel_counts("consistency", batch.records)
         for position, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
-            text = render(self.template, theme=record.theme if self.theme_from == "theme" else opening_text(record))
+            text = render_instruction(
+                self.template, theme=record.theme if self.theme_from == "theme" else opening_text(record)
+            )
             key = f"{record.idx}|{batch.seed}"
-            for first, second in panel_pairs(len(panels), record.grid[1], self.pairs, key):
+            for first, second in select_panel_pairs(len(panels), record.grid[1], self.pairs, key):
                 queries.append(PairQuery(panels[first], panels[second], text))
                 owners.append(position)
         scores = self.scorer.score(queries)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paco_core.data.records.edit_records import evaluated_references
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
 
@@ -71,9 +71,9 @@ def _build_queries(instruction: str, references: Sequence[Image], edited: Image)
     original = references[0]
     size = min(original.size, edited.size, key=math.prod)
     first, second = (image if image.size == size else image.resize(size) for image in (original, edited))
-    queries = [PairQuery(first, second, render(name, instruction=instruction)) for name in QUESTIONS]
+    queries = [PairQuery(first, second, render_instruction(name, instruction=instruction)) for name in QUESTIONS]
     for place in evaluated_references(instruction, len(references))[1:]:
-        text = render("edit_reference", instruction=instruction, number=place + 1)
+        text = render_instruction("edit_reference", instruction=instruction, number=place + 1)
         queries.append(PairQuery(_limit_pixels(references[place], size), second, text))
     return queries
 

@@ -9,7 +9,7 @@ from typing import Literal
 Pairs = Literal["all", "neighbours"] | int
 
 
-def panel_pairs(panels: int, columns: int, pairs: Pairs, key: str = "") -> list[tuple[int, int]]:
+def select_panel_pairs(panels: int, columns: int, pairs: Pairs, key: str = "") -> list[tuple[int, int]]:
     """Pairs of panels by their indices in reading order, the earlier one first.
 
     n panels have n (n - 1) / 2 pairs. For example, four panels have 6 pairs and eight panels have 28.

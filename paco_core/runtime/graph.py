@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dvc_project.paths import overlap
-from dvc_project.project import Stage, stages_of
+from dvc_project.project import ResolvedStage, stages_of
 
 
-def edges(stages: Iterable[Stage]) -> list[tuple[str, str]]:
+def edges(stages: Iterable[ResolvedStage]) -> list[tuple[str, str]]:
     """(producer, consumer) pairs of entries: one depends on another when a dep equals, holds or lies in its out."""
     entries = list(stages)
     return sorted(

@@ -106,7 +106,7 @@ class Stage:
         view: a saved page of the stage's MLflow experiment.
         checks: of its outs.
         compared: whether Dagster compares the figures with those of the version before.
-        tables: whether its out holds tables for `paco tables` (:func:`paco_core.benchmarks.tables.write_tables`).
+        tables: whether its out holds tables, written by :func:`paco_core.benchmarks.tables.write_result_tables`.
     """
 
     seed: Callable[[Params, str | None], int | None] | None = None

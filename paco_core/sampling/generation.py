@@ -12,7 +12,7 @@ from paco_core.grpo.rollout import Sampling
 from paco_core.grpo.sampling import EncodedPrompts, sample_images, texts_of
 from paco_core.grpo.sizes import ImageGrid, buckets
 from paco_core.io.answer import to_jsonable
-from paco_core.io.contact_sheet import contact_sheet
+from paco_core.io.contact_sheet import draw_contact_sheet
 from paco_core.io.files import DataError, write_json
 from paco_core.io.pictures import in_a_row
 from paco_core.policies.base import NoiseKey
@@ -210,7 +210,7 @@ def side_by_side(generated: Sequence[GeneratedImage], count: int, reference: Ref
         images[:0] = [_resize_references(reference(p.record), p.image) for p in rows[0]]
         captions[:0] = ["reference"] * len(selected)
     title = next(iter(prompts.values())).prompt if len(prompts) == 1 else ""
-    return contact_sheet(images, len(selected), max(max(image.size) for image in images), captions, title)
+    return draw_contact_sheet(images, len(selected), max(max(image.size) for image in images), captions, title)
 
 
 def _resize_references(references: Sequence[Image], picture: Image) -> Image:

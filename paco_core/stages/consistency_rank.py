@@ -82,7 +82,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import rankings as bench
     from paco_core.benchmarks.public_files import read_scores
     from paco_core.benchmarks.published import CONSISTENCY_RANK
-    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.tables import write_result_tables
     from paco_core.config.params_benchmarks import BASE, CLIP_I, RANDOM, REWARD
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
@@ -107,7 +107,7 @@ def run(ctx: StageContext) -> None:
         out.mkdir()
         write_json(out / "results.json", {**result.as_dict(), "template": template, "published": published})
         result.table().to_parquet(out / "per_instance.parquet", index=False)
-        write_tables(out, "ConsistencyRank", result.tables(CONSISTENCY_RANK, template))
+        write_result_tables(out, "ConsistencyRank", result.tables(CONSISTENCY_RANK, template))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
     rejected.print(ctx.log)
     ctx.report({**result.metrics(), "rejected": len(rejected)}, {"reward.": paths.REWARD_MERGED})
@@ -119,7 +119,7 @@ def _of_round(ctx: StageContext) -> None:
     Of these only what was drawn at random: what a judge chose to ask about is harder for it than what it meets.
     """
     from paco_core.benchmarks import rankings as bench
-    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.tables import write_result_tables
     from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
     from paco_core.data.annotation.rounds import randomly_selected_ids
     from paco_core.data.records.panels import PanelStore
@@ -155,7 +155,7 @@ def _of_round(ctx: StageContext) -> None:
             out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": to_jsonable(best)}
         )
         result.table().to_parquet(out / "per_instance.parquet", index=False)
-        write_tables(out, f"ConsistencyRank, round {ctx.round}", result.tables([], template))
+        write_result_tables(out, f"ConsistencyRank, round {ctx.round}", result.tables([], template))
     ctx.tracker.artifact(ctx.root / ctx.place(paths.CONSISTENCY_RANK), "tables")
     shares = {f"{name}.best_above_worst": estimate.mean for name, estimate in best.items()}
     ctx.report({**result.metrics(), **shares}, {"reward.": paths.REWARD_MERGED})
@@ -169,11 +169,11 @@ def _score(
     template: str,
 ) -> dict[str, bench.CandidateScores]:
     """Scores by reward models, each a label and a folder, by their names."""
-    from paco_core.benchmarks.rankings import count_queries, score_rankings
+    from paco_core.benchmarks.rankings import count_distinct_pairs, score_rankings
     from paco_core.reward_model.scorer import Scorer
 
     scores = {}
-    with ctx.progress(len(models) * count_queries(rankings), "pairs") as progress:
+    with ctx.progress(len(models) * count_distinct_pairs(rankings), "pairs") as progress:
         for name, (label, model) in models.items():
             scorer = Scorer.configured(model, ctx.params.reward)
             scores[name] = score_rankings(label, scorer, rankings, panels, template=template, advance=progress.advance)
@@ -183,14 +183,14 @@ def _score(
 
 def _held_out(ctx: StageContext) -> tuple[list[bench.HeldOutRanking], bench.Panels, Rejected]:
     """The rankings, their images, and the rows that are left out: of the project, or of a folder as published."""
-    from paco_core.benchmarks.public_files import read_rank_bench
+    from paco_core.benchmarks.public_files import read_rank_bench_rankings
     from paco_core.benchmarks.rankings import read_rankings
     from paco_core.data.records.panels import PanelStore
     from paco_core.io.rejected import Rejected
 
     params = ctx.params.consistency_rank
     if params.source is not None:
-        rankings, images = read_rank_bench(ctx.read(Path(params.source)), params.max_instances, params.seed)
+        rankings, images = read_rank_bench_rankings(ctx.read(Path(params.source)), params.max_instances, params.seed)
         return rankings, images, images.rejected
     rankings = read_rankings(ctx.read(paths.PAIRS) / "benchmark.parquet", params.max_instances, params.seed)
     return rankings, PanelStore.below(ctx.read(paths.GRIDS)), Rejected()

@@ -50,7 +50,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench
     from paco_core.benchmarks.published import EDIT_REWARD
     from paco_core.benchmarks.rankings import random_order
-    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.tables import write_result_tables
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
@@ -84,6 +84,6 @@ def run(ctx: StageContext) -> None:
         out.mkdir()
         write_json(out / "results.json", {**result.as_dict(), "wording": params.wording, "published": published})
         result.table().to_parquet(out / "per_case.parquet", index=False)
-        write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
+        write_result_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
     ctx.tracker.artifact(ctx.root / paths.EDIT_REWARD, "tables")
     ctx.report({**result.metrics(), **rejected.figures()}, {"reward.": paths.REWARD_MERGED})

@@ -131,7 +131,7 @@ def _read(ctx: StageContext, generated: list[GeneratedImage]) -> list[GeneratedE
 
 def _show(ctx: StageContext, generated: list[GeneratedImage], reference: Reference) -> None:
     """Some prompts, each reference beside what every painter made of it."""
-    from paco_core.io.contact_sheet import contact_sheet
+    from paco_core.io.contact_sheet import draw_contact_sheet
     from paco_core.io.pictures import in_a_row
 
     by_prompt: dict[str, list[GeneratedImage]] = {}
@@ -142,7 +142,7 @@ def _show(ctx: StageContext, generated: list[GeneratedImage], reference: Referen
         picture for group in groups for picture in (in_a_row(reference(group[0].record)), *(p.image for p in group))
     ]
     captions = [text for group in groups for text in (group[0].record.prompt, *(p.policy for p in group))]
-    ctx.image(contact_sheet(images, 1 + len(groups[0]), captions=captions), "edits/reference_and_painted")
+    ctx.image(draw_contact_sheet(images, 1 + len(groups[0]), captions=captions), "edits/reference_and_painted")
 
 
 def run(ctx: StageContext) -> None:

@@ -87,7 +87,7 @@ STAGE = Stage(
 
 def _measure(ctx: StageContext) -> tuple[Cases, list[GeneratedImage], pd.DataFrame]:
     """Every editing recipe, before and after training, on editing prompts that were held back."""
-    from paco_core.benchmarks.generated import measure, unseen_edits
+    from paco_core.benchmarks.generated import measure_images, unseen_edits
     from paco_core.tasks.edits import EDITS
     from paco_core.tasks.table import recipes_of
 
@@ -96,7 +96,7 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[GeneratedImage], pd.DataFra
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
     with ctx.progress(cases.count_images(recipes), "pictures") as progress:
         generated = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
-    return cases, generated, measure(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
+    return cases, generated, measure_images(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
 
 
 def _rate(
@@ -127,7 +127,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import viescore
     from paco_core.benchmarks.edit_changes import compare_edits
     from paco_core.benchmarks.published import GEDIT
-    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.tables import write_result_tables
     from paco_core.benchmarks.viescore_prompts import wording
     from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json, write_jsonl
@@ -161,7 +161,7 @@ def run(ctx: StageContext) -> None:
             write_jsonl(out / "answers.jsonl", ratings.answers)
         write_json(out / "results.json", to_jsonable(tree))
         table.to_parquet(out / "per_prompt.parquet", index=False)
-        write_tables(out, "GEdit-Bench", result.tables(GEDIT, rated))
+        write_result_tables(out, "GEdit-Bench", result.tables(GEDIT, rated))
         if generated:
             generation.save_samples(out / "samples", generated, table, SAMPLES, reference)
     for name, size in dict.fromkeys((p.policy, p.size) for p in generated):

@@ -69,14 +69,14 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
     from paco_core.data.annotation.rounds import certainty, judge_agreement
     from paco_core.data.records.panels import PanelStore
     from paco_core.data.records.records import read_prompts
-    from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.instructions import render_instruction
     from paco_core.reward_model.scorer import Scorer
     from paco_core.reward_model.yes_probability import PairQuery
 
     reward, panel = ctx.params.reward, PanelStore.below(ctx.read(paths.GRIDS)).panel
     themes = {record.idx: record.theme for record in read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")}
     queries = [
-        PairQuery(panel(reference), panel(candidate), render(reward.template, theme=themes[prompt]))
+        PairQuery(panel(reference), panel(candidate), render_instruction(reward.template, theme=themes[prompt]))
         for prompt, reference, candidates in table[["prompt_id", "reference", "candidates"]].itertuples(index=False)
         for candidate in candidates
     ]

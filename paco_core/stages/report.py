@@ -57,7 +57,7 @@ def run(ctx: StageContext) -> None:
 
 def _of_round(ctx: StageContext) -> None:
     """The tables of the round before, with this round's rows added."""
-    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.tables import write_result_tables
     from paco_core.report import rounds
 
     number, recipe = str(ctx.round), ctx.params.rounds.recipe
@@ -70,6 +70,6 @@ def _of_round(ctx: StageContext) -> None:
     with ctx.writing(paths.REPORT) as out:
         out.mkdir()
         tables = rounds.added(ctx.read_before(paths.REPORT), figures.tables())
-        write_tables(out, f"Rounds up to {number}", tables, "index")
+        write_result_tables(out, f"Rounds up to {number}", tables, "index")
     ctx.tracker.artifact(ctx.root / ctx.place(paths.REPORT) / "index.html")
     ctx.report(figures.metrics())

@@ -75,7 +75,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.reward_model import mlflow_model
     from paco_core.reward_model.examples import read_examples
     from paco_core.reward_model.golden import choose_golden, write_golden
-    from paco_core.reward_model.instructions import question, render
+    from paco_core.reward_model.instructions import question, render_instruction
     from paco_core.reward_model.merging import merge_adapter
     from paco_core.reward_model.model_card import reward_model_card
     from paco_core.reward_model.yes_probability import PairQuery
@@ -97,7 +97,8 @@ def run(ctx: StageContext) -> None:
         ctx.log(f"reward_merged: there are no validation pairs; {DRAWN_PAIRS} drawn ones take their place")
         synthetic_pairs = unlabelled_pairs(DRAWN_PAIRS, DRAWN_PX)
         queries = [
-            PairQuery(first, second, render(params.template, theme=theme)) for first, second, theme in synthetic_pairs
+            PairQuery(first, second, render_instruction(params.template, theme=theme))
+            for first, second, theme in synthetic_pairs
         ]
     if not plain:
         plain = [replace(query, instruction=question(None)) for query in queries]

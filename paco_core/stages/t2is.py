@@ -87,7 +87,7 @@ def run(ctx: StageContext) -> None:
     if not recipes:
         return ctx.skip(paths.T2IS, "no recipe of policies.recipes paints sets")
 
-    from paco_core.benchmarks.generated import measure, unseen_sets
+    from paco_core.benchmarks.generated import measure_images, unseen_sets
     from paco_core.benchmarks.paired_changes import compare_changes, with_layouts
     from paco_core.benchmarks.t2is_bench.sets import write_painted
     from paco_core.grpo.prompt_split import trained_prompts
@@ -101,7 +101,7 @@ def run(ctx: StageContext) -> None:
     with ctx.progress(cases.count_images(recipes), "pictures") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
         generated = cases.generate_before_and_after(recipes, adapters, ctx.root, progress.advance)
-    table = measure(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
+    table = measure_images(generated, cases, ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED))
     paired, rows = [p for p in generated if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
     statistics_options: dict[str, Any] = {
         "seeds": params.seeds,

@@ -93,7 +93,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.t2is_bench.evaluators import count_queries, evaluate_sets, open_parts
     from paco_core.benchmarks.t2is_bench.questions import Questions, read_criteria, read_panels
     from paco_core.benchmarks.t2is_bench.tables import estimate_layouts, estimate_sets, t2is_bench_tables
-    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.tables import write_result_tables
     from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
@@ -131,7 +131,7 @@ def run(ctx: StageContext) -> None:
             labels = {s.method: s.label for s in sets}
             by_label = {s.label: estimates[s.method] for s in sets}
             by_layout = {layout: {labels[m]: row for m, row in methods.items()} for layout, methods in layouts.items()}
-            write_tables(out, "T2IS-Bench", t2is_bench_tables(by_label, parts, T2IS_BENCH, by_layout))
+            write_result_tables(out, "T2IS-Bench", t2is_bench_tables(by_label, parts, T2IS_BENCH, by_layout))
     ctx.tracker.artifact(ctx.root / paths.T2IS_BENCH, "tables")
     metrics: dict[str, float] = {"sets": len(sets), "failed": failed.total(), **rejected.figures()}
     policies = {method.partition(".")[0] for method in estimates}

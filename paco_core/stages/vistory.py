@@ -93,7 +93,7 @@ def run(ctx: StageContext) -> None:
 
     from paco_core.benchmarks.statistics import flat_metrics
     from paco_core.benchmarks.t2is_bench.evaluators import count_queries, evaluate_sets
-    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.tables import write_result_tables
     from paco_core.benchmarks.vistory import estimate_stories, vistory_tables
     from paco_core.io.answer import to_jsonable
     from paco_core.io.files import write_json
@@ -121,7 +121,7 @@ def run(ctx: StageContext) -> None:
         write_json(out / "results.json", to_jsonable(result))
         table.to_parquet(out / "per_story.parquet", index=False)
         by_label = {labels[method]: row for method, row in estimates.items()}
-        write_tables(out, "ViStoryBench", vistory_tables(by_label, parts, table["prompt_id"].nunique()))
+        write_result_tables(out, "ViStoryBench", vistory_tables(by_label, parts, table["prompt_id"].nunique()))
     ctx.tracker.artifact(ctx.root / paths.VISTORY, "tables")
     metrics: dict[str, float] = {"stories": len(stories), "failed": failed.total(), **rejected.figures()}
     policies = {method.partition(".")[0] for method in estimates}

@@ -207,7 +207,7 @@ def parse_panel(text: str) -> Panel:
     return Panel(**traits)  # type: ignore[arg-type]
 
 
-def parse_prompt(prompt: str) -> list[Panel]:
+def parse_storybook_prompt(prompt: str) -> list[Panel]:
     """The panels that a storybook prompt asks for, in reading order.
 
     Raises:

@@ -69,11 +69,11 @@ class Sets(Task):
         return SetGold(recogniser)
 
     def validate_truth(self, records: Iterable[PromptRecord]) -> None:
-        from paco_core.storybook.prompts import parse_prompt
+        from paco_core.storybook.prompts import parse_storybook_prompt
 
         for record in records:
             try:
-                parse_prompt(record.prompt)
+                parse_storybook_prompt(record.prompt)
             except ValueError as error:
                 raise DataError(
                     f"prompt {record.idx}: {error}; the world storybook measures prompts of the storybook alone; set "
@@ -100,12 +100,12 @@ class SetGold:
         """``gold_consistency`` (NaN for a single panel) and ``gold_following`` of each set, (N,) each."""
         import numpy as np
 
-        from paco_core.storybook.prompts import parse_prompt
+        from paco_core.storybook.prompts import parse_storybook_prompt
         from paco_core.storybook.recogniser import gold_consistency, gold_following
 
         readings = iter(self.recogniser.read([panel for panels in batch.panels for panel in panels]))
         sets: list[list[Reading]] = [[next(readings) for _ in panels] for panels in batch.panels]
-        prompts = [parse_prompt(record.prompt) for record in batch.records]
+        prompts = [parse_storybook_prompt(record.prompt) for record in batch.records]
         following = [gold_following(set_readings, panels) for set_readings, panels in zip(sets, prompts, strict=True)]
         consistency = [gold_consistency(set_readings) if len(set_readings) > 1 else np.nan for set_readings in sets]
         measures = consistency, following

@@ -66,7 +66,7 @@ class UiProcess:
         if self.socket is not None:
             with socket.socket(socket.AF_UNIX) as probe:
                 return probe.connect_ex(str(self.socket)) == 0
-        return not self.port or in_use(self.port)
+        return not self.port or is_port_in_use(self.port)
 
 
 def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> list[UiProcess]:
@@ -114,7 +114,7 @@ def environment(root: Path, running: Sequence[UiProcess] = ()) -> dict[str, str]
     return {**pages, **os.environ, **quiet, "DAGSTER_HOME": str(home), "PATH": search_path()}
 
 
-def in_use(port: int) -> bool:
+def is_port_in_use(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
 
@@ -144,7 +144,7 @@ def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def serve(root: Path, dagster_port: int, mlflow_port: int, *, browser: bool = False) -> int:
+def serve_ui(root: Path, dagster_port: int, mlflow_port: int, *, browser: bool = False) -> int:
     """Run them until a signal, or until one ends; the exit status.
 
     Args:
@@ -154,7 +154,7 @@ def serve(root: Path, dagster_port: int, mlflow_port: int, *, browser: bool = Fa
     with tempfile.TemporaryDirectory(prefix="paco-ui-") as runtime:
         chosen = servers(root, dagster_port, mlflow_port, Path(runtime))
         for server in chosen:
-            if server.port and in_use(server.port):
+            if server.port and is_port_in_use(server.port):
                 print(busy(server), file=sys.stderr)
                 return 1
         return _keep(root, chosen, browser)
@@ -237,7 +237,7 @@ def main() -> None:
     if problem := antlr_problem():
         raise SystemExit(f"ui: {problem}")
     try:
-        raise SystemExit(serve(project_root(), arguments.dagster_port, arguments.mlflow_port, browser=True))
+        raise SystemExit(serve_ui(project_root(), arguments.dagster_port, arguments.mlflow_port, browser=True))
     except DataError as error:
         raise SystemExit(f"ui: {error}") from None
     except OSError as error:

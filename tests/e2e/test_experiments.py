@@ -13,7 +13,7 @@ import mlflow
 import psutil
 import pytest
 
-from paco_core.experiments.comparison import compare
+from paco_core.experiments.comparison import compare_runs
 from paco_core.runtime.tracking import count_journals
 from tests.support import REPOSITORY
 from tests.support.waiting import until
@@ -88,7 +88,7 @@ def test_experiments_in_the_workspace_aside_and_queued_are_tracked_and_compared(
     left = [path for path in (world / ".dvc/tmp/exps").rglob("*") if path.name in ("mlflow.db", ".paco")]
     assert not left, "no checkout has a store or a journal of its own"
 
-    text = compare(world, ["here", "aside", "queued-3", "queued-4"], world / "compared.html")
+    text = compare_runs(world, ["here", "aside", "queued-3", "queued-4"], world / "compared.html")
     (differs,) = [line.split() for line in text.splitlines() if line.startswith("prompts.seed")]
     assert differs == ["prompts.seed", "1", "2", "3", "4"]
     assert all(f"({name})" in text for name in seeds)

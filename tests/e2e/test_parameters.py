@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dvc_project.project import Stage, stages_of
+from dvc_project.project import ResolvedStage, stages_of
 from paco_core.config.execution import EXECUTION
 from paco_core.config.params import load
 
@@ -48,7 +48,7 @@ def leaves(value: Any, key: str) -> Iterator[str]:
         yield key
 
 
-def before(graph: dict[str, Stage], stage: Stage) -> set[str]:
+def before(graph: dict[str, ResolvedStage], stage: ResolvedStage) -> set[str]:
     """Labels of the stages whose outs a stage reads."""
     return {label for label, other in graph.items() if set(other.data) & set(stage.deps)}
 
@@ -61,16 +61,16 @@ def read(smoke: Path) -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def graph(smoke: Path) -> dict[str, Stage]:
+def graph(smoke: Path) -> dict[str, ResolvedStage]:
     return {label: stage for label, stage in stages_of(smoke).items() if stage.group != "code"}
 
 
-def test_every_stage_was_recorded(read: dict[str, set[str]], graph: dict[str, Stage]) -> None:
+def test_every_stage_was_recorded(read: dict[str, set[str]], graph: dict[str, ResolvedStage]) -> None:
     assert set(read) == set(graph)
     assert {"grids.steps", "grids.model"} <= read["grids@0"] and "world" in read["report"]
 
 
-def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], graph: dict[str, Stage]) -> None:
+def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], graph: dict[str, ResolvedStage]) -> None:
     undeclared_by_stage = {}
     for label, stage in graph.items():
         declared = stage.params.get("params.yaml", ())
@@ -84,7 +84,7 @@ def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], grap
 
 
 def test_no_stage_declares_what_it_does_not_read(
-    smoke: Path, read: dict[str, set[str]], graph: dict[str, Stage]
+    smoke: Path, read: dict[str, set[str]], graph: dict[str, ResolvedStage]
 ) -> None:
     tree: Any = load(smoke / "params.yaml").model_dump(mode="json")
     unread_keys = {}

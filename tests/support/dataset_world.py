@@ -63,12 +63,12 @@ def _render(job: GridJob) -> bytes:
     from PIL import Image
 
     from paco_core.storybook.drawing import draw
-    from paco_core.storybook.prompts import parse_prompt
+    from paco_core.storybook.prompts import parse_storybook_prompt
 
     rng = random.Random(job.id)
     side = job.record.height // 2
     picture = Image.new("RGB", (2 * side, 2 * side))
-    for n, panel in enumerate(parse_prompt(job.record.prompt)):
+    for n, panel in enumerate(parse_storybook_prompt(job.record.prompt)):
         panel_variant = panel
         if rng.random() < 0.4:
             panel_variant = panel_variant.with_trait("colour", rng.choice(["red", "yellow", "green", "blue"]))

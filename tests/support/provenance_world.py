@@ -16,7 +16,7 @@ from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Inputs
 from paco_core.runtime.code.inputs import present_inputs
-from paco_core.runtime.code.source import read
+from paco_core.runtime.code.source import parse_source
 from paco_core.runtime.code.stage_code import StageCode
 
 GRAPH = """
@@ -86,7 +86,7 @@ def code(root: Path, stage: str) -> StageCode:
     module, model = CODE.get(stage.partition("@")[0], (None, None))
     if module is None:
         return StageCode()
-    digest = read((root / module).read_bytes(), module).digest
+    digest = parse_source((root / module).read_bytes(), module).digest
     files = {model: str(Workspace(root).md5(model))} if model else {}
     return StageCode({module: digest}, {"numpy": np.__version__}, files)
 

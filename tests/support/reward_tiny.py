@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 
 #: A section ``reward`` of params.yaml that suits ``tiny_vlm``.
 PARAMS: dict[str, Any] = {
@@ -47,7 +47,7 @@ def pairs(count: int, *, reasons: bool = True) -> list[Example]:
         Example(
             id=f"pair-{number}",
             images=(picture(number % 5), picture(100 + number % 7)),
-            instruction=render("theme", theme="the same style" if number % 3 else "red and the first frog"),
+            instruction=render_instruction("theme", theme="the same style" if number % 3 else "red and the first frog"),
             answer=answers[number % 2 == 0][0 if reasons and number % 5 else 1],
         )
         for number in range(count)

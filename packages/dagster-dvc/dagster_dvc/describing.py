@@ -19,7 +19,7 @@ import dagster as dg
 
 from dagster_dvc.metrics import arrange_metrics, read_metrics
 from dvc_project.lockfile import Entry
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 from dvc_project.state import differing_outs
 
 _TABLES = {".parquet", ".jsonl", ".csv"}
@@ -46,7 +46,7 @@ class TableFacts:
 
 def describe_outs(
     project: DvcProject,
-    stage: Stage,
+    stage: ResolvedStage,
     headline: Sequence[Sequence[str]] = (),
     describe: Callable[[str], str | None] = lambda _column: None,
 ) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def describe_outs(
     return metadata
 
 
-def holds_recorded(project: DvcProject, stage: Stage, entry: Entry) -> bool:
+def holds_recorded(project: DvcProject, stage: ResolvedStage, entry: Entry) -> bool:
     """Whether the workspace holds the recorded version, byte for byte."""
     return not differing_outs(project.workspace, stage, entry)
 

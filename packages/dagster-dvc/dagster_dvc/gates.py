@@ -11,14 +11,18 @@ from collections.abc import Iterator
 import dagster as dg
 
 from dagster_dvc.translator import DagsterDvcTranslator
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 
 _PARTITION_TAG = "dagster/partition"
 _RESULTS_READ = 100
 
 
 def failed_gates(
-    instance: dg.DagsterInstance, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator, run_id: str
+    instance: dg.DagsterInstance,
+    project: DvcProject,
+    stage: ResolvedStage,
+    translator: DagsterDvcTranslator,
+    run_id: str,
 ) -> list[str]:
     """The blocking checks that failed on what ``stage`` reads, one line per check.
 

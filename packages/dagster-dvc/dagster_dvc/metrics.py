@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from dvc_project.errors import DvcProjectError
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 from dvc_project.reading import read_data
 
 Number = int | float
@@ -28,7 +28,7 @@ _PAIRED = ("before", "after", "change")
 _INTERVAL = ("low", "high", "p")
 
 
-def read_metrics(project: DvcProject, stage: Stage) -> dict[str, Number]:
+def read_metrics(project: DvcProject, stage: ResolvedStage) -> dict[str, Number]:
     """The numbers of a stage's metrics files by dotted name; nulls, words and unreadable files are left out."""
     metrics: dict[str, Number] = {}
     for out in stage.outs:

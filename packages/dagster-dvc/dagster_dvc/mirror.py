@@ -22,9 +22,9 @@ from dagster_dvc.metrics import notes_last
 from dagster_dvc.reproduction import LOCK_DIGEST_TAG, PROJECT, project_tag
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
-from dvc_project.hashing import digest
+from dvc_project.hashing import hash_json
 from dvc_project.lockfile import Entry
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 from dvc_project.state import ProjectState, StageState, data_version
 
 DATA_VERSION = "dagster/data_version"
@@ -154,7 +154,7 @@ class Mirror:
         group = self._groups.get(parent)
         return group is not None and any(stage.name in state.changed_upstream for stage in group.stages)
 
-    def _partitions(self, parent: dg.AssetKey, stage: Stage) -> list[str] | None:
+    def _partitions(self, parent: dg.AssetKey, stage: ResolvedStage) -> list[str] | None:
         """The partitions of a parent that a stage reads, None when the parent has none."""
         group = self._groups.get(parent)
         if group is None or not group.dimensions:
@@ -168,7 +168,7 @@ class Mirror:
         outs = [out.path for stage in self._groups[parent].stages for out in stage.outs if out.kind == "outs"]
         if len(outs) == 1 and outs[0] in deps:
             return deps[outs[0]]
-        return OUTDATED + digest(sorted(deps.items()))
+        return OUTDATED + hash_json(sorted(deps.items()))
 
     def _version(self, parent: dg.AssetKey) -> str:
         last = self._events.last(parent)
@@ -197,7 +197,7 @@ class Mirror:
         )
         self._events.forget(key, partition)
 
-    def tags(self, stage: Stage) -> dict[str, str]:
+    def tags(self, stage: ResolvedStage) -> dict[str, str]:
         """What an event about the recorded version of a stage carries, for Dagster's marks to be DVC's.
 
         Raises:
@@ -225,7 +225,7 @@ class Mirror:
             tags |= {f"dagster/partition/{axis}": name for axis, name in partition.keys_by_dimension.items()}
         return tags
 
-    def _description(self, stage: Stage) -> Mapping[str, Any]:
+    def _description(self, stage: ResolvedStage) -> Mapping[str, Any]:
         """What the outs in the workspace say."""
         try:
             return self.translator.get_materialization_metadata(self.project, stage)
@@ -242,5 +242,5 @@ class Mirror:
             pointer = NO_POINTER if newest is None else str(newest)
             return {INPUT_VERSION + name: version or self._version(parent), INPUT_POINTER + name: pointer}
         pointer = BEFORE_ALL if new else NO_POINTER if newest is None else str(newest)
-        version = digest([event.version for event in events if event])
+        version = hash_json([event.version for event in events if event])
         return {INPUT_VERSION + name: version, INPUT_POINTER + name: pointer}

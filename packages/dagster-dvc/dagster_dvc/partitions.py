@@ -9,8 +9,8 @@ import dagster as dg
 from dagster_dvc.mirror import Mirror
 from dagster_dvc.reproduction import Outcome, Reproduction
 from dagster_dvc.translator import DagsterDvcTranslator
-from dvc_project.hashing import digest
-from dvc_project.project import DvcProject, Stage
+from dvc_project.hashing import hash_json
+from dvc_project.project import DvcProject, ResolvedStage
 
 _OUTCOME_ORDER: tuple[Outcome, ...] = ("executed", "restored", "unchanged")
 
@@ -19,9 +19,9 @@ def reproduce_each(
     context: dg.AssetExecutionContext,
     key: dg.AssetKey,
     project: DvcProject,
-    stages: Sequence[Stage],
+    stages: Sequence[ResolvedStage],
     translator: DagsterDvcTranslator,
-    reproduce: Callable[[Stage], Reproduction],
+    reproduce: Callable[[ResolvedStage], Reproduction],
 ) -> Reproduction:
     """Make each partition; returns what the asset as a whole came to.
 
@@ -48,8 +48,8 @@ def reproduce_each(
         stage=stages[0].group,
         outcome=next(outcome for outcome in _OUTCOME_ORDER if outcome in outcomes),
         md5s={path: md5 for reproduction in reproductions for path, md5 in reproduction.md5s.items()},
-        data_version=digest([reproduction.data_version for reproduction in reproductions]),
-        lock_digest=digest([reproduction.lock_digest for reproduction in reproductions]),
+        data_version=hash_json([reproduction.data_version for reproduction in reproductions]),
+        lock_digest=hash_json([reproduction.lock_digest for reproduction in reproductions]),
         project=str(project.root),
         seconds=sum(reproduction.seconds for reproduction in reproductions),
         metadata={

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from dvc_project.process_group import end_group, forget_group, start_group
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 from dvc_project.rwlock import release_dead_locks
 
 _FIRST_LINES, _LAST_LINES = 50, 400
@@ -116,7 +116,7 @@ def run_group(
     return completed(wait=5)
 
 
-def tidy_up(project: DvcProject, stage: Stage, completed: Completed) -> list[str]:
+def tidy_up(project: DvcProject, stage: ResolvedStage, completed: Completed) -> list[str]:
     """After a stop: no half-written out of a stage that had begun, no lock of a process that is gone; what was done.
 
     To be called where the stage ran: process ids say nothing on another machine.
@@ -129,7 +129,7 @@ def tidy_up(project: DvcProject, stage: Stage, completed: Completed) -> list[str
     ]
 
 
-def remove_half_written(project: DvcProject, stage: Stage) -> list[str]:
+def remove_half_written(project: DvcProject, stage: ResolvedStage) -> list[str]:
     """Remove the outs that a stopped run of ``stage`` left; returns their paths.
 
     DVC deletes the outs before it runs a stage, so what lies there and is not what ``dvc.lock`` records

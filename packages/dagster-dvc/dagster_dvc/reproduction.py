@@ -10,7 +10,7 @@ from typing import Any, Literal
 import dagster as dg
 
 from dagster_dvc.metrics import notes_last
-from dvc_project.hashing import digest
+from dvc_project.hashing import hash_json
 
 Outcome = Literal["executed", "restored", "unchanged"]
 LOCK_DIGEST_TAG = "dvc/lock_digest"
@@ -21,7 +21,7 @@ PROJECT = "dvc/project"
 
 def project_tag(root: Path | str) -> str:
     """The value of the tag :data:`PROJECT` on events of a project."""
-    return digest(str(root))
+    return hash_json(str(root))
 
 
 @dataclass(frozen=True)

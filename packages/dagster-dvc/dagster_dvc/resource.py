@@ -25,7 +25,7 @@ from dagster_dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 from dvc_project.file_locks import locked
 from dvc_project.lockfile import Entry
 from dvc_project.process_group import DVC, search_path
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 from dvc_project.repository import tmp_folder
 from dvc_project.rwlock import release_dead_locks
 from dvc_project.state import ProjectState, data_version
@@ -131,7 +131,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         self,
         context: dg.AssetExecutionContext,
         key: dg.AssetKey,
-        stage: Stage,
+        stage: ResolvedStage,
         translator: DagsterDvcTranslator,
         extras: Mapping[str, Any],
     ) -> Reproduction:
@@ -154,7 +154,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         self,
         context: dg.AssetExecutionContext,
         key: dg.AssetKey,
-        stage: Stage,
+        stage: ResolvedStage,
         translator: DagsterDvcTranslator,
         state: ProjectState,
     ) -> Reproduction | None:
@@ -166,7 +166,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         return _reproduction(key, state.project, stage, "unchanged", entry, time.monotonic() - start, metadata, ())
 
     def _run_bookkeeping(
-        self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator
+        self, context: dg.AssetExecutionContext, stage: ResolvedStage, translator: DagsterDvcTranslator
     ) -> ProjectState:
         """Run the bookkeeping stages that a stage reads and that would write something else now; the state after it.
 
@@ -192,7 +192,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         self,
         context: dg.AssetExecutionContext,
         key: dg.AssetKey,
-        stage: Stage,
+        stage: ResolvedStage,
         verb: Sequence[str],
         outcome: Callable[[Completed, bool, bool], Outcome],
         translator: DagsterDvcTranslator,
@@ -221,7 +221,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         self,
         context: dg.AssetExecutionContext,
         project: DvcProject,
-        stage: Stage,
+        stage: ResolvedStage,
         command: Sequence[str],
         data: PipesContextData,
     ) -> tuple[Completed, list[Any]]:
@@ -258,7 +258,7 @@ def _takes_all(context: dg.AssetExecutionContext, key: dg.AssetKey) -> bool:
 
 def _stages(
     context: dg.AssetExecutionContext, key: dg.AssetKey, project: DvcProject, translator: DagsterDvcTranslator
-) -> tuple[Stage, ...]:
+) -> tuple[ResolvedStage, ...]:
     """The stages that an asset stands for in this run.
 
     The asset says whether it has partitions: in one run with a partition key there may be assets without.
@@ -272,7 +272,7 @@ def _stages(
 
 
 def _validate_gates(
-    context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator
+    context: dg.AssetExecutionContext, project: DvcProject, stage: ResolvedStage, translator: DagsterDvcTranslator
 ) -> None:
     if failed := failed_gates(context.instance, project, stage, translator, context.run_id):
         text = f"stage {stage.name} is held back; the run tag {DESPITE_TAG} = true runs it anyway\n"
@@ -282,7 +282,7 @@ def _validate_gates(
 def _reproduction(
     key: dg.AssetKey,
     project: DvcProject,
-    stage: Stage,
+    stage: ResolvedStage,
     outcome: Outcome,
     entry: Entry,
     seconds: float,
@@ -304,7 +304,7 @@ def _reproduction(
 
 
 def _described(
-    context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator
+    context: dg.AssetExecutionContext, project: DvcProject, stage: ResolvedStage, translator: DagsterDvcTranslator
 ) -> dict[str, Any]:
     """The translator's metadata. An image that cannot be drawn must not undo hours of work: it is reported."""
     try:
@@ -318,7 +318,7 @@ def _with_execution_metadata(
     context: dg.AssetExecutionContext,
     reproduction: Reproduction,
     project: DvcProject,
-    stage: Stage,
+    stage: ResolvedStage,
     translator: DagsterDvcTranslator,
 ) -> Reproduction:
     """A version that was restored or left alone, with the metadata of the run that made it."""
@@ -354,7 +354,7 @@ def executed_event(
     return None
 
 
-def _tidy(context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, completed: Completed) -> None:
+def _tidy(context: dg.AssetExecutionContext, project: DvcProject, stage: ResolvedStage, completed: Completed) -> None:
     for line in tidy_up(project, stage, completed):
         context.log.warning("%s", line)
 
@@ -366,7 +366,7 @@ def _outcome(completed: Completed, reported: bool, same_entry: bool) -> Outcome:
     return "unchanged" if same_entry else "restored"
 
 
-def _failure(stage: Stage, completed: Completed) -> dg.Failure:
+def _failure(stage: ResolvedStage, completed: Completed) -> dg.Failure:
     output = completed.stderr.strip() or completed.stdout.strip()
     if busy := re.search(r"is busy, it is being blocked by:\s*(.*(?:\n\s+.*)*)", output):
         text = f"stage {stage.name} is busy: another process runs it or writes what it reads.\n{busy[1].strip()}"

@@ -27,7 +27,7 @@ from dagster_dvc.pipes import open_stage_session
 from dagster_dvc.process import Completed
 from dagster_dvc.resource import DvcResource
 from dagster_dvc.translator import DagsterDvcTranslator
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, ResolvedStage
 
 _FIRST_CHARACTERS, _LAST_CHARACTERS = 5_000, 40_000
 _GONE_POLLS = 3  # a job that Slurm no longer lists may have written its status on a file system that lags
@@ -52,7 +52,7 @@ class SlurmDvcResource(DvcResource):
         self,
         context: dg.AssetExecutionContext,
         project: DvcProject,
-        stage: Stage,
+        stage: ResolvedStage,
         command: Sequence[str],
         data: PipesContextData,
     ) -> tuple[Completed, list[Any]]:
@@ -79,7 +79,7 @@ class SlurmDvcResource(DvcResource):
                 raise
         return completed, list(session.get_results(implicit_materializations=False))
 
-    def _script(self, project: DvcProject, stage: Stage, command: Sequence[str], folder: Path) -> str:
+    def _script(self, project: DvcProject, stage: ResolvedStage, command: Sequence[str], folder: Path) -> str:
         """The job: it becomes the process that runs DVC, so that Slurm's signals reach it."""
         run = [
             sys.executable, "-m", "dagster_dvc.remote", "--stage", stage.name, "--grace", str(self.grace_seconds),
@@ -96,7 +96,7 @@ class SlurmDvcResource(DvcResource):
         ]
         return "\n".join(lines) + "\n"
 
-    def _sbatch(self, project: DvcProject, stage: Stage, folder: Path, script: Path) -> list[str]:
+    def _sbatch(self, project: DvcProject, stage: ResolvedStage, folder: Path, script: Path) -> list[str]:
         pool = DagsterDvcTranslator().get_pool(project.groups[stage.group])
         warning = math.ceil(self.grace_seconds) + 20  # seconds before the time limit
         return [

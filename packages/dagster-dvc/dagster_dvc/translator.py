@@ -14,7 +14,7 @@ from dagster_dvc.describing import describe_outs
 from dvc_project.derived import Derived
 from dvc_project.errors import DvcProjectError
 from dvc_project.paths import overlap
-from dvc_project.project import DvcProject, Group, Stage
+from dvc_project.project import DvcProject, Group, ResolvedStage
 from dvc_project.tracked import Tracked
 
 STAGE_KEY = "dvc/stage"  # metadata of an asset: the entry of dvc.yaml that it stands for
@@ -62,7 +62,7 @@ class DagsterDvcTranslator:
             return next(iter(axes.values()))
         return dg.StaticPartitionsDefinition([str(stage.item) for stage in group.stages])
 
-    def partition_key(self, stage: Stage) -> str | None:
+    def partition_key(self, stage: ResolvedStage) -> str | None:
         """The partition that a stage is, None for a plain stage."""
         if not stage.coordinates:
             return None
@@ -87,7 +87,9 @@ class DagsterDvcTranslator:
             return dg.SpecificPartitionsPartitionMapping(keys)
         return self._item_mapping(up, down, {self.partition_key(d): reads[d.name] for d in down.stages})
 
-    def _item_mapping(self, up: Group, down: Group, reads: Mapping[str | None, list[Stage]]) -> dg.PartitionMapping:
+    def _item_mapping(
+        self, up: Group, down: Group, reads: Mapping[str | None, list[ResolvedStage]]
+    ) -> dg.PartitionMapping:
         keys = {child: {self.partition_key(parent) for parent in parents} for child, parents in reads.items()}
         if up.dimensions == down.dimensions and all(parents == {child} for child, parents in keys.items()):
             return dg.IdentityPartitionMapping()
@@ -161,15 +163,15 @@ class DagsterDvcTranslator:
             },
         )
 
-    def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
+    def get_materialization_metadata(self, project: DvcProject, stage: ResolvedStage) -> Mapping[str, Any]:
         """What a materialisation shows besides what the stage reported itself: by default what its outs say."""
         return describe_outs(project, stage, self.get_headline(stage), partial(self.get_column_description, stage))
 
-    def get_headline(self, stage: Stage) -> Sequence[Sequence[str]]:  # noqa: ARG002 (a hook)
+    def get_headline(self, stage: ResolvedStage) -> Sequence[Sequence[str]]:  # noqa: ARG002 (a hook)
         """The figures to show first: name patterns, of each entry the first that fits any figure."""
         return ()
 
-    def get_column_description(self, stage: Stage, column: str) -> str | None:  # noqa: ARG002 (a hook)
+    def get_column_description(self, stage: ResolvedStage, column: str) -> str | None:  # noqa: ARG002 (a hook)
         """What a column of the stage's main table holds."""
         return None
 
@@ -177,7 +179,7 @@ class DagsterDvcTranslator:
         """What bookkeeping stages would write now; by default that is not known, and they have to run."""
         return Derived()
 
-    def get_usual_seconds(self, project: DvcProject, stage: Stage) -> float | None:  # noqa: ARG002 (a hook)
+    def get_usual_seconds(self, project: DvcProject, stage: ResolvedStage) -> float | None:  # noqa: ARG002 (a hook)
         """How long a run of the stage takes, None = not known; asked where Dagster did not see it run."""
         return None
 
@@ -227,7 +229,7 @@ def _artifacts(project: DvcProject, paths: Sequence[str]) -> dict[str, Any]:
     return {ARTIFACTS_KEY: dg.MetadataValue.md("\n".join(lines))} if lines else {}
 
 
-def stage_of(project: DvcProject, translator: DagsterDvcTranslator, group: str, partition: str | None) -> Stage:
+def stage_of(project: DvcProject, translator: DagsterDvcTranslator, group: str, partition: str | None) -> ResolvedStage:
     """The stage that a partition of an asset stands for.
 
     Raises:

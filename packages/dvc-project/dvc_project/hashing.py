@@ -22,7 +22,7 @@ IGNORE_FILE = ".dvcignore"
 _ALWAYS = (".git", ".hg/", f"{DVC_FOLDER}/")
 
 
-def digest(value: Any) -> str:
+def hash_json(value: Any) -> str:
     """A short digest of JSON-like data, independent of the order of keys."""
     return hashlib.md5(json.dumps(value, sort_keys=True, default=str).encode(), usedforsecurity=False).hexdigest()
 

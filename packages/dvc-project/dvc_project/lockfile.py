@@ -19,7 +19,7 @@ from typing import Any
 
 from dvc_project.errors import DvcProjectError, MergeConflictError
 from dvc_project.file_locks import shared
-from dvc_project.hashing import digest
+from dvc_project.hashing import hash_json
 from dvc_project.paths import Overlaps
 from dvc_project.reading import read_data
 from dvc_project.repository import tmp_folder
@@ -67,7 +67,7 @@ class Entry:
     @property
     def digest(self) -> str:
         """Changes with any run whose command, inputs, parameters or results differ."""
-        return digest([self.cmd, self.inputs.deps, self.inputs.params, self.outs])
+        return hash_json([self.cmd, self.inputs.deps, self.inputs.params, self.outs])
 
     @classmethod
     def from_tree(cls, stage: str, tree: Mapping[str, Any], place: Callable[[str], str] = str) -> Entry:
@@ -94,7 +94,7 @@ def _md5(entry: Mapping[str, Any]) -> str:
 
 def dataset_digest(pinned: Mapping[str, Any] | None) -> str:
     """What changes when a data set (``ds://NAME``) is pinned to other data; empty where it is not pinned."""
-    return digest({key: value for key, value in pinned.items() if value not in (None, "", [])}) if pinned else ""
+    return hash_json({key: value for key, value in pinned.items() if value not in (None, "", [])}) if pinned else ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dvc_project.artifacts import Artifact, artifacts
 from dvc_project.circles import without_circles
 from dvc_project.derived import Derived
 from dvc_project.errors import DvcProjectError
-from dvc_project.hashing import Workspace, digest
+from dvc_project.hashing import Workspace, hash_json
 from dvc_project.items import Item, foreach, matrix
 from dvc_project.lockfile import Entry, Lock
 from dvc_project.paths import Overlaps, Placer, overlap
@@ -44,7 +44,7 @@ class Out:
 
 
 @dataclass(frozen=True)
-class Stage:
+class ResolvedStage:
     """One stage, resolved. Paths are relative to the project root."""
 
     name: str
@@ -84,7 +84,7 @@ class Group:
     """An entry under ``stages``: one plain stage, or the stages of a ``matrix`` or ``foreach``."""
 
     name: str
-    stages: tuple[Stage, ...]
+    stages: tuple[ResolvedStage, ...]
     dimensions: Mapping[str, tuple[str, ...]]
     desc: str | None
     meta: Mapping[str, Any]
@@ -129,7 +129,7 @@ class DvcProject:
         self._read: dict[str, dict[str, Any]] = {}
         self.variables = self._variables()
         self.groups: dict[str, Group] = {name: self._group(name, d) for name, d in self._definitions.items()}
-        self.stages: dict[str, Stage] = {s.name: s for g in self.groups.values() for s in g.stages}
+        self.stages: dict[str, ResolvedStage] = {s.name: s for g in self.groups.values() for s in g.stages}
 
     def reload(self) -> DvcProject:
         return DvcProject(self.root, self._derive)
@@ -192,7 +192,7 @@ class DvcProject:
         if "cmd" not in template:
             raise DvcProjectError(f"{location}: cmd is missing")
         dimensions: dict[str, tuple[str, ...]] = {}
-        stages: list[Stage] = []
+        stages: list[ResolvedStage] = []
         if looped:
             loop_values = definition["foreach"]
             items = foreach(self.variables.iterable(loop_values, f"{location}.foreach"), loop_values, location)
@@ -209,7 +209,7 @@ class DvcProject:
         meta = first.meta if first else {}
         return Group(name, tuple(stages), dimensions, desc, meta)
 
-    def _stage(self, group: str, item: Item, body: Mapping[str, Any]) -> Stage:
+    def _stage(self, group: str, item: Item, body: Mapping[str, Any]) -> ResolvedStage:
         name = group if item.key is None else f"{group}@{item.key}"
         location = f"{self.path}: stages.{name}"
         scope = self.variables.shadowed(item.names) if item.names else self.variables
@@ -229,7 +229,7 @@ class DvcProject:
             for kind, path, flags in written
         ]
         deps, params = [str(dep) for dep in resolved.get("deps") or []], _params(resolved.get("params") or [])
-        return Stage(
+        return ResolvedStage(
             name, group, item.key, item.coordinates, resolved["cmd"], body["cmd"], wdir,
             tuple(map(place, deps)), {place(file): keys for file, keys in params.items()},
             tuple(outs), resolved.get("desc"), resolved.get("meta") or {},
@@ -251,7 +251,7 @@ class DvcProject:
         """Entries under ``stages`` that are data, and not bookkeeping; a ``foreach`` without items is none."""
         return [name for name, group in self.groups.items() if group.stages and _is_asset(group)]
 
-    def bookkeeping(self, stage: Stage) -> list[Stage]:
+    def bookkeeping(self, stage: ResolvedStage) -> list[ResolvedStage]:
         """The bookkeeping stages that a stage reads."""
         return [self.stages[n] for n in self.upstream[stage.name] if not _is_asset(self.groups[self.stages[n].group])]
 
@@ -283,7 +283,7 @@ class DvcProject:
             item_readers[stage.group] |= {up.group for up in read if up.item == stage.item}
         return without_circles(self.group_upstream, item_readers)
 
-    def order(self) -> list[Stage]:
+    def order(self) -> list[ResolvedStage]:
         """All stages, producers first.
 
         Raises:
@@ -294,7 +294,7 @@ class DvcProject:
         except CycleError as error:
             raise DvcProjectError(f"{self.path}: stages form a cycle: {' -> '.join(error.args[1])}") from error
 
-    def sources(self, stage: Stage) -> tuple[str, ...]:
+    def sources(self, stage: ResolvedStage) -> tuple[str, ...]:
         """Deps that no other asset makes: code, configuration, data from outside."""
         bookkeeping = {producer.name for producer in self.bookkeeping(stage)}
         makers = [self.stages[name] for name in self.upstream[stage.name] if name not in bookkeeping]
@@ -303,7 +303,7 @@ class DvcProject:
 
     # --- the workspace -------------------------------------------------------------------------------
 
-    def params(self, stage: Stage) -> dict[str, dict[str, Any]]:
+    def params(self, stage: ResolvedStage) -> dict[str, dict[str, Any]]:
         """The stage's slice of each of its parameter files, as ``dvc.lock`` would record it.
 
         Absent files and keys are absent.
@@ -317,7 +317,7 @@ class DvcProject:
             self._read[file] = read_data(self.root / file)
         return self._read[file]
 
-    def own_inputs(self, stage: Stage) -> dict[str, Any]:
+    def own_inputs(self, stage: ResolvedStage) -> dict[str, Any]:
         """What decides a stage's result besides the data of other stages: parameters and md5s of sources.
 
         Raises:
@@ -348,16 +348,16 @@ class DvcProject:
                 (file, key): value for file, values in present["params"].items() for key, value in values.items()
             }
             inputs = {k: v for k, v in leaves.items() if not number or (k in inputs and inputs[k] == v)}
-        return digest([template, sorted(([*key], value) for key, value in inputs.items())])
+        return hash_json([template, sorted(([*key], value) for key, value in inputs.items())])
 
-    def _present_inputs(self, stage: Stage) -> dict[str, Any]:
+    def _present_inputs(self, stage: ResolvedStage) -> dict[str, Any]:
         """:meth:`own_inputs`; of a file that cannot be read its fault, which the stage's state names, too."""
         try:
             return self.own_inputs(stage)
         except DvcProjectError as error:
             return {"params": {"": {"unreadable": str(error)}}, "sources": {}}
 
-    def _recorded_inputs(self, stage: Stage, entry: Entry) -> dict[str, Any]:
+    def _recorded_inputs(self, stage: ResolvedStage, entry: Entry) -> dict[str, Any]:
         """What :meth:`own_inputs` was when a stage ran."""
         deps = {path: entry.inputs.deps.get(path) for path in self.sources(stage) if self.workspace.reaches(path)}
         return {"params": {file: entry.inputs.params.get(file, {}) for file in stage.params}, "sources": deps}
@@ -392,7 +392,7 @@ def _params(entries: Iterable[Any]) -> dict[str, tuple[str, ...]]:
     return {file: () if file in complete_files else tuple(dict.fromkeys(keys)) for file, keys in files.items()}
 
 
-def stages_of(root: Path) -> dict[str, Stage]:
+def stages_of(root: Path) -> dict[str, ResolvedStage]:
     """All stages by name, items included (``grids@0``); none where the project has no ``dvc.yaml``.
 
     Raises:

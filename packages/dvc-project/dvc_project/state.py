@@ -14,16 +14,16 @@ from typing import Any
 
 from dvc_project.cache import Cache
 from dvc_project.errors import DvcProjectError
-from dvc_project.hashing import Workspace, digest, listing_md5
+from dvc_project.hashing import Workspace, hash_json, listing_md5
 from dvc_project.lockfile import Entry, dataset_digest
 from dvc_project.paths import Overlaps, overlap
-from dvc_project.project import DvcProject, Out, Stage
+from dvc_project.project import DvcProject, Out, ResolvedStage
 from dvc_project.rwlock import writing
 
 DATASET = "ds://"
 
 
-def data_version(stage: Stage, entry: Entry) -> str:
+def data_version(stage: ResolvedStage, entry: Entry) -> str:
     """The md5 of what the stage made: of its one out, or a digest of several.
 
     Metrics and plots count only where there is nothing else: they may hold seconds, and say nothing new
@@ -31,10 +31,12 @@ def data_version(stage: Stage, entry: Entry) -> str:
     """
     paths = [out.path for out in stage.outs if out.kind == "outs"] or [out.path for out in stage.outs]
     md5s = {path: entry.outs.get(path, "") for path in paths}
-    return next(iter(md5s.values())) if len(md5s) == 1 else digest(md5s)
+    return next(iter(md5s.values())) if len(md5s) == 1 else hash_json(md5s)
 
 
-def differing_outs(workspace: Workspace, stage: Stage, entry: Entry, but: Mapping[str, int] | None = None) -> list[str]:
+def differing_outs(
+    workspace: Workspace, stage: ResolvedStage, entry: Entry, but: Mapping[str, int] | None = None
+) -> list[str]:
     """The outs of a stage whose bytes in the workspace are not those that were recorded, and how.
 
     Args:
@@ -63,7 +65,7 @@ class StageState:
     ``unchecked`` are deps elsewhere, by URL: DVC would ask for them over the network, and here their record counts.
     """
 
-    stage: Stage
+    stage: ResolvedStage
     entry: Entry | None
     reasons: tuple[str, ...] = ()
     changed_upstream: frozenset[str] = frozenset()
@@ -92,7 +94,7 @@ class ProjectState:
             for out in stage.outs
         }
 
-    def of(self, stage: Stage) -> StageState:
+    def of(self, stage: ResolvedStage) -> StageState:
         entry = self.lock.get(stage.name)
         if entry is None:
             return StageState(stage, None, ("never ran", *self._absent_keys(stage)))
@@ -106,7 +108,7 @@ class ProjectState:
         """Every stage's state, producers first."""
         return [self.of(stage) for stage in self.project.order()]
 
-    def is_settled(self, stage: Stage) -> bool:
+    def is_settled(self, stage: ResolvedStage) -> bool:
         """Whether DVC, asked to reproduce a stage, would find nothing to do, for certain.
 
         What lies elsewhere, only DVC looks at; and while a process writes what the stage reads or makes, DVC waits.
@@ -128,7 +130,7 @@ class ProjectState:
                 names.add(state.stage.name)
         return names
 
-    def _derived(self, stage: Stage) -> dict[str, str]:
+    def _derived(self, stage: ResolvedStage) -> dict[str, str]:
         """What the stage would write now, where the project can say it."""
         return dict(self._derivable.of(out.path for out in stage.outs))
 
@@ -136,13 +138,13 @@ class ProjectState:
     def _derivable(self) -> Overlaps[tuple[str, str]]:
         return Overlaps((path, (path, md5)) for path, md5 in self.project.derived.md5s.items())
 
-    def _unwritten(self, stage: Stage, derived: Mapping[str, str]) -> list[str]:
+    def _unwritten(self, stage: ResolvedStage, derived: Mapping[str, str]) -> list[str]:
         """Whether the stage is always asked anew does not matter: its answer is known."""
         differing = [out.path for out in stage.outs if self.project.workspace.md5(out.path) != self._outs.get(out.path)]
         changed = [path for path, md5 in derived.items() if self.project.workspace.md5(path) != md5]
         return [f"{path} is not as recorded" for path in differing] + [f"{path} would change" for path in changed]
 
-    def _reasons(self, stage: Stage, entry: Entry) -> list[str]:
+    def _reasons(self, stage: ResolvedStage, entry: Entry) -> list[str]:
         is_callback = not (stage.deps or stage.params or stage.outs)
         reasons = ["always changed"] if stage.always_changed or is_callback else []
         if entry.cmd != stage.cmd:
@@ -168,7 +170,7 @@ class ProjectState:
                 reasons += self._changes(path, then or "") or [reason]
         return reasons + [why for dep in stage.deps if (why := self._elsewhere(dep, entry.inputs.deps.get(dep)))]
 
-    def _absent_keys(self, stage: Stage) -> list[str]:
+    def _absent_keys(self, stage: ResolvedStage) -> list[str]:
         """As :func:`_absent_keys`, of a stage that never ran: a file that is not there may be another stage's out."""
         with suppress(DvcProjectError):
             return _absent_keys(stage, self.project.params(stage))
@@ -202,7 +204,7 @@ class ProjectState:
         derived = self.project.derived
         return list(derived.changes(path, recorded)) if path in derived.md5s else []
 
-    def _changed_upstream(self, stage: Stage, entry: Entry) -> frozenset[str]:
+    def _changed_upstream(self, stage: ResolvedStage, entry: Entry) -> frozenset[str]:
         if stage.frozen:
             return frozenset()
         sources = set(self.project.sources(stage))
@@ -248,7 +250,7 @@ def _is_dataset(dep: str) -> bool:
     return dep.startswith(DATASET)
 
 
-def _absent_keys(stage: Stage, now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _absent_keys(stage: ResolvedStage, now: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Keys that dvc.yaml names and that their file lacks, a sentence a file: the stage cannot run."""
     absent = {file: [key for key in stage.params[file] if key not in here] for file, here in now.items()}
     return [
@@ -260,7 +262,7 @@ def _absent_keys(stage: Stage, now: Mapping[str, Mapping[str, Any]]) -> list[str
 
 
 def _param_changes(
-    stage: Stage, now: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]]
+    stage: ResolvedStage, now: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     changes = [f"{file} is missing" for file in stage.params if file not in now] + _absent_keys(stage, now)
     for file, here in now.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 from dvc_project.errors import DvcProjectError
 from dvc_project.reading import read_data
-from dvc_project.yaml import MISSING, lookup
+from dvc_project.yaml import MISSING, get_dotted
 
 PARAMS_FILE = "params.yaml"
 _PLACE = re.compile(r"(?<!\\)\$\{(?P<inner>.*?)\}")
@@ -133,7 +133,7 @@ class Variables:
         Raises:
             DvcProjectError: when there is none.
         """
-        value = lookup(self.values, expression.replace("[", ".").replace("]", ""))
+        value = get_dotted(self.values, expression.replace("[", ".").replace("]", ""))
         if value is MISSING:
             raise DvcProjectError(f"{location}: ${{{expression}}} is not defined in params.yaml, vars, item or key")
         return value

@@ -90,7 +90,7 @@ def _refuse_bombs(text: str) -> None:
             raise DataError(f"line {event.start_mark.line + 1}: more than {limit}")
 
 
-def lookup(tree: Any, dotted: str) -> Any:
+def get_dotted(tree: Any, dotted: str) -> Any:
     """The value at a dotted path through mappings and lists, or :data:`MISSING`."""
     for part in dotted.split("."):
         index = int(part) if part.removeprefix("-").isdigit() else None
@@ -105,7 +105,7 @@ def lookup(tree: Any, dotted: str) -> Any:
 
 def select(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """The values at dotted keys, as ``dvc.lock`` records them: absent ones are absent."""
-    return {key: value for key in keys if (value := lookup(tree, key)) is not MISSING}
+    return {key: value for key in keys if (value := get_dotted(tree, key)) is not MISSING}
 
 
 def _has(values: Any, index: int) -> bool:

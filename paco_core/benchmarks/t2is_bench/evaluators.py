@@ -26,7 +26,7 @@ from paco_core.benchmarks.t2is_bench.questions import ASPECTS, DIMENSIONS, Quest
 from paco_core.benchmarks.t2is_bench.scorers import EndpointScorer, Predictor
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.references import model_at
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.shapes import chunks
 from paco_core.reward_model.yes_probability import PairQuery, PictureQuery, Query, QueryScorer
@@ -120,7 +120,7 @@ class AlignmentWithTexts:
         return mean_scores(self.scorer, queries, len(batch), self.columns, self.causes)
 
     def _question(self, text: str) -> str:
-        return render(ALIGNMENT_TEMPLATE, criterion=text) if self.wording == "published" else text
+        return render_instruction(ALIGNMENT_TEMPLATE, criterion=text) if self.wording == "published" else text
 
 
 class ConsistencyByCriteria:
@@ -151,7 +151,7 @@ class ConsistencyByCriteria:
             criteria = self.questions.of(record).criteria
             for column, dimension in enumerate(DIMENSIONS):
                 for number, text in enumerate(criteria.get(dimension, ())):
-                    question = render(CONSISTENCY_TEMPLATES[self.wording], criterion=text)
+                    question = render_instruction(CONSISTENCY_TEMPLATES[self.wording], criterion=text)
                     queries += [((row, column, number), PairQuery(*pair, question)) for pair in pairs]
         return mean_scores(self.scorer, queries, len(batch), self.columns, self.causes)
 

@@ -20,7 +20,7 @@ from paco_core.io.files import DataError, read_json
 from paco_core.io.rejected import Rejected
 from paco_core.io.validation import StrictModel, first_validation_error
 from paco_core.storybook import bench_texts
-from paco_core.storybook.prompts import parse_prompt
+from paco_core.storybook.prompts import parse_storybook_prompt
 
 DIMENSIONS = ("Identity", "Style", "Logic")
 ASPECTS = ("Entity", "Attribute", "Relation")
@@ -74,7 +74,7 @@ class Questions:
             DataError: when a file has no such case, or another number of panels.
         """
         if self.storybook:
-            panels = parse_prompt(record.prompt)
+            panels = parse_storybook_prompt(record.prompt)
             return Texts(bench_texts.trait_criteria(), [bench_texts.trait_questions(panel) for panel in panels])
         return Texts(self._criteria_of(record), self._panels_of(record))
 

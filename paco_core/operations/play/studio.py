@@ -45,7 +45,7 @@ class StudioOptions:
     Args:
         policy: as :func:`paco_core.operations.painters.resolve_policy` takes it.
         seeds: how many pictures, of the seeds 0 to ``seeds`` - 1.
-        size: side of a picture; None as in :func:`paco_core.operations.paint.pictures`.
+        size: side of a picture; None as in :func:`paco_core.operations.paint.generate_seed_images`.
         compare_with: another policy that generates from equal noise, named like ``policy``; None for no comparison.
     """
 
@@ -161,7 +161,7 @@ class Studio:
             with _counted(policy, job):
                 # Seed by seed, so each image appears as soon as it is ready. A batch changes images by rounding only.
                 for seed in range(options.seeds):
-                    (generated,) = paint.pictures(
+                    (generated,) = paint.generate_seed_images(
                         self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps,
                         references=references,
                     )  # fmt: skip

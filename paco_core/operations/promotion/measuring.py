@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import rankings as bench
 from paco_core.benchmarks.edit_changes import EDIT_COLUMNS
-from paco_core.benchmarks.generated import measure, unseen_cases
-from paco_core.benchmarks.public_files import read_rank_bench
+from paco_core.benchmarks.generated import measure_images, unseen_cases
+from paco_core.benchmarks.public_files import read_rank_bench_rankings
 from paco_core.data.records.panels import PanelStore
 from paco_core.grpo.prompt_split import trained_prompts
 from paco_core.io import paths
@@ -59,7 +59,7 @@ def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: P
 
     @cache  # the judge is one of the two where its term has no model
     def measured_by(model: Path) -> pd.DataFrame:
-        return measure(images, cases, root, params, model)
+        return measure_images(images, cases, root, params, model)
 
     table = measured_by(judge).assign(**by_both_judges(recipe, root, judge, measured_by))
     table = table.drop(columns=["policy", "size", "when", *EDIT_COLUMNS], errors="ignore")
@@ -80,7 +80,7 @@ def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFram
     chosen = params.consistency_rank
     panels: bench.Panels
     if chosen.source is not None:
-        rankings, panels = read_rank_bench(root / chosen.source, chosen.max_instances, chosen.seed)
+        rankings, panels = read_rank_bench_rankings(root / chosen.source, chosen.max_instances, chosen.seed)
     else:
         held_out = root / paths.PAIRS / "benchmark.parquet"
         rankings = bench.read_rankings(held_out, chosen.max_instances, chosen.seed)

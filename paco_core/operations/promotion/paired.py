@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paco_core.benchmarks.statistics import compare, is_yes_no
+from paco_core.benchmarks.statistics import estimate_difference, is_yes_no
 from paco_core.grpo.metrics import FEWEST_GROUPS, LEVEL
 
 
@@ -85,7 +85,9 @@ def paired(
     if len(groups) < FEWEST_GROUPS:
         return Paired(mean, nan, nan, len(groups), len(values), missing)
     if is_yes_no(a[has_both]) and is_yes_no(b[has_both]):
-        comparison = compare(a[has_both], b[has_both], groups=[str(o) for o in owners], resamples=resamples, seed=seed)
+        comparison = estimate_difference(
+            a[has_both], b[has_both], groups=[str(o) for o in owners], resamples=resamples, seed=seed
+        )
         return Paired(mean, comparison.low, comparison.high, len(groups), len(values), missing)
     rng = np.random.default_rng(seed)
     means = np.empty(resamples)

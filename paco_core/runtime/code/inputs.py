@@ -13,7 +13,7 @@ from dvc_project.lockfile import Inputs
 from dvc_project.project import stages_of
 from dvc_project.yaml import select
 from paco_core.config.params import ParamsError
-from paco_core.io.files import DataError, md5_of, read_text, read_yaml
+from paco_core.io.files import DataError, md5_of, read_text_file, read_yaml
 from paco_core.runtime.code.stage_code import StageCode, StageCodes, is_code
 
 MAX_CHANGES = 5  # changes in one message
@@ -56,7 +56,7 @@ class StageInputs:
             DataError: with the differences.
         """
         for path in (dep for dep in (self.recipe.deps if self.recipe else ()) if is_code(dep)):
-            if (root / path).is_file() and (text := read_text(root / path)) != self.code.text:
+            if (root / path).is_file() and (text := read_text_file(root / path)) != self.code.text:
                 changes = self.code.changes(StageCode.from_text(text)) or [f"the format of {path} changed"]
                 raise DataError(
                     f"stage {self.label}: {_summary(changes)} since {path} was written; run `dvc repro`, or "

@@ -50,7 +50,7 @@ class Source:
     file_names: tuple[str, ...] = ()
 
 
-def read(data: bytes, name: str, package: str = "") -> Source:
+def parse_source(data: bytes, name: str, package: str = "") -> Source:
     """Parse the bytes of a file.
 
     Args:
@@ -206,7 +206,7 @@ def bytes_digest(path: Path) -> str:
 
 
 class SourceCache:
-    """Cache of :func:`read` by the bytes of a file.
+    """Cache of :func:`parse_source` by the bytes of a file.
 
     Args:
         path: the cache file; None = cache in memory only.
@@ -227,7 +227,7 @@ class SourceCache:
         if file not in self._files:
             data = file.read_bytes()
             key = reading_key(data, package)
-            self._used[key] = self._stored.get(key) or read(data, str(file), package)
+            self._used[key] = self._stored.get(key) or parse_source(data, str(file), package)
             self._files[file] = self._used[key]
         return self._files[file]
 

@@ -19,7 +19,7 @@ from dvc_project.derived import Derived
 from dvc_project.hashing import Workspace
 from dvc_project.md5s import file_md5
 from dvc_project.paths import Overlaps
-from dvc_project.project import Stage, stages_of
+from dvc_project.project import ResolvedStage, stages_of
 from paco_core.config.graph_keys import validate_version
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError
 from paco_core.config.references import Reference, named_files, references
@@ -137,16 +137,16 @@ class StageCodes:
         return self._of(name, [])
 
     @cached_property
-    def _readers(self) -> dict[str, list[Stage]]:
+    def _readers(self) -> dict[str, list[ResolvedStage]]:
         """The stages that depend on each code file. Items of a stage may share a file."""
-        readers: dict[str, list[Stage]] = {}
+        readers: dict[str, list[ResolvedStage]] = {}
         for stage in self.graph.values():
             for dep in stage.deps:
                 if is_code(dep):
                     readers.setdefault(dep, []).append(stage)
         return readers
 
-    def _of(self, name: str, stages: list[Stage]) -> StageCode:
+    def _of(self, name: str, stages: list[ResolvedStage]) -> StageCode:
         keys = sorted({key for stage in stages for key in stage.params.get(PARAMS_FILE, ())})
         variants = self._variants(stages)
         values = {item: resolved_values(params, keys) for item, params in variants.items()}
@@ -163,7 +163,7 @@ class StageCodes:
             },
         )
 
-    def _variants(self, stages: list[Stage]) -> dict[str | None, Params]:
+    def _variants(self, stages: list[ResolvedStage]) -> dict[str | None, Params]:
         """The parameters of stages, by item; one entry if all items have the same parameters."""
         params = {stage.item: params_of(self.params, stage.group, stage.item) for stage in stages}
         return params if any(variant is not self.params for variant in params.values()) else {None: self.params}
@@ -241,7 +241,7 @@ def read_recorded_code(root: Path, path: str, md5: str) -> StageCode:
     return StageCode()
 
 
-def write(root: Path) -> None:
+def write_stage_code(root: Path) -> None:
     """Write the code files of all stages: the stage ``code``. It runs first and so reports invalid files early.
 
     Raises:

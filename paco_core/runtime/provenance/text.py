@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dvc_project.lockfile import Inputs, Lock
-from paco_core.io.files import read_text, write_json, write_text
+from paco_core.io.files import read_text_file, write_json, write_text
 from paco_core.io.text_table import text_table
 from paco_core.runtime.code.stage_code import StageCode
 from paco_core.runtime.provenance.chain import Link, Provenance, Run, is_metrics, of_stage_now
@@ -145,6 +145,6 @@ def write_provenance(
     write_json(folder / SHIPPED, provenance.as_dict())
     card = folder / "adapter" / "README.md"
     write_text(card.with_name(PROVENANCE_FILE), provenance_markdown(provenance))
-    text = read_text(card).partition(f"\n{HEADING}")[0].rstrip("\n")
+    text = read_text_file(card).partition(f"\n{HEADING}")[0].rstrip("\n")
     write_text(card, f"{text}\n\n{HEADING}\n\n{PROVENANCE_TEXT}\n")
     return None

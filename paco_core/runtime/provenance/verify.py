@@ -15,7 +15,7 @@ from dvc_project.md5s import Md5s, file_md5
 from dvc_project.yaml import select
 from paco_core.io.files import read_json, read_yaml
 from paco_core.runtime.code.closure import Code, installed_version
-from paco_core.runtime.code.source import read
+from paco_core.runtime.code.source import parse_source
 from paco_core.runtime.provenance.chain import Link, Provenance, is_metrics
 from paco_core.runtime.provenance.records import load_recipe
 from paco_core.runtime.tracking import flatten
@@ -259,7 +259,7 @@ class _Verification:
                 absent += 1
                 continue
             self.checked += 1
-            if (now := read(data, path).digest) != files[path]:
+            if (now := parse_source(data, path).digest) != files[path]:
                 text = f"was {files[path]} when the stage ran, but commit {commit[:12]} holds {now}"
                 self._broken(link, path, text)
         if absent:

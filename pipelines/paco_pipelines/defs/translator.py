@@ -11,11 +11,11 @@ import dagster as dg
 
 from dagster_dvc import DagsterDvcTranslator, DvcProject
 from dvc_project.derived import Derived
-from dvc_project.project import Group, Stage
+from dvc_project.project import Group, ResolvedStage
 from paco_core.io.paths import STAGES
 from paco_core.runtime.code.stage_code import present_code
 from paco_core.stages import declaration
-from paco_pipelines.previews.columns import described
+from paco_pipelines.previews.columns import describe_column
 from paco_pipelines.previews.metadata import preview_metadata
 
 
@@ -35,17 +35,17 @@ class PacoTranslator(DagsterDvcTranslator):
             )
         return super().get_asset_spec(project, group).merge_attributes(metadata={"dagster/code_references": links})
 
-    def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
+    def get_materialization_metadata(self, project: DvcProject, stage: ResolvedStage) -> Mapping[str, Any]:
         return {**super().get_materialization_metadata(project, stage), **preview_metadata(project.root, stage)}
 
     def get_derived(self, root: Path) -> Derived:
         return present_code(root)
 
-    def get_headline(self, stage: Stage) -> Sequence[Sequence[str]]:
+    def get_headline(self, stage: ResolvedStage) -> Sequence[Sequence[str]]:
         return declaration(stage.group).headline
 
-    def get_column_description(self, stage: Stage, column: str) -> str | None:
-        return described(stage.group, column)
+    def get_column_description(self, stage: ResolvedStage, column: str) -> str | None:
+        return describe_column(stage.group, column)
 
 
 def _line(path: Path, stage: str) -> int:

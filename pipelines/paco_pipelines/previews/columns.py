@@ -138,7 +138,7 @@ _LOGGED: Mapping[str, str] = {
 }
 
 
-def described(stage: str, column: str) -> str | None:
+def describe_column(stage: str, column: str) -> str | None:
     """What a column of a stage's table holds; None where nobody wrote it down."""
     for description in (declaration(stage).columns.get(column), _LOGGED.get(column), COLUMNS.get(column)):
         if description is not None:

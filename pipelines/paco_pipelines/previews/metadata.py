@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from dvc_project.project import Stage
+from dvc_project.project import ResolvedStage
 from paco_core.io import paths
 from paco_core.runtime.preview import Chart, Page, Pictures, Preview, Table
 from paco_core.runtime.stage import skip_reason
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHARACTERS = 160  # of a text
 
 
-def preview_metadata(root: Path, stage: Stage) -> Mapping[str, Any]:
+def preview_metadata(root: Path, stage: ResolvedStage) -> Mapping[str, Any]:
     """Tables and pictures of a stage's outs; of one that had nothing to do, the reason."""
     reasons = [reason for out in stage.data if (reason := skip_reason(root / out))]
     if reasons:
@@ -31,7 +31,7 @@ def preview_metadata(root: Path, stage: Stage) -> Mapping[str, Any]:
     return {name: metadata_value(value) for name, value in previews.items()}
 
 
-def _place(root: Path, stage: Stage) -> tuple[Path, str]:
+def _place(root: Path, stage: ResolvedStage) -> tuple[Path, str]:
     """The folder and the item that a stage's declaration previews: of a round its own, as the graph's stage has them.
 
     A round has one policy, that of ``rounds.recipe``, and its pictures are one shard.
@@ -44,13 +44,13 @@ def _place(root: Path, stage: Stage) -> tuple[Path, str]:
 
 def metadata_value(preview: Preview) -> dg.MetadataValue[Any]:
     """What a stage previews, as metadata of its asset."""
-    from paco_core.io.contact_sheet import contact_sheet, preview_markdown
+    from paco_core.io.contact_sheet import draw_contact_sheet, preview_markdown
 
     match preview:
         case Table():
             return _table(preview.frame.head(preview.rows))
         case Pictures():
-            sheet = contact_sheet(preview.images, preview.columns, captions=preview.captions)
+            sheet = draw_contact_sheet(preview.images, preview.columns, captions=preview.captions)
             return dg.MetadataValue.md(preview_markdown(sheet, preview.alt))
         case Chart():
             from paco_core.io.pictures import read_image

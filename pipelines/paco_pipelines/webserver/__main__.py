@@ -25,7 +25,7 @@ HOSTS = "PACO_DAGSTER_HOSTS"
 GRACE_SECONDS = 3  # open pages hold a websocket each
 
 
-def serve(workspace: str, host: str, port: int, allowed: Sequence[str], prefix: str, read_only: bool) -> None:
+def serve_dagster(workspace: str, host: str, port: int, allowed: Sequence[str], prefix: str, read_only: bool) -> None:
     """Serve the instance of ``DAGSTER_HOME`` until a signal.
 
     Raises:
@@ -63,7 +63,7 @@ def main() -> None:
         help=f"a name, without port, under which people reach this server; may be repeated (also: {HOSTS}=a,b)",
     )
     arguments = parser.parse_args()
-    serve(
+    serve_dagster(
         arguments.workspace,
         arguments.host,
         arguments.port,

@@ -13,7 +13,7 @@ import torch
 from paco_core.config.params import RewardParams
 from paco_core.policies.families import FAMILIES
 from paco_core.reward_model import training
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 from speed.gpu_trainer import CASES, trainer
@@ -85,5 +85,5 @@ def test_the_reward_trains_goes_on_and_judges(tmp_path: Path, dtype: str) -> Non
         assert report.steps == 4
         scorer = Scorer(base, device="cuda", dtype=dtype)
         assert {p.device for p in scorer.network.model.parameters()} == {torch.device("cuda:0")}
-        queries = [PairQuery(*e.images, render("theme", theme=str(n))) for n, e in enumerate(examples)]
+        queries = [PairQuery(*e.images, render_instruction("theme", theme=str(n))) for n, e in enumerate(examples)]
         assert all(0 < float(score.value) < 1 for score in scorer.score(queries))

@@ -19,7 +19,7 @@ from paco_core.config.graph_keys import validate_version
 from paco_core.config.migration import migrate
 from paco_core.config.params import Params, ParamsError
 from paco_core.planning.preflight import check_project
-from paco_core.runtime.code.stage_code import write
+from paco_core.runtime.code.stage_code import write_stage_code
 from paco_core.stages import declared
 
 WRITTEN = Path(__file__).parent / "written/project"
@@ -87,7 +87,7 @@ def test_an_earlier_graph_is_refused_before_anything_runs(updated: Path) -> None
     migrate(updated)
     expected = "policies uses policies.device, which is policies.defaults.device now"
     with pytest.raises(ParamsError, match=expected):
-        write(updated)
+        write_stage_code(updated)
     with pytest.raises(ParamsError, match=expected):
         check_project(updated, declared(updated))
     assert expected in status(updated).fault

@@ -23,7 +23,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.shards import encode_png
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.rewards.base import RewardBatch
@@ -162,7 +162,7 @@ def test_models_that_are_none_are_named(
         Judge()
     first, second, *_ = pictures(folder)
     elsewhere = Judge(folder / paths.REWARD_MERGED, device="cpu")
-    query = PairQuery(Image.open(first), Image.open(second), render("plain"))
+    query = PairQuery(Image.open(first), Image.open(second), render_instruction("plain"))
     (expected,) = Scorer(folder / paths.REWARD_MERGED).score([query])
     assert elsewhere.score(first, second) == expected.value
     assert Judge(project=folder).score(first, second) > 0
@@ -175,7 +175,7 @@ def test_a_server_is_asked_by_its_address() -> None:
     with served(model) as (url, _), Judge(url) as judge:
         matrix = judge.matrix(files, theme="a cat")
         expected = [
-            true_score(PairQuery(first, second, render("theme", theme="a cat")))
+            true_score(PairQuery(first, second, render_instruction("theme", theme="a cat")))
             for first, second in combinations(images, 2)
         ]
         assert matrix[np.triu_indices(3, 1)] == pytest.approx(expected)

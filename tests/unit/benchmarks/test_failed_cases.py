@@ -71,7 +71,7 @@ def test_measuring_sets_counts_failures(monkeypatch: pytest.MonkeyPatch, reposit
     params = load(repository / "params.yaml").model_copy(update={"world": "published"})
     images = [GeneratedImage("p", 64, AFTER, record(n), 0, None) for n in range(2)]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="consistency: no answer"):
-        generated.measure(images, generated.Cases(SETS, [], [], 1), repository, params, repository)
+        generated.measure_images(images, generated.Cases(SETS, [], [], 1), repository, params, repository)
 
 
 def test_a_judge_that_fails_on_too_many_rankings_is_refused() -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from paco_core.benchmarks import edit_rankings
 from paco_core.benchmarks import rankings as bench
-from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench, read_rank_bench, read_scores
+from paco_core.benchmarks.public_files import draw_edit_cases, read_edit_bench, read_rank_bench_rankings, read_scores
 from paco_core.io.files import DataError, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -55,7 +55,7 @@ class Dark:
 
 
 def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
-    instances, panels = read_rank_bench(public(tmp_path))
+    instances, panels = read_rank_bench_rankings(public(tmp_path))
     instances = sorted(instances, key=lambda instance: instance.prompt_id)
     assert [i.prompt_id for i in instances] == ["000", "001"] and instances[1].theme == "theme 1"
     assert instances[0].ranking == (2, 0, 3, 1) and all(map(math.isnan, instances[0].scores))
@@ -77,14 +77,14 @@ def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_are_left_out_with_file_line_and_cause(tmp_path: Path, changes: dict[str, Any], kind: str) -> None:
-    instances, import_report = read_rank_bench(public(tmp_path, **changes))
+    instances, import_report = read_rank_bench_rankings(public(tmp_path, **changes))
     assert [instance.prompt_id for instance in instances] == ["000"]
     ((place, cause),) = import_report.rejected
     assert place.endswith(":2") and cause.startswith(kind)
 
 
 def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
-    instances, _ = read_rank_bench(public(tmp_path))
+    instances, _ = read_rank_bench_rankings(public(tmp_path))
     rows = [
         {"reference": i.reference, "candidate": c, "score": -place}
         for i in instances

@@ -66,7 +66,7 @@ def test_a_pair_is_asked_once_however_many_instances_share_it() -> None:
     scorer = Counting()
     instances = [instance(n, "p", "r#9", order) for n, order in enumerate(ORDERS)]
     judged = rankings.score_rankings("x", scorer, instances, Greys(), template="theme")
-    assert len(scorer.calls) == len(set(scorer.calls)) == 4 == rankings.count_queries(instances)
+    assert len(scorer.calls) == len(set(scorer.calls)) == 4 == rankings.count_distinct_pairs(instances)
     assert judged.scores == [(1.0, 0.9, 0.8, 0.7)] * 3
     assert all("a theme" in text for _, _, text in scorer.calls)
 

@@ -22,10 +22,10 @@ from paco_core.benchmarks.statistics import (
     Estimate,
     PairedShares,
     clipped_ratio,
-    compare,
     crossed_estimate,
     effective_cases,
     estimate,
+    estimate_difference,
     wilson,
 )
 from paco_core.io.answer import to_jsonable
@@ -166,7 +166,7 @@ def test_an_estimate_and_a_comparison_by_definition(
     classes = [c for *_, c in rows] if "class" in labels else None
     first, second = [row[0] for row in rows], [row[1] if is_paired else 0.0 for row in rows]
     draws = {"classes": classes, "groups": None if labels == "cases" else groups, "resamples": 25, "seed": seed}
-    result = compare(first, second, **draws) if is_paired else estimate(first, **draws)  # type: ignore[arg-type]
+    result = estimate_difference(first, second, **draws) if is_paired else estimate(first, **draws)  # type: ignore[arg-type]
     table = list(zip(first, second, groups, classes or [""] * len(rows), strict=True))
     assert_same(result, slow_estimate(table, is_paired, 25, seed))
 
@@ -225,10 +225,10 @@ def test_newcombes_published_example_and_one_case_more() -> None:
 
     One edit made better and none worse of 48: McNemar's p is 1, and a bootstrap says 0.000 to 0.062.
     """
-    published = compare(*answers(36, 12, 2, 0))
+    published = estimate_difference(*answers(36, 12, 2, 0))
     assert (published.mean, published.low, published.high) == pytest.approx((0.2, 0.0569, 0.3404), abs=5e-3)
     first, second = answers(10, 1, 0, 37)
-    single_gain = compare(first, second)
+    single_gain = estimate_difference(first, second)
     assert (single_gain.mean, single_gain.low, single_gain.high) == pytest.approx((1 / 48, -0.0338, 0.0801), abs=1e-4)
     promoted = paired(first, second, [str(n) for n in range(48)])
     assert (promoted.difference, promoted.low, promoted.high) == (single_gain.mean, single_gain.low, single_gain.high)
@@ -237,12 +237,12 @@ def test_newcombes_published_example_and_one_case_more() -> None:
 
 def test_shapes_must_match() -> None:
     with pytest.raises(ValueError):
-        compare([1.0], [1.0, 2.0])
+        estimate_difference([1.0], [1.0, 2.0])
     with pytest.raises(ValueError):
         estimate([1.0, 2.0], groups=["a"])
 
 
 def test_names_of_metrics_and_json() -> None:
-    assert compare([1.0, 2.0], [0.0, 0.0]).metrics("gain").keys() == {"gain", "gain_low", "gain_high"}
-    assert compare([1.0, NAN], [0.0, 0.0]).metrics("gain")["gain_missing"] == 1
+    assert estimate_difference([1.0, 2.0], [0.0, 0.0]).metrics("gain").keys() == {"gain", "gain_low", "gain_high"}
+    assert estimate_difference([1.0, NAN], [0.0, 0.0]).metrics("gain")["gain_missing"] == 1
     assert to_jsonable({"a": [NAN, 1.0], "b": (float("inf"),)}) == {"a": [None, 1.0], "b": [None]}

@@ -13,7 +13,7 @@ from paco_core.benchmarks.ranking_metrics import METRICS
 from paco_core.config.changes import changed
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.experiments.grid import Cell, Grid
-from paco_core.experiments.reward_sweep import VALIDATION, sweep, variant
+from paco_core.experiments.reward_sweep import VALIDATION, run_reward_sweep, variant
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from tests.support.reproduced import commit, finish, stand_in
@@ -57,7 +57,7 @@ def test_a_sweep_trains_each_cell_once_and_compares_with_the_base(
     project: Path, trained: list[tuple[str, float, int]]
 ) -> None:
     small = ["consistency_rank.bootstrap=50"]
-    text = sweep(project, ["0.3", "fast"], [0, 1], small, "try")
+    text = run_reward_sweep(project, ["0.3", "fast"], [0, 1], small, "try")
     alpha = load(project / PARAMS_FILE).reward.alpha
     assert trained == [("weighted", 0.3, 0), ("weighted", 0.3, 1), ("plain", alpha, 0), ("plain", alpha, 1)]
     assert "\n| 0.3 | " in text
@@ -69,7 +69,7 @@ def test_a_sweep_trains_each_cell_once_and_compares_with_the_base(
     assert results["0.3"]["gain"]["accuracy"]["mean"] == pytest.approx(0.1 + 0.05 + 0.03)
     assert results["0.3"]["seed_standard_deviation"]["accuracy"] == pytest.approx(np.std([0.5, 0.6], ddof=1))
     assert results["0.3"]["validation"]["roc_auc"] == 1.5 and results["base"]["validation"] == {}
-    assert sweep(project, ["0.3", "fast"], [0, 1], small, "try") == text and len(trained) == 4
+    assert run_reward_sweep(project, ["0.3", "fast"], [0, 1], small, "try") == text and len(trained) == 4
 
 
 def test_points_of_a_sweep() -> None:
@@ -83,4 +83,4 @@ def test_points_of_a_sweep() -> None:
 def test_a_sweep_names_each_point_once_and_needs_the_benchmark(project: Path) -> None:
     for points in (["0.1", "0.1"], ["0.1"]):
         with pytest.raises(DataError):
-            sweep(project, points, [0], [], "x")
+            run_reward_sweep(project, points, [0], [], "x")

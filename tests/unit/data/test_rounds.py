@@ -114,7 +114,7 @@ def test_the_judge_before_is_asked_and_for_a_disagreement_the_held_out_one(
     monkeypatch.setattr(yes_probability, "PairQuery", lambda *query: query)
     monkeypatch.setattr(records, "read_prompts", lambda _path: [SimpleNamespace(idx="p", theme="a theme")])
     monkeypatch.setattr(panels.PanelStore, "below", lambda _path: SimpleNamespace(panel=str))
-    monkeypatch.setattr("paco_core.reward_model.instructions.render", lambda _template, theme: f"{theme}?")
+    monkeypatch.setattr("paco_core.reward_model.instructions.render_instruction", lambda _template, theme: f"{theme}?")
     context = SimpleNamespace(
         params=SimpleNamespace(
             reward=SimpleNamespace(template="plain"),

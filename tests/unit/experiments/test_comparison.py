@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from paco_core.experiments.compared_runs import read_samples
-from paco_core.experiments.comparison import compare
+from paco_core.experiments.comparison import compare_runs
 from paco_core.io.files import DataError, write_json
 from paco_core.runtime.tracking import open_run
 
@@ -36,7 +36,7 @@ def runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_table_and_page(project: Path, runs: list[str]) -> None:
-    text = compare(project, [runs[0][:12], "policies/b/smoke/seed0"], project / "out.html")
+    text = compare_runs(project, [runs[0][:12], "policies/b/smoke/seed0"], project / "out.html")
     (figure,) = [line for line in text.splitlines() if line.startswith("eval/64/consistency")]
     assert figure.split() == ["eval/64/consistency", "0.3", "0.6", "+0.3"]
     assert "policies.updates_per_epoch" in text and "policies.loss" not in text
@@ -53,7 +53,7 @@ def test_an_interval_stands_with_its_figure(project: Path, monkeypatch: pytest.M
             ends = {"x.change_low": change - 0.1, "x.change_high": change + 0.1, "x.change_p": 0.01}
             tracker.metrics({"x.change": change, **ends, "y_low": 1.0})
             tracker.metrics({"one.change": change, "one.change_low": math.nan, "one.change_high": math.nan})
-    text = compare(project, ["t2is/a", "t2is/b"], project / "out.html")
+    text = compare_runs(project, ["t2is/a", "t2is/b"], project / "out.html")
     (line,) = [line for line in text.splitlines() if line.startswith("x.change")]
     assert re.split(r"  +", line) == ["x.change", "0.2 (0.1 to 0.3)", "0.25 (0.15 to 0.35) +0.05"]
     assert "y_low" in text
@@ -89,16 +89,16 @@ def test_a_difference_is_to_the_oldest_run_over_the_samples_that_both_have(
         for name, scores, mean in (("a", first, 0.35), ("b", second, 0.4))
     )
     for order in ([old, new], [new, old]):
-        text = compare(project, order, project / "out.html")
+        text = compare_runs(project, order, project / "out.html")
         (line,) = [line for line in text.splitlines() if line.startswith(key)]
         assert "+0.1 (+0.1 to +0.1), 2 missing" in line and line.count("+0.1 (") == 1
         assert f"difference to [{order.index(old)}]" in text
-    text = compare(project, [old, new], project / "out.html", baseline=new[:8])
+    text = compare_runs(project, [old, new], project / "out.html", baseline=new[:8])
     assert "-0.1 (-0.1 to -0.1), 2 missing" in text and text.figures["baselines"] == [new]
     with pytest.raises(DataError, match=new):
-        compare(project, [old], project / "out.html", baseline=new)
+        compare_runs(project, [old], project / "out.html", baseline=new)
     apart = logged(project, "t2is/c", per_prompt(tmp_path / "c/per_prompt.parquet", {"q": 0.5}), {key: 0.5})
-    text = compare(project, [old, apart], project / "out.html")
+    text = compare_runs(project, [old, apart], project / "out.html")
     assert [line.split()[1:] for line in text.splitlines() if line.startswith(key)] == [["0.35", "0.5"]]
 
 
@@ -127,11 +127,11 @@ def test_scores_of_a_training_and_of_a_benchmark_have_the_names_of_their_metrics
 def test_runs_that_are_not_there_are_meant_twice_or_have_names_from_outside(project: Path, runs: list[str]) -> None:
     for names in (["policies/c"], [runs[0], "policies/a/smoke/seed0"], ["0" * 32]):
         with pytest.raises(DataError):
-            compare(project, names, project / "out.html")
+            compare_runs(project, names, project / "out.html")
     assert not (project / "out.html").exists()
     with open_run(project, "paco/x", "<script>alert(1)</script>", {}) as tracker:
         tracker.params({"<b>": "<i>"})
-    compare(project, [str(tracker.run_id)], project / "out.html")
+    compare_runs(project, [str(tracker.run_id)], project / "out.html")
     assert "<script>" not in (project / "out.html").read_text()
 
 
@@ -157,7 +157,7 @@ def experiments(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_experiments_are_compared_stage_by_stage(experiments: Path) -> None:
-    text = compare(experiments, ["fazed-lich", "pursy-haet"], experiments / "out.html")
+    text = compare_runs(experiments, ["fazed-lich", "pursy-haet"], experiments / "out.html")
     policies, t2is = text.split("\n\n[2] ")
     for table, stage in ((policies, "poli"), (t2is, "t2is")):
         (figure,) = [line.split() for line in table.splitlines() if line.startswith(f"{stage}/score")]

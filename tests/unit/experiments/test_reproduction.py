@@ -17,8 +17,8 @@ from paco_core.config.changes import changed
 from paco_core.config.params import load
 from paco_core.experiments import reproduction as command
 from paco_core.experiments import reproduction_summary as summary
-from paco_core.experiments.reproduction import reproduce
-from paco_core.experiments.variants import LARGEST, VARIANTS, cell, select_variants
+from paco_core.experiments.reproduction import run_reproduction
+from paco_core.experiments.variants import LARGEST, VARIANTS, build_recipe_cell, select_variants
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import flatten
 from tests.support import forked
@@ -37,12 +37,12 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(_store: object, name: str, _epochs: int) -> dict[str, Any]:
         return {"run": "r", "seconds": SECONDS[name.split("-")[1]], "processor_seconds": 2.0, "ended": "today"}
 
-    monkeypatch.setattr(summary, "training_seconds", seconds)
+    monkeypatch.setattr(summary, "read_training_time", seconds)
 
 
 @pytest.mark.usefixtures("timed")
 def test_the_table_says_what_the_figures_say(completed_project: Path, world: World) -> None:
-    text = reproduce(completed_project, options())
+    text = run_reproduction(completed_project, options())
     assert world.trained == [(v, seed) for seed in (0, 1) for v in ("full", "no_decoupling", "no_log_tame")]
     report = reported(completed_project)
     full, high = (report["variants"][name]["measures"]["128"]["gold_consistency"] for name in ("full", "no_decoupling"))
@@ -59,11 +59,11 @@ def test_the_table_says_what_the_figures_say(completed_project: Path, world: Wor
 
 
 def test_a_finished_cell_is_not_trained_again(completed_project: Path, world: World) -> None:
-    reproduce(completed_project, options("full", seeds=(0,)))
-    text = reproduce(completed_project, options("full", "no_log_tame", seeds=(0, 1)))
+    run_reproduction(completed_project, options("full", seeds=(0,)))
+    text = run_reproduction(completed_project, options("full", "no_log_tame", seeds=(0, 1)))
     assert world.trained == [("full", 0), ("no_log_tame", 0), ("full", 1), ("no_log_tame", 1)]
     assert "| full | 2 |" in text
-    reproduce(completed_project, options("full", seeds=(0,), changes=("policies.defaults.learning_rate=0.5",)))
+    run_reproduction(completed_project, options("full", seeds=(0,), changes=("policies.defaults.learning_rate=0.5",)))
     assert world.trained[4:] == [("full", 0)]
     assert list(reported(completed_project)["variants"]) == ["full"], (
         "cells of other settings do not stand in one table"
@@ -77,15 +77,15 @@ def test_a_finished_cell_is_not_trained_again(completed_project: Path, world: Wo
 
 def test_killed_and_run_again(completed_project: Path, world: World) -> None:
     world.kill_at = 2
-    assert forked.run(lambda: reproduce(completed_project, options()), completed_project).killed
+    assert forked.run(lambda: run_reproduction(completed_project, options()), completed_project).killed
     assert list(reported(completed_project)["variants"]) == ["full", "no_decoupling"], "what is done is told already"
     world.kill_at = None
-    reproduce(completed_project, options())
+    run_reproduction(completed_project, options())
     assert world.trained == [("no_log_tame", 0), ("full", 1), ("no_decoupling", 1), ("no_log_tame", 1)]
 
 
 def test_the_report_is_written_again_from_what_is_kept(completed_project: Path, world: World) -> None:
-    reproduce(completed_project, options())
+    run_reproduction(completed_project, options())
     out = completed_project / "data" / "reproduce" / "try"
     written = {path.name: path.read_bytes() for path in out.glob("report.*")}
     assert len(written) == 3
@@ -100,10 +100,10 @@ def test_wishes_that_mean_nothing_and_missing_data_train_nothing(completed_proje
     size = ("policies.recipes.flux_t2is.train_size=72",)
     for wish in (options("ful"), options("qwen"), options(seeds=(1, 1)), options("full", changes=size)):
         with pytest.raises(DataError):
-            reproduce(completed_project, wish)
+            run_reproduction(completed_project, wish)
     shutil.rmtree(completed_project / "data" / "reward_merged")
     with pytest.raises(DataError, match="data/reward_merged"):
-        reproduce(completed_project, options())
+        run_reproduction(completed_project, options())
     assert not world.trained
 
 
@@ -113,7 +113,7 @@ def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: 
     base_recipe = params.policies.recipes["flux_t2is"]
     recipe = base_recipe.model_dump(exclude=base_recipe.inherited()) if variant.recipe == "flux_t2is" else KONTEXT
     params = changed(params, {"policies.recipes": {variant.recipe: recipe}})
-    after = changed(params, cell(variant, params, 7, {}).changes)
+    after = changed(params, build_recipe_cell(variant, params, 7, {}).changes)
     before, after = flatten(params.model_dump()), flatten(after.model_dump())
     place = f"policies.recipes.{variant.recipe}"
     differing = {key for key in before | after if before.get(key) != after.get(key)} - {f"{place}.seed"}
@@ -130,7 +130,7 @@ def test_the_default_is_every_variant_whose_recipe_is_there() -> None:
 
 
 def test_an_editing_policy_has_a_part_of_its_own(completed_project: Path, world: World) -> None:
-    reproduce(completed_project, options("full", "kontext"))
+    run_reproduction(completed_project, options("full", "kontext"))
     assert world.trained == [("full", 0), ("kontext", 0), ("full", 1), ("kontext", 1)], "seeds go in turns"
     edits = reported(completed_project, "kontext_edit")
     editing = edits["variants"]["kontext"]["measures"]["128"]["gold_editing"]
@@ -142,7 +142,7 @@ def test_an_editing_policy_has_a_part_of_its_own(completed_project: Path, world:
 
 def test_edits_of_one_picture_stand_or_fall_together(completed_project: Path, world: World) -> None:
     world.edits_per_picture = 2
-    reproduce(completed_project, options("kontext"))
+    run_reproduction(completed_project, options("kontext"))
     measures = reported(completed_project, "kontext_edit")["variants"]["kontext"]["measures"]
     change = measures["64"]["gold_editing"]["change"]
     assert (change["groups"], change["count"]) == (3, 6), "three pictures under two seeds"
@@ -157,7 +157,7 @@ def test_two_commands_share_a_table(completed_project: Path, world: World) -> No
         if (pid := os.fork()) == 0:
             world.trained.clear()
             try:
-                reproduce(completed_project, options())
+                run_reproduction(completed_project, options())
                 expected = [(v, s) for s in (0, 1) for v in GAIN if (v, s) != ("full", 0)]
                 os._exit(0 if world.trained == expected else 4)
             finally:
@@ -168,7 +168,7 @@ def test_two_commands_share_a_table(completed_project: Path, world: World) -> No
         }  # fmt: skip
 
     world.meanwhile = other
-    reproduce(completed_project, options())
+    run_reproduction(completed_project, options())
     assert outcomes == [0] and world.trained == [("full", 0)], "what the other trained is not trained again"
     assert {len(row["trainings"]) for row in reported(completed_project)["variants"].values()} == {2}
 
@@ -181,7 +181,7 @@ def test_a_case_that_a_seed_does_not_measure_is_not_missing() -> None:
 
 
 def test_variants_without_a_common_seed_have_no_difference(completed_project: Path, world: World) -> None:
-    reproduce(completed_project, options("no_decoupling", seeds=(0,)))
-    reproduce(completed_project, options("full", seeds=(1,)))
+    run_reproduction(completed_project, options("no_decoupling", seeds=(0,)))
+    run_reproduction(completed_project, options("full", seeds=(1,)))
     measures = reported(completed_project)["variants"]["no_decoupling"]["measures"]["128"]
     assert measures["gold_consistency"]["over_plain"] is None

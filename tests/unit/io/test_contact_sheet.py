@@ -8,18 +8,18 @@ import io
 import pytest
 from PIL import Image
 
-from paco_core.io.contact_sheet import GAP, PREVIEW_BYTES, contact_sheet, preview_markdown, tiled
+from paco_core.io.contact_sheet import GAP, PREVIEW_BYTES, draw_contact_sheet, preview_markdown, tiled
 
 
 def test_pictures_lie_row_by_row_in_their_proportions() -> None:
     red, blue, wide = Image.new("RGB", (64, 64), "red"), Image.new("RGB", (64, 64), "blue"), Image.new("RGB", (64, 32))
-    sheet = contact_sheet([red, blue, wide], columns=2, cell=32)
+    sheet = draw_contact_sheet([red, blue, wide], columns=2, cell=32)
     step = 32 + GAP
     assert sheet.size == (2 * step - GAP, step + 16)
     assert [sheet.getpixel(p) for p in ((5, 5), (step + 5, 5), (5, step + 5))] == [(255, 0, 0), (0, 0, 255), (0, 0, 0)]
     assert sheet.getpixel((step + 5, step + 5)) == (255, 255, 255)
     with pytest.raises(ValueError, match="captions"):
-        contact_sheet([red, blue, wide], 2, captions=["one"])
+        draw_contact_sheet([red, blue, wide], 2, captions=["one"])
 
 
 def test_tiles_lie_edge_to_edge_in_cells_as_large_as_the_largest() -> None:

@@ -14,7 +14,14 @@ from PIL import Image
 from paco_core.io import decoding, pictures
 from paco_core.io.decoding import TooLarge, read_head
 from paco_core.io.files import DataError, md5_of
-from paco_core.io.pictures import content_and_size, decode_image, image_size, picture_digest, read_image, rgb
+from paco_core.io.pictures import (
+    content_and_size,
+    decode_image,
+    image_size,
+    normalize_image,
+    picture_digest,
+    read_image,
+)
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.yes_probability import PairQuery, PictureQuery
 from paco_core.serving.engines import pictures as served
@@ -37,7 +44,7 @@ def test_every_door_gives_what_a_person_sees(name: str, tmp_path: Path) -> None:
         "file": read_image(file),
         "data URL": served.decode(served.head(data)),
         "opened": PairQuery(Image.open(file), expected, "?").first,
-        "opened and loaded": expected if name in FORGOTTEN else rgb(_loaded(file)),
+        "opened and loaded": expected if name in FORGOTTEN else normalize_image(_loaded(file)),
         "one picture": PictureQuery(Image.open(file), "?").picture,
     }
     for door, picture in digests.items():
@@ -75,11 +82,15 @@ def test_photographs_in_all_orientations_in_cmyk_and_one_of_several_pictures(tmp
 def test_what_is_half_transparent_is_half_white() -> None:
     half = drawing()
     half.putalpha(128)
-    assert rgb(half).getpixel((2, 40)) == (227, 147, 147)
+    assert normalize_image(half).getpixel((2, 40)) == (227, 147, 147)
     palette = left_clear(drawing()).quantize(8)  # PA, or P with an alpha for each colour
     assert palette.has_transparency_data
-    np.testing.assert_allclose(np.asarray(rgb(palette)).astype(int), np.asarray(left_white(drawing())), atol=2)
-    np.testing.assert_allclose(np.asarray(rgb(palette.convert("PA"))), np.asarray(rgb(palette)), atol=2)
+    np.testing.assert_allclose(
+        np.asarray(normalize_image(palette)).astype(int), np.asarray(left_white(drawing())), atol=2
+    )
+    np.testing.assert_allclose(
+        np.asarray(normalize_image(palette.convert("PA"))), np.asarray(normalize_image(palette)), atol=2
+    )
 
 
 INVALID = [
@@ -165,8 +176,8 @@ def test_a_picture_of_the_callers_that_is_damaged_is_named(tmp_path: Path) -> No
 def test_numbers_of_8_bits_in_a_wider_mode_are_refused(mode: str) -> None:
     grey = Image.new("L", (4, 4), 200)
     with pytest.raises(DataError, match=f"200 in mode {mode}"):
-        rgb(grey.convert(mode))
-    assert rgb(Image.new("L", (4, 4), 0).convert(mode)).getpixel((0, 0)) == (0, 0, 0)
+        normalize_image(grey.convert(mode))
+    assert normalize_image(Image.new("L", (4, 4), 0).convert(mode)).getpixel((0, 0)) == (0, 0, 0)
     dark = decode_image(encoded(Image.fromarray(np.full((4, 4), 200, np.uint16))), "a file of 16 bits")
     assert dark.getpixel((0, 0)) == (0, 0, 0)
 

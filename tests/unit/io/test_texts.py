@@ -20,7 +20,7 @@ from paco_core.io.text import template_mark, validate_marks
 from paco_core.models.tokens import validate_tokens
 from paco_core.operations.prompt_records import edit_record, set_record
 from paco_core.reward_model.examples import read_examples
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.serving.protocol import ChatRequest, RequestError
 from tests.support.grpo_toys import record
 
@@ -72,7 +72,7 @@ def test_records_commands_and_questions_refuse_a_mark_by_its_name() -> None:
         lambda: edit_record(f"Make it red {MARK}", [picture]),
         lambda: set_record("a cat", ["one", f"two {MARK}"], 32),
         lambda: set_record(f"a cat {MARK}", ["one", "two"], 32),
-        lambda: render("theme", theme=f"a cat {MARK}"),
+        lambda: render_instruction("theme", theme=f"a cat {MARK}"),
         lambda: Rubric.model_validate({"endpoint": {}, "criteria": {"one": MARK}}),
     ]
     for call in calls:

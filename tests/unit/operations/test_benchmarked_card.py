@@ -13,7 +13,7 @@ import yaml
 from dvc_project.hashing import Workspace
 from paco_core.models.benchmark_section import HEADING, pending_section, replace_section, result_section
 from paco_core.operations.benchmarked_card import benchmarked_card
-from paco_core.operations.named import fetch, folder_of
+from paco_core.operations.named import copy_named_files, folder_of
 from paco_core.operations.publish import upload_of
 
 POLICY, METRICS = "data/policies/flux_t2is", "data/metrics/t2is.json"
@@ -89,7 +89,7 @@ def root(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def test_the_copy_of_a_card_contains_the_result_and_the_project_card_stays(root: Path) -> None:
-    fetch(root, "flux_t2is", root / "copy")
+    copy_named_files(root, "flux_t2is", root / "copy")
     assert rows((root / "copy/README.md").read_text())[0][4:] == ["+0.1684", "+0.1042 to +0.2326"]
     assert (root / POLICY / "adapter/README.md").read_text() == CARD
     upload = upload_of(root, "flux_t2is")

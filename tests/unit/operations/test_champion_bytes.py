@@ -13,7 +13,7 @@ from dvc_project.cache import Cache
 from dvc_project.lockfile import Lock
 from paco_core.io.files import DataError
 from paco_core.operations import promote as command
-from paco_core.operations.named import fetch
+from paco_core.operations.named import copy_named_files
 from paco_core.operations.promotion.champions import ADAPTER_TAG, CHAMPION, Champions, bytes_of
 from paco_core.operations.reevaluation import subject
 from paco_core.runtime.tracking.models import registered_name
@@ -42,7 +42,7 @@ def root(stand: Stand) -> Path:
 def fetched(root: Path, name: str = f"{NAME}@champion") -> str:
     place = root / "fetched"
     shutil.rmtree(place, ignore_errors=True)
-    fetch(root, name, place)
+    copy_named_files(root, name, place)
     return (place / "weights.safetensors").read_text()
 
 

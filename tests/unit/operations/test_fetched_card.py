@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.operations.named import fetch
+from paco_core.operations.named import copy_named_files
 
 CARD = """pipeline.load_lora_weights({place!r})  # this folder
 folder = {place!r}, '{place}/golden'
@@ -23,6 +23,6 @@ def test_a_fetched_card_names_the_new_folder(tmp_path: Path, name: str, place: s
     (folder / "README.md").write_text(CARD.format(place=place))
     target = tmp_path / "copies" / "mine"
     target.parent.mkdir()
-    fetch(tmp_path, name, target)
+    copy_named_files(tmp_path, name, target)
     assert (target / "README.md").read_text() == CARD.format(place=str(target))
     assert (folder / "README.md").read_text() == CARD.format(place=place), "the project's own card stays"

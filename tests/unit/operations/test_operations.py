@@ -47,7 +47,7 @@ def night(root: Path, number: int, fall: float = 0.0, fresh_fall: float = 0.0, p
     table = pd.DataFrame(rows, columns=["set", "prompt_id", "unit", "gold_consistency"])
     params = load(root / PARAMS_FILE)
     subject = Subject(NAME, root, "ab.dir", "3")
-    return reevaluation.compare(root, params, subject, table, START + timedelta(days=number), None)
+    return reevaluation.compare_with_previous(root, params, subject, table, START + timedelta(days=number), None)
 
 
 @pytest.mark.slow

@@ -82,7 +82,9 @@ def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, re
     assert app.paint("a red cat", PANELS, OPTIONS_BASE, job())["pictures"] == bare["pictures"]
     by = painters.resolve_policy(project, app.params, "flux_t2is", SETS)
     record = prompt_records.set_record("a red cat", PANELS, 64)
-    images = paint.pictures(app.params, paint.load_painter_policy(project, by), by, record, seeds=[0], side=64, steps=2)
+    images = paint.generate_seed_images(
+        app.params, paint.load_painter_policy(project, by), by, record, seeds=[0], side=64, steps=2
+    )
     assert images[0].image.tobytes() == pixels(app, trained), "as `paco paint` does"
     adapter(project, by=0.05)
     base_again, anew = app.paint("a red cat", PANELS, OPTIONS, job())["pictures"]

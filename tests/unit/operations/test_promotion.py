@@ -18,7 +18,7 @@ from paco_core.config.params_rewards import RewardTerm
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 from paco_core.operations import promote as command
-from paco_core.operations.named import fetch
+from paco_core.operations.named import copy_named_files
 from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions, recorded_md5
 from paco_core.operations.promotion.decision import Rule
@@ -153,16 +153,16 @@ def test_a_life_of_champions(stand: Stand) -> None:
 
     # Nor need it be looked for there: its files are copied out, and stay when the cache is cleaned.
     out = stand.root / "mine" / "champion"
-    assert fetch(stand.root, f"{NAME}@champion", out) == 1
+    assert copy_named_files(stand.root, f"{NAME}@champion", out) == 1
     copied = out / "weights.safetensors"
     assert copied.read_text() == "adapter" and not copied.is_symlink()
     with pytest.raises(DataError):
-        fetch(stand.root, f"{NAME}@champion", out)
-    assert fetch(stand.root, NAME, stand.root / "present") == 1
+        copy_named_files(stand.root, f"{NAME}@champion", out)
+    assert copy_named_files(stand.root, NAME, stand.root / "present") == 1
     assert (stand.root / "present/weights.safetensors").read_text() == "better"
     for name in ("reward@champion", "nobody", "x@best"):
         with pytest.raises(DataError):
-            fetch(stand.root, name, stand.root / "none")
+            copy_named_files(stand.root, name, stand.root / "none")
     assert not (stand.root / "none").exists()
 
 

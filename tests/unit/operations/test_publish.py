@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from paco_core.cli import main
 from paco_core.io.files import DataError
-from paco_core.operations.publish import push, upload_of
+from paco_core.operations.publish import upload_of, upload_to_hub
 
 WEIGHTS = save({"w": numpy.zeros(3, numpy.float32)})
 CARD = "---\nlicense: apache-2.0\nbase_model: owner/base\nbase_model_relation: adapter\n---\n\n# A card\n"
@@ -99,14 +99,14 @@ def test_what_changes_after_it_was_looked_at_is_not_published(
     else:
         monkeypatch.setattr(Hub, "preupload_lfs_files", lambda *_a, **_h: act(adapter))
     with pytest.raises(DataError):
-        push(upload, "owner/name", private=True)
+        upload_to_hub(upload, "owner/name", private=True)
     assert not any("to" in request for request in hub)
 
 
 def test_what_comes_after_it_was_looked_at_is_not_published(adapter: Path, hub: list[dict[str, Any]]) -> None:
     upload = upload_of(Path(), str(adapter))
     (adapter / ".env").write_text("x")
-    push(upload, "owner/name", private=True)
+    upload_to_hub(upload, "owner/name", private=True)
     assert list(hub[-1]["files"]) == ["README.md", "weights.safetensors"]
 
 
@@ -168,5 +168,5 @@ def test_a_hub_out_of_reach_is_a_sentence(
 
     monkeypatch.setattr(Hub, "create_repo", fail)
     with pytest.raises(DataError, match="owner/name") as raised:
-        push(upload_of(Path(), str(adapter)), "owner/name", private=True)
+        upload_to_hub(upload_of(Path(), str(adapter)), "owner/name", private=True)
     assert "word" not in str(raised.value)

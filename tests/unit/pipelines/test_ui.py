@@ -61,7 +61,7 @@ def test_a_port_in_use_starts_nothing(
         listener.bind((ui.HOST, 0))
         listener.listen()
         port = listener.getsockname()[1]
-        assert ui.serve(tmp_path, port, free_port()) == ui.serve(tmp_path, free_port(), port) == 1
+        assert ui.serve_ui(tmp_path, port, free_port()) == ui.serve_ui(tmp_path, free_port(), port) == 1
     for line in capsys.readouterr().err.splitlines():
         assert str(port) in line and str(os.getpid()) in line
 
@@ -79,7 +79,7 @@ time.sleep(600)
 ports = {"MLflow": sys.argv[1], "Dagster": sys.argv[2], "C": "0"}
 made = [ui.UiProcess(name, [sys.executable, "-c", child, port], int(port)) for name, port in ports.items()]
 ui.servers = lambda *_: made
-raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
+raise SystemExit(ui.serve_ui(Path(sys.argv[3]), 0, 0))
 '''
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from paco_core.benchmarks.statistics import estimate
-from paco_core.benchmarks.tables import read_tables, write_tables
+from paco_core.benchmarks.tables import read_tables, write_result_tables
 from paco_core.io.files import DataError
 from paco_core.report import rounds
 from paco_core.sampling.generated_image import AFTER, BEFORE
@@ -61,7 +61,7 @@ def test_rounds_stand_below_each_other(tmp_path: Path) -> None:
     before = tmp_path / "report"
     before.mkdir()
     first = rounds.RoundFigures("1", policy, exam, TRAINING)
-    write_tables(before, "Rounds up to 1", rounds.added(tmp_path / "graph", first.tables()), "index")
+    write_result_tables(before, "Rounds up to 1", rounds.added(tmp_path / "graph", first.tables()), "index")
     second = rounds.RoundFigures("2", policy, None, {})
     judges, policies, drift = rounds.added(before, second.tables())
     assert [row[0] for row in judges.rows] == ["1", "2"]

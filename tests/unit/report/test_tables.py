@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.benchmarks.tables import ResultTable, read_tables, write_tables
+from paco_core.benchmarks.tables import ResultTable, read_tables, write_result_tables
 from paco_core.cli import main
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -21,7 +21,7 @@ DETAIL = ResultTable("Paired differences", ["judges", "accuracy"], [["reward - b
 
 
 def test_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
-    write_tables(tmp_path, "ConsistencyRank", [MEASURED, DETAIL])
+    write_result_tables(tmp_path, "ConsistencyRank", [MEASURED, DETAIL])
     assert read_tables(tmp_path) == [MEASURED, DETAIL]
     (tmp_path / "tables.json").write_text('[{"colour": 1}]')
     with pytest.raises(DataError, match=r"tables\.json"):
@@ -30,12 +30,12 @@ def test_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_details_are_printed_on_demand_and_what_is_missing_is_named(project: Path) -> None:
     (project / paths.CONSISTENCY_RANK).mkdir(parents=True)
-    write_tables(project / paths.CONSISTENCY_RANK, "ConsistencyRank", [MEASURED, DETAIL])
-    text = tables.markdown(tables.sections(project, BENCHMARKS))
+    write_result_tables(project / paths.CONSISTENCY_RANK, "ConsistencyRank", [MEASURED, DETAIL])
+    text = tables.render_markdown(tables.sections(project, BENCHMARKS))
     assert "| ours \\| <b> | 0.815 (0.771 to 0.860) |" in text and "Paired differences" not in text
     assert "_gedit: not measured; run `dvc repro gedit`_" in text
-    assert "Paired differences" in tables.markdown(tables.sections(project, BENCHMARKS, detail=True))
+    assert "Paired differences" in tables.render_markdown(tables.sections(project, BENCHMARKS, detail=True))
     main(["tables", "--out", "out"])
     assert "ours | &lt;b&gt;" in (project / "out/tables.html").read_text()
     write_skipped(project / paths.DATA / "gedit", "no recipe edits")
-    assert "no recipe edits" in tables.markdown(tables.sections(project, BENCHMARKS))
+    assert "no recipe edits" in tables.render_markdown(tables.sections(project, BENCHMARKS))

@@ -12,7 +12,7 @@ from PIL import Image
 
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.items import tokenize_examples
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
@@ -35,7 +35,7 @@ def questions(count: int, longest: int) -> list[PairQuery]:
         return Image.frombytes("RGB", (8, 8), random.randbytes(192)).resize(size)
 
     return [
-        PairQuery(picture(), picture(), render("theme", theme="red " * random.randint(1, longest)))
+        PairQuery(picture(), picture(), render_instruction("theme", theme="red " * random.randint(1, longest)))
         for _ in range(count)
     ]
 
@@ -96,7 +96,7 @@ def test_where_batches_leave_a_trace_each_question_is_computed_alone(
 def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:
     scorer = Scorer(folder)
     good, *_ = queries = questions(3, 5)
-    long = PairQuery(good.first, good.second, render("theme", theme="red " * 2100))
+    long = PairQuery(good.first, good.second, render_instruction("theme", theme="red " * 2100))
     narrow = PairQuery(Image.new("RGB", (1, 300)), good.second, good.instruction)
     mark = PairQuery(good.first, good.second, "Same <|image_pad|>?")
     batch_sizes: list[int] = []

@@ -13,7 +13,7 @@ from PIL import Image
 from paco_core.benchmarks import edit_rankings, rankings
 from paco_core.data.records.records import PromptRecord
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.instructions import question, render
+from paco_core.reward_model.instructions import question, render_instruction
 from paco_core.reward_model.items import tokenize_examples
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
@@ -65,7 +65,7 @@ def through_http(scorer: Scorer) -> Iterator[RewardClient]:
 
 def by_serving(scorer: Scorer) -> None:
     with through_http(scorer) as client:
-        client.score([PairQuery(FIRST, SECOND, render("theme", theme=THEME))])
+        client.score([PairQuery(FIRST, SECOND, render_instruction("theme", theme=THEME))])
 
 
 class TwoPanels:
@@ -88,13 +88,13 @@ def by_command(theme: str | None) -> Caller:
 
 
 CALLERS: list[tuple[str, Caller, str]] = [
-    ("RL", by_rl, render("theme", theme=THEME)),
-    ("serving", by_serving, render("theme", theme=THEME)),
-    ("rankings", by_ranking("theme"), render("theme", theme=THEME)),
-    ("edits, following", by_edits("prompt_following"), render("edit_following", instruction=EDIT)),
-    ("edits, consistency", by_edits("consistency"), render("edit_consistency", instruction=EDIT)),
-    ("paco score", by_command(THEME), render("theme", theme=THEME)),
-    ("paco score, plain", by_command(None), render("plain")),
+    ("RL", by_rl, render_instruction("theme", theme=THEME)),
+    ("serving", by_serving, render_instruction("theme", theme=THEME)),
+    ("rankings", by_ranking("theme"), render_instruction("theme", theme=THEME)),
+    ("edits, following", by_edits("prompt_following"), render_instruction("edit_following", instruction=EDIT)),
+    ("edits, consistency", by_edits("consistency"), render_instruction("edit_consistency", instruction=EDIT)),
+    ("paco score", by_command(THEME), render_instruction("theme", theme=THEME)),
+    ("paco score, plain", by_command(None), render_instruction("plain")),
 ]
 
 
@@ -116,7 +116,7 @@ def test_every_caller_asks_the_librarys_tokens(
 
 
 def test_training_asks_the_same_tokens(scorer: Scorer) -> None:
-    instruction = render("theme", theme=THEME)
+    instruction = render_instruction("theme", theme=THEME)
     item = tokenize_examples(scorer.network, [Example("p", (FIRST, SECOND), instruction, "Yes. Both show a cat.")])[0]
     assert item.prompt.ids.tolist() == library_ids(scorer, instruction)
     usage = counter(scorer.network)(
@@ -127,7 +127,7 @@ def test_training_asks_the_same_tokens(scorer: Scorer) -> None:
 
 def test_the_server_gives_the_score_of_the_process(scorer: Scorer) -> None:
     """Top log-probabilities over HTTP and logits in the process: one score, to the last digits of float32."""
-    queries = [PairQuery(reward_tiny.picture(n), SECOND, render("theme", theme=THEME)) for n in range(4)]
+    queries = [PairQuery(reward_tiny.picture(n), SECOND, render_instruction("theme", theme=THEME)) for n in range(4)]
     expected = [score.value for score in scorer.score(queries)]
     with through_http(scorer) as client:
         assert [score.value for score in client.score(queries)] == pytest.approx(expected, abs=1e-6)

@@ -8,7 +8,7 @@ import pytest
 from transformers import Qwen2_5_VLProcessor
 
 from paco_core.io.files import DataError
-from paco_core.reward_model.instructions import TEMPLATES, chat, render
+from paco_core.reward_model.instructions import TEMPLATES, chat, render_instruction
 
 COMPARED = (
     "Compare the edited image (second) with the original image (first). Instruction: 'make it blue'. {rest} "
@@ -69,7 +69,9 @@ EXPECTED = {
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_is_rendered_to_the_letter(template: str) -> None:
-    text = render(template, theme="a cat", criterion="The style is the same.", instruction="make it blue", number=2)
+    text = render_instruction(
+        template, theme="a cat", criterion="The style is the same.", instruction="make it blue", number=2
+    )
     assert text == EXPECTED[template]
 
 
@@ -77,26 +79,26 @@ def test_marked_pictures_stand_behind_their_marks(repository: Path) -> None:
     """The published figures were asked so; the released model's chat form puts a system turn before."""
     picture = "<|vision_start|><|image_pad|><|vision_end|>"
     processor = Qwen2_5_VLProcessor.from_pretrained(repository / "data/zoo/qwen2_5_vl")
-    assert chat(processor, render("marked")) == (
+    assert chat(processor, render_instruction("marked")) == (
         f"<|im_start|>user\n<img1>: {picture}<img2>: {picture}{EXPECTED['plain']}<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert f"user\n{picture}{picture}Do the two" in chat(processor, render("plain"))
+    assert f"user\n{picture}{picture}Do the two" in chat(processor, render_instruction("plain"))
     for template in ("edit_bench_consistency", "edit_bench_following"):
-        text = render(template, instruction="write <image> on it")
+        text = render_instruction(template, instruction="write <image> on it")
         question = EXPECTED[template].split("<image>", 2)[2].replace("make it blue", "write <image> on it")
         assert f"user\n<img1>: {picture}<img2>: {picture}{question}<|im_end|>" in chat(processor, text)
 
 
 def test_braces_in_a_theme_stay_as_they_are() -> None:
-    assert '"a {red} cat {theme}"' in render("theme", theme="a {red} cat {theme}")
+    assert '"a {red} cat {theme}"' in render_instruction("theme", theme="a {red} cat {theme}")
 
 
 def test_an_unknown_template_and_a_missing_value_are_named() -> None:
     with pytest.raises(DataError, match="'theme'"):
-        render("themes", theme="a cat")
+        render_instruction("themes", theme="a cat")
     for theme in (None, ""):
         with pytest.raises(DataError, match="theme="):
-            render("theme", theme=theme)
+            render_instruction("theme", theme=theme)
 
 
 @pytest.mark.parametrize(
@@ -110,4 +112,4 @@ def test_a_hostile_chat_template_ends_in_a_sentence(repository: Path, template: 
     processor = Qwen2_5_VLProcessor.from_pretrained(repository / "data/zoo/qwen2_5_vl")
     processor.chat_template = template
     with pytest.raises(DataError, match="chat template"):
-        chat(processor, render("plain"))
+        chat(processor, render_instruction("plain"))

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from paco_core.reward_model import mlflow_model
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 
@@ -33,8 +33,8 @@ def test_it_scores_as_the_scorer_does(folder: Path, tmp_path: Path) -> None:
     inputs = pd.DataFrame({"first": [red, red], "second": [blue, red], "theme": ["a bear", None]}, index=[5, 7])
     predictions = mlflow.pyfunc.load_model(str(folder)).predict(inputs)
     queries = [
-        PairQuery(pictures["red"], pictures["blue"], render("theme", theme="a bear")),
-        PairQuery(pictures["red"], pictures["red"], render("plain")),
+        PairQuery(pictures["red"], pictures["blue"], render_instruction("theme", theme="a bear")),
+        PairQuery(pictures["red"], pictures["red"], render_instruction("plain")),
     ]
     assert list(predictions.index) == [5, 7]
     assert list(predictions["score"]) == pytest.approx(

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from paco_core.io.files import DataError
 from paco_core.reward_model.golden import choose_golden, read_golden, write_golden
-from paco_core.reward_model.instructions import chat, render
+from paco_core.reward_model.instructions import chat, render_instruction
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
@@ -42,7 +42,7 @@ def queries() -> list[PairQuery]:
     """Questions of several lengths over pictures of several sizes."""
     pictures = [reward_tiny.picture(0), reward_tiny.picture(1, 64), reward_tiny.picture(2, 56)]
     return [
-        PairQuery(pictures[a], pictures[b], render("theme", theme="red " * (1 + a + 2 * b)))
+        PairQuery(pictures[a], pictures[b], render_instruction("theme", theme="red " * (1 + a + 2 * b)))
         for a in range(3)
         for b in range(3)
     ]

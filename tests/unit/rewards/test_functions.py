@@ -24,7 +24,7 @@ from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency, ConsistencyMeasure, opening_text
 from paco_core.rewards.ocr import edit_distance, quoted
-from paco_core.rewards.panel_pairs import panel_pairs
+from paco_core.rewards.panel_pairs import select_panel_pairs
 from paco_core.rewards.sources import Sources
 from tests.support.reward_batches import COLOURS, image_batch, make_record, panels, picture
 
@@ -60,13 +60,15 @@ def test_consistency_is_of_unordered_pairs_and_a_failed_pair_fails_its_set_alone
 
 def test_pairs_of_panels() -> None:
     """Neighbours share an edge; a number of pairs is drawn by its key, and every pair has its turn."""
-    assert panel_pairs(4, 4, "neighbours") == [(0, 1), (1, 2), (2, 3)]
-    assert panel_pairs(6, 3, "neighbours") == [(0, 1), (0, 3), (1, 2), (1, 4), (2, 5), (3, 4), (4, 5)]
-    assert [len(panel_pairs(n, n, "all")) for n in (2, 4, 8)] == [1, 6, 28]
-    samples = [panel_pairs(8, 4, 5, str(key)) for key in range(200)]
+    assert select_panel_pairs(4, 4, "neighbours") == [(0, 1), (1, 2), (2, 3)]
+    assert select_panel_pairs(6, 3, "neighbours") == [(0, 1), (0, 3), (1, 2), (1, 4), (2, 5), (3, 4), (4, 5)]
+    assert [len(select_panel_pairs(n, n, "all")) for n in (2, 4, 8)] == [1, 6, 28]
+    samples = [select_panel_pairs(8, 4, 5, str(key)) for key in range(200)]
     assert all(len(set(pairs)) == 5 for pairs in samples) and len({tuple(pairs) for pairs in samples[:8]}) == 8
-    assert {pair for pairs in samples for pair in pairs} == set(panel_pairs(8, 4, "all"))
-    assert panel_pairs(8, 4, 5, "0") == samples[0] and panel_pairs(3, 3, 5, "a") == panel_pairs(3, 3, "all")
+    assert {pair for pairs in samples for pair in pairs} == set(select_panel_pairs(8, 4, "all"))
+    assert select_panel_pairs(8, 4, 5, "0") == samples[0] and select_panel_pairs(3, 3, 5, "a") == select_panel_pairs(
+        3, 3, "all"
+    )
 
 
 def test_pictures_of_a_group_are_asked_about_the_same_pairs_and_epochs_about_others() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from paco_core.io.files import DataError
 from paco_core.runtime.code.closure import Code
-from paco_core.runtime.code.source import SourceCache, read
+from paco_core.runtime.code.source import SourceCache, parse_source
 from paco_core.runtime.code.stage_code import StageCode, StageCodes
 
 CODE = '''
@@ -24,7 +24,7 @@ def double(x: int, by=2) -> int:
 
 
 def digest(text: str) -> str:
-    return read(text.encode(), "a.py").digest
+    return parse_source(text.encode(), "a.py").digest
 
 
 def test_comments_docstrings_and_layout_are_no_part_of_the_code_and_anything_that_runs_is() -> None:
@@ -44,7 +44,7 @@ def test_comments_docstrings_and_layout_are_no_part_of_the_code_and_anything_tha
 def test_a_file_without_code_has_no_digest_and_one_that_is_no_python_is_named() -> None:
     assert digest('"""Only words."""\n# and more\n') == ""
     with pytest.raises(DataError, match="broken.py:1"):
-        read(b"def (:", "broken.py")
+        parse_source(b"def (:", "broken.py")
 
 
 def write(root: Path, **files: str) -> Path:

@@ -17,7 +17,7 @@ import yaml
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
 from paco_core.runtime import checkpoints
-from paco_core.runtime.code.stage_code import write
+from paco_core.runtime.code.stage_code import write_stage_code
 from paco_core.runtime.context import open_stage
 from paco_core.runtime.tracking import send_left_over
 from tests.support.waiting import until
@@ -125,7 +125,7 @@ def test_what_changes_while_a_stage_runs_fails_it_and_is_not_recorded(
 
 def test_code_that_was_edited_since_it_was_recorded_starts_nothing(project: Path) -> None:
     _stage_with_inputs(project)
-    write(project)
+    write_stage_code(project)
     with open_stage("mine", None, project):
         (project / "data/unrelated").write_text("1")
     assert (project / "data/runs/mine.json").is_file()
@@ -133,7 +133,7 @@ def test_code_that_was_edited_since_it_was_recorded_starts_nothing(project: Path
     with pytest.raises(DataError, match=r"rewards\.py"), open_stage("mine", None, project):
         raise AssertionError("it runs code that DVC does not record")
     assert [run.info.status for run in runs(project)] == ["FINISHED"]
-    write(project)
+    write_stage_code(project)
     with open_stage("mine", None, project):
         pass
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dvc_project.project import Stage, stages_of
+from dvc_project.project import ResolvedStage, stages_of
 from paco_core.config import params_policies
 from paco_core.config.execution import execution_fields
 from paco_core.config.params import PARAMS_FILE, Params, PolicyTraining, RewardParams, load, read_text, tree_of
@@ -36,7 +36,7 @@ def raw(project: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def graph(project: Path) -> dict[str, Stage]:
+def graph(project: Path) -> dict[str, ResolvedStage]:
     return {label: stage for label, stage in stages_of(project).items() if stage.group != "code"}
 
 
@@ -64,12 +64,12 @@ def replaced(value: Any, way: Leaf, new: Any) -> Any:
     return {key: replaced(part, parts, new) if key == name else part for key, part in value.items()}
 
 
-def keys(params: Params, stage: Stage, raw: dict[str, Any]) -> dict[str, Any]:
+def keys(params: Params, stage: ResolvedStage, raw: dict[str, Any]) -> dict[str, Any]:
     declared = stage.params.get(PARAMS_FILE, ())
     return unspelled(resolved_values(params_of(params, stage.group, stage.item), declared), raw)
 
 
-def declares(stage: Stage, way: Leaf, is_own_key: bool) -> bool:
+def declares(stage: ResolvedStage, way: Leaf, is_own_key: bool) -> bool:
     """Whether a stage declares a leaf. Of a recipe it sees what is its ``own``, and shared numbers that it declares."""
 
     def below(key: str) -> bool:
@@ -85,7 +85,7 @@ OF_ROUND = {"start", "epochs_before"}
 
 
 def test_each_leaf_is_in_the_key_of_the_stages_that_declare_it(
-    project: Path, graph: dict[str, Stage], raw: dict[str, Any]
+    project: Path, graph: dict[str, ResolvedStage], raw: dict[str, Any]
 ) -> None:
     params = load(project / PARAMS_FILE)
     before = {label: keys(params, stage, raw) for label, stage in graph.items()}
@@ -102,7 +102,7 @@ def test_each_leaf_is_in_the_key_of_the_stages_that_declare_it(
 
 
 def test_properties_of_sections_are_in_the_key(
-    project: Path, graph: dict[str, Stage], raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    project: Path, graph: dict[str, ResolvedStage], raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = load(project / PARAMS_FILE)
     stages = [graph["prompts"], graph["policies@flux_t2is"], graph["round_policies@1"], graph["report"]]

@@ -18,7 +18,7 @@ from PIL import Image
 from paco_core.config.params import load
 from paco_core.io.shards import encode_png
 from paco_core.reward_model.golden import read_golden, write_golden
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.serving.engines.vllm import PYTHON
@@ -36,7 +36,10 @@ def questions(count: int = 30) -> list[PairQuery]:
     pixels = random.Random(0)
     panels = [Image.frombytes("RGB", (8, 8), pixels.randbytes(192)).resize((56, 56)) for _ in range(8)]
     pairs = [(a, b) for a in panels for b in panels if a is not b]
-    texts = [render("plain"), *(render("theme", theme=f"a {word} cat") for word in ("red", "blue", "small"))]
+    texts = [
+        render_instruction("plain"),
+        *(render_instruction("theme", theme=f"a {word} cat") for word in ("red", "blue", "small")),
+    ]
     return [PairQuery(*pair, text) for text in texts for pair in pairs][:count]
 
 
@@ -101,7 +104,7 @@ def test_one_data_url_is_one_picture_to_every_engine(served: RewardEndpoint, fol
 
     The odds are compared, which no probability near 1 hides; read otherwise they differ by 0.03 at least.
     """
-    files, question, scorer = carriers(), render("plain"), Scorer(folder, threads=1)
+    files, question, scorer = carriers(), render_instruction("plain"), Scorer(folder, threads=1)
     logits = scorer.first_logits([PairQuery(picture, drawing(), question) for _, picture in files.values()])
     right = (logits[:, scorer.yes_id] - logits[:, scorer.no_id]).tolist()
     logprobs = []

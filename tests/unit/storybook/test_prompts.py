@@ -13,7 +13,7 @@ from paco_core.storybook.prompts import (
     KINDS,
     answer,
     compose_storybook_prompt,
-    parse_prompt,
+    parse_storybook_prompt,
     random_set,
     storybook_prompts,
     true_reasons,
@@ -32,7 +32,7 @@ def test_a_prompt_reads_back_into_its_panels(kind: int, layout: str, seed: int) 
     rows, columns = (int(n) for n in layout.split("x"))
     _, panels = random_set(kind, rows * columns, random.Random(seed))
     prompt = compose_storybook_prompt(panels, layout, kind)
-    assert parse_prompt(prompt.prompt) == panels == list(prompt.panels)
+    assert parse_storybook_prompt(prompt.prompt) == panels == list(prompt.panels)
     assert f"a {layout} grid layout" in prompt.prompt
 
 
@@ -75,7 +75,7 @@ def test_every_prompt_fits_the_encoders_and_its_tokens_tell_its_panels() -> None
 )
 def test_a_text_that_leaves_something_open_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_prompt(text)
+        parse_storybook_prompt(text)
 
 
 @given(panels, panels)
