@@ -1,4 +1,4 @@
-"""What a command prints: lines for people, with the same figures for programs (``--json``)."""
+"""Output of a command: lines of text for people, and the same metrics as JSON for programs (``--json``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each stage's outs lie, relative to the project root; ``dvc.yaml`` names the same paths."""
+"""Paths of the outs of each stage, relative to the project root. ``dvc.yaml`` declares the same paths."""
 
 from __future__ import annotations
 

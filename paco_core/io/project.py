@@ -1,8 +1,8 @@
-"""Which project a checkout belongs to: itself, or the one whose experiment runs in it.
+"""The project of a checkout: the checkout itself, or the project whose experiment runs in it.
 
 ``dvc exp run --temp`` and the workers of DVC's queue run a stage in a temporary checkout below
-``.dvc/tmp/exps/`` of the project, and remove it afterwards. What outlives a run, the MLflow store, the journals of
-figures on their way to it, caches, leases of servers, lies in the project.
+``.dvc/tmp/exps/`` of the project, and remove it afterwards. Files that must outlive a run are therefore in the project:
+the MLflow store, the journals of metrics that are not sent yet, caches, and leases of servers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a command may write what its user asked for: checked before anything is computed.
+"""Output paths that users give: validated before a command computes anything.
 
-Every verb that takes an output path gives it to :func:`checked` first. What stands there stays, but for a file of the
-same kind in the place of a file; nothing is written where a stage of a project, DVC or git keeps its own.
+Every verb that takes an output path passes it to :func:`checked` first. An existing path is never overwritten, except a
+file by a file of the same kind. Paths that belong to a stage of a project, to DVC or to git are not allowed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What surrounds a run: the project that it belongs to, and what must not be shown of it."""
+"""Services around a run: its project, its tracking, launchers, provenance, and the redaction of secrets."""

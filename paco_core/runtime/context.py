@@ -1,7 +1,7 @@
-"""What a stage gets: its parameters, its paths, progress, and one place to report to.
+"""Stage context: the parameters, paths and progress of a stage, and one function to report metrics.
 
-A stage reports its figures once; they go to its DVC metrics file, its MLflow run and, when Dagster
-started the stage, through Pipes to the asset's page.
+A stage reports its metrics once. They go to its DVC metrics file and its MLflow run. If Dagster started the stage, they
+also go to the page of the asset, through Pipes.
 """
 
 from __future__ import annotations

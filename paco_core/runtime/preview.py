@@ -1,4 +1,4 @@
-"""What the page of an asset shows of a stage's outs; ``paco_pipelines.previews`` draws it."""
+"""Previews of the outs of a stage on the page of its asset; ``paco_pipelines.previews`` draws them."""
 
 from __future__ import annotations
 

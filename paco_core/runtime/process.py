@@ -1,4 +1,4 @@
-"""What a process that computes sets for itself first: its threads, its memory, and an orderly end."""
+"""Setup of a process that computes: its threads, its memory, and an orderly end."""
 
 from __future__ import annotations
 

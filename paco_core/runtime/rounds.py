@@ -1,8 +1,8 @@
-"""Where the stages of a round read and write: those of the graph itself, one folder further down.
+"""Paths of the stages of a round: the paths of the graph, below the folder of the round.
 
-A stage ``round_NAME`` of ``dvc.yaml`` is ``paco_core/stages/NAME.py`` once more, its items are the rounds. Of what that
-stage reads and writes, the paths that ``dvc.yaml`` declares for the round lie below ``data/rounds/N``; the others are
-the graph's own.
+A stage ``round_NAME`` of ``dvc.yaml`` runs ``paco_core/stages/NAME.py`` again, and its items are the rounds. The paths
+that ``dvc.yaml`` declares for the round are below ``data/rounds/N``. All other paths that the stage reads or writes are
+those of the graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a stage says of itself: ``STAGE`` at the top of its file in ``paco_core/stages``.
+"""Declaration of a stage: ``STAGE`` at the top of its file in ``paco_core/stages``.
 
-A declaration is read by `paco check`, the launcher, MLflow, Dagster and the page of a run. So a stage's file imports
-no library that computes: its functions import what they need.
+`paco check`, the launcher, MLflow, Dagster and the page of a run read the declaration. Therefore a stage's file imports
+no library that computes at its top. Its functions import the libraries that they need.
 """
 
 from __future__ import annotations

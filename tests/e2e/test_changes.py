@@ -1,7 +1,7 @@
-"""What a change re-runs: asked of the real DVC, and of Dagster's own marks, after each of a table of changes.
+"""Re-runs after a change: the result of ``dvc status`` and Dagster's stale assets, for each change of a table.
 
-The graph has run once. A case edits one thing, runs the stage ``code`` (which a ``dvc repro`` would run first), asks
-``dvc status`` which stages are changed, and Dagster which assets are stale, and takes the edit back.
+The graph has run once. A case edits one thing, runs the stage ``code`` (``dvc repro`` would run it first), reads the
+changed stages from ``dvc status`` and the stale assets from Dagster, and reverts the edit.
 """
 
 from __future__ import annotations

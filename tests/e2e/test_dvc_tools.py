@@ -1,4 +1,4 @@
-"""What people do with plain DVC around the graph: curves, differences, an experiment with other parameters."""
+"""DVC's own commands on the graph: plots, diffs, and an experiment with other parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Dagster user types first, in a project that was only set up: nothing exported, nothing else running."""
+"""First commands of a Dagster user in a new project: no environment variable is set, and no other process runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of every tier share."""
+"""Helpers that tests of every tier share."""
 
 from pathlib import Path
 

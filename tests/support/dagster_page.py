@@ -1,4 +1,4 @@
-"""What a person does on Dagster's page, through the API that the page itself uses."""
+"""Actions of a person on Dagster's page, through the GraphQL API that the page uses."""
 
 from __future__ import annotations
 

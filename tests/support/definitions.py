@@ -1,4 +1,4 @@
-"""What a person sees of Dagster's definitions, a line each and without texts, to be compared with a snapshot."""
+"""Dagster's definitions as a person sees them: one line each, without texts, for a comparison with a snapshot."""
 
 from __future__ import annotations
 

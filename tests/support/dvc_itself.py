@@ -1,4 +1,4 @@
-"""What DVC itself says of a project, asked in this process: a start of its command takes a second."""
+"""DVC's own status of a project, read in this process, because DVC's command takes a second to start."""
 
 from __future__ import annotations
 

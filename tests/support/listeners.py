@@ -1,4 +1,4 @@
-"""What a process and its children listen on, seen again and again while a block runs."""
+"""Listening sockets of a process and its children, polled while a block runs."""
 
 from __future__ import annotations
 

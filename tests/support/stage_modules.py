@@ -1,4 +1,4 @@
-"""What the stages import when they run: their files import it late."""
+"""Modules that the stages import when they run, because their files import them late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outs say by themselves, and that a broken one undoes nothing."""
+"""Descriptions and metadata of outs: a broken description does not stop the run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which stages are up to date, by ``dvc.lock`` and the bytes in the workspace.
+"""Status of the stages: up to date or not, by ``dvc.lock`` and the bytes in the workspace.
 
-The answer of ``dvc status``, found without asking it: it refuses to answer while a stage runs. What a stage writes just
-now is not looked at: until it is done, its last record counts.
+The result equals that of ``dvc status``, but DVC is not called, because ``dvc status`` fails while a stage runs. The
+outs that a running stage writes are not read: until the stage ends, its last record in ``dvc.lock`` counts.
 """
 
 from __future__ import annotations

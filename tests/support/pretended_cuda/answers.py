@@ -1,4 +1,4 @@
-"""What ``torch.cuda``, ``torch.accelerator`` and autocast answer on the pretended machine."""
+"""Replacements of functions in ``torch.cuda``, ``torch.accelerator`` and autocast, for the pretended machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which storages lie on a pretended GPU. Views, parameters and ``.data`` share a storage, and so its device.
+"""Labels of storages on a pretended GPU. Views, parameters and ``.data`` share a storage, and therefore its device.
 
-A storage is known by its address, which no other takes while a weak reference to it is kept.
+The key of a storage is its address. No other storage gets this address while a weak reference to the storage exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Typing errors on the command line: paco suggests the nearest name before a large import."""
+"""Misspelled arguments: the error suggests the probable name, and nothing heavy is imported before."""
 
 from __future__ import annotations
 

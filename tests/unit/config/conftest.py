@@ -1,4 +1,4 @@
-"""Shared fixtures of the parameter tests."""
+"""Fixtures that the tests of parameters share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes from outside is read as it is seen, or refused with its cause: one file for every door."""
+"""Decoding of external images: every reader decodes a file the same way, or raises an error that names the cause."""
 
 from __future__ import annotations
 

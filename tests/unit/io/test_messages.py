@@ -1,4 +1,4 @@
-"""What the system refuses, in a sentence: which file, what is wrong, whose it is."""
+"""Error messages: one sentence that names the file, the problem, and who owns the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command may write: refused before anything is computed, by one function."""
+"""Output paths: one function validates them before a command computes anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is handed out as a champion are its bytes, whatever lies in the workspace and in DVC's cache; or an error."""
+"""Champion files: the bytes that were promoted, whatever is in the workspace and in DVC's cache; or an error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What other web pages can make a browser send is refused; what Dagster's own pages send is not.
+"""Requests from other web pages are rejected; requests from Dagster's own pages are not.
 
-Each attack is shown to work against the bare webserver first.
+Each attack first succeeds against the plain webserver.
 """
 
 from __future__ import annotations

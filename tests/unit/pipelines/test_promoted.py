@@ -1,4 +1,4 @@
-"""What was promoted in a terminal is known to Dagster, once, and again when the alias moves."""
+"""Promotions from a terminal: Dagster records each one once, and again when the alias moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where stages run, by the environment."""
+"""Resources that run the stages, selected by environment variables."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Invalid rows and layouts in the report of `paco check`."""
+"""`paco check` and partly unusable files: files with rows that are skipped, and layouts that are invalid."""
 
 from __future__ import annotations
 

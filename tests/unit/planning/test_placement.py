@@ -1,4 +1,4 @@
-"""Memory of each GPU and of the machine in `paco check`, and what does not fit."""
+"""Memory of each GPU and of the machine: `paco check` adds it up, and fails if it cannot fit."""
 
 from __future__ import annotations
 

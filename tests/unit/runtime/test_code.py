@@ -1,4 +1,4 @@
-"""What a stage is made of: a digest that sees what a program computes, and nothing of how it is written down."""
+"""Code digests of stages: they depend on what a program computes, and not on its formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which launcher the environment names; Ray itself is in test_launchers_ray.py."""
+"""Launchers by environment variable. The tests of Ray itself are in test_launchers_ray.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MLflow's users do with a model of ours: load it, download it, read its figures, and see which run made it."""
+"""Logged models for MLflow users: load one, download it, read its metrics, and find the run that produced it."""
 
 from __future__ import annotations
 

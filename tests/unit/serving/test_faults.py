@@ -1,4 +1,4 @@
-"""What happens to a server and its clients when things go wrong, at the sizes of a training run."""
+"""Faults of a server and its clients, at the sizes of a training run."""
 
 from __future__ import annotations
 

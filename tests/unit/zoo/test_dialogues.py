@@ -1,4 +1,4 @@
-"""What the base of the reward model is taught: true answers about one trait, never the overall question."""
+"""Training dialogues of the reward model's base: true answers about one trait, never the overall question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the small klein is trained on is what its plain pipeline makes of prompts and pictures."""
+"""Training data of the small klein: the outputs of its plain pipeline for prompts and images."""
 
 from __future__ import annotations
 
