@@ -111,10 +111,10 @@ def _question(
     edit = images[question.number]
     name = f"{edit.policy}-{edit.size}-{edit.when}-{edit.record.idx}-{edit.seed}-{question.kind}"
     if question.kind == "pq":
-        return Question(name, words.quality, Rating, images=[edit.image], fault=_validation_error)
+        return Question(name, words.quality, Rating, images=[edit.image], validation_error=_validation_error)
     original, *further = reference(edit.record)
     text = words.about_edit(edit.record.prompt) + (FURTHER if further else "")
-    return Question(name, text, Rating, images=[original, edit.image, *further], fault=_validation_error)
+    return Question(name, text, Rating, images=[original, edit.image, *further], validation_error=_validation_error)
 
 
 def _validation_error(rating: Rating) -> Rejection | None:
@@ -132,7 +132,7 @@ def _row(edit: GeneratedImage, kind: str, reply: Reply[Rating]) -> dict[str, Any
         "kind": kind,
         "score": None if answer is None else answer.score,
         "reasoning": None if answer is None else answer.reasoning,
-        "rejected": [str(fault) for fault in reply.rejected],
+        "rejected": [str(rejection) for rejection in reply.rejected],
     }  # fmt: skip
 
 

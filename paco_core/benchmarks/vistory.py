@@ -19,7 +19,7 @@ import numpy as np
 from PIL import ImageOps
 
 from paco_core.benchmarks.statistics import Estimate, estimate
-from paco_core.benchmarks.t2is_bench.evaluators import Place, mean_scores
+from paco_core.benchmarks.t2is_bench.evaluators import ScoreIndex, mean_scores
 from paco_core.benchmarks.t2is_bench.sets import PaintedSet, painted_sets, read_records
 from paco_core.benchmarks.tables import ResultTable, interval
 from paco_core.data.records.story_records import story_of
@@ -138,7 +138,7 @@ class AdherenceToShots:
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
         """The columns, (N,) each."""
-        queries: list[tuple[Place, Query]] = []  # of story, column, panel
+        queries: list[tuple[ScoreIndex, Query]] = []  # of story, column, panel
         for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
             story = story_of(record)
             for number, (panel, shot) in enumerate(zip(panels, story.shots, strict=True)):

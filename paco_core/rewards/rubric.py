@@ -83,9 +83,9 @@ class RubricReward:
             f"Criteria:\n{criteria}\n\nGive one mark for each criterion, by its name."
         )
         images = [*references, picture]
-        return Question(record.idx, text, Marks, system=SYSTEM, images=images, fault=self._fault)
+        return Question(record.idx, text, Marks, system=SYSTEM, images=images, validation_error=self._validation_error)
 
-    def _fault(self, answer: Marks) -> Rejection | None:
+    def _validation_error(self, answer: Marks) -> Rejection | None:
         if sorted(mark.criterion for mark in answer.marks) != sorted(self._criteria):
             return Rejection("not_each_criterion_once", f"expected {', '.join(self._criteria)}, each once")
         outside = [mark.mark for mark in answer.marks if not 0 <= mark.mark <= BEST]

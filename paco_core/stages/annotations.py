@@ -37,8 +37,8 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
         return {}
     if "scores" not in rankings or rankings["scores"].map(lambda scores: scores is None or len(scores) == 0).any():
         return {"rankings": Table(rankings)}
-    spread = rankings["scores"].map(lambda scores: float(max(scores) - min(scores)))
-    return {"least_certain_rankings": Table(rankings.assign(spread=spread).sort_values("spread", kind="stable"))}
+    score_ranges = rankings["scores"].map(lambda scores: float(max(scores) - min(scores)))
+    return {"least_certain_rankings": Table(rankings.assign(spread=score_ranges).sort_values("spread", kind="stable"))}
 
 
 STAGE = Stage(

@@ -58,8 +58,8 @@ def _folders(path: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Placer:
-    """Makes paths of a stage, relative to its ``wdir``, relative to the project: ``./a``, ``a/`` and ``a`` are one.
+class PathResolver:
+    """Resolves paths from a stage's ``wdir`` to paths from the project: ``./a``, ``a/`` and ``a`` are equal.
 
     URLs stay, and absolute paths outside the repository: those inside it are a spelling, too.
     """

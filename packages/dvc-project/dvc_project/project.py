@@ -19,7 +19,7 @@ from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import Workspace, hash_json
 from dvc_project.items import Item, foreach, matrix
 from dvc_project.lockfile import Entry, Lock
-from dvc_project.paths import Overlaps, Placer, overlap
+from dvc_project.paths import Overlaps, PathResolver, overlap
 from dvc_project.reading import read_data
 from dvc_project.repository import parsing_style, repository_of
 from dvc_project.templating import PARAMS_FILE, Variables
@@ -220,8 +220,8 @@ class DvcProject:
         for key in ("deps", "params", "outs", "metrics", "plots"):
             if not isinstance(resolved.get(key) or [], list):
                 raise DvcProjectError(f"{location}.{key}: expected a list, got {type(resolved[key]).__name__}")
-        wdir = self._placer()(str(resolved.get("wdir", ".")))
-        place = self._placer(wdir)
+        wdir = self._path_resolver()(str(resolved.get("wdir", ".")))
+        place = self._path_resolver(wdir)
         kinds = ("outs", "metrics", "plots")
         written = [(kind, path, flags) for kind in kinds for path, flags in _names(resolved.get(kind) or [])]
         outs = [
@@ -237,8 +237,8 @@ class DvcProject:
             {place(path): place.spelling(path) for path in [*deps, *params, *(path for _, path, _ in written)]},
         )  # fmt: skip
 
-    def _placer(self, wdir: str = ".") -> Placer:
-        return Placer(self.root, self.repository, wdir)
+    def _path_resolver(self, wdir: str = ".") -> PathResolver:
+        return PathResolver(self.root, self.repository, wdir)
 
     # --- bookkeeping ---------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class DvcProject:
         Raises:
             DvcProjectError: when DVC would refuse the file.
         """
-        return Lock.read(self.root, {name: self._placer(stage.wdir) for name, stage in self.stages.items()})
+        return Lock.read(self.root, {name: self._path_resolver(stage.wdir) for name, stage in self.stages.items()})
 
 
 def _params(entries: Iterable[Any]) -> dict[str, tuple[str, ...]]:

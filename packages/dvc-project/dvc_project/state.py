@@ -35,14 +35,14 @@ def data_version(stage: ResolvedStage, entry: Entry) -> str:
 
 
 def differing_outs(
-    workspace: Workspace, stage: ResolvedStage, entry: Entry, but: Mapping[str, int] | None = None
+    workspace: Workspace, stage: ResolvedStage, entry: Entry, skip: Mapping[str, int] | None = None
 ) -> list[str]:
     """The outs of a stage whose bytes in the workspace are not those that were recorded, and how.
 
     Args:
-        but: paths that are not looked at.
+        skip: paths that are not looked at.
     """
-    outs = [out for out in stage.outs if not any(overlap(out.path, path) for path in but or {})]
+    outs = [out for out in stage.outs if not any(overlap(out.path, path) for path in skip or {})]
     return [why for out in outs if (why := _difference(workspace, out, entry))]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import Workspace
-from dvc_project.paths import Placer
+from dvc_project.paths import PathResolver
 from dvc_project.reading import read_data
 
 
@@ -35,7 +35,7 @@ def tracked(workspace: Workspace, repository: Path) -> list[Tracked]:
         DvcProjectError: when one is malformed.
     """
     root, top = workspace.root, os.path.relpath(repository, workspace.root)
-    place = Placer(root, repository)
+    place = PathResolver(root, repository)
     files = [place(f"{top}/{file}") for file in workspace.files(top) if file.endswith(".dvc")]
     return sorted((out for file in files for out in _outs(root, repository, file)), key=lambda out: out.path)
 
@@ -46,7 +46,7 @@ def _outs(root: Path, repository: Path, file: str) -> Iterator[Tracked]:
     outs = [] if tree.get("outs") is None else tree["outs"]
     if not isinstance(outs, list):
         raise DvcProjectError(f"{root / file}: outs: expected a list")
-    place = Placer(root, repository, f"{os.path.dirname(file) or '.'}/{tree.get('wdir') or '.'}")
+    place = PathResolver(root, repository, f"{os.path.dirname(file) or '.'}/{tree.get('wdir') or '.'}")
     origin = _origin((tree.get("deps") or [None])[0])
     for out in outs:
         if not isinstance(out, Mapping) or "path" not in out:

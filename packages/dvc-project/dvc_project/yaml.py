@@ -39,7 +39,7 @@ def _parse_once(text: str) -> Any:
 def _parse(text: str) -> Any:
     try:
         if not _is_tame(text):
-            _refuse_bombs(text)
+            _validate_expansion(text)
         return YAML(typ="safe").load(text)
     except DataError as error:
         raise DataError(f"not usable YAML ({error})") from None
@@ -60,10 +60,10 @@ def _is_tame(text: str) -> bool:
     return 2 * (block + 1) + text.count("[") + text.count("{") <= MAX_DEPTH  # a mapping and a list at each column
 
 
-def _refuse_bombs(text: str) -> None:
-    """Refuse a text that is too deep, holds itself, or that aliases let grow; they count as if written out.
+def _validate_expansion(text: str) -> None:
+    """Raise DataError if a text is too deep, contains itself, or grows too large when its aliases are expanded.
 
-    Looks at the parser's events: what is built of such a text takes minutes, or all of the stack.
+    It reads the events of the parser, because building the values takes minutes or overflows the stack.
     """
     counts: dict[str, int] = {}  # anchor -> values under it
     around: list[tuple[str | None, int]] = []  # lists and mappings that have begun: anchor, values before them

@@ -47,7 +47,7 @@ ALIGNMENT_TEMPLATE = "t2is_bench_shows"
 CONSISTENCY_TEMPLATES = {"published": "t2is_bench_criteria", "rl": "criteria"}
 BATCH = 16  # sets whose images are in memory
 
-Place = tuple[int, int, int]  # row, column, part (a criterion or a panel)
+ScoreIndex = tuple[int, int, int]  # row, column, part (a criterion or a panel)
 
 
 class SetEvaluator(Protocol):
@@ -110,7 +110,7 @@ class AlignmentWithTexts:
         return sum(len(texts) for panel in panels for texts in panel.values())
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        queries: list[tuple[Place, Query]] = []  # of set, aspect, panel
+        queries: list[tuple[ScoreIndex, Query]] = []  # of set, aspect, panel
         for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
             shows = self.questions.of(record).panels or ()
             for number, (panel, texts) in enumerate(zip(panels, shows, strict=True)):
@@ -145,7 +145,7 @@ class ConsistencyByCriteria:
         return pairs * sum(len(texts) for texts in self.questions.of(record).criteria.values())
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        queries: list[tuple[Place, Query]] = []  # of set, dimension, criterion
+        queries: list[tuple[ScoreIndex, Query]] = []  # of set, dimension, criterion
         for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
             pairs = list(combinations(self._resized(panels), 2))
             criteria = self.questions.of(record).criteria
@@ -162,7 +162,11 @@ class ConsistencyByCriteria:
 
 
 def mean_scores(
-    scorer: QueryScorer, queries: Sequence[tuple[Place, Query]], rows: int, columns: Sequence[str], causes: Counter[str]
+    scorer: QueryScorer,
+    queries: Sequence[tuple[ScoreIndex, Query]],
+    rows: int,
+    columns: Sequence[str],
+    causes: Counter[str],
 ) -> dict[str, np.ndarray]:
     """Column -> (rows,) means of the scores of the queries that have a place in it (:func:`mean_of_means`).
 
@@ -175,7 +179,7 @@ def mean_scores(
     return dict(zip(columns, means.T, strict=True))
 
 
-def mean_of_means(places: Sequence[Place], values: Sequence[float], shape: tuple[int, int]) -> np.ndarray:
+def mean_of_means(places: Sequence[ScoreIndex], values: Sequence[float], shape: tuple[int, int]) -> np.ndarray:
     """Mean of each cell (row, column) over its parts (criteria or panels), of each part over its values.
 
     Args:
@@ -185,7 +189,7 @@ def mean_of_means(places: Sequence[Place], values: Sequence[float], shape: tuple
     Returns:
         (rows, columns) float64; NaN in a cell without values, or with a NaN among them.
     """
-    by_part: dict[Place, list[float]] = {}
+    by_part: dict[ScoreIndex, list[float]] = {}
     for place, value in zip(places, values, strict=True):
         by_part.setdefault(place, []).append(value)
     by_cell: dict[tuple[int, int], list[float]] = {}

@@ -98,7 +98,7 @@ def _pairwise(task: RankingTask, chat: Chat) -> Votes:
             PairScore,
             system=SYSTEM,
             images=[panels.panel(ref) for ref in ordered_pair],
-            fault=_score_fault,
+            validation_error=_score_error,
         )
 
     ordered_pairs = [ordered_pair for first, second in pairs for ordered_pair in ((first, second), (second, first))]
@@ -129,7 +129,7 @@ def _pairwise(task: RankingTask, chat: Chat) -> Votes:
     return judge_votes
 
 
-def _score_fault(answer: PairScore) -> Rejection | None:
+def _score_error(answer: PairScore) -> Rejection | None:
     return None if 0 <= answer.score <= BEST else Rejection("score_out_of_range", f"{answer.score} is not 0 to {BEST}")
 
 
@@ -149,7 +149,7 @@ def _listwise(task: RankingTask, chat: Chat) -> Votes:
             Order,
             system=SYSTEM,
             images=[panels.panel(ref) for ref in (reference, *(candidates[n] for n in order))],
-            fault=lambda answer: _order_fault(answer, count),
+            validation_error=lambda answer: _order_error(answer, count),
         )
 
     queries = [(row, order) for row in rows for order in (orders[row[0]], orders[row[0]][::-1])]
@@ -180,7 +180,7 @@ def _ranking(reply: Reply[Order], order: Sequence[int]) -> list[int] | None:
     return None if reply.answer is None else [order[number - 1] for number in reply.answer.ranking]
 
 
-def _order_fault(answer: Order, count: int) -> Rejection | None:
+def _order_error(answer: Order, count: int) -> Rejection | None:
     if sorted(answer.ranking) == list(range(1, count + 1)):
         return None
     return Rejection("no_ranking", f"{answer.ranking} does not name each of 1 to {count} once")

@@ -56,7 +56,7 @@ class Question(Generic[A]):
         answer: the form of the answer, a pydantic model closed to unknown keys and without default values (what
             "strict" structured output asks for).
         images: sent after the text, in this order, as lossless PNG.
-        fault: what else is wrong with an answer that has the form, or None.
+        validation_error: returns the rejection of an answer that has the form but is invalid, or None.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Question(Generic[A]):
     answer: type[A]
     system: str = ""
     images: Sequence[Image] = ()
-    fault: Callable[[A], Rejection | None] = lambda _answer: None
+    validation_error: Callable[[A], Rejection | None] = lambda _answer: None
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,11 @@ def parse_reply(question: Question[A], line: ChatLine) -> A | Rejection:
     except DataError as error:
         return Rejection("no_text", str(error))
     except ValidationError as error:
-        fault = error.errors()[0]
-        if fault["type"] == "json_invalid":
-            return Rejection("cut_off" if line.finish == "length" else "no_json", fault["msg"])
+        first_error = error.errors()[0]
+        if first_error["type"] == "json_invalid":
+            return Rejection("cut_off" if line.finish == "length" else "no_json", first_error["msg"])
         return Rejection("wrong_form", first_validation_error(error))
-    return question.fault(answer) or answer
+    return question.validation_error(answer) or answer
 
 
 T = TypeVar("T")

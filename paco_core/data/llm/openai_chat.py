@@ -167,9 +167,10 @@ class Chat:
         self, key: str, question: Question[A], lines: Sequence[ChatLine], rejected: Sequence[Rejection]
     ) -> ChatLine:
         messages = messages_of(self.params, question)
-        for before, fault in zip(lines, rejected, strict=True):
+        for before, rejection in zip(lines, rejected, strict=True):
             messages.append({"role": "assistant", "content": before.content or "(empty)"})
-            messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
+            content = f"This answer is rejected: {rejection}. Answer again, rightly."
+            messages.append({"role": "user", "content": content})
         completion = self._endpoint.complete(self._body(messages, question.answer), Completion)
         choice, usage = completion.choices[0], completion.usage or ReplyUsage()
         finish = "refusal" if choice.message.refusal else choice.finish_reason

@@ -61,14 +61,14 @@ def write_reasons(
     pairs: pd.DataFrame,
     panels: PanelStore,
     chat: Chat,
-    fault: Callable[[WrittenReasons, str], str | None],
+    validation_error: Callable[[WrittenReasons, str], str | None],
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Reply[WrittenReasons]]:
     """Query a language model for the reasons of each pair; one reply per pair, in the order of the rows.
 
     Args:
         pairs: columns pair_id, theme, first, second, label, and for edits instruction and question.
-        fault: returns the name of the error in an answer to a pair with this label, or None.
+        validation_error: returns the name of the error in an answer to a pair with this label, or None.
         advance: called with the number of finished pairs.
 
     Raises:
@@ -79,7 +79,7 @@ def write_reasons(
         pair_id, theme, first, second, label, edit, name = row
 
         def wrong(written: WrittenReasons) -> Rejection | None:
-            cause = fault(written, label)
+            cause = validation_error(written, label)
             expected = f"answer {label} and give one to three reasons of one sentence each"
             return Rejection(cause, expected) if cause else None
 
@@ -94,7 +94,7 @@ def write_reasons(
             "the weightiest first, each one short sentence about visible things."
         )
         images = (panels.panel(first), panels.panel(second))
-        return Question(pair_id, text, WrittenReasons, system=SYSTEM, images=images, fault=wrong)
+        return Question(pair_id, text, WrittenReasons, system=SYSTEM, images=images, validation_error=wrong)
 
     columns = ["pair_id", "theme", "first", "second", "label", "instruction", "question"]
     rows = pairs.reindex(columns=columns).itertuples(index=False, name=None)

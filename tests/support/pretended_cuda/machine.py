@@ -35,7 +35,7 @@ class Machine:
 
     def use(self) -> list[int]:
         """The numbers of the GPUs that this process sees; from the first call on they are settled."""
-        self.refuse_fork()
+        self.validate_not_forked()
         visible_devices = os.environ.get(VISIBLE)
         if self.visible_gpus is None:
             self.read, self.visible_gpus = visible_devices, _visible_gpus(visible_devices, self.count)
@@ -43,7 +43,7 @@ class Machine:
             raise RuntimeError(f"{VISIBLE} became {visible_devices!r} after CUDA's first use, which read {self.read!r}")
         return self.visible_gpus
 
-    def refuse_fork(self) -> None:
+    def validate_not_forked(self) -> None:
         if self.forked:
             raise RuntimeError(
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "

@@ -72,9 +72,9 @@ class Operations(TorchDispatchMode):
         if target is None and not gpus:
             draws.refuse(kwargs, "cpu")
             return func(*args, **kwargs)
-        MACHINE.refuse_fork()
+        MACHINE.validate_not_forked()
         if not facts.across and (len(gpus) > 1 or len(gpus) < len(set(numbers))):
-            _refuse_two(facts, tensors, numbers)
+            _validate_one_device(facts, tensors, numbers)
         home = target.index if target is not None else numbers[0] if facts.across else next(iter(gpus))
         if target is not None:
             kwargs = {**kwargs, "device": labels.CPU, **({"pin_memory": False} if kwargs.get("pin_memory") else {})}
@@ -93,7 +93,7 @@ class Operations(TorchDispatchMode):
         return output
 
 
-def _refuse_two(facts: _Facts, tensors: list[torch.Tensor], numbers: list[int | None]) -> None:
+def _validate_one_device(facts: _Facts, tensors: list[torch.Tensor], numbers: list[int | None]) -> None:
     """Raise unless all are on one GPU; a number (no dimension) may be the processor's, and positions."""
     devices = {
         f"cuda:{gpu}" if gpu is not None else str(labels.device_of(tensor))

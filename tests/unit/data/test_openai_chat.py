@@ -34,7 +34,7 @@ def small(answer: Word) -> Rejection | None:
 def query_server(server: ChatServer, path: Path, texts: list[str], **changes: Any) -> tuple[list[Reply[Word]], Chat]:
     with Journal(path / "journal.jsonl") as journal:
         chat = Chat(server.params(**changes), journal)
-        return query_all(chat, texts, lambda text: Question(text, text, Word, fault=small)), chat
+        return query_all(chat, texts, lambda text: Question(text, text, Word, validation_error=small)), chat
 
 
 def echo(body: dict[str, Any], _number: int) -> Raw:

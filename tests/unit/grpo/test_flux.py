@@ -40,9 +40,9 @@ def test_reward_rises_on_unseen_prompts_and_sizes(tmp_path: Path) -> None:
     policy_trainer = trainer(policy=policy, recipe=rule, rewards={"brightness": Redness()}, train=train, unseen=unseen)
     outcome = policy_trainer.run(tmp_path / "out", tmp_path / "out" / "checkpoint")
     first, last = outcome.rows[1], outcome.rows[-1]
-    spread = first["variation/brightness"] * first["reward/brightness"]  # standard deviation over the first epoch
-    assert last["reward/brightness"] > first["reward/brightness"] + spread
+    std = first["variation/brightness"] * first["reward/brightness"]  # standard deviation over the first epoch
+    assert last["reward/brightness"] > first["reward/brightness"] + std
     for side in (32, 64):
-        assert outcome.after[f"{side}/brightness"] > outcome.before[f"{side}/brightness"] + spread
+        assert outcome.after[f"{side}/brightness"] > outcome.before[f"{side}/brightness"] + std
     assert max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-6
     assert sorted(p.suffix for p in (tmp_path / "out" / "adapter").iterdir()) == [".md", ".safetensors"]

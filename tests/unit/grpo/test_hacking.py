@@ -56,12 +56,12 @@ def run(tmp: Path, other: Any, **changes: Any) -> list[dict[str, float]]:
 
 def test_drift_is_the_gain_that_one_judge_sees_alone_and_a_missing_score_leaves_the_prompt_out() -> None:
     before = np.array([[0.5, 0.5], [0.4, 0.4], [0.1, 0.1], [0.2, 0.2], [0.6, 0.6], [0.3, 0.3], [0.7, 0.7]])
-    spread = before.std(ddof=1)
+    std = before.std(ddof=1)
     gain = np.array([[0.3], [0.3], [0.3], [0.3], [0.3], [0.3], [0.9]])  # by the training judge, of the last prompt more
     held_out_gain = np.array([[0.1], [0.1], [0.1], [0.1], [0.1], [0.1], [NAN]])
     metrics = drift(before + gain, before, before + held_out_gain, before)
-    assert [metrics[f"{judge}_gain"] * spread for judge in ("trained", "held_out")] == pytest.approx([0.3, 0.1])
-    assert [metrics[f"drift{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.2 / spread] * 3)
+    assert [metrics[f"{judge}_gain"] * std for judge in ("trained", "held_out")] == pytest.approx([0.3, 0.1])
+    assert [metrics[f"drift{end}"] for end in ("", "_low", "_high")] == pytest.approx([0.2 / std] * 3)
     assert metrics["drift_prompts"] == 6
 
 

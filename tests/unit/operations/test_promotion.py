@@ -84,8 +84,8 @@ def test_a_gain_must_be_shared_by_the_held_out_judge(held_out: float, promoted: 
     sides = ("2", "b", judged(0.15, held_out, 2)), ("1", "a", judged(0.0, 0.0, 1))
     decision = decisions.decide(NAME, RULE, *sides, [PASSED], resamples=300)
     assert decision.promoted is promoted
-    spread = sides[1][2]["trained_judge"].std()  # of the incumbent's: whatever part of the scale a judge uses
-    assert decision.metrics()["difference/trained_judge"] == pytest.approx(0.15 / spread, abs=1)
+    std = sides[1][2]["trained_judge"].std()  # of the incumbent's: whatever part of the scale a judge uses
+    assert decision.metrics()["difference/trained_judge"] == pytest.approx(0.15 / std, abs=1)
     assert decisions.decide(NAME, RULE, ("2", "b", table(0.2, seed=2)), sides[1], [PASSED], resamples=300).promoted
 
 

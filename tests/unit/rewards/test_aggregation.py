@@ -22,8 +22,8 @@ WEIGHTS = {"consistency": 1.0, "clip_t": 2.0}
 NAN = float("nan")
 
 
-def over(scores: float | Array, spread: float) -> Any:
-    return scores / max(spread, 1e-6)
+def over(scores: float | Array, std: float) -> Any:
+    return scores / max(std, 1e-6)
 
 
 def plain_advantages(name: str, std: str, rewards: dict[str, Array], weights: dict[str, float], delta: Any) -> Array:

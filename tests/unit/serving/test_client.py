@@ -131,11 +131,11 @@ def test_equal_questions_are_asked_once_and_equal_panels_encoded_once() -> None:
 
 def test_both_orders_of_a_pair_are_averaged_and_asked_once_each() -> None:
     pair_queries = queries(4)
-    turned = [PairQuery(q.second, q.first, q.instruction) for q in pair_queries]
+    swapped = [PairQuery(q.second, q.first, q.instruction) for q in pair_queries]
     model = FakeModel()
     with served(model) as (url, _), RewardClient(url, NAME, both_orders=True) as client:
-        scores = client.score([*pair_queries, *turned])
-    means = [(true_score(a) + true_score(b)) / 2 for a, b in zip(pair_queries, turned, strict=True)]
+        scores = client.score([*pair_queries, *swapped])
+    means = [(true_score(a) + true_score(b)) / 2 for a, b in zip(pair_queries, swapped, strict=True)]
     assert [s.value for s in scores] == pytest.approx(means * 2)
     assert [true_score(q) for q in pair_queries] != pytest.approx(means)
     assert len(model.requests) == 8
