@@ -81,7 +81,7 @@ def row_of_grey(*values: int) -> Image.Image:
     return Image.fromarray(np.array([values], np.uint8)).convert("RGB")
 
 
-def turned() -> dict[str, tuple[bytes, Image.Image]]:
+def rotated() -> dict[str, tuple[bytes, Image.Image]]:
     upright = drawing()
     lying = upright.transpose(Image.Transpose.ROTATE_90)
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -149,4 +149,4 @@ def common_formats() -> dict[str, tuple[bytes, Image.Image]]:
 
 def carriers() -> dict[str, tuple[bytes, Image.Image]]:
     """Name -> (file, what is seen in it), all without loss."""
-    return turned() | transparent() | deep() | common_formats()
+    return rotated() | transparent() | deep() | common_formats()
