@@ -175,7 +175,7 @@ def _source(root: Path | None, model: str | Path | None) -> Path | str:
     place = root if root is not None and not (here / model).is_dir() else here
     if isinstance(model, Path):
         if not (place / model).is_dir():
-            raise DataError(f"{model}: no model there; give its folder, or as a string its name on the hub")
+            raise DataError(f"{model}: there is no model; pass its folder, or its name on the Hub as a string")
         return place / model
     if "/" not in model and not (place / model).is_dir():
         raise DataError(f"{model}: no folder in {place}, and a model on the hub is named OWNER/NAME")
