@@ -75,7 +75,11 @@ def params(args: argparse.Namespace) -> None:
     if args.write:
         for page in (reference.PAGE, reference.SCHEMA, verbs.PAGE):
             checked(root / page, "file")
-        print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root, args.root_parser)]))
+        print(
+            "\n".join(
+                f"wrote {path}" for path in [*reference.write_parameter_docs(root), verbs.write(root, args.root_parser)]
+            )
+        )
     elif args.migrate:
         from paco_core.config.migration import migrate
 

@@ -48,7 +48,7 @@ def _keys(tree: Any) -> Iterator[str]:
         yield from (key for key in _PLACE.findall(tree) if key.split(".")[0] not in _LOOP)
 
 
-def left_out(keys: Iterable[str], tree: Mapping[str, Any]) -> dict[str, Any]:
+def absent_keys(keys: Iterable[str], tree: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that a tree of parameters does not contain, with their defaults.
 
     Raises:
@@ -70,7 +70,7 @@ def validate_version(root: Path) -> None:
     load(path)
     tree = tree_of(read_text(path), path)
     stages_by_key = named_keys(root)
-    if absent := left_out(stages_by_key, tree):
+    if absent := absent_keys(stages_by_key, tree):
         raise OtherVersionError(
             f"{PARAMS_FILE}: has no {', '.join(absent)}, which {GRAPH_FILE} names; `paco params --migrate` adds what "
             "is missing, with its default"

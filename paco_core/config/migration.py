@@ -13,9 +13,9 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap
 
 from paco_core.config.execution import REMOVED, earlier_places, has
-from paco_core.config.graph_keys import left_out, named_keys
+from paco_core.config.graph_keys import absent_keys, named_keys
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError
-from paco_core.config.profiles import BASE, document, plain, write
+from paco_core.config.profiles import BASE, document, plain, write_yaml
 from paco_core.io.shipped import IN_WHEEL, new_project_files
 
 #: What was part of a project up to version 0.2.0, and is part of the wheel now.
@@ -59,13 +59,13 @@ def migrate(root: Path) -> str:
         raise ParamsError("\n".join([*conflicts, "remove one key of each pair; no file was written"]))
     graph_keys = named_keys(root)
     for name in (PARAMS_FILE, f"profiles/{BASE}.yaml"):
-        if name in trees and (added := left_out(graph_keys, plain(trees[name]))):
+        if name in trees and (added := absent_keys(graph_keys, plain(trees[name]))):
             for key, value in added.items():
                 _put(trees[name], key, value)
             lines.append(f"{name}: added {', '.join(added)}, with defaults")
             changed.add(name)
     for name in sorted(changed):
-        write(root / name, trees[name])
+        write_yaml(root / name, trees[name])
     return "\n".join([*lines, *replacements(root)])
 
 

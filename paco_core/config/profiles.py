@@ -152,7 +152,7 @@ def plain(tree: Any) -> Any:
     return tree
 
 
-def write(path: Path, tree: Any) -> None:
+def write_yaml(path: Path, tree: Any) -> None:
     """Write a parameter file as DVC writes it, whole or not at all."""
     with atomic(path) as part, part.open("w", encoding="utf-8") as out:
         _writer().dump(_one_item_a_line(tree), out)
@@ -176,7 +176,7 @@ def use(root: Path, name: str) -> str:
     else:
         if before == BASE:
             _copy(params_file, storybook_file)
-        write(params_file, tree)
+        write_yaml(params_file, tree)
     moved = f", what it held is kept as profiles/{BASE}.yaml" if before == BASE else ""
     changed = f"; {replaced.relative_to(root)} was changed, and is kept as {mine}" if mine else ""
     return (

@@ -330,7 +330,7 @@ def schema_text() -> str:
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def write(root: Path) -> list[Path]:
+def write_parameter_docs(root: Path) -> list[Path]:
     """Write the reference page and the JSON schema; returns both paths."""
     for path, content in ((PAGE, page(root)), (SCHEMA, schema_text())):
         with atomic(root / path) as part:

@@ -75,7 +75,7 @@ def candidates(
         return [], []
 
 
-def left_out(params: Params, root: Path) -> list[str]:
+def list_unusable_rows(params: Params, root: Path) -> list[str]:
     """What of the files of prompts cannot be used, of each with its first row."""
     prompts, edits, triples = params.prompts, params.edit_prompts, params.pairs.editing
     rejected_by_key = dict[str, Rejected]()

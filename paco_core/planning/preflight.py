@@ -25,7 +25,7 @@ from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.cut_texts import cut_texts
 from paco_core.planning.models import model_gb
-from paco_core.planning.planned_prompts import left_out, plan_prompts_or_empty
+from paco_core.planning.planned_prompts import list_unusable_rows, plan_prompts_or_empty
 from paco_core.planning.stage_problems import stage_problems
 from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.stage_code import present_code, valid_code
@@ -274,7 +274,7 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     report.problems += (
         _missing_inputs(params, root) + stage_problems(params, root, stages) + _nothing_to_train_on(params)
     )
-    report.remarks += _untrainable(params) + _distilled(params, root) + left_out(params, root)
+    report.remarks += _untrainable(params) + _distilled(params, root) + list_unusable_rows(params, root)
     report.remarks += cut_texts(params, root, plan_prompts_or_empty(params, root))
     graph = state.project.stages
     report.problems += _graph_without_recipe(params, _declared(root, profile), graph) + _unlisted_sections(graph)

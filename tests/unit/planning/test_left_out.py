@@ -12,7 +12,7 @@ from PIL import Image
 from paco_core.config import profiles
 from paco_core.config.params import Params, ParamsError, parse
 from paco_core.io.files import DataError
-from paco_core.planning.planned_prompts import edits_of, left_out, sets_of
+from paco_core.planning.planned_prompts import edits_of, list_unusable_rows, sets_of
 from tests.support.dataset_world import records
 
 PROMPT = records(1)[0].model_dump(mode="json")
@@ -43,10 +43,10 @@ def test_rows_whose_pictures_cannot_be_read_are_named_before_a_run(repository: P
         repository, file, ("a", ["0.png"]), ("lost", ["1.png", "gone.png"]), ("b", ["2.png"]), ("no", ["no.png"])
     )
     assert [record.idx for record in edits_of(params, repository)] == ["a", "b"]
-    (remark,) = left_out(params, repository)
+    (remark,) = list_unusable_rows(params, repository)
     lost = f"{file}:2: picture: {pictures / 'gone.png'}: no such picture"
     assert remark == f"edit_prompts.file: rows that cannot be used are left out: 2, e.g. {lost}"
-    assert left_out(editing(repository, file, ("a", ["0.png"]), ("b", ["2.png"])), repository) == []
+    assert list_unusable_rows(editing(repository, file, ("a", ["0.png"]), ("b", ["2.png"])), repository) == []
 
 
 def cut(file: Path) -> None:
@@ -62,18 +62,18 @@ def test_triples_whose_pictures_cannot_be_read_are_named_before_a_run(repository
     params = parse(tree)
     row = {"original": "0.png", "edited": "2.png", "instruction": "Make it red."}
     file.write_text("".join(json.dumps({**row, "edited": name}) + "\n" for name in ("2.png", "1.png", "gone.png")))
-    (remark,) = left_out(params, repository)
+    (remark,) = list_unusable_rows(params, repository)
     expected = f"{file}:2: picture: {pictures / '1.png'}: not a readable picture"
     assert remark.startswith(f"pairs.editing.file: rows that cannot be used are left out: 2, e.g. {expected}")
     file.write_text(json.dumps({**row, "edited": "gone.png"}))
-    assert left_out(params, repository) == [], "one sentence a fault"
+    assert list_unusable_rows(params, repository) == [], "one sentence a fault"
 
 
 def test_a_file_without_a_usable_row_is_refused(repository: Path, pictures: Path) -> None:
     params = editing(repository, pictures / "edits.jsonl", ("lost", ["gone.png"]))
     with pytest.raises(DataError, match=r"none of its 1 rows can be used, e\.g\. .*gone\.png: no such picture"):
         edits_of(params, repository)
-    assert left_out(params, repository) == [], "one sentence a fault"
+    assert list_unusable_rows(params, repository) == [], "one sentence a fault"
 
 
 def written(repository: Path, file: Path, *layouts: str) -> Params:
@@ -99,5 +99,5 @@ def test_a_layout_that_is_none_is_named_with_what_is_one(repository: Path, tmp_p
     with pytest.raises(DataError) as raised_by_file:
         sets_of(written(repository, file, layout), repository)
     assert f"{file}:1: record: layout: {expected}" in str(raised_by_file.value)
-    (remark,) = left_out(written(repository, file, "2x2", layout), repository)
+    (remark,) = list_unusable_rows(written(repository, file, "2x2", layout), repository)
     assert remark.startswith("prompts.source: rows that cannot be used are left out: 1, e.g.") and expected in remark
