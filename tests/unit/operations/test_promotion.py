@@ -1,4 +1,7 @@
-"""Champions: moved only by a better version, with its evidence, and given back by one command."""
+"""Champions: moved only by a better version, with its evidence, and given back by one command.
+
+The operations behind ``paco promote``, ``paco champions``, ``paco rollback`` and ``paco fetch NAME@champion``.
+"""
 
 from __future__ import annotations
 
