@@ -45,4 +45,4 @@ def test_reward_rises_on_unseen_prompts_and_sizes(tmp_path: Path) -> None:
     for side in (32, 64):
         assert outcome.after[f"{side}/brightness"] > outcome.before[f"{side}/brightness"] + std
     assert max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-6
-    assert sorted(p.suffix for p in (tmp_path / "out" / "adapter").iterdir()) == [".md", ".safetensors"]
+    assert sorted(p.suffix for p in (tmp_path / "out" / "adapter").iterdir()) == [".md", ".png", ".safetensors"]
