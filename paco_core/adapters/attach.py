@@ -103,7 +103,7 @@ def unwrapped(name: str) -> str:
 
 
 def adapter_state_dict(module: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
-    """The tensors of the trained adapter by their names in files, each with the shape of its trainable parameter.
+    """The tensors of the trained adapter by their names in files: A (rank, in), B (out, rank).
 
     Each B is multiplied by ``alpha / rank``: a file means the same to tools that do not read alpha from its header.
     PEFT selects tensors by the structure of the model, and does not find them below some wrappers.
