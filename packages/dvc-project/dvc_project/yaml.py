@@ -38,7 +38,7 @@ def _parse_once(text: str) -> Any:
 
 def _parse(text: str) -> Any:
     try:
-        if not _is_tame(text):
+        if not _is_simple(text):
             _validate_expansion(text)
         return YAML(typ="safe").load(text)
     except DataError as error:
@@ -50,7 +50,7 @@ def _parse(text: str) -> Any:
         raise DataError(f"not valid YAML ({' '.join(str(error).split())[:300]})") from None
 
 
-def _is_tame(text: str) -> bool:
+def _is_simple(text: str) -> bool:
     """Whether a text, by its characters alone, has no alias and cannot be too deep; most are: events take longer."""
     if "&" in text or "\t" in text:
         return False
