@@ -155,7 +155,7 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
     paint.add_argument(
         "--layout",
         metavar="ROWSxCOLUMNS",
-        help="layout if the prompt does not state it (default: 2x2, 2x3, 2x4 or one row)",
+        help="layout of a prompt that does not state it (default: by the number of panels)",
     )
     text = "edit an image by an instruction and score the result"
     edit = verb("edit", acts.edit, text, "edit cat.png 'make the cat black' --compare")

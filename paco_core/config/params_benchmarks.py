@@ -56,14 +56,14 @@ class YesNoJudge(Section):
 
 class JudgeParams(YesNoJudge):
     wording: Literal["published", "rl"] = "published"
-    """Question of the benchmark (`published`) or of the RL training (`rl`)."""
+    """Query to the reward model: that of the benchmark (`published`) or that of the RL training (`rl`)."""
 
 
 class AlignmentParams(YesNoJudge):
     wording: Literal["published", "text"] = "published"
     """VQAScore's question (`published`), or only the text (`text`)."""
     vqascore: PredictorParams | None = None
-    """t2v-metrics in a separate environment, as published with clip-flant5-xxl."""
+    """VQAScore by t2v-metrics, in a separate environment. The published results use clip-flant5-xxl."""
 
 
 class VieScoreParams(Section):

@@ -86,7 +86,7 @@ class PolicyRecipe(PolicyTraining):
     predecessors: Positive | None = None
     """Number of earlier panels as references, in a story. `null` uses the family's maximum."""
     train_size: Side
-    """Side of a training image with one or 2x2 panels, in pixels. Other layouts keep the panel size."""
+    """Side of a training image with one panel or 2x2 panels, in pixels. In other layouts, a panel has the same size."""
     eval_sizes: Annotated[list[Side], Field(min_length=1), DISTINCT]
     """Sides of the evaluation images, in pixels."""
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"

@@ -65,7 +65,7 @@ class Rubric(Section):
 
 class RewardTerm(Section):
     weight: Number
-    """Weight of the reward. 0 only measures it."""
+    """Weight of the reward. If it is 0, paco measures the reward and does not train on it."""
     reward: str | None = None
     """Registered name or `module:function`. `null` uses the name of the term."""
     model: ModelRef | None = None
