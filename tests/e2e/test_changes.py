@@ -169,10 +169,8 @@ def test_a_change_concerns_what_it_must_and_nothing_else(
     try:
         change.edit(smoke)
         project = DvcProject(smoke, PacoTranslator().get_derived)
-        changed_stages = {
-            state.stage.name for state in ProjectState(project).all() if state.reasons or state.entry is None
-        }
-        assert changed_stages - {"code"} == change.stages, "as the project reads itself, before anything has run"
+        stale = {state.stage.name for state in ProjectState(project).all() if state.reasons or state.entry is None}
+        assert stale - {"code"} == change.stages, "as the project reads itself, before anything has run"
         dagster_knows(smoke, marked, change.stages)
         assert changed_stages(dvc) == change.stages, "as dvc status sees it"
     finally:
