@@ -51,7 +51,7 @@ def test_a_table_is_scored_in_batches_with_progress(folder: Path, monkeypatch: p
     monkeypatch.setattr(command, "PAIRS", 4)
     lines: list[str] = []
     scorer = Scorer(folder / paths.REWARD_MERGED)
-    line = command.score_table(folder, pairs(folder), ScoreOptions(), say=lines.append)
+    line = command.score_table(folder, pairs(folder), ScoreOptions(), log=lines.append)
     assert line.startswith(f"{folder / 'pairs.scored.parquet'}: 6 pairs, 0 without")
     for row in pd.read_parquet(folder / "pairs.scored.parquet").itertuples():
         images = [reward_tiny.picture(int(Path(name).stem)) for name in (row.first, row.second)]
