@@ -57,7 +57,7 @@ def vocabulary() -> list[str]:
 
 
 def build_tokenizer(words: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTrainedTokenizerFast:
-    """The word tokenizer, padding to the right, one end token; ``more`` words come after the storybook's."""
+    """The word tokenizer, padding to the right, one end token; ``words`` come after the storybook's."""
     ids = {word: n for n, word in enumerate(dict.fromkeys([*vocabulary(), *words]))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(

@@ -103,7 +103,7 @@ class Settings:
 
         Args:
             layers: that have tensors.
-            known: all linear layers of the model, by the same spelling.
+            model_layers: all linear layers of the model, by the same spelling.
         """
         if self.config.target_modules is not None:
             if extra := sorted(layer for layer in layers if not self.targets(layer)):

@@ -128,7 +128,7 @@ def with_layouts(
     Args:
         table: that ``changes`` are of.
         layouts: of the prompts, by id.
-        how: arguments of :func:`compare_changes`.
+        options: arguments of :func:`compare_changes`.
     """
     names = list(dict.fromkeys(layouts.values()))
     if len(names) < 2:

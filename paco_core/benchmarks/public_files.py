@@ -38,7 +38,7 @@ def read_rank_bench_rankings(
     Rankings that cannot be used are left out and counted (``rejected``).
 
     Raises:
-        DataError: as :func:`paco_core.exchange.rank_bench.read_rank_bench_rankings`.
+        DataError: as :func:`paco_core.exchange.rank_bench.read_rank_bench`.
     """
     bench = rank_bench.read_rank_bench(folder)
     return sample_rankings(parse_rankings(bench.table, folder), limit, seed), bench

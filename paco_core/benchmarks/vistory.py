@@ -216,7 +216,7 @@ def write_outputs(source: Path, folder: Path, time: datetime) -> dict[str, int]:
     size, seed, and whether before or after training.
 
     Args:
-        painted: out of the stage ``t2is``.
+        source: out of the stage ``t2is``.
         folder: a new folder, which the benchmark calls ``outputs``.
         time: of the run, in the paths.
 

@@ -44,7 +44,7 @@ def score_pictures(
 
     Args:
         root: of the project, where there is one.
-        given: files of pictures, and folders: all pictures in them.
+        paths: image files, and folders, of which all images are scored.
         out: CSV file that a matrix is written to.
 
     Raises:

@@ -25,7 +25,7 @@ NAME = "report"
 BARE = "before training"  # the row beside the variants
 #: Measures by table, in order.
 MEASURES = {
-    "gold metrics, which no training sees": (
+    "ground-truth metrics, which no policy is trained on": (
         "gold_consistency", "gold_following", "gold_editing", "gold_reached", "gold_kept",
     ),
     "rewards and diversity": ("consistency", "clip_t", "panel_diversity"),

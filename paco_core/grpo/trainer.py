@@ -87,7 +87,7 @@ class RunContext:
     Attributes:
         rewards: the recipe's ``rewards`` by name.
         test_rewards: its ``test_rewards``, which score evaluations; None = the rewards of the training do.
-        gold: measures that no training sees; None if nobody knows the truth.
+        gold: ground-truth metrics, which no policy is trained on; None if there are none.
         max_failed_share: share of samples without a score that ends a training.
         identity: models, data and code by content, for checkpoints.
         code: digest of the code that trains; a checkpoint of other code is not used.

@@ -75,7 +75,7 @@ def ignore_write_errors(description: str) -> Iterator[None]:
     """Write to a cache within the block. One that cannot be written costs time later, and a line on standard error now.
 
     Args:
-        what: is kept there, in the plural.
+        description: the content of the cache, in the plural.
     """
     try:
         yield

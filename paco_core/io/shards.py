@@ -101,7 +101,7 @@ class ShardReader:
 
     @classmethod
     def below(cls, root: Path, *more_roots: Path, require: Sequence[str] = ()) -> ShardReader:
-        """All shards one level below ``root``, in name order, then those below ``others``, which may have none.
+        """All shards one level below ``root``, in name order, then those below ``more_roots``, which may have none.
 
         Where ``dvc.yaml`` declares outs below ``root``, those are the shards: a folder that a larger ``grid_shards``
         left there is not read, nor what a killed run left half-written, whose name begins with a dot.

@@ -29,7 +29,7 @@ def validation_errors(error: ValidationError, depth: int | None = None) -> list[
 
 
 def first_validation_error(error: ValidationError) -> str:
-    """The first fault of :func:`faults`."""
+    """The first error of :func:`validation_errors`."""
     return validation_errors(error)[0]
 
 

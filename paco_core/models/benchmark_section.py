@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paco_core.io.paths import metrics_file
+
 HEADING = "## Benchmark"
 #: Meanings of the metrics that a benchmark reports. A metric that is not in this table is listed without a meaning.
 MEANINGS = {
@@ -20,7 +22,10 @@ MEANINGS = {
     "edit_consistency": "score of the reward model for what the edit must keep, 0 to 1",
     "edit_following": "score of the reward model for following the instruction, 0 to 1",
 }
-GROUND_TRUTH = "`gold_*` metrics are ground truth of the embedded world, which training does not see."
+GROUND_TRUTH = (
+    "`gold_*` metrics are the ground truth of the demo world, by its recognizer. The policy was not trained on "
+    "them, but the recognizer's rankings trained the reward model."
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ def pending_section(stage: str) -> str:
         stage: stage of the benchmark, for example ``t2is``, or ``round_t2is@1`` for a policy of a round.
     """
     name, _, item = stage.partition("@")
-    file = f"data/metrics/{name}-{item}.json" if item else f"data/metrics/{name}.json"
+    file = metrics_file(name, item).as_posix()
     copies = "" if item else "\n`paco push` and `paco fetch` then write it into the card of the copy."
     return f"""{HEADING}
 

@@ -41,11 +41,11 @@ def painter(root: Path, params: Params, name: str | None, task: Task) -> NamedPo
     """The painter that a name, or the folder of an adapter, stands for.
 
     Args:
-        name: as of :func:`named`; or the folder, the file or the hub id (OWNER/NAME) of an adapter for the model of the
-            task's first recipe; None is that recipe.
+        name: as of :func:`resolve_policy`; or the folder, the file or the hub id (OWNER/NAME) of an adapter for the
+            model of the task's first recipe; None is that recipe.
 
     Raises:
-        DataError: as :func:`named`.
+        DataError: as :func:`resolve_policy`.
     """
     recipes = _recipes(params, task)
     if name is not None and name != BASE and (Path(name).exists() or (name.count("/") == 1 and name[0] not in "./~")):

@@ -86,8 +86,8 @@ def build(
 
     Args:
         lock: what DVC recorded of the stages: which have outs, and their md5s.
-        found: the run that made the outs of each stage (``records.load_runs``).
-        made: the time that the page states; now when None.
+        runs: the run that made the outs of each stage (``records.load_runs``).
+        created_at: the time on the page; None means now.
     """
     figures = Figures()
     curves: charts.Curves = {}

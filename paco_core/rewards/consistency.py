@@ -30,7 +30,7 @@ class Consistency:
         scorer: reward model.
         template: name of the instruction template.
         theme_from: the theme in the instruction: that of the record, or the opening of the prompt.
-        pairs: the pairs of panels; see :func:`.select_panel_pairs.select_panel_pairs`.
+        pairs: the pairs of panels; see :func:`.panel_pairs.select_panel_pairs`.
         by: ``mean`` or ``worst`` (minimum) over the pairs.
     """
 

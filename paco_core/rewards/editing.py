@@ -26,11 +26,12 @@ QUESTIONS = ("edit_consistency", "edit_following")
 class Editing:
     """sqrt(P(edit_consistency) x P(edit_following)) of reference and edited image (PaCo-RL, arXiv 2512.04784).
 
-    There are two queries per sample, and one more (``edit_reference``) for each further reference that the instruction
-    mentions (:func:`asked_about`). The minimum over references is the consistency, so an edit that ignores a reference
-    gets no credit for the other references. The original is the first image. Both images are resized to the smaller
-    size, so they differ by the edit only: an edit of 384 px that is enlarged to the size of its original is blurred and
-    has seven times the tokens. The reward is NaN if an answer is missing.
+    There are two queries per sample, and one more (``edit_reference``) for each further reference that the
+    instruction mentions (:func:`.edit_records.evaluated_references`). The minimum over references is the
+    consistency, so an edit that ignores a reference gets no credit for the other references. The original is the
+    first image. Both images are resized to the smaller size, so they differ by the edit only: an edit of 384 px
+    that is enlarged to the size of its original is blurred and has seven times the tokens. The reward is NaN if an
+    answer is missing.
     """
 
     name = "editing"

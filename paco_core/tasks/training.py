@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def train_recipe(params: Params, name: str, context: RunContext) -> tuple[Outcome, str]:
-    """Train a recipe by its name; see :func:`paco_core.grpo.recipe.train`.
+    """Train a recipe by its name; see :func:`paco_core.grpo.recipe.train_policy`.
 
     Raises:
         DataError: when there is no such recipe, too few prompts, or a reward that cannot judge its pictures.

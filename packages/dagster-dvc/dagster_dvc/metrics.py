@@ -88,7 +88,7 @@ def _matching(metrics: Mapping[str, Number], patterns: Sequence[str]) -> list[st
 
 
 def _before_and_after(remaining: dict[str, Number]) -> list[dict[str, Any]]:
-    """A row a figure that was measured before and after; takes from ``rest`` what it shows."""
+    """One row per metric with values before and after. Removes these metrics from ``remaining``."""
     rows = []
     for start in [key.removesuffix(".before") for key in remaining if key.endswith(".before")]:
         if f"{start}.after" in remaining:

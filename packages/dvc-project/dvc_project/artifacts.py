@@ -26,7 +26,7 @@ def artifacts(entries: Any, location: str) -> tuple[Artifact, ...]:
     """All entries of the section.
 
     Raises:
-        DvcProjectError: when it is no mapping, or an entry has no path; ``where`` names the section.
+        DvcProjectError: when it is no mapping, or an entry has no path; ``location`` names the section.
     """
     if not isinstance(entries, Mapping):
         raise DvcProjectError(f"{location}: expected a mapping, got {type(entries).__name__}")

@@ -344,9 +344,7 @@ class DvcProject:
             if stage.frozen:
                 continue  # DVC does not look at its inputs
             leaves = {("sources", path): md5 for path, md5 in present["sources"].items()}
-            leaves |= {
-                (file, key): value for file, values in present["params"].items() for key, value in values.items()
-            }
+            leaves |= {(file, key): v for file, values in present["params"].items() for key, v in values.items()}
             inputs = {k: v for k, v in leaves.items() if not number or (k in inputs and inputs[k] == v)}
         return hash_json([template, sorted(([*key], value) for key, value in inputs.items())])
 

@@ -37,7 +37,7 @@ def stages_to_run(project: DvcProject, finished: Set[str] = frozenset()) -> dict
     """Each stage that is out of date or reads what such a stage writes, with those of them that it waits for.
 
     Args:
-        done: stages that DVC has run or left alone. Of them only what they wrote counts.
+        finished: stages that DVC has run or skipped. Only their outs count.
     """
     waits: dict[str, set[str]] = {}
     for state in ProjectState(project).all():  # producers first

@@ -121,13 +121,13 @@ def layout_of(prompt: str, expected: str | None = None) -> str | None:
     """The layout of a text that comes without a record, such as ``2x3``; None where it states none.
 
     Its marks state it, and its head where it has one. Numbered panels (``PANEL-1:``) without a head stand in one row,
-    as this format writes them, unless ``given`` says otherwise.
+    as this format writes them, unless ``expected`` says otherwise.
 
     Args:
-        given: what the layout is to be.
+        expected: the layout that the text must have; None accepts each.
 
     Raises:
-        DataError: when marks, head and ``given`` contradict each other, or the marks make no grid.
+        DataError: when marks, head and ``expected`` contradict each other, or the marks make no grid.
     """
     marks = [mark.group() for mark in PANEL_MARK.finditer(prompt)]
     stated = _stated(prompt, marks)

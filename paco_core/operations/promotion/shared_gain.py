@@ -49,7 +49,7 @@ def gains(pairs: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired
     In standard deviations of the judge's scores of the incumbent's pictures.
 
     Args:
-        both: the cases of the candidate (columns ``_first``) and of the incumbent (``_second``).
+        pairs: the cases of the candidate (columns ``_first``) and of the incumbent (``_second``).
     """
     scores = {f"{judge}_{side}" for judge in (TRAINED, HELD_OUT) for side in ("first", "second")}
     if not scores <= set(pairs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,24 @@ def test_module_docstrings_state_their_thing() -> None:
     questions = ("What ", "How ", "Which ", "Who ", "Where ", "When ")
     docstrings = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in files()}
     assert [str(path) for path, text in docstrings.items() if text.startswith(questions)] == []
+
+
+def documented_arguments(docstring: str) -> list[str]:
+    """The names below ``Args:``, at the smallest indentation there."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE)
+    return re.findall(r"^    (\w+): ", section[1], re.MULTILINE) if section else []
+
+
+def test_docstrings_describe_arguments_that_exist() -> None:
+    strangers = []
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+                for name in documented_arguments(ast.get_docstring(node) or ""):
+                    if name not in names:
+                        strangers.append(f"{path.relative_to(REPOSITORY)}:{node.lineno}: {name}")
+    assert strangers == []
 
 
 # Hooks have one name in all modules of a kind: `run` and `assist` of a stage, `build` of a reward,
