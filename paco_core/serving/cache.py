@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from paco_core.io.files import DataError
+from paco_core.io.sqlite import use_wal
 
 CHUNK = 500  # keys a statement
 WAIT_S = 30.0  # for another process that writes
@@ -73,7 +74,7 @@ class ScoreCache:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with closing(sqlite3.connect(self.path, timeout=WAIT_S)) as connection, connection:
-                connection.execute("PRAGMA journal_mode=WAL")
+                use_wal(connection, WAIT_S)
                 connection.execute("PRAGMA synchronous=NORMAL")
                 if _version(connection) != VERSION:
                     self._renew(connection)

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paco_core.io.files import DataError
+from paco_core.io.sqlite import use_wal
 
 SCHEMA = 1
+WAIT_S = 10.0  # for another process that writes
 Verdict = Literal["ranked", "cannot_tell", "skipped", "withdrawn"]
 FINAL = ("ranked", "cannot_tell")
 
@@ -118,9 +120,9 @@ class AnswerStore:
         if not create and not path.is_file():
             raise DataError(f"{path}: this answer store does not exist; run `paco annotate` to create it")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")
+            use_wal(self._db, WAIT_S)
             self._db.execute("PRAGMA synchronous = FULL")  # an answer is on the disk before it is confirmed
             self._db.execute("PRAGMA foreign_keys = ON")
             if create and not self._version():
