@@ -6,18 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.imports import gc_paused
 from paco_core.io.project import found_root, project_root, working_folder
 from paco_core.io.secrets import redacted
 
-if TYPE_CHECKING:
-    from paco_core.cli.paint import PaintOptions
 
-
-def _show(args: argparse.Namespace, answer: Answer) -> None:
+def show(args: argparse.Namespace, answer: Answer) -> None:
     print(answer.json(sys.stdout.encoding) if args.json else redacted(answer))
 
 
@@ -46,12 +42,12 @@ def checkpoints(args: argparse.Namespace) -> None:
     root = project_root()
     if args.action == "list":
         rows = checkpoints.list_checkpoints(root)
-        _show(args, Answer(checkpoints.checkpoint_table(rows), rows))
+        show(args, Answer(checkpoints.checkpoint_table(rows), rows))
     elif bool(args.stages) == args.all:
         raise DataError("name the stages whose checkpoints to remove (policies@flux_t2is), or give --all")
     else:
         rows = checkpoints.drop(root, args.stages)
-        _show(args, Answer(f"removed:\n{checkpoints.checkpoint_table(rows)}", rows))
+        show(args, Answer(f"removed:\n{checkpoints.checkpoint_table(rows)}", rows))
 
 
 def profile(args: argparse.Namespace) -> None:
@@ -61,7 +57,7 @@ def profile(args: argparse.Namespace) -> None:
     root = project_root()
     if args.action == "list":
         descriptions = {name: profiles.description(root, name) for name in profiles.available(root)}
-        _show(args, Answer("\n".join(text_table(list(descriptions.items()))), descriptions))
+        show(args, Answer("\n".join(text_table(list(descriptions.items()))), descriptions))
     else:
         print(profiles.use(root, args.name))
 
@@ -85,7 +81,7 @@ def params(args: argparse.Namespace) -> None:
 
         print(migrate(root))
     else:
-        _show(args, reference.text(root, args.keys))
+        show(args, reference.text(root, args.keys))
 
 
 def check(args: argparse.Namespace) -> None:
@@ -95,7 +91,7 @@ def check(args: argparse.Namespace) -> None:
     root = project_root()
     report = check_project(root, declared(root), args.profile)
     costs = [{"stage": label, **to_jsonable(cost)} for label, cost in report.costs.items()]
-    _show(args, Answer(report.text(), {**to_jsonable(report), "costs": costs, "passed": report.passed}))
+    show(args, Answer(report.text(), {**to_jsonable(report), "costs": costs, "passed": report.passed}))
     if not report.passed:
         raise SystemExit(1)
 
@@ -112,7 +108,7 @@ def serve(args: argparse.Namespace) -> None:
     elif args.action == "gateway":
         print(endpoint.gateway(load(root / PARAMS_FILE).serving, root))
     elif args.action == "status":
-        _show(args, endpoint.server_status(root))
+        show(args, endpoint.server_status(root))
     elif args.action == "logs":
         print(endpoint.logs(root, args.name))
     else:
@@ -122,20 +118,20 @@ def serve(args: argparse.Namespace) -> None:
 def score(args: argparse.Namespace) -> None:
     root = found_root()
     if root is not None and (root / "params.yaml").is_file():
-        _prepare(root, [])
+        prepare(root, [])
     with gc_paused():
         from paco_core.cli import score as command
     from paco_core.io.files import DataError
 
     options = command.ScoreOptions(args.model, args.theme, args.reasons)
     if args.table is None:
-        _show(args, command.score_pictures(root, args.pictures, options, args.out, _log))
+        show(args, command.score_pictures(root, args.pictures, options, args.out, _log))
         return
     if args.pictures:
         raise DataError("give pictures, or --table with a table of them, not both")
     from paco_core.cli.score_table import score_table
 
-    _show(args, score_table(root, args.table, options, args.out, _log))
+    show(args, score_table(root, args.table, options, args.out, _log))
 
 
 def _log(line: str) -> None:
@@ -144,11 +140,11 @@ def _log(line: str) -> None:
 
 def sweep(args: argparse.Namespace) -> None:
     root = project_root()
-    _prepare(root, args.set)
+    prepare(root, args.set)
     with gc_paused():
         from paco_core.experiments.reward_sweep import run_reward_sweep
 
-    _show(args, run_reward_sweep(root, args.alpha, args.seeds, args.set, args.name))
+    show(args, run_reward_sweep(root, args.alpha, args.seeds, args.set, args.name))
 
 
 def reproduce(args: argparse.Namespace) -> None:
@@ -157,16 +153,16 @@ def reproduce(args: argparse.Namespace) -> None:
 
     root = project_root()
     select_variants(args.variants, load(root / PARAMS_FILE).policies.recipes)  # before more is imported
-    _prepare(root, args.set)
+    prepare(root, args.set)
     with gc_paused():
         from paco_core.experiments import reproduction as command
 
     options = command.ReproduceOptions(args.variants, args.seeds, args.set, args.name)
     act = command.listing if args.list else command.report_only if args.report_only else command.run_reproduction
-    _show(args, act(root, options))
+    show(args, act(root, options))
 
 
-def _prepare(root: Path, changes: Sequence[str]) -> None:
+def prepare(root: Path, changes: Sequence[str]) -> None:
     """Set threads by the changed parameters, before torch is imported."""
     from paco_core.config.changes import changed, changes_of
     from paco_core.config.params import PARAMS_FILE, load
@@ -187,18 +183,18 @@ def annotate(args: argparse.Namespace) -> None:
     elif args.action == "save":
         print(command.save(root))
     else:
-        _show(args, command.status(root, args.round))
+        show(args, command.status(root, args.round))
 
 
 def dataset(args: argparse.Namespace) -> None:
     from paco_core.cli import exchange as command
 
     if args.action == "import":
-        _show(args, command.import_dataset(args.format, args.folder, args.out))
+        show(args, command.import_dataset(args.format, args.folder, args.out))
     elif args.action == "export":
-        _show(args, command.export(project_root(), args.format, args.folder, args.licence))
+        show(args, command.export(project_root(), args.format, args.folder, args.licence))
     else:
-        _show(args, command.trace(project_root(), args.id))
+        show(args, command.trace(project_root(), args.id))
 
 
 def zoo(args: argparse.Namespace) -> None:
@@ -208,7 +204,7 @@ def zoo(args: argparse.Namespace) -> None:
         command().build(args.members, project_root())
         return
     report, agrees = command().check(args.members, project_root())
-    _show(args, report)
+    show(args, report)
     if not agrees:
         raise SystemExit(1)
 
@@ -220,7 +216,7 @@ def plan(args: argparse.Namespace) -> None:
 
     root = project_root()
     params = load(root / PARAMS_FILE) if args.profile is None else profiles.read(root, args.profile)
-    _show(args, plan(params, args.policy, root, args.processes))
+    show(args, plan(params, args.policy, root, args.processes))
 
 
 def graph(_args: argparse.Namespace) -> None:
@@ -236,7 +232,7 @@ def compare(args: argparse.Namespace) -> None:
     checked(args.out, "file", suffixes=(".html", ".htm"))
     from paco_core.experiments.comparison import compare_runs
 
-    _show(args, compare_runs(root, args.runs, args.out, args.baseline))
+    show(args, compare_runs(root, args.runs, args.out, args.baseline))
 
 
 def provenance(args: argparse.Namespace) -> None:
@@ -247,10 +243,10 @@ def provenance(args: argparse.Namespace) -> None:
     if origin.problem:
         print(f"runs are unknown: {origin.problem}", file=sys.stderr)
     if not args.verify:
-        _show(args, origin.text())
+        show(args, origin.text())
         return
     verdict = command.check(root, origin)
-    _show(args, Answer(verdict.text(), verdict))
+    show(args, Answer(verdict.text(), verdict))
     if verdict.breaks:
         raise SystemExit(1)
 
@@ -260,14 +256,14 @@ def promote(args: argparse.Namespace) -> None:
     from paco_core.operations.promote import promote
 
     decision = promote(root, args.name, log=lambda line: print(line, file=sys.stderr))
-    _show(args, Answer(decision.text(), decision))
+    show(args, Answer(decision.text(), decision))
 
 
 def rollback(args: argparse.Namespace) -> None:
     root = _recorded_root(args.name)
     from paco_core.operations.promote import roll_back
 
-    _show(args, roll_back(root, args.name))
+    show(args, roll_back(root, args.name))
 
 
 def _recorded_root(name: str) -> Path:
@@ -288,7 +284,7 @@ def _recorded_root(name: str) -> Path:
 def champions(args: argparse.Namespace) -> None:
     from paco_core.operations.promotion.champions import Champions
 
-    _show(args, Champions(project_root()).text())
+    show(args, Champions(project_root()).text())
 
 
 def fetch(args: argparse.Namespace) -> None:
@@ -296,20 +292,20 @@ def fetch(args: argparse.Namespace) -> None:
 
     count = copy_named_files(project_root(), args.name, args.folder)
     figures = {"folder": args.folder, "name": args.name, "files": count}
-    _show(args, Answer(f"{args.folder}: {count} files of {args.name}", figures))
+    show(args, Answer(f"{args.folder}: {count} files of {args.name}", figures))
 
 
 def status(args: argparse.Namespace) -> None:
     from paco_core.cli.status import status
 
     state = status(project_root())
-    _show(args, Answer(state.text(), {**to_jsonable(state), "up_to_date": state.current}))
+    show(args, Answer(state.text(), {**to_jsonable(state), "up_to_date": state.current}))
 
 
 def doctor(args: argparse.Namespace) -> None:
     from paco_core.cli.doctor import report
 
-    _show(args, report(found_root() or working_folder()))
+    show(args, report(found_root() or working_folder()))
 
 
 def sync(args: argparse.Namespace) -> None:
@@ -320,55 +316,9 @@ def sync(args: argparse.Namespace) -> None:
     if count := count_journals(root):
         _log(f"sending what {count} runs left to MLflow at {bare(tracking_uri(root))}")
     result = send_left_over(root)
-    _show(args, Answer(result.text(), result))
+    show(args, Answer(result.text(), result))
     if result.waiting:
         raise SystemExit(1)
-
-
-def paint(args: argparse.Namespace) -> None:
-    from paco_core.operations.painters import chosen_policy
-    from paco_core.operations.prompt_records import set_record
-    from paco_core.tasks.sets import SETS
-
-    root = project_root()
-    by = chosen_policy(root, args.policy, SETS)  # what is wrong with names and words is found before torch is imported
-    set_record(args.prompt, args.panels, args.size or max(by.recipe.eval_sizes), args.layout)
-    _prepare(root, [])
-    with gc_paused():
-        from paco_core.cli import paint as command
-
-    _show(args, command.paint_set(root, args.prompt, args.panels, _painting(args), args.layout))
-
-
-def edit(args: argparse.Namespace) -> None:
-    from paco_core.io.pictures import read_image
-    from paco_core.operations.painters import chosen_policy
-    from paco_core.operations.prompt_records import edit_record
-    from paco_core.tasks.edits import EDITS
-
-    root = project_root()
-    pictures = [read_image(file) for file in args.pictures]
-    edit_record(args.instruction, pictures, chosen_policy(root, args.policy, EDITS).recipe.family)
-    _prepare(root, [])
-    with gc_paused():
-        from paco_core.cli import paint as command
-
-    _show(args, command.edit_pictures(root, args.pictures, args.instruction, _painting(args)))
-
-
-def play(args: argparse.Namespace) -> None:
-    root = project_root()
-    _prepare(root, [])
-    with gc_paused():
-        from paco_core.cli import play as command
-
-    command.play(root, args.port, browser=not args.no_open)
-
-
-def _painting(args: argparse.Namespace) -> PaintOptions:
-    from paco_core.cli.paint import PaintOptions
-
-    return PaintOptions(args.policy, args.seeds, args.size, args.steps, args.compare, args.out)
 
 
 def push(args: argparse.Namespace) -> None:
@@ -377,12 +327,12 @@ def push(args: argparse.Namespace) -> None:
     upload = publish.upload_of(found_root() or working_folder(), args.name)  # a folder may lie anywhere
     publish.check_id(args.hub_id)
     if args.dry_run or not args.json:
-        _show(args, Answer(upload.text(), upload))
+        show(args, Answer(upload.text(), upload))
     if args.dry_run and upload.faults:
         raise SystemExit(1)
     if not args.dry_run:
         pushed = publish.upload_to_hub(upload, args.hub_id, private=not args.public)
-        _show(args, Answer(pushed, {**to_jsonable(upload), "pushed": pushed}))
+        show(args, Answer(pushed, {**to_jsonable(upload), "pushed": pushed}))
 
 
 def tables(args: argparse.Namespace) -> None:
@@ -398,13 +348,13 @@ def tables(args: argparse.Namespace) -> None:
     benchmarks = [name for name, stage in declared(root).items() if stage.tables]
     sections = tables.sections(root, benchmarks, detail=args.detail)
     if args.out is None:
-        _show(args, Answer(tables.render_text(sections), sections))
+        show(args, Answer(tables.render_text(sections), sections))
     else:
         tables.write_benchmark_tables(args.out, sections)
-        _show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", sections))
+        show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", sections))
 
 
 def tour(args: argparse.Namespace) -> None:
     from paco_core.cli.tour import tour
 
-    _show(args, tour(project_root()))
+    show(args, tour(project_root()))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from paco_core.cli import acts
+from paco_core.cli import acts, acts_painting
 from paco_core.cli.parser import EXAMPLE, GroupedHelp, Parser
 from paco_core.io.numbers import PORTS, whole_number
 
@@ -149,7 +149,7 @@ def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
 def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs that generate images."""
     text = "generate image sets from a prompt and score their consistency"
-    paint = verb("paint", acts.paint, text, "paint 'the seasons' --panels spring summer autumn winter")
+    paint = verb("paint", acts_painting.paint, text, "paint 'the seasons' --panels spring summer autumn winter")
     paint.add_argument("prompt", help="T2IS prompt with marked panels, or a theme with --panels")
     paint.add_argument("--panels", nargs="+", default=[], metavar="TEXT", help="description of each panel")
     paint.add_argument(
@@ -158,7 +158,7 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         help="layout of a prompt that does not state it (default: by the number of panels)",
     )
     text = "edit an image by an instruction and score the result"
-    edit = verb("edit", acts.edit, text, "edit cat.png 'make the cat black' --compare")
+    edit = verb("edit", acts_painting.edit, text, "edit cat.png 'make the cat black' --compare")
     edit.add_argument(
         "pictures", nargs="+", type=Path, metavar="image",
         help="image to edit; the files after it are further references",
@@ -186,7 +186,7 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument("--compare", action="store_true", help="also use the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
     text = "open a local page that generates, edits and scores images"
-    play = verb("play", acts.play, text, "play --port 7870")
+    play = verb("play", acts_painting.play, text, "play --port 7870")
     play.add_argument(
         "--port", type=whole_number(*PORTS), default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free port)"
     )

@@ -18,11 +18,12 @@ from paco_core.grpo.epochs import Epochs, OfflineEpochs, OnlineEpochs
 from paco_core.grpo.evaluation import Evaluator, Gold
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import policy_model_card
+from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit, validate_even_batches, validate_whole_groups
 from paco_core.grpo.sampling import EncodedPrompts, Sampler, texts_of
 from paco_core.grpo.scoring import Scoring
 from paco_core.grpo.sizes import grids_of, token_pixels, validate_sizes
-from paco_core.grpo.trainer import Outcome, RunContext, Trainer
+from paco_core.grpo.trainer import RunContext, Trainer
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest
 from paco_core.io.pictures import picture_digests, reference_digests

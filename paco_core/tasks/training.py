@@ -16,7 +16,8 @@ from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
-    from paco_core.grpo.trainer import Outcome, RunContext
+    from paco_core.grpo.outcome import Outcome
+    from paco_core.grpo.trainer import RunContext
 
 
 def train_recipe(params: Params, name: str, context: RunContext) -> tuple[Outcome, str]:

@@ -16,10 +16,11 @@ from safetensors.torch import load_file, save_file
 
 from paco_core.config.params import LoraParams, PolicyLora, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.recipe import assemble, validate_recipe
 from paco_core.grpo.scoring import groupwise
-from paco_core.grpo.trainer import Outcome, RunContext, Trainer
+from paco_core.grpo.trainer import RunContext, Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey, Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded

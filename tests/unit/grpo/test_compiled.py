@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
 from paco_core.grpo.checks import max_ratio_gap
-from paco_core.grpo.trainer import Outcome
+from paco_core.grpo.outcome import Outcome
 from paco_core.policies import base
 from tests.support.grpo_toys import recipe, record, trainer
 from tests.support.tiny import TEXT_LENGTH, tiny_flux

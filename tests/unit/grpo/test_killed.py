@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 from safetensors import SafetensorError
 
-from paco_core.grpo.trainer import Outcome
+from paco_core.grpo.outcome import Outcome
 from tests.support import forked
 from tests.support.forked import At
 from tests.support.grpo_toys import figures, recipe, trainer

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from paco_core.grpo.trainer import Outcome, Reports
+from paco_core.grpo.outcome import Outcome
+from paco_core.grpo.trainer import Reports
 from paco_core.rewards.base import RewardBatch
 from tests.support import grpo_toys
 from tests.support.grpo_toys import Brightness, ToyPolicy, recipe, record, trainer

@@ -13,9 +13,10 @@ import torch
 from pydantic import ValidationError
 
 from paco_core.grpo.objectives import MicroBatch, TransitionObjective
+from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import noise_steps_of_epoch
 from paco_core.grpo.sampling import Experience
-from paco_core.grpo.trainer import Outcome, Trainer
+from paco_core.grpo.trainer import Trainer
 from tests.support import grpo_toys
 from tests.support.grpo_toys import ToyPolicy, recipe, record
 from tests.unit.grpo.test_dynamics import Array, gaussian_log_density, paper_transition

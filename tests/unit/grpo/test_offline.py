@@ -19,8 +19,9 @@ from paco_core.data.preferences import Preference, Preferences
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.objectives import MicroBatch
+from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit, with_preferences
-from paco_core.grpo.trainer import Outcome, Trainer
+from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey
 from tests.support import grpo_toys

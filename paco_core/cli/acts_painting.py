@@ -1,0 +1,60 @@
+"""Actions of the verbs that generate and edit images. Each action imports the libraries that it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core.cli.acts import prepare, show
+from paco_core.io.imports import gc_paused
+from paco_core.io.project import project_root
+
+if TYPE_CHECKING:
+    import argparse
+
+    from paco_core.cli.paint import PaintOptions
+
+
+def paint(args: argparse.Namespace) -> None:
+    from paco_core.operations.painters import chosen_policy
+    from paco_core.operations.prompt_records import set_record
+    from paco_core.tasks.sets import SETS
+
+    root = project_root()
+    by = chosen_policy(root, args.policy, SETS)  # what is wrong with names and words is found before torch is imported
+    set_record(args.prompt, args.panels, args.size or max(by.recipe.eval_sizes), args.layout)
+    prepare(root, [])
+    with gc_paused():
+        from paco_core.cli import paint as command
+
+    show(args, command.paint_set(root, args.prompt, args.panels, _painting(args), args.layout))
+
+
+def edit(args: argparse.Namespace) -> None:
+    from paco_core.io.pictures import read_image
+    from paco_core.operations.painters import chosen_policy
+    from paco_core.operations.prompt_records import edit_record
+    from paco_core.tasks.edits import EDITS
+
+    root = project_root()
+    pictures = [read_image(file) for file in args.pictures]
+    edit_record(args.instruction, pictures, chosen_policy(root, args.policy, EDITS).recipe.family)
+    prepare(root, [])
+    with gc_paused():
+        from paco_core.cli import paint as command
+
+    show(args, command.edit_pictures(root, args.pictures, args.instruction, _painting(args)))
+
+
+def play(args: argparse.Namespace) -> None:
+    root = project_root()
+    prepare(root, [])
+    with gc_paused():
+        from paco_core.cli import play as command
+
+    command.play(root, args.port, browser=not args.no_open)
+
+
+def _painting(args: argparse.Namespace) -> PaintOptions:
+    from paco_core.cli.paint import PaintOptions
+
+    return PaintOptions(args.policy, args.seeds, args.size, args.steps, args.compare, args.out)
