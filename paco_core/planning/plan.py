@@ -147,7 +147,7 @@ def _memory(params: Params, policy: str, root: Path) -> tuple[list[str], dict[st
     total = memory.together_gb + sum(servers.values())
     around = ", ".join(f"{name} {gb:.0f} GB" for name, gb in neighbors_gb.items()) or "nothing"
     lines += [
-        f"beside it            {around}; on one GPU about {total:.0f} GB in all",
+        f"other models         {around}; on one GPU about {total:.0f} GB in all",
         f"GPUs                 {_cards(memory.together_gb, sum(servers.values()))} (a tenth left free)",
     ]
     return lines, {**estimates, "beside_gb": neighbors_gb, "together_gb": total}
