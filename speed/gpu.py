@@ -1,9 +1,12 @@
 """Measurements that need a GPU, with random weights of full size: `make gpu`, in under 15 minutes.
 
     python -m speed.gpu                        # one GPU of 80 GB or more; writes a new page of docs/results/
+    python -m speed.gpu --minutes 12           # starts no script after 12 minutes
     python -m speed.gpu --tiny --device cpu    # with small weights on any machine; prints the tables
 
-Each part runs in a separate process, so its memory is measured separately.
+Each script runs in a separate process, so its memory is measured separately. Measurements that no page has yet come
+first. The page is written after each script: a killed run keeps what it measured. A script that fails is a row with the
+reason.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -37,60 +41,61 @@ RECORDED = RESULTS / "2026-11-26-h200.md"
 BEGIN, END = "<!-- figures: written by `make gpu` -->", "<!-- end of the figures -->"
 POLICIES = {"flux_t2is": (512, 1024), "kontext_edit": (512, 1024), "qwen_edit": (512,)}
 #: A policy and its profile, and the profile of the same one with small weights.
+#: Arguments of `speed.gpu_epoch` for one epoch, and the profile of the same policy with small weights.
 EPOCHS = (
-    ("flux_t2is", "paper", "storybook"),
-    ("kontext_edit", "paper", "storybook"),
-    ("qwen_edit", "paper", "storybook"),
-    ("flux_t2is", "klein_48gb", "klein_storybook"),
+    (["flux_t2is", "--profile", "klein_48gb"], "klein_storybook"),
+    (["flux_t2is", "--profile", "paper"], "storybook"),
+    (["flux_t2is", "--profile", "paper", "--compile"], "storybook"),
+    (["kontext_edit", "--profile", "paper"], "storybook"),
+    (["qwen_edit", "--profile", "paper"], "storybook"),
 )
 Rows = list[dict[str, Any]]
 
 
-def run_script(module: str, options: Sequence[str]) -> Rows:
-    """Run a script of ``speed`` in a separate process. Returns the rows of its last line."""
-    completed = subprocess.run(
-        [sys.executable, "-m", f"speed.{module}", *options], capture_output=True, text=True, cwd=ROOT
-    )
-    if completed.returncode:
-        raise SystemExit(f"speed.{module} {' '.join(options)}: exited with {completed.returncode}\n{completed.stderr}")
-    rows: Rows = json.loads(completed.stdout.splitlines()[-1])
-    return rows
+@dataclass(frozen=True)
+class Measurement:
+    """One call of a script, whose rows belong to the table ``title``."""
+
+    title: str
+    script: str
+    options: list[str]
+
+    def run(self) -> Rows:
+        """The rows of the script's last line; one row with the reason if the script fails."""
+        command = [sys.executable, "-m", f"speed.{self.script}", *self.options]
+        completed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        if completed.returncode:
+            reason = (completed.stderr.strip().splitlines() or ["no message"])[-1]
+            return [{"script": shlex.join([self.script, *self.options]), "error": reason[:200]}]
+        rows: Rows = json.loads(completed.stdout.splitlines()[-1])
+        return rows
 
 
-def trainings(tiny: bool, device: str) -> Rows:
-    """Each family with small weights: trained, and trained again from a checkpoint."""
-    return run_script("gpu_trainer", [*(["flux", "--dtypes", "float32"] if tiny else []), "--device", device])
+def measurements(tiny: bool, device: str, engine: str, folder: str) -> list[Measurement]:
+    """All calls, the most valuable first.
 
-
-def policies(tiny: bool, device: str) -> Rows:
-    """FLUX.1-dev, Kontext and Qwen-Image-Edit: rollout, trained pass, decoding and evaluation."""
-    rows: Rows = []
+    Args:
+        folder: where the merged reward model is written; serving reads it there.
+    """
+    size, at = ["--tiny"] if tiny else [], ["--device", device]
+    server = ["--folder", folder, "--engine", engine, *at, *size]
+    # On a CPU, compiling takes minutes: tests/unit/grpo/test_compiled.py covers it.
+    cases = [case for case in EPOCHS if not (tiny and "--compile" in case[0])]
+    epochs = [[name, "--profile", small if tiny else profile, *rest] for (name, _, profile, *rest), small in cases]
+    serving = "Reward model, merging and serving"
+    calls = [
+        Measurement("Epochs", "gpu_epoch", [*epochs[0], *at]),
+        Measurement(serving, "gpu_reward", ["merge", *server]),
+        Measurement(serving, "gpu_reward", ["serve", *server]),
+        *(Measurement("Epochs", "gpu_epoch", [*options, *at]) for options in epochs[1:]),
+        Measurement("Reward model, training", "gpu_reward", ["train", *at, *size]),
+    ]
     for name, sides in POLICIES.items():
         profile, sizes = ("storybook", [64]) if tiny else ("paper", sides)
-        rows += run_script(
-            "gpu_policies", [name, "--profile", profile, "--device", device, "--sides", *map(str, sizes)]
+        calls.append(
+            Measurement("Policies", "gpu_policies", [name, "--profile", profile, *at, "--sides", *map(str, sizes)])
         )
-    return rows
-
-
-def epochs(tiny: bool, device: str) -> Rows:
-    """One epoch of the trainer with each family at full size."""
-    rows: Rows = []
-    for name, profile, small in EPOCHS:
-        rows += run_script("gpu_epoch", [name, "--profile", small if tiny else profile, "--device", device])
-    return rows
-
-
-def reward(tiny: bool, device: str) -> Rows:
-    """Qwen2.5-VL-7B: training steps of the reward."""
-    return run_script("gpu_reward", ["train", "--device", device, *(["--tiny"] if tiny else [])])
-
-
-def serving(tiny: bool, device: str, engine: str) -> Rows:
-    """Qwen2.5-VL-7B: merging, and serving with vLLM on a free GPU."""
-    with tempfile.TemporaryDirectory(prefix="paco-reward-") as folder:
-        options = ["--folder", folder, "--device", device, "--engine", engine, *(["--tiny"] if tiny else [])]
-        return [row for part in ("merge", "serve") for row in run_script("gpu_reward", [part, *options])]
+    return [*calls, Measurement("Trainings", "gpu_trainer", [*(["flux", "--dtypes", "float32"] if tiny else []), *at])]
 
 
 def machine(device: str) -> str:
@@ -180,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="small weights; prints, and writes no page")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
+    parser.add_argument("--minutes", type=float, help="start no script after this many minutes (default: no limit)")
     page = RESULTS / f"{date.today().isoformat()}-gpu.md"
     parser.add_argument("--page", type=Path, default=page, help="the page that gets the tables")
     args = parser.parse_args(arguments)
@@ -190,24 +196,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if args.engine == "vllm" and not VLLM.is_file():
         raise SystemExit(f"{VLLM} does not exist: `make vllm` (or --engine transformers)")
-    begun = time.monotonic()
-    parts = {
-        "Trainings": lambda: trainings(args.tiny, args.device),
-        "Policies": lambda: policies(args.tiny, args.device),
-        "Epochs": lambda: epochs(args.tiny, args.device),
-        "Reward model, training": lambda: reward(args.tiny, args.device),
-        "Reward model, merging and serving": lambda: serving(args.tiny, args.device, args.engine),
-    }
-    lines, rows = [], dict[str, Rows]()
-    for title, part in parts.items():
-        print(f"{title} ...", file=sys.stderr, flush=True)
-        rows[title] = part()
-        lines += [f"### {title}", "", *table(rows[title]), ""]
-    figures = "\n".join([machine(args.device) + f"; {time.monotonic() - begun:.0f} s in all.", "", *lines]).rstrip()
-    print(figures)
-    if not args.tiny:
-        write(args.page, figures)
-        write_speeds(RECORD, speeds(rows["Policies"], torch.cuda.get_device_name(args.device)))
+    begun, tables, skipped = time.monotonic(), dict[str, Rows](), list[str]()
+    with tempfile.TemporaryDirectory(prefix="paco-reward-") as folder:
+        for call in measurements(args.tiny, args.device, args.engine, folder):
+            name = shlex.join([call.script, *call.options])
+            if args.minutes is not None and time.monotonic() - begun > 60 * args.minutes:
+                skipped.append(name)
+                continue
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            tables.setdefault(call.title, []).extend(call.run())
+            seconds = time.monotonic() - begun
+            text = page_text(f"{machine(args.device)}; {seconds:.0f} s in all.", tables)
+            if not args.tiny:
+                write(args.page, text)
+                write_speeds(RECORD, speeds(tables.get("Policies", []), torch.cuda.get_device_name(args.device)))
+    print(text)
+    if skipped:
+        print(f"not started after {args.minutes:g} minutes: " + "; ".join(skipped), file=sys.stderr)
+
+
+def page_text(headline: str, tables: dict[str, Rows]) -> str:
+    """The headline, and one Markdown table per title."""
+    lines = [line for title, rows in tables.items() for line in (f"### {title}", "", *table(rows), "")]
+    return "\n".join([headline, "", *lines]).rstrip()
 
 
 if __name__ == "__main__":

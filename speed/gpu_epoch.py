@@ -2,10 +2,13 @@
 
     python -m speed.gpu_epoch kontext_edit                        # profiles/paper.yaml
     python -m speed.gpu_epoch flux_t2is --profile klein_48gb      # FLUX.2 [klein] 4B
+    python -m speed.gpu_epoch flux_t2is --compile                 # with compiled transformer blocks
     python -m speed.gpu_epoch flux_t2is --profile storybook --device cpu    # small weights, anywhere
 
-Sixteen pictures are sampled, rewarded by their darkness, and learnt from; two are evaluated before and after. Batches,
-steps, size, adapter and optimiser are those of the profile. Embeddings of prompts are random and of the longest prompt.
+The epoch samples sixteen images, rewards dark ones, and trains on them. It evaluates two images before and after. With
+compiled blocks the second epoch is measured, because the first one compiles.
+Batches, steps, size, adapter and optimizer are those of the profile. Embeddings are random, and as many as for
+the longest prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from paco_core.config import profiles
 from paco_core.config.params import PolicyRecipe
 from paco_core.grpo.evaluation import Evaluator
 from paco_core.grpo.recipe import assemble
-from paco_core.grpo.trainer import Outcome, RunContext
+from paco_core.grpo.trainer import Reports, RunContext
 from paco_core.planning.memory import training_memory
 from paco_core.planning.models import ModelConfig, model_config
 from paco_core.planning.random_models import build_policy, random_prompt
@@ -89,9 +92,10 @@ def random_embeddings(
     return Encoded(rows, policy.device)
 
 
-def epoch(recipe: PolicyRecipe, config: ModelConfig, device: str) -> tuple[Outcome, Clock]:
-    """Train one epoch, and the seconds of its parts."""
-    policy, clock = build_policy(recipe, config, device), Clock(device)
+def train(recipe: PolicyRecipe, config: ModelConfig, device: str) -> tuple[dict[str, float], Clock]:
+    """Train, and return the metrics and seconds of the last epoch, and the seconds of the timed calls."""
+    policy, clock, last = build_policy(recipe, config, device), Clock(device), dict[str, float]()
+    reports = Reports(metrics=lambda values, _epoch: last.update(values))
     with (
         tempfile.TemporaryDirectory() as folder,
         patch.object(policy, "encode", partial(random_embeddings, policy, recipe, config)),
@@ -100,11 +104,12 @@ def epoch(recipe: PolicyRecipe, config: ModelConfig, device: str) -> tuple[Outco
     ):
         prompts = split(edits=policy.edits)
         reduced = replace(prompts, unseen=prompts.unseen[: recipe.eval_prompts])
-        trainer = assemble(recipe, policy, reduced, RunContext(rewards={"darkness": Darkness()}))
-        return trainer.run(Path(folder) / "out", Path(folder) / "checkpoints"), clock
+        trainer = assemble(recipe, policy, reduced, RunContext(rewards={"darkness": Darkness()}, reports=reports))
+        trainer.run(Path(folder) / "out", Path(folder) / "checkpoints")
+    return last, clock
 
 
-def measure(name: str, profile: str, device: str, root: Path) -> dict[str, Any]:
+def measure(name: str, profile: str, device: str, root: Path, compiled: bool = False) -> dict[str, Any]:
     """The row of one policy; one that does not fit, or fails, is a row with the reason."""
     params = profiles.read(root, profile)
     base_recipe = params.policies.recipes[name]
@@ -115,26 +120,41 @@ def measure(name: str, profile: str, device: str, root: Path) -> dict[str, Any]:
     assert planned is not None
     phases = planned.phases_gb  # minus that of encoding: no text encoder is loaded
     plan = max(phases["training"], phases[f"evaluation at {side} px"])
-    recipe = PolicyRecipe.model_validate({**base_recipe.model_dump(), **SHORT, "device": device, "eval_sizes": [side]})
-    row: dict[str, Any] = {"model": base_recipe.model, "side": side, "plan GB": plan}
+    recipe = PolicyRecipe.model_validate(
+        {
+            **base_recipe.model_dump(),
+            **SHORT,
+            "device": device,
+            "eval_sizes": [side],
+            "compile": compiled,
+            "epochs": 1 + compiled,
+        }
+    )
+    row: dict[str, Any] = {
+        "model": base_recipe.model,
+        "side": side,
+        "compiled": "yes" if compiled else "no",
+        "plan GB": plan,
+    }
     free = free_gb(device)
     if free is not None and free < plan:
         return row | {"error": f"skipped: {plan:.1f} GB by the plan, {free:.1f} GB are free on this GPU"}
     begun = time.monotonic()
     try:
-        outcome, clock = epoch(recipe, config, device)
+        metrics, clock = train(recipe, config, device)
     except Exception as error:  # a failed case is a row of the table  # noqa: BLE001
         return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}
-    decoded, figures = sum(clock.seconds["decode"]), outcome.rows[-1]
+    decodes = clock.seconds["decode"]
+    decoded = sum(decodes[-(len(decodes) // recipe.epochs) :])
     return row | {
         "pictures": recipe.pictures_an_epoch,
-        "trained": int(figures["update/trained"]),
-        "sample s": outcome.seconds["seconds/sample"] - decoded,
+        "trained": int(metrics["update/trained"]),
+        "sample s": metrics["seconds/sample"] - decoded,
         "decode s": decoded,
-        "optimise s": outcome.seconds["seconds/optimise"],
+        "optimise s": metrics["seconds/optimise"],
         "evaluate s": clock.seconds["evaluate"][-1],  # the first call warms up
         "all s": time.monotonic() - begun,
-        "ratio gap": figures.get("update/ratio_gap"),
+        "ratio gap": metrics.get("update/ratio_gap"),
         "peak GB": torch.cuda.max_memory_allocated(device) / 1e9 if clock.cuda else None,
     }
 
@@ -144,8 +164,9 @@ def main() -> None:
     parser.add_argument("policy", help="a policy of the profile")
     parser.add_argument("--profile", default="paper")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--compile", action="store_true", help="compile the transformer blocks")
     args = parser.parse_args()
-    print(json.dumps([measure(args.policy, args.profile, args.device, Path.cwd())]))
+    print(json.dumps([measure(args.policy, args.profile, args.device, Path.cwd(), args.compile)]))
 
 
 if __name__ == "__main__":
