@@ -22,7 +22,7 @@ Build = Callable[[Path, Path, Log], None]
 
 @dataclass(frozen=True)
 class Member:
-    """How a member is trained, ``(work folder, zoo folder, log)``, and what its card says."""
+    """Training function of a member, ``(work folder, zoo folder, log)``, and the texts of its card."""
 
     card: ModelCard
     build: Build
@@ -66,7 +66,7 @@ def _built(zoo: Path, member: str) -> Path:
 
 
 def _vae(work: Path, log: Log) -> Path:
-    """Folder of the autoencoder that all members share; trained where it is not yet."""
+    """Folder of the autoencoder that all members share. It is trained if it does not exist."""
     build_vae(work / "vae", log)
     return work / "vae" / "final"
 
@@ -226,14 +226,14 @@ def build(
     resume: bool = True,
     log: Log = print,
 ) -> None:
-    """Train ``members`` (all when empty) into ``out_dir/<member>`` and write their cards.
+    """Train ``members`` (all if empty) into ``out_dir/<member>`` and write their cards.
 
-    All are trained before any is measured, because they measure one another: FLUX's pictures are read by
-    the recogniser, and the readers are tried on reconstructions by FLUX's autoencoder. Checkpoints lie in
-    ``work_dir``; with ``resume`` an interrupted training goes on from its last one.
+    All members are trained before the first one is measured, because the measurements depend on each other: the
+    recognizer reads FLUX's images, and the readers are measured on reconstructions by FLUX's autoencoder. ``work_dir``
+    contains the checkpoints. With ``resume``, a training continues from its last checkpoint.
 
     Raises:
-        DataError: for a name that is no member, or one that learns from another which is not built yet.
+        DataError: if a name is unknown, or a member learns from another one that does not exist yet.
     """
     validate_names(members)
     chosen = [name for name in MEMBERS if name in members or not members]

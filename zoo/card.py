@@ -17,7 +17,7 @@ MACHINE = "2 CPU cores"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a member of the zoo is, how it was made, and where it falls short."""
+    """Card of a member of the zoo: description, training and limits."""
 
     member: str
     title: str
@@ -32,7 +32,7 @@ def parameter_count(folder: Path) -> int:
     """Number of values in all safetensors files below ``folder``, read from their headers.
 
     Raises:
-        DataError: when there is no such file.
+        DataError: if there is no such file.
     """
     files = sorted(folder.rglob("*.safetensors"))
     if not files:

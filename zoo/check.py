@@ -1,4 +1,4 @@
-"""Measures the members of the zoo again and compares them with what their cards say."""
+"""Measure the members of the zoo again, and compare the metrics with their cards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0, "flux2_klein": 1.0}
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a card and what was measured now."""
+    """A metric: its value on the card and its measured value."""
 
     name: str
     card: float
@@ -57,7 +57,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class MemberReport:
-    """What became of one member: its figures, or why there are none."""
+    """The result of one member: its metrics, or the reason why there are none."""
 
     member: str
     figures: list[Figure] = field(default_factory=list)
@@ -118,7 +118,7 @@ def _vlm(zoo_dir: Path) -> dict[str, float]:
 
 
 def _flux(zoo_dir: Path) -> dict[str, float]:
-    """Reconstruction in dB, and what the recogniser reads in 2x2 grids of unseen prompts."""
+    """Reconstruction in dB, and the recognizer's readings of 2x2 grids of unseen prompts."""
     pipeline = FluxPipeline.from_pretrained(zoo_dir / "flux")
     pipeline.set_progress_bar_config(disable=True)
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
@@ -144,7 +144,7 @@ def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
 
 
 def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
-    """As a painter of sets and stories and as an editor, each in one pass a step."""
+    """Metrics as a generator of sets and stories and as an editor, with one forward pass per step."""
     policy: Any = base.load_policy("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="edits")
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
     size, guidance = klein_batches.SIZE, GUIDANCE["flux2_klein"]

@@ -53,8 +53,8 @@ class ClipSettings:
 def build(work_dir: Path, out_dir: Path, recipe: ClipSettings | None = None, log: Log | None = print) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder.
 
-    Spoilt drawings are enough: reconstructions by an autoencoder are retrieved as well as drawings. The
-    tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
+    Augmented drawings are sufficient: retrieval works equally well for reconstructions by an autoencoder. The tokenizer
+    is trained once and stored in ``work_dir``, so a resumed run has the same token ids.
     """
     recipe = recipe or ClipSettings()
     if not (work_dir / "tokenizer").is_dir():
@@ -69,7 +69,7 @@ def build(work_dir: Path, out_dir: Path, recipe: ClipSettings | None = None, log
 
 
 def measure_clip(folder: Path, vae: Path) -> dict[str, float]:
-    """The card's figures: top-1 retrieval of a picture's own sub-prompt among 64, drawn and reconstructed."""
+    """Metrics of the card: top-1 retrieval of an image's sub-prompt among 64, for drawings and reconstructions."""
     model = open_clip.create_model(f"local-dir:{folder}").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     measured: dict[str, float] = {}
@@ -81,7 +81,7 @@ def measure_clip(folder: Path, vae: Path) -> dict[str, float]:
 
 
 def corpus() -> list[str]:
-    """Prompts, themes and sub-prompts whose words the tokenizer should know."""
+    """Prompts, themes and sub-prompts whose words get tokens."""
     prompts = storybook_prompts(1_500, seed=1_000)
     return [text for p in prompts for text in (p.prompt, p.theme, *map(panel_text, p.panels))]
 
@@ -136,7 +136,7 @@ def train(
     folder: Path,
     log: Log | None,
 ) -> None:
-    """One phase of symmetric contrast between pictures and captions, helped by throw-away trait heads.
+    """One phase of symmetric contrastive training of images and captions, with temporary trait heads.
 
     Panels that share all traits within a batch are one class, not negatives of each other.
     """
@@ -200,7 +200,7 @@ def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: P
 
 
 def as_input(pictures: torch.Tensor) -> torch.Tensor:
-    """Pictures (n, 3, s, s) in -1..1 -> what open_clip's preprocessing gives (OpenAI's mean and standard deviation)."""
+    """Convert images (n, 3, s, s) in -1..1 to inputs of open_clip (OpenAI's mean and standard deviation)."""
     mean = torch.tensor(OPENAI_DATASET_MEAN).view(1, 3, 1, 1)
     deviation = torch.tensor(OPENAI_DATASET_STD).view(1, 3, 1, 1)
     return ((pictures + 1) / 2 - mean) / deviation
@@ -212,7 +212,7 @@ def retrieval(
     views: Views,
     candidates: int = 64,
 ) -> float:
-    """Share of pictures whose own caption scores highest among ``candidates`` of other panels (top-1)."""
+    """Share of images whose caption scores highest among ``candidates`` captions of other panels (top-1)."""
     clip: Any = model
     hits = total = 0
     with torch.inference_mode():

@@ -13,7 +13,7 @@ ZOO = Path("data") / "zoo"
 
 
 def build(members: Sequence[str], root: Path) -> None:
-    """Train members (all when empty) of the zoo below ``root``, going on where an earlier call stopped."""
+    """Train members (all if empty) of the zoo below ``root``. Interrupted trainings continue."""
     validate_names(members)  # before what trains them is imported
     from zoo.build import build as build_members
 

@@ -81,7 +81,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Dialogue:
-    """Turns about one or two pictures, which come before the first question."""
+    """Turns about one or two images. The images come before the first question."""
 
     panels: tuple[Panel, ...]
     turns: tuple[Turn, ...]
@@ -128,7 +128,7 @@ def two_pictures(
 ) -> Dialogue:
     """Comparisons of two panels in up to three of ``traits``.
 
-    ``shaped``: at most two, in an instruction's wording. ``bare``: the answers are "Yes." and "No." alone.
+    ``shaped``: at most two, in the wording of an instruction. ``bare``: the answers are only "Yes." and "No.".
     """
     turns = []
     for trait in rng.sample(traits, min(len(traits), 2 if shaped else 3)):
@@ -139,7 +139,7 @@ def two_pictures(
 
 
 def edited_panel(first: Panel, rng: random.Random) -> Edit:
-    """An edit of one trait of ``first``: made, not made, or made wrong; every third changes another trait as well."""
+    """An edit of one trait of ``first``: made, not made, or made wrong. Every third edit also changes another trait."""
     trait = rng.choice(list(VOCABULARY))
     target, wrong = change_trait(first, trait, rng), change_trait(first, trait, rng)
     after = rng.choice([target, target, first, wrong])
@@ -149,7 +149,7 @@ def edited_panel(first: Panel, rng: random.Random) -> Edit:
 
 
 def about_an_edit(edit: Edit, rng: random.Random, *, bare: bool) -> Dialogue:
-    """Whether the asked trait became what was asked for, and whether two others are as they were."""
+    """Questions about an edit: was the requested trait changed as instructed, and are two other traits unchanged?"""
     word, noun = str(getattr(edit.after, edit.trait)), NOUNS[edit.trait]
     opening = EDIT_OPENING.replace("{instruction}", edit.instruction)
     heeded = f"Yes. The {noun} is {word}." if edit.followed else f"No. The {noun} is {word}, not {edit.requested_word}."

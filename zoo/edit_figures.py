@@ -1,4 +1,4 @@
-"""Edit metrics: what the recogniser sees in edits and stories of unseen panels, by the editors of the zoo."""
+"""Edit metrics: the recognizer's readings of edits and stories of unseen panels, by the editors of the zoo."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def unseen_edits(count: int = COUNT, seed: int = SEED) -> list[Edit]:
 def measure_editor(
     policy: Policy, recogniser: Path, guidance: float, length: int, sizes: Sequence[int] = SIZES
 ) -> dict[str, float]:
-    """Means at each size: the edit was made and nothing else; it was made at all; share of other traits kept."""
+    """Means at each size: share of correct edits without other changes, share of correct edits, share of other traits
+    kept.
+    """
     edits = unseen_edits()
     reader = Recogniser.from_pretrained(recogniser)
     metrics: dict[str, float] = {}
@@ -54,7 +56,7 @@ def measure_editor(
 
 
 def evaluate_edits(reader: Recogniser, edits: Sequence[Edit], images: Sequence[Image]) -> list[GoldEdit]:
-    """One judgement an edit."""
+    """One evaluation per edit."""
     matched = zip(reader.read(images), edits, strict=True)
     return [gold_edit(read, edit.before, edit.trait, str(getattr(edit.after, edit.trait))) for read, edit in matched]
 
@@ -84,7 +86,7 @@ STORIES, LAYOUT = 24, "2x3"
 
 
 def second_edits(count: int = COUNT, seed: int = STORY_SEED) -> list[tuple[Panel, Panel, str]]:
-    """Panel to change, panel to take from, and the trait; the two differ in it."""
+    """Panel to edit, panel with the new trait, and the trait, in which both panels differ."""
     rng, edits = random.Random(f"second-edits-{seed}"), []
     for _ in range(count):
         before, trait = random_panel(rng), rng.choice(list(VOCABULARY))
@@ -94,7 +96,9 @@ def second_edits(count: int = COUNT, seed: int = STORY_SEED) -> list[tuple[Panel
 
 
 def measure_second_reference(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:
-    """Means over edits that take a trait from a second picture: made and nothing else; made; share of others kept."""
+    """Means over edits that copy a trait from a second image: correct without other changes, correct, other traits
+    kept.
+    """
     edits = second_edits()
     references = [
         [draw(panel, SIZE, random.Random(f"{STORY_SEED}-{n}-{place}")) for place, panel in enumerate(panels)]
@@ -114,7 +118,7 @@ def measure_second_reference(policy: Policy, recogniser: Path, guidance: float) 
 
 
 def measure_stories(policy: Policy, recogniser: Path, guidance: float) -> dict[str, float]:
-    """Mean gold consistency and following of six panels, each painted from those before it."""
+    """Mean gold consistency and following of six panels. Each panel is generated from the earlier ones."""
     story_prompts = storybook_prompts(STORIES, STORY_SEED, LAYOUT)
     records = [storybook_record(prompt, 2 * SIZE, 3 * SIZE) for prompt in story_prompts]
     prompts = EncodedPrompts.from_records(policy, records, MOST_BEFORE, PANEL_LENGTH, guidance)

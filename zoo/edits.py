@@ -1,7 +1,7 @@
 """Editing triples for the editors of the zoo, drawn and encoded once.
 
-Panels come in families of 2^6: two words for each trait, every combination, the character always in the same
-place. 64 drawings give 384 edits of one trait that way, and every unasked change beside.
+Panels are grouped in families of 2^6: all combinations of two words for each trait, with the character at the same
+position. So 64 drawings give 384 edits of one trait, and all edits with an additional change.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class EditBatch:
 
 @dataclass
 class EditPool:
-    """Families of panels and what was encoded of them: size -> (families, name -> (families, 64, ...))."""
+    """Families of panels and their encodings: size -> (families, name -> (families, 64, ...))."""
 
     families: dict[int, list[EditFamily]]
     encoded: dict[int, dict[str, torch.Tensor]]
@@ -74,7 +74,7 @@ class EditPool:
     def build(
         cls, encode: Encode, file: Path, log: Log, sizes: Sequence[tuple[int, int, int, float]] = SIZES
     ) -> EditPool:
-        """Draw and encode, or load what an earlier run encoded with the same autoencoder."""
+        """Draw and encode, or load the encodings of an earlier run with the same autoencoder."""
         families = {size: _families(size, count) for size, count, _, _ in sizes}
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class EditPool:
 
 
 def instructions() -> list[str]:
-    """Every instruction that can be asked."""
+    """All possible instructions."""
     plain = {trait: words[0] for trait, words in VOCABULARY.items()}
     texts: dict[str, None] = {}
     for trait, species, (old, new) in product(TRAITS, VOCABULARY["species"], ((0, 1), (1, 0))):
@@ -129,7 +129,7 @@ def _families(size: int, count: int) -> list[EditFamily]:
 
 
 def _encoded(encode: Encode, size: int, families: Sequence[EditFamily], log: Log) -> dict[str, torch.Tensor]:
-    """What ``encode`` makes of each family, (families, 64, ...) in bfloat16."""
+    """Encodings of each family by ``encode``, (families, 64, ...) in bfloat16."""
     tensors: dict[str, list[torch.Tensor]] = {}
     with torch.inference_mode(), Progress(len(families), f"latents at {size} px", "families", log) as progress:
         for number, family in enumerate(families):

@@ -1,11 +1,11 @@
-"""Fitting: a resumable training loop with Muon for hidden matrices, and saving what it gives as a pipeline.
+"""Fitting: a resumable training loop with Muon for hidden matrices, and saving of the result as a pipeline.
 
-A step's batch is drawn from a generator seeded by its number, so an interrupted run sees the same batches as one that
-was not.
+The batch of a step comes from a generator with the step number as seed, so an interrupted run sees the same batches as
+an uninterrupted one.
 
-Muon is momentum that is orthogonalised before it is applied, for matrices and convolutions. At the zoo's short
-trainings it reaches in a tenth of the steps what AdamW reaches. Vectors, embeddings and the first and last layers keep
-AdamW. Source: K. Jordan et al., "Muon: an optimizer for hidden layers" (2024).
+Muon orthogonalizes the momentum of matrices and convolutions before it applies it. In the short trainings of the zoo,
+it needs a tenth of AdamW's steps. Vectors, embeddings and the first and last layers use AdamW. Source: K. Jordan et
+al., "Muon: an optimizer for hidden layers" (2024).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def orthogonalised(matrix: torch.Tensor, rounds: int = 5) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for the weights that ``is_hidden`` picks, AdamW at ``vector_share`` of the rate for the others.
+    """Muon for the weights that ``is_hidden`` selects, AdamW at ``vector_share`` of the learning rate for the rest.
 
     Args:
-        is_hidden: (name, weight) -> whether the weight is a hidden layer's matrix or convolution.
-        lr: Muon's rate; about ten times an AdamW rate.
+        is_hidden: (name, weight) -> whether the weight is a matrix or convolution of a hidden layer.
+        lr: Muon's learning rate, about ten times that of AdamW.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every weight that has a gradient; the gradients are there already.
+        """Update all weights that have a gradient.
 
         Raises:
-            ValueError: for a closure, which would have to compute them again.
+            ValueError: if a closure is passed, because the gradients are already computed.
         """
         if closure is not None:
             raise ValueError("Muon takes one step from the gradients at hand and calls no closure")
@@ -145,13 +145,13 @@ def fit(
     after: Callable[[int], None] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
-    """Train ``model`` in place, continuing from the checkpoint in ``folder`` where there is one.
+    """Train ``model`` in place. If ``folder`` has a checkpoint, the training continues from it.
 
     Args:
         loss_at: step number -> scalar loss with a graph.
-        after: called at every checkpoint with the number of steps done (to export, to measure), and once where the
-            training was complete already: who was killed in it goes on with it.
-        optimizer: AdamW when none is given; its rate follows the schedule in any case.
+        after: called at every checkpoint with the number of finished steps (to export or measure), and once if the
+            training was already complete, because a process may have been killed in this call.
+        optimizer: None uses AdamW. The learning rate follows the schedule in each case.
     """
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = optimizer or torch.optim.AdamW(
@@ -190,7 +190,7 @@ def _save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path
 
 
 def _restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> int:
-    """Load a checkpoint if there is one; returns the number of steps that are already done."""
+    """Load a checkpoint if there is one; returns the number of finished steps."""
     if not (folder / CHECKPOINT).is_file():
         return 0
     with safe_open(folder / CHECKPOINT, "pt") as file:
@@ -218,13 +218,13 @@ def fit_pipeline(  # noqa: PLR0913 - a training and how it is saved
     pipeline: Callable[[], DiffusionPipeline],
     halved: Sequence[str] = ("transformer", "vae"),
 ) -> None:
-    """Train ``parts`` (or go on training) with checkpoints in ``work``, and save their pipeline to ``out``.
+    """Train ``parts`` (or continue their training) with checkpoints in ``work``, and save their pipeline to ``out``.
 
     Args:
         loss_at: step number -> scalar loss with a graph.
-        hidden: which weights, by name and value, Muon steps; AdamW steps the others.
-        pipeline: puts the parts together.
-        halved: components whose weights are stored in float16; diffusers loads them as float32 unless asked otherwise.
+        hidden: selects the weights of Muon by name and value; AdamW trains the rest.
+        pipeline: builds the pipeline from the parts.
+        halved: components whose weights are stored in float16; diffusers loads them as float32 by default.
     """
 
     def export(_steps: int) -> None:

@@ -1,9 +1,8 @@
-"""The small FLUX: an ordinary FluxPipeline that paints storybook sets at 64 to 192 pixels.
+"""The small FLUX: a FluxPipeline that generates storybook sets at 64 to 192 pixels.
 
-It is imperfect on purpose: it is trained on sets of which half stray from their prompt in
-a shared trait, so it paints consistent sets only part of the time and reinforcement has something to
-gain. Every set is seen at every size, and the schedule shifts with the size by FLUX's own formula, so
-that what is learnt at one size carries to another.
+It is imperfect on purpose: half of its training sets differ from their prompt in a shared trait. It therefore generates
+consistent sets only part of the time, and reinforcement learning can improve it. The training shows every set at every
+size. The schedule shifts with the size by FLUX's formula, so results at one size transfer to another.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PLACE_WEIGHT = 0.1
 
 
 def shift_mu(tokens: int) -> float:
-    """mu of the resolution-dependent schedule for a picture of ``tokens`` packed latents (FLUX's formula)."""
+    """mu of the resolution-dependent schedule for an image of ``tokens`` packed latents (FLUX's formula)."""
     slope = (SHIFT["max_shift"] - SHIFT["base_shift"]) / (SHIFT["max_image_seq_len"] - SHIFT["base_image_seq_len"])
     return slope * (tokens - SHIFT["base_image_seq_len"]) + SHIFT["base_shift"]
 
@@ -87,7 +86,7 @@ def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxPipeline:
 
 
 def perturbed_panels(panels: list[Panel], rng: random.Random, consistent: float = CONSISTENT_SHARE) -> list[Panel]:
-    """What is painted for a prompt: the panels asked for, or some of them off in one or two shared traits."""
+    """Training panels of a prompt: the requested panels, or some of them with one or two wrong shared traits."""
     if rng.random() < consistent:
         return panels
     stray_panels = list(panels)
@@ -112,11 +111,11 @@ class LatentPool:
     def build(
         cls, encode: Callable[[torch.Tensor], torch.Tensor], sizes: Sequence[int], file: Path, log: Log
     ) -> LatentPool:
-        """Draw and encode, or load what an earlier run encoded with the same autoencoder.
+        """Draw and encode, or load the encodings of an earlier run with the same autoencoder.
 
         Args:
-            encode: pixels (n, 3, s, s) in -1..1 -> scaled latents, one row a picture.
-            sizes: of the panels, in pixels.
+            encode: pixels (n, 3, s, s) in -1..1 -> scaled latents, one row per image.
+            sizes: sizes of the panels in pixels.
         """
         plan = {size: _drawings(size) for size in sizes}
         if not file.is_file():
@@ -137,13 +136,13 @@ class LatentPool:
 
 
 def _drawings(size: int) -> list[Panel]:
-    """Every panel there is, more than once where drawing is cheap."""
+    """Drawings of every panel, more than once if drawing is cheap."""
     every = [Panel(**dict(zip(VOCABULARY, words, strict=True))) for words in product(*VOCABULARY.values())]  # type: ignore[arg-type]
     return every * {32: 2}.get(size, 1)
 
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Scaled latents (n, channels, height, width) of drawings (n, 3, s, s), as the pipelines encode pictures."""
+    """Scaled latents (n, channels, height, width) of drawings (n, 3, s, s), as in the pipelines."""
     with torch.autocast("cpu", torch.bfloat16):
         latents: torch.Tensor = vae.encode(pixels).latent_dist.mode()
     return (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor
@@ -170,8 +169,8 @@ def tokenise(tokenizer: Any, prompts: list[str]) -> torch.Tensor:
 def place_loss(embedded: torch.Tensor, ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
     """Cross-entropy of the panel that a word belongs to, read from the first four channels of its embedding.
 
-    FLUX gives text no positions: which panel a word is about must stand in its embedding. Flow matching
-    alone leaves that unlearnt for long, and the scenes then land in any panel.
+    FLUX gives text no positions, so the embedding of a word must contain its panel. With flow matching only, the model
+    learns this late, and scenes appear in wrong panels.
 
     Args:
         embedded: (batch, length, width).
@@ -214,7 +213,7 @@ def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.
 
 
 def build_flux(work: Path, out: Path, log: Log = print) -> None:
-    """Train (or go on training) the small FLUX and save it to ``out``; the autoencoder lies in ``work/../vae``."""
+    """Train (or resume) the small FLUX and save it to ``out``. The autoencoder is in ``work/../vae``."""
     vae = AutoencoderKL.from_pretrained(work.parent / "vae" / "final").eval()
     sizes = [size for size, _, _ in SIZES]
     pool = LatentPool.build(lambda pixels: encode(vae, pixels), sizes, work / "latents.safetensors", log)
@@ -237,9 +236,9 @@ def build_flux(work: Path, out: Path, log: Log = print) -> None:
 
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:
-    """Matrices (out, in) of the blocks; embeddings, modulations and what reads or writes latents are none.
+    """Weights for Muon: matrices (out, in) of the blocks, without embeddings, modulations, and input and output layers.
 
-    Nor are T5's queries and keys: its attention scores are not scaled, and Muon's large steps saturate them.
+    T5's queries and keys are excluded: its attention scores are not scaled, and Muon's large steps saturate them.
     """
     inside = "block" in name or ".layers." in name
     unscaled = "SelfAttention.q" in name or "SelfAttention.k" in name

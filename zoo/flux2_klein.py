@@ -1,10 +1,12 @@
-"""The small FLUX.2 [klein]: an ordinary Flux2KleinPipeline that paints storybook sets and changes panels at 64 px.
+"""The small FLUX.2 [klein]: a Flux2KleinPipeline that generates storybook sets and edits panels at 64 px.
 
-One model for all tasks: a 2x2 set from a prompt, a panel changed as an instruction asks or a second picture shows, and
-a panel of a story from those before it. It is trained three times, each time to the end of a schedule: from nothing on
-sets and edits of one trait, then from that on all, then again with more edits, which it was weakest at. Its autoencoder
-is the small FLUX's with a batch norm in place of scaling and shift.
-Imperfect on purpose: half of the training sets and stories stray from their prompt, and some training edits go wrong.
+One model does all tasks: it generates a 2x2 set from a prompt, edits a panel by an instruction or a second image, and
+generates a panel of a story from earlier panels. Its training has three phases, each with a complete schedule: first
+sets and edits of one trait, then all tasks, then more edits (its weakest task). Its autoencoder is that of the small
+FLUX, with a batch norm instead of scaling and shift.
+
+It is imperfect on purpose: half of the training sets and stories differ from their prompt, and some training edits are
+wrong.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def patches(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Normalised latents (n, 64, s / 16, s / 16) of drawings, as the pipeline encodes reference pictures."""
+    """Normalized latents (n, 64, s / 16, s / 16) of drawings, as the pipeline encodes reference images."""
     mean, variance = (v.view(1, -1, 1, 1) for v in (vae.bn.running_mean, vae.bn.running_var))
     return (patches(vae, pixels) - mean) / (variance + vae.config.batch_norm_eps).sqrt()
 
@@ -103,7 +105,7 @@ def pipeline(parts: dict[str, Any], vae: AutoencoderKLFlux2, tokenizer: Any) -> 
 def flow_loss(
     parts: Any, tokenizer: Any, pools: Pools, step: int, tasks: Sequence[tuple[Make, int, float]]
 ) -> torch.Tensor:
-    """Scalar: flow matching on a batch of one task (squared error of the velocity); the place loss of painted sets."""
+    """Scalar loss of a batch of one task: squared error of the velocity, and the place loss for sets."""
     rng = random.Random(step)
     make, count, _ = rng.choices(tasks, [share for *_, share in tasks])[0]
     batch = make(pools, count, rng)
@@ -133,7 +135,7 @@ def flow_loss(
 
 
 def _places(targets: torch.Tensor, references: list[torch.Tensor]) -> torch.Tensor:
-    """Positions of the painted tokens and those of the references behind them."""
+    """Positions of the generated tokens and of the references after them."""
     places = Flux2KleinPipeline._prepare_latent_ids(targets[:1])[0]
     if not references:
         return places
@@ -141,10 +143,9 @@ def _places(targets: torch.Tensor, references: list[torch.Tensor]) -> torch.Tens
 
 
 def build(work: Path, out: Path, flux: Path, log: Log = print) -> None:
-    """Train (or go on training) the small klein with the autoencoder of the FLUX in ``flux`` and save it to ``out``.
+    """Train (or resume) the small klein with the autoencoder of the FLUX in ``flux`` and save it to ``out``.
 
-    First from nothing on sets and edits, then from that on stories and edits with a second picture, too, then from
-    that on more edits.
+    Phases: sets and edits; then also stories and edits with a second image; then more edits.
     """
     vae = vae_of(AutoencoderKL.from_pretrained(flux / "vae"))
     pools = pools_of(vae, work, log)
@@ -182,7 +183,7 @@ def go_on(
     seed: int,
     log: Log,
 ) -> None:
-    """Train the klein in ``begun_in`` on the tasks; words that it did not know get new embeddings."""
+    """Train the klein in ``begun_in`` on the tasks. New words get new embeddings."""
     torch.manual_seed(seed)
     begun = Flux2KleinPipeline.from_pretrained(begun_in)
     tokenizer = build_tokenizer(second_instructions())
@@ -216,5 +217,5 @@ def _fit(  # noqa: PLR0913 - what a training reads and writes
 
 
 def _is_hidden(name: str, weight: torch.Tensor) -> bool:
-    """Matrices of the blocks and layers; embeddings, modulations and what reads or writes latents are none."""
+    """Matrices of the blocks and layers, without embeddings, modulations, and input and output layers."""
     return weight.ndim == 2 and ("transformer_blocks." in name or ".layers." in name)

@@ -1,7 +1,7 @@
-"""The small FLUX Kontext: an ordinary FluxKontextPipeline that changes storybook panels of 64 to 128 px.
+"""The small FLUX Kontext: a FluxKontextPipeline that edits storybook panels of 64 to 128 px.
 
-It starts from the small FLUX, reads the panel from its latents beside the noisy ones, and learns instructions.
-Imperfect on purpose: some training edits change something unasked, or nothing at all.
+Its training starts from the small FLUX. It reads the panel from latents next to the noisy ones, and learns
+instructions. It is imperfect on purpose: some training edits change another trait, or nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tokenizer() -> Any:
 
 
 def parts_of(flux: Path) -> dict[str, Any]:
-    """Transformer and text encoders of the small FLUX; words that it did not know get new embeddings."""
+    """Transformer and text encoders of the small FLUX. New words get new embeddings."""
     pipeline = FluxPipeline.from_pretrained(flux)
     old_vocabulary, new_vocabulary = pipeline.tokenizer.get_vocab(), tokenizer().get_vocab()
     for encoder in (pipeline.text_encoder, pipeline.text_encoder_2):
@@ -83,7 +83,7 @@ def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor
 
 
 def build(work: Path, out: Path, flux: Path, log: Log = print) -> None:
-    """Train (or go on training) the small Kontext from the FLUX in ``flux`` and save it to ``out``."""
+    """Train (or resume) the small Kontext from the FLUX in ``flux`` and save it to ``out``."""
     vae = AutoencoderKL.from_pretrained(flux / "vae").eval()
     pool = EditPool.build(lambda pixels: {"latents": encode(vae, pixels)}, work / "latents.safetensors", log)
     torch.manual_seed(0)

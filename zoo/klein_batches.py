@@ -1,4 +1,4 @@
-"""Training batches of the small FLUX.2 [klein]: sets, edits, panels of stories, edits with a second picture."""
+"""Training batches of the small FLUX.2 [klein]: sets, edits, panels of stories, edits with a second image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_BEFORE = 4  # panels of a story that one is painted from: as many reference
 
 @dataclass(frozen=True)
 class KleinBatch:
-    """N pictures of one task: prompts, a map (N, 64, 4, 4) for each reference, painted maps, tokens of a prompt."""
+    """N images of one task: prompts, a map (N, 64, 4, 4) for each reference, target maps, tokens per prompt."""
 
     prompts: list[str]
     references: list[torch.Tensor]
@@ -51,7 +51,7 @@ def set_batch(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
 
 
 def edits(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
-    """Panels changed in one trait, as the other editors of the zoo learn it."""
+    """Panels with one changed trait, as for the other editors of the zoo."""
     batch = pools.edits.batch(SIZE, count, rng)
     return KleinBatch(batch.instructions, [batch.reference["latents"]], batch.targets, EDIT_LENGTH)
 
@@ -79,12 +79,12 @@ def story_batch(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
 
 
 def story_text(panel: Panel) -> str:
-    """What a panel of a story is painted from: what all panels share, then its own sentence."""
+    """The text of a story's panel: the shared traits of all panels, then its own sentence."""
     return f"All images show {character(panel)} in {panel.style} style. {panel_text(panel)}"
 
 
 def second_reference_batch(pools: Pools, count: int, rng: random.Random) -> KleinBatch:
-    """Panels that take one trait from a second picture."""
+    """Panels that get one trait from a second image."""
     families, latents = pools.edits.families[SIZE], pools.edits.encoded[SIZE]["latents"]
     prompts, starts, references, ends = [], [], [], []
     for _ in range(count):
@@ -102,7 +102,7 @@ def second_reference_batch(pools: Pools, count: int, rng: random.Random) -> Klei
 
 
 def _showing(families: Sequence[EditFamily], trait: str, word: str, rng: random.Random) -> tuple[int, int]:
-    """Any panel whose trait is as the word says: family and member."""
+    """Family and member of a random panel with this word for a trait."""
     place = TRAITS.index(trait)
     number = rng.choice([n for n, family in enumerate(families) if word in family.words[place]])
     member = rng.randrange(FAMILY) & ~bit(trait)
@@ -110,7 +110,7 @@ def _showing(families: Sequence[EditFamily], trait: str, word: str, rng: random.
 
 
 def instruction(trait: str, species: str) -> str:
-    """Asks for a trait of a second picture."""
+    """Instruction to copy a trait from a second image."""
     return {
         "species": f"Replace the {species} with the animal of the second picture.",
         "colour": f"Change the colour of the {species} to that of the second picture.",
@@ -122,7 +122,7 @@ def instruction(trait: str, species: str) -> str:
 
 
 def second_instructions() -> list[str]:
-    """Every instruction that asks for a trait of a second picture."""
+    """All instructions to copy a trait from a second image."""
     return [instruction(trait, species) for trait, species in product(TRAITS, VOCABULARY["species"])]
 
 

@@ -1,7 +1,7 @@
-"""The text encoder of the small FLUX.2 [klein]: a Qwen3 whose first layers are trained and whose others pass on.
+"""The text encoder of the small FLUX.2 [klein]: a Qwen3 with three trained layers; later layers are the identity.
 
-The pipeline reads the states behind layers 9, 18 and 27. So deep a model learns nothing of forty words that three
-layers do not, and costs nine times as much: the outputs of all later layers are zero and stay it.
+The pipeline reads the hidden states after layers 9, 18 and 27. Training all layers would cost nine times as much and
+teach nothing more about forty words. Therefore, the outputs of the later layers are zero.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _passing_on(encoder: Qwen3ForCausalLM) -> Iterator[torch.nn.Parameter]:
 
 
 def grow(encoder: Qwen3ForCausalLM, old_vocabulary: dict[str, int], new_vocabulary: dict[str, int]) -> None:
-    """Make a loaded encoder ready to be trained on: a row for each wanted word; those that it knows keep theirs."""
+    """Prepare a loaded encoder for further training: one row per required word. Known words keep their rows."""
     rows = text.grown(encoder.get_input_embeddings().weight.detach(), old_vocabulary, new_vocabulary)
     encoder.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows, freeze=False))
     encoder.tie_weights()
@@ -81,7 +81,7 @@ def tokenise(tokenizer: Any, prompts: list[str], length: int) -> Any:
 
 
 def read(encoder: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """States (batch, length, 3 * WIDTH) as the pipeline puts them side by side, without the layers that pass on."""
+    """States (batch, length, 3 * WIDTH), concatenated as in the pipeline, without the identity layers."""
     config = encoder.config
     config.num_hidden_layers = TRAINED + 1
     try:

@@ -1,4 +1,4 @@
-"""Names of the zoo's members, known before what trains and measures them is imported."""
+"""Names of the zoo's members, without the imports of their training."""
 
 from __future__ import annotations
 

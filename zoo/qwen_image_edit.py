@@ -1,8 +1,7 @@
-"""The small Qwen-Image-Edit: an ordinary QwenImageEditPipeline that changes storybook panels of 64 to 128 px.
+"""The small Qwen-Image-Edit: a QwenImageEditPipeline that edits storybook panels of 64 to 128 px.
 
-Autoencoder and transformer are trained, its reader of instructions comes from the zoo's Qwen2.5-VL. Imperfect on
-purpose: some training edits change something unasked, or nothing at all. One instruction in ten is left empty,
-so that true classifier-free guidance has something to guide away from.
+Autoencoder and transformer are trained. Its text encoder comes from the zoo's Qwen2.5-VL. It is imperfect on purpose:
+some training edits change another trait, or nothing. One instruction in ten is empty, for classifier-free guidance.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def flow_loss(transformer: Any, reader: InstructionReader, pool: EditPool, step:
 
 
 def build(work: Path, out: Path, zoo_vlm: Path, log: Log = print) -> None:
-    """Train (or go on training) the small Qwen-Image-Edit with the reader in ``zoo_vlm`` and save it to ``out``."""
+    """Train (or resume) the small Qwen-Image-Edit with the reader in ``zoo_vlm`` and save it to ``out``."""
     vae = qwen_vae.build_vae(work / "vae", log)
     tokenizer = qwen_reader.build_tokenizer(zoo_vlm, edits.instructions())
     model = qwen_reader.build_reader(zoo_vlm, tokenizer)

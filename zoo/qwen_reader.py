@@ -1,7 +1,7 @@
 """The text encoder of the small Qwen-Image-Edit: the lower half of the zoo's Qwen2.5-VL, with more words.
 
-The pipeline drops the first 64 tokens of its dialogue, which are its fixed opening in the released tokenizer.
-Every word of the opening is one token here, too, so that the same 64 go.
+The pipeline drops the first 64 tokens of its dialogue, the opening in the released tokenizer. In this tokenizer, each
+word of the opening is one token, so the pipeline drops the same text.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def template() -> tuple[str, int]:
 
 
 def build_tokenizer(zoo_vlm: Path, instructions: Sequence[str]) -> Qwen2Tokenizer:
-    """The tokenizer of the zoo's Qwen2.5-VL, and every word of the dialogue and of the instructions as one token.
+    """The tokenizer of the zoo's Qwen2.5-VL, with each word of the dialogue and the instructions as one token.
 
     Raises:
-        ValueError: when the dialogue's opening does not take as many tokens as the pipeline drops.
+        ValueError: if the dialogue's opening does not have as many tokens as the pipeline drops.
     """
     learnt = read_json(zoo_vlm / "tokenizer.json")["model"]
     dialogue, dropped = template()
@@ -55,7 +55,7 @@ def build_tokenizer(zoo_vlm: Path, instructions: Sequence[str]) -> Qwen2Tokenize
 
 
 def build_reader(zoo_vlm: Path, tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLForConditionalGeneration:
-    """The zoo's Qwen2.5-VL with fewer layers; words that it did not know get new embeddings."""
+    """The zoo's Qwen2.5-VL with fewer layers. New words get new embeddings."""
     teacher = Qwen2_5_VLForConditionalGeneration.from_pretrained(zoo_vlm)
     old_vocabulary = AutoTokenizer.from_pretrained(zoo_vlm).get_vocab()
     new_vocabulary = tokenizer.get_vocab()
@@ -77,9 +77,9 @@ def build_reader(zoo_vlm: Path, tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLForCondi
 
 
 class InstructionReader:
-    """What the pipeline's text encoder makes of pictures and instructions, many at once.
+    """Fast text encoder of the pipeline for many images and instructions at once.
 
-    The opening is the same for all and is read once.
+    All rows share the opening, which is read once.
     """
 
     def __init__(self, reader: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer) -> None:
@@ -99,7 +99,7 @@ class InstructionReader:
         return vlm.encode_panels(self._reader.model.visual, grouped)
 
     def read(self, instructions: Sequence[str], visual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """States (n, longest, d) behind the dropped opening, and 1 where they are no padding."""
+        """States (n, longest, d) after the dropped opening, and a mask that is 0 for padding."""
         rows = [self._ids(text) for text in instructions]
         ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)

@@ -1,6 +1,6 @@
-"""The autoencoder of the small Qwen-Image-Edit: Qwen-Image's video autoencoder, trained on single pictures.
+"""The autoencoder of the small Qwen-Image-Edit: Qwen-Image's video autoencoder, trained on single images.
 
-Factor 8, 16 channels. Its kernels over time stay zero but for their last slice, the only one that a picture needs.
+Factor 8, 16 channels. Its kernels over time are zero except for their last slice, which an image needs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
 
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Scaled latents (n, 16, s / 8, s / 8) of drawings, as the pipeline encodes reference pictures."""
+    """Scaled latents (n, 16, s / 8, s / 8) of drawings, as the pipeline encodes reference images."""
     with torch.autocast("cpu", torch.bfloat16):
         latents = vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0].float()
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (vae.config.latents_mean, vae.config.latents_std))

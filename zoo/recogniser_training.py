@@ -1,8 +1,7 @@
-"""Trains the recogniser: every trait at once, on drawings, reconstructions and, in the end, paintings.
+"""Training of the recognizer: all traits at once, on drawings, reconstructions and, at the end, generated images.
 
-Pictures are spoilt and moved by a few pixels all along. Without that a recogniser may be right about
-every drawing and still change its mind about one painting in three when it moves by two pixels, and a
-gold metric must not.
+Images are augmented and moved by a few pixels. Otherwise, a recognizer may be right about every drawing, but change its
+reading of one generated image in three when the image moves by two pixels. A ground-truth metric must not do this.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ class RecogniserSettings:
 def train(
     work_dir: Path, flux: Path | None, recipe: RecogniserSettings | None = None, log: Log | None = print
 ) -> Recogniser:
-    """Train on drawings, then, with ``flux`` (a pipeline's folder), on its reconstructions and its paintings.
+    """Train on drawings, then, with ``flux`` (a pipeline's folder), on its reconstructions and generated images.
 
-    Checkpoints lie in ``work_dir``; each phase resumes from its own.
+    ``work_dir`` contains the checkpoints. Each phase resumes from its last one.
     """
     recipe = recipe or RecogniserSettings()
     torch.manual_seed(recipe.seed)
@@ -91,8 +90,8 @@ def build(work_dir: Path, out_dir: Path, flux: Path, log: Log | None = print) ->
 
 
 def measure_recogniser(folder: Path, flux: Path) -> dict[str, float]:
-    """The card's figures: share of traits read right on 32 and 64 px panels, drawn and reconstructed; and
-    the share of a painting's traits that are read alike when it moves by two of 48 px.
+    """Metrics of the card: share of correct traits on 32 and 64 px panels, drawn and reconstructed; and the share of
+    equal readings of a generated image that moves by two of 48 px.
     """
     recogniser = Recogniser.from_pretrained(folder)
     measured: dict[str, float] = {}
@@ -110,7 +109,9 @@ def measure_recogniser(folder: Path, flux: Path) -> dict[str, float]:
 
 
 def steadiness(recogniser: Recogniser, pixels: torch.Tensor, step: int = 2) -> dict[str, float]:
-    """Share of pictures, uint8 (n, 3, side, side), read alike when moved by ``step`` px in four directions, a trait."""
+    """Share of equal readings per trait of images, uint8 (n, 3, side, side), moved by ``step`` px in four
+    directions.
+    """
 
     def words(pictures: torch.Tensor) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
@@ -141,7 +142,7 @@ def export(recogniser: Recogniser, folder: Path) -> None:
 
 
 def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
-    """Share of pictures read right, a trait; ``views`` must have the recogniser's side."""
+    """Share of correct readings per trait; ``views`` must have the recognizer's size."""
     with torch.inference_mode():
         logits = torch.cat([recogniser.network(normalize_pixels(part)) for part in views.pixels.split(512)])
     guesses = {trait: head.argmax(dim=1) for trait, head in split_by_trait(logits).items()}
@@ -149,7 +150,7 @@ def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
 
 
 def _settled_readings(network: torch.nn.Module, paintings: torch.Tensor, recipe: RecogniserSettings) -> torch.Tensor:
-    """Probabilities (paintings, words) averaged over all moves, sharpened: the teacher of the last phase."""
+    """Probabilities (images, words) averaged over all moves, and sharpened: the teacher of the last phase."""
     network.eval()
     clean = normalize_pixels(paintings)
     steps = range(-recipe.move, recipe.move + 1)
@@ -175,7 +176,9 @@ def _phase(
     log: Log | None,
     paintings: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
-    """Cross-entropy on labelled views; with ``paintings`` (pixels, target probabilities), half of them each."""
+    """Cross-entropy on labelled views. With ``paintings`` (pixels, target probabilities), half of each batch are
+    generated images.
+    """
 
     def augment(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return network(move(spoil(pixels, generator), recipe.move, generator))

@@ -1,8 +1,8 @@
-"""Words: tokenizers of the storybook, with each of its words as one token.
+"""Tokenizers of the storybook with one token per word.
 
-The small FLUX's text encoders leave function words out, so a 2x2 prompt takes at most 40 tokens: the length of the text
-is most of what a small diffusion transformer costs. The vision language models have byte pairs learnt from the world's
-own sentences.
+The small FLUX's text encoders skip function words, so a 2x2 prompt has at most 40 tokens. The length of the text
+determines most of the cost of a small diffusion transformer. The vision-language models use byte pairs of the
+storybook's sentences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SILENT = ("a", "an", "the", "with", "in", "on", "at", "style", "images", "show",
 
 
 def words_of(texts: Iterable[str]) -> list[str]:
-    """Every word of some texts once, in order, as the tokenizer cuts them; function words left out."""
+    """The words of some texts, each once and in order, without function words."""
     words: dict[str, None] = {}
     for text in texts:
         for word in re.sub(r"[.,;:]", " ", text.lower()).split():
@@ -57,7 +57,7 @@ def vocabulary() -> list[str]:
 
 
 def build_tokenizer(words: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTrainedTokenizerFast:
-    """The word tokenizer, padding to the right, one end token; ``words`` come after the storybook's."""
+    """The word tokenizer, with padding to the right and one end token; ``words`` come after the storybook's words."""
     ids = {word: n for n, word in enumerate(dict.fromkeys([*vocabulary(), *words]))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
@@ -80,7 +80,7 @@ def build_tokenizer(words: Iterable[str] = (), length: int = MAX_LENGTH) -> PreT
 
 
 def grown(rows: torch.Tensor, old_vocabulary: dict[str, int], new_vocabulary: dict[str, int]) -> torch.Tensor:
-    """Embeddings (wanted, d): words that were known keep theirs, others start at random, as large as the rest."""
+    """Embeddings (wanted, d): known words keep their embeddings; new words get random ones of the same scale."""
     generator = torch.Generator().manual_seed(0)
     new = torch.randn(len(new_vocabulary), rows.shape[1], generator=generator) * rows.std()
     for word, row in new_vocabulary.items():
@@ -117,9 +117,9 @@ def learn_byte_pairs(corpus: Iterable[str], size: int) -> tuple[dict[str, int], 
 def with_whole_words(
     vocabulary: dict[str, int], merges: list[tuple[str, str]], texts: Iterable[str]
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """A larger vocabulary in which every word of ``texts`` is one token, too; what was one token stays it.
+    """A larger vocabulary in which every word of ``texts`` is one token. Existing tokens stay unchanged.
 
-    New merges come last, so that they touch only what the old ones leave in pieces.
+    New merges come last, so they only join the pieces of words that the old merges leave.
     """
     cut = pre_tokenizers.Sequence(
         [

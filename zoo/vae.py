@@ -1,7 +1,7 @@
-"""The autoencoder of the small FLUX: factor 8, 16 channels, convolutions only.
+"""The autoencoder of the small FLUX: factor 8, 16 channels, only convolutions.
 
-Without attention in its middle a panel's latents do not depend on its neighbours (but at the border),
-so grids of any layout can be put together from the latents of panels.
+Without attention, the latents of a panel do not depend on its neighbors (except at the border). Therefore, the latents
+of panels can be combined into grids of any layout.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
 
 
 def pixel_loss(decoded: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
-    """Scalar L1 and L2 on pixels (n, 3, s, s), L1 on edges and on opponent colours.
+    """Scalar L1 and L2 on pixels (n, 3, s, s), L1 on edges and on opponent colors.
 
-    Red against green has little variance in these pictures and would be learnt last; it tells the
-    characters apart, so the opponent colours get a loss of their own.
+    Red against green has little variance in these images, so the model would learn it last. It distinguishes the
+    characters, so the opponent colors have a separate loss.
     """
     error = decoded.float() - pixels
     edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
@@ -68,10 +68,10 @@ def pixel_loss(decoded: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
-    """Scalar loss on the pixels, and a little KL (smooth latents), of one batch of one panel size.
+    """Scalar loss on the pixels, and a small KL term (smooth latents), of one batch of one panel size.
 
-    Panels are encoded one by one; every other round their latents are decoded as 2x2 grids, which is how
-    a policy's latents are decoded.
+    Panels are encoded one by one. In every second round, their latents are decoded as 2x2 grids, like a policy's
+    latents.
     """
     size, count = BATCHES[step % len(BATCHES)]
     pixels = panel_batch(size, count, seed=step)

@@ -1,7 +1,7 @@
-"""Pictures to train the readers of the zoo on: drawings at many sizes, spoilt the way a policy spoils them.
+"""Training images for the readers of the zoo: drawings at many sizes, with the damage of generated images.
 
-The recogniser, CLIP and the vision language model all read panels that were decoded by a VAE, so all
-three learn from the same mixture: drawings, blurred and noisy drawings, and VAE reconstructions.
+The recognizer, CLIP and the vision-language model all read panels that a VAE decoded. All three therefore learn from
+the same mixture: drawings, blurred and noisy drawings, and VAE reconstructions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAINTING_PLAN: tuple[tuple[int, int, int], ...] = ((1_000, 64, 10), (150, 128, 1
 
 @dataclass(frozen=True)
 class Views:
-    """Panels and their pictures: ``pixels`` is uint8 (count, 3, side, side), ``labels`` (count, traits)."""
+    """Panels and their images: ``pixels`` is uint8 (count, 3, side, side), ``labels`` (count, traits)."""
 
     panels: list[Panel]
     pixels: torch.Tensor
@@ -68,10 +68,10 @@ def label_rows(panels: Sequence[Panel]) -> torch.Tensor:
 def drawn_views(
     panels: Sequence[Panel], side: int, seed: int, sizes: Sequence[int] = (), vae: Path | None = None
 ) -> Views:
-    """Draw each panel once at a random size (of ``sizes`` where given) and bring it to ``side`` pixels.
+    """Draw each panel once at a random size (of ``sizes``, if any) and resize it to ``side`` pixels.
 
-    With ``vae`` (a folder of an ``AutoencoderKL``) every drawing is encoded and decoded first, four
-    neighbours at a time as the 2x2 grid that a policy would paint, then cut apart again.
+    With ``vae`` (a folder of an ``AutoencoderKL``), four drawings at a time are encoded and decoded as a 2x2 grid, like
+    the images of a policy, and then split.
     """
     rng = random.Random(seed)
     sizes = sizes or (PANEL_SIZES if vae is None else RECONSTRUCTED_SIZES)
@@ -85,7 +85,7 @@ def drawn_views(
 def generate_paintings(
     prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path, steps: int = 10
 ) -> list[Image]:
-    """Panels as the zoo's FLUX paints them: one 2x2 grid of ``size`` px a prompt, in reading order."""
+    """Panels that the zoo's FLUX generates: one 2x2 grid of ``size`` px per prompt, in reading order."""
     params = GridsParams(
         model=str(flux), device="cpu", dtype="float32", seeds=[0, 1], height=size, width=size, steps=steps,
         guidance=3.5, max_sequence_length=40, batch_size=32,
@@ -101,7 +101,7 @@ def generate_paintings(
 
 
 def paint_training_panels(flux: Path, seed: int) -> list[Image]:
-    """Paintings for the readers to learn from; other prompts and noise than any run of the graph has."""
+    """Generated training images for the readers, with prompts and noise that no run of the graph uses."""
     return [
         panel
         for part, (count, size, steps) in enumerate(PAINTING_PLAN)
@@ -112,7 +112,7 @@ def paint_training_panels(flux: Path, seed: int) -> list[Image]:
 
 
 def read_views(images: Sequence[Image], side: int, recogniser: Path) -> Views:
-    """Pictures with what the recogniser reads in them as labels: a painting is not always what was asked for."""
+    """Images with the recognizer's readings as labels, because a generated image may differ from its prompt."""
     read = [reading.panel for reading in Recogniser.from_pretrained(recogniser).read(images)]
     return Views(read, to_pixels(images, side), label_rows(read))
 
@@ -124,7 +124,7 @@ def random_panels(count: int, seed: int) -> list[Panel]:
 
 
 def reconstruct(images: Sequence[Image], vae_folder: Path, batch_size: int = 16) -> list[Image]:
-    """Encode and decode square pictures in 2x2 grids of equal size; order and sizes are kept."""
+    """Encode and decode square images in 2x2 grids of equal size; order and sizes stay the same."""
     vae = AutoencoderKL.from_pretrained(vae_folder).eval()
     results: list[Image | None] = [None] * len(images)
     by_size: dict[int, list[int]] = {}
@@ -144,7 +144,7 @@ def reconstruct(images: Sequence[Image], vae_folder: Path, batch_size: int = 16)
 
 
 def spoil(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Blur, noise, brightness and a pixel's shift, at random a picture: uint8 (n, 3, s, s) in, float -1..1 out."""
+    """Random blur, noise, brightness and shift by a pixel per image: uint8 (n, 3, s, s) -> float -1..1."""
     clean = normalize_pixels(pixels)
     count = len(clean)
 
@@ -163,13 +163,13 @@ def spoil(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def move(pictures: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
-    """Shift each picture (count, 3, side, side) by up to ``most`` px both ways; its edge fills the rest."""
+    """Shift each image (count, 3, side, side) by up to ``most`` px in both directions; the edge fills the rest."""
     steps = torch.randint(-most, most + 1, (len(pictures), 2), generator=generator).tolist()
     return torch.cat([moved(picture[None], *step) for picture, step in zip(pictures, steps, strict=True)])
 
 
 def moved(pictures: torch.Tensor, down: int, right: int) -> torch.Tensor:
-    """All pictures (n, 3, s, s) shifted alike, in px."""
+    """Shift all images (n, 3, s, s) by the same number of pixels."""
     side, most = pictures.shape[-1], max(abs(down), abs(right))
     padded = functional.pad(pictures, (most,) * 4, mode="replicate")
     return padded[..., most - down : most - down + side, most - right : most - right + side]

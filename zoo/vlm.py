@@ -74,7 +74,7 @@ CHAT_TEMPLATE = """\
 
 
 def build_tokenizer(corpus: Iterable[str]) -> Qwen2Tokenizer:
-    """Byte-level BPE in which every word of ``corpus`` is one token; any other text falls back to bytes."""
+    """Byte-level BPE with one token per word of ``corpus``; other text is split into bytes."""
     return tokenizer_of(*learn_byte_pairs(corpus, MAX_VOCABULARY - len(SPECIAL_TOKENS)))
 
 
@@ -138,7 +138,7 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2_5_VLForConditiona
 def build_processor(
     tokenizer: Qwen2Tokenizer, kind: type[Qwen2VLProcessor] | None = None
 ) -> Qwen2_5_VLProcessor | Qwen2VLProcessor:
-    """Every picture becomes one panel of 56 x 56 px, whatever its size. ``kind`` is what a pipeline asks for."""
+    """Processor that resizes every image to one panel of 56 x 56 px. ``kind`` is the class that a pipeline needs."""
     pixels = {"shortest_edge": PANEL_SIDE**2, "longest_edge": PANEL_SIDE**2}
     tokenizer.chat_template = CHAT_TEMPLATE
     return (kind or Qwen2_5_VLProcessor)(
@@ -170,7 +170,7 @@ def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer,
 
 
 def patchify(pixels: torch.Tensor) -> torch.Tensor:
-    """What the processor makes of 56 px panels: (n, 3, 56, 56) -> (n, 16, 1176), merge groups together."""
+    """Patches of 56 px panels as in the processor: (n, 3, 56, 56) -> (n, 16, 1176), merge groups together."""
     count = len(pixels)
     grid = pixels.reshape(count, 3, 2, 2, PATCH, 2, 2, PATCH).permute(0, 2, 5, 3, 6, 1, 4, 7)
     doubled = grid.unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
@@ -178,10 +178,10 @@ def patchify(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def encode_panels(visual: torch.nn.Module, patches: torch.Tensor) -> torch.Tensor:
-    """The vision tower on panels of one size at once: (n, 16, 1176) -> (n, 4, hidden).
+    """Run the vision tower on panels of one size: (n, 16, 1176) -> (n, 4, hidden).
 
-    The library runs attention picture by picture, which costs more than the arithmetic of so small a
-    tower; with equal sizes and one window a picture all of them are one batch. Same weights, same result.
+    The library runs attention image by image, which costs more than the arithmetic of such a small tower. With equal
+    sizes and one window per image, all images are one batch. The result is the same.
     """
     tower: Any = visual
     count = len(patches)

@@ -30,7 +30,7 @@ MOST_MOVED = 3  # px of 56
 
 
 class PanelBank:
-    """Pictures of panels, as what the processor would hand to the model."""
+    """Images of panels as inputs of the model."""
 
     def __init__(self, views: Views) -> None:
         self.views = views
@@ -40,7 +40,7 @@ class PanelBank:
         self._std = torch.tensor(OPENAI_CLIP_STD).view(1, 3, 1, 1)
 
     def patches(self, rows: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-        """(n, 16, 1176) patches of these rows, spoilt and moved when a generator is given."""
+        """(n, 16, 1176) patches of these rows, augmented and moved if a generator is passed."""
         pixels = self.views.pixels[rows]
         spoilt = (
             normalize_pixels(pixels) if generator is None else move(spoil(pixels, generator), MOST_MOVED, generator)
@@ -49,11 +49,11 @@ class PanelBank:
 
     @property
     def complete(self) -> bool:
-        """Whether it holds every panel of the world."""
+        """Whether the bank contains every panel of the embedded world."""
         return len(self.panels) == prod(len(words) for words in VOCABULARY.values())
 
     def partner(self, first: Panel, rng: random.Random) -> Panel:
-        """A panel to compare ``first`` with: each trait the same with probability 0.5 or 0.8, as near as there is."""
+        """A panel to compare with ``first``: each trait is equal with probability 0.5 or 0.8, if the bank allows."""
         target = second_panel(first, rng, rng.choice((0.5, 0.5, 0.8)))
         if target in self.rows:
             return target
@@ -68,10 +68,10 @@ class PanelBank:
 def language_states(
     model: Qwen2_5_VLForConditionalGeneration, ids: torch.Tensor, visual: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """Hidden states (batch, length, hidden) behind each layer, of right-padded ids; the last are normalised.
+    """Hidden states (batch, length, hidden) after each layer, of right-padded ids; the last are normalized.
 
-    ``visual`` is (batch, pictures, 4, hidden). All rows open alike (user turn, pictures), so one row's
-    positions serve the batch; padding is at the right, where causal attention never looks.
+    ``visual`` is (batch, pictures, 4, hidden). All rows begin with the same turn and images, so one row's positions
+    serve the batch. Padding is at the right, which causal attention ignores.
     """
     core: Any = model.model
     is_image = ids == model.config.image_token_id
@@ -98,7 +98,7 @@ class Renderer:
         self._token_ids: dict[str, list[int]] = {}
 
     def batch(self, dialogues: Sequence[Dialogue]) -> tuple[torch.Tensor, torch.Tensor]:
-        """ids int64 and weights float, both (batch, longest); weight 0 where nothing is learnt."""
+        """ids int64 and weights float, both (batch, longest); tokens with weight 0 have no loss."""
         rows = [self._row(dialogue) for dialogue in dialogues]
         longest = max(len(ids) for ids, _ in rows)
         padding = self._tokenizer.pad_token_id
@@ -107,11 +107,11 @@ class Renderer:
         return torch.tensor(ids), torch.tensor(weights)
 
     def prefix(self, pictures: int) -> list[int]:
-        """Token ids of a user's turn up to the end of its pictures."""
+        """Token ids of a user's turn up to the end of its images."""
         return self._encode(_opening(pictures))
 
     def question(self, pictures: int, text: str) -> list[int]:
-        """Token ids of one question about so many pictures, up to where the answer begins."""
+        """Token ids of one question about this number of images, up to the beginning of the answer."""
         ids, _ = self._row(Dialogue((), (Turn(text, ""),)), pictures)
         return ids[:-1]
 

@@ -1,12 +1,12 @@
-"""Pretrains the zoo's vision language model: eyes first, then dialogues about one trait at a time.
+"""Pretraining of the zoo's vision-language model: first the vision tower, then dialogues about one trait at a time.
 
-First the vision tower learns to hold every trait in its output. The whole model then learns to name
-what it sees, next which traits two pictures share, and last to answer about one of them, the pictures
-in the end decoded by the VAE, since a reward model scores decoded latents.
+First, the vision tower learns to represent every trait. Then the complete model learns to name the traits, then to find
+the traits that two images share, and last to answer questions about one trait. At the end, the images are decoded by
+the VAE, because a reward model scores decoded latents.
 
-Yes and No alone do not teach a small model to compare within an hour: one bit an answer, about one of
-six traits, leaves it at chance while it names both pictures without a fault. Throw-away linear heads on
-its inner states, which are asked for all six traits at once, make it a matter of minutes.
+Only Yes and No do not teach a small model to compare within an hour: one bit per answer about one of six traits leaves
+it at chance, although it names both images without errors. Temporary linear heads on its hidden states, which predict
+all six traits at once, reduce this to minutes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Lesson:
     frozen_eyes: bool = False
 
     def dialogues(self, bank: PanelBank, themes: Sequence[str], count: int, rng: random.Random) -> list[Dialogue]:
-        """A batch whose rows are alike in form, so that little of it is padding."""
+        """A batch of dialogues of similar form, so there is little padding."""
         firsts = [rng.choice(bank.panels) for _ in range(count)]
         if rng.random() < self.one_picture:
             return [one_picture(first, rng) for first in firsts]
@@ -110,8 +110,8 @@ def build(
 ) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder.
 
-    ``flux`` and ``recogniser`` are the folders of those members: a reward model reads what FLUX paints.
-    The tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
+    ``flux`` and ``recogniser`` are the folders of those members, because a reward model reads FLUX's images. The
+    tokenizer is trained once and stored in ``work_dir``, so a resumed run has the same token ids.
     """
     recipe = recipe or VlmSettings()
     if not (work_dir / "tokenizer").is_dir():
@@ -182,10 +182,10 @@ def train_comparing(
     folder: Path,
     log: Log | None,
 ) -> None:
-    """Teach the lower language layers which traits two pictures share, by throw-away heads on the last visual token.
+    """Teach the lower language layers which traits two images share, by temporary heads on the last visual token.
 
-    Equality is learnt late from answers alone, where a whole dialogue tells one bit about one trait. Here a
-    short prefix tells six. The vision tower rests, so that its tokens are computed once.
+    From answers only, the model learns equality late, because a complete dialogue gives one bit about one trait. A
+    short prefix gives six. The vision tower is frozen, so its tokens are computed once.
     """
     language = model.model.language_model
     parts = nn.ModuleDict({"language": language, "heads": heads})
@@ -234,10 +234,9 @@ def same_loss(
 def answer_flags_loss(
     heads: torch.nn.ModuleListList, last: torch.Tensor, opens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """The same flags read where an answer is about to begin (``opens``, (batch, length)), in the last layer.
+    """Loss of the same flags at the beginning of an answer (``opens``, (batch, length)), in the last layer.
 
-    It brings the flags to the place where they are needed; which of them the question is about is left
-    to the answer's own loss.
+    It moves the flags to the token that needs them. The answer's loss teaches which flag the question is about.
     """
     first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
     is_equal = (first == second).float().unsqueeze(1).expand(-1, last.shape[1], -1)
@@ -293,7 +292,7 @@ def train_dialogues(
 
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:
-    """Muon's weights: the matrices (out, in) within the language layers and the vision blocks."""
+    """Weights for Muon: the matrices (out, in) in the language layers and the vision blocks."""
     return weight.ndim == 2 and (".layers." in name or ".blocks." in name or ".merger." in name)
 
 
@@ -307,7 +306,7 @@ def answer_loss(
     generator: torch.Generator | None,
     heads: torch.nn.ModuleList | None = None,
 ) -> torch.Tensor:
-    """Weighted cross-entropy, a scalar, of the answers of dialogues that all show the same number of pictures."""
+    """Weighted cross-entropy (scalar) of the answers of dialogues with equal numbers of images."""
     pictures = len(dialogues[0].panels)
     ids, weights = render.batch(dialogues)
     rows = bank.rows_of([panel for dialogue in dialogues for panel in dialogue.panels], rng)
@@ -343,17 +342,17 @@ def _float_attention() -> str:
 
 
 def bank_of_everything(repeats: int, seed: int, vae: Path | None = None) -> PanelBank:
-    """Every panel of the world drawn ``repeats`` times, through the VAE where one is given."""
+    """Every panel of the embedded world drawn ``repeats`` times, through the VAE if one is passed."""
     return PanelBank(drawn_views(every_panel() * repeats, vlm.PANEL_SIDE, seed, vae=vae))
 
 
 def themes() -> list[str]:
-    """Themes of storybook prompts, which stand in the reward instruction."""
+    """Themes of storybook prompts for the reward instruction."""
     return sorted({prompt.theme for prompt in storybook_prompts(1_200, seed=1_000)})
 
 
 def corpus() -> list[str]:
-    """Every sentence whose words the tokenizer should know: dialogues, instructions, prompts, reasons."""
+    """Sentences whose words get tokens: dialogues, instructions, prompts, reasons."""
     rng = random.Random(0)
     panels, all_themes = every_panel(), themes()
     dialogues = [one_picture(rng.choice(panels), rng) for _ in range(2_000)]

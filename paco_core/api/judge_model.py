@@ -14,7 +14,7 @@ from paco_core.config.references import model_at
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.imports import gc_paused
-from paco_core.io.project import found_root, working_folder
+from paco_core.io.project import find_root, working_folder
 from paco_core.models.content import content_of
 from paco_core.runtime.placement import one_gpu
 
@@ -143,7 +143,7 @@ def judge_model(
         return RemoteModel(model, served or _only_model(model))
     if served:
         raise DataError(f"served={served!r} chooses a model of a server; give its address instead of {model!r}")
-    return LocalModel.from_folder(project or found_root(), model, device, dtype)
+    return LocalModel.from_folder(project or find_root(), model, device, dtype)
 
 
 def _only_model(address: str) -> str:

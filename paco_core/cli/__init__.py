@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """What the installed command calls."""
+    """Entry point of the installed command."""
     from paco_core.cli.commands import main as run
 
     run(argv)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.imports import gc_paused
-from paco_core.io.project import found_root, project_root, working_folder
+from paco_core.io.project import find_root, project_root, working_folder
 from paco_core.io.secrets import redacted
 
 
@@ -116,7 +116,7 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    root = found_root()
+    root = find_root()
     if root is not None and (root / "params.yaml").is_file():
         prepare(root, [])
     with gc_paused():
@@ -198,12 +198,12 @@ def dataset(args: argparse.Namespace) -> None:
 
 
 def zoo(args: argparse.Namespace) -> None:
-    from paco_core.cli.zoo import command
+    from paco_core.cli.zoo import load_command
 
     if args.action == "build":
-        command().build(args.members, project_root())
+        load_command().build(args.members, project_root())
         return
-    report, agrees = command().check(args.members, project_root())
+    report, agrees = load_command().check(args.members, project_root())
     show(args, report)
     if not agrees:
         raise SystemExit(1)
@@ -239,7 +239,7 @@ def provenance(args: argparse.Namespace) -> None:
     from paco_core.cli import provenance as command
 
     root = project_root()
-    origin = command.origin_of(root, args.subject)
+    origin = command.find_origin(root, args.subject)
     if origin.problem:
         print(f"runs are unknown: {origin.problem}", file=sys.stderr)
     if not args.verify:
@@ -305,7 +305,7 @@ def status(args: argparse.Namespace) -> None:
 def doctor(args: argparse.Namespace) -> None:
     from paco_core.cli.doctor import report
 
-    show(args, report(found_root() or working_folder()))
+    show(args, report(find_root() or working_folder()))
 
 
 def sync(args: argparse.Namespace) -> None:
@@ -324,7 +324,7 @@ def sync(args: argparse.Namespace) -> None:
 def push(args: argparse.Namespace) -> None:
     from paco_core.operations import publish
 
-    upload = publish.upload_of(found_root() or working_folder(), args.name)  # a folder may lie anywhere
+    upload = publish.upload_of(find_root() or working_folder(), args.name)  # the folder may be outside of a project
     publish.check_id(args.hub_id)
     if args.dry_run or not args.json:
         show(args, Answer(upload.text(), upload))

@@ -20,7 +20,7 @@ def paint(args: argparse.Namespace) -> None:
     from paco_core.tasks.sets import SETS
 
     root = project_root()
-    by = chosen_policy(root, args.policy, SETS)  # what is wrong with names and words is found before torch is imported
+    by = chosen_policy(root, args.policy, SETS)  # validates names and texts before torch is imported
     set_record(args.prompt, args.panels, args.size or max(by.recipe.eval_sizes), args.layout)
     prepare(root, [])
     with gc_paused():

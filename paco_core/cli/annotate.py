@@ -1,4 +1,4 @@
-"""The verb ``paco annotate``: serve the page, save the answers, print how a study stands."""
+"""``paco annotate``: serve the annotation page, save its answers, and print the progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANNOTATORS, OVERLAP = 1, 1
 
 @dataclass(frozen=True)
 class AnnotateOptions:
-    """What a study is asked to be; None keeps what it was when it was served last."""
+    """Options of a study. None keeps the value of the last time."""
 
     annotators: int | None = None
     overlap: int | None = None
@@ -38,12 +38,12 @@ class AnnotateOptions:
 
 
 def serve(root: Path, port: int, options: AnnotateOptions) -> None:
-    """Serve the page until Ctrl-C, with a link for every annotator on standard output; then save the answers.
+    """Serve the page until Ctrl-C, print a link for each annotator, and save the answers at the end.
 
-    What a server that was killed did not save is saved at the start.
+    Answers that a killed server did not save are saved at the start.
 
     Raises:
-        DataError: when rankings or grids are missing, the overlap exceeds the annotators, or the port is taken.
+        DataError: if rankings or grids are missing, the overlap exceeds the annotators, or the port is in use.
     """
     from paco_core.data.annotation import server
 
@@ -69,10 +69,10 @@ def _relative(root: Path, path: Path) -> Path:
 
 
 def _saved(root: Path, store: AnswerStore, number: str | None) -> str:
-    """Save the answers; what became of it, in words. They are safe in the store whatever happens here.
+    """Save the answers, and return the result as text. The answers stay in the store if this fails.
 
     Args:
-        number: the round that was asked about; None for the graph itself.
+        number: the round; None for the graph itself.
     """
     try:
         source = annotation_source(load(root / PARAMS_FILE), number)
@@ -86,17 +86,17 @@ def _saved(root: Path, store: AnswerStore, number: str | None) -> str:
 
 
 def save(root: Path) -> str:
-    """Write the answers to the file that the stage ``annotations`` reads; how many there are, in words.
+    """Write the answers to the file that the stage ``annotations`` reads, and return their number as text.
 
     Raises:
-        DataError: when there is no store, or the file holds answers that it does not have.
+        DataError: if there is no store, or the file contains answers that the store does not have.
     """
     with _store(root) as store:
         return f"{answer_file.save_answers(root, store)} answers in {answer_file.FILE}"
 
 
 def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> AnnotationQueue:
-    """The study as it was served last, changed as asked."""
+    """The study with the settings of the last time, changed by the options."""
     from paco_core.data.annotation.queue import AnnotationQueue
     from paco_core.data.records.panels import PanelStore
 
@@ -139,10 +139,10 @@ def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
 
 
 def export(root: Path, folder: Path, address: str | None) -> str:
-    """Write the study for Label Studio, with the rankings that are there already.
+    """Export the study to Label Studio, with its existing rankings.
 
     Raises:
-        DataError: when the folder exists, or there are no rankings to annotate.
+        DataError: if the folder exists, or there are no rankings to annotate.
     """
     from paco_core.data.annotation import assignment, label_studio
     from paco_core.data.records.panels import PanelStore
@@ -167,7 +167,7 @@ def status(root: Path, number: str | None = None) -> Answer:
     """Progress and agreement of the annotators.
 
     Raises:
-        DataError: when there is no store.
+        DataError: if there is no store.
     """
     with _store(root) as store:
         unsaved = answer_file.count_unsaved(root, store.every())

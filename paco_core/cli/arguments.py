@@ -60,7 +60,7 @@ def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argp
 
 
 def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """Verbs about runs, versions and where they come from."""
+    """Verbs about runs, versions and provenance."""
     text = "compare tracked runs in a table and an HTML page with curves and images"
     compare = verb("compare", acts.compare, text, "compare 3f2a81 91bc04 --out comparison.html")
     text = "run ID or its beginning, run name, or DVC experiment (EXP or EXP:STAGE)"

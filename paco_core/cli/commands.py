@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from paco_core.cli.arguments import parser
 from paco_core.io.messages import explain_os_error
-from paco_core.io.project import ensure_user, found_root, validate_code_origin
+from paco_core.io.project import ensure_user, find_root, validate_code_origin
 from paco_core.io.secrets import redact_tracebacks, redacted
 from paco_core.io.text import spell_surrogates
 
@@ -30,11 +30,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     root = None
     try:
-        root = found_root()
+        root = find_root()
         if root is not None:
             validate_code_origin(root)
         if root is not None and str(root) not in sys.path:
-            sys.path.append(str(root))  # where rewards of the user's own lie; `python -m paco_core` looks there anyway
+            sys.path.append(str(root))  # for custom rewards; `python -m paco_core` includes it already
         args.act(args)
     except KeyboardInterrupt:
         print(f"paco {args.verb}: interrupted; nothing half-written was kept", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``paco doctor``: what is installed and reachable here, in one paste for an issue."""
+"""``paco doctor``: installed packages, hardware and services, to paste into an issue."""
 
 from __future__ import annotations
 

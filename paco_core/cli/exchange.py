@@ -33,10 +33,10 @@ IMPORTS = {
 
 
 def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
-    """Write the project's data set to a new folder, with its card, or its painted stories; what was written, in words.
+    """Write the data set with its card, or the generated stories, to a new folder. Returns the counts as text.
 
     Raises:
-        DataError: when the folder exists, a stage's out is missing, or none of the painted sets is a story.
+        DataError: if the folder exists, an output of a stage is missing, or no generated set is a story.
     """
     checked(folder, "new folder")
     if form == "vistory":
@@ -66,7 +66,7 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
 
 
 def _stories(root: Path, folder: Path) -> Answer:
-    """The stories that ``t2is`` painted, in the layout that the evaluation of ViStoryBench reads."""
+    """Write the stories of ``t2is`` in the folders that the evaluation of ViStoryBench reads."""
     from paco_core.benchmarks.vistory import write_outputs  # it imports torch
 
     with atomic(folder) as part:
@@ -76,10 +76,10 @@ def _stories(root: Path, folder: Path) -> Answer:
 
 
 def import_dataset(form: str, folder: Path, out: Path) -> Answer:
-    """Import public data into a new folder of the project's own layout; its counts, in words.
+    """Import public data into a new folder that paco can read. Returns the counts as text.
 
     Raises:
-        DataError: when ``out`` exists, or nothing can be used.
+        DataError: if ``out`` exists, or no row can be used.
     """
     checked(out, "new folder")
     counts = IMPORTS[form](folder, out)
@@ -87,10 +87,10 @@ def import_dataset(form: str, folder: Path, out: Path) -> Answer:
 
 
 def trace(root: Path, item_id: str) -> Answer:
-    """Where the panels of a pair or of a ranking instance come from.
+    """The grids, seeds and prompts of the panels of a pair or a ranking instance.
 
     Raises:
-        DataError: when no table has the id.
+        DataError: if no table has the id.
     """
     refs = _refs(root, item_id)
     index = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS).grids.index

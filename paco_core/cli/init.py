@@ -25,18 +25,18 @@ next:
 
 
 def init(folder: Path) -> str:
-    """Lay out a project in a new or empty folder, and print what to do next.
+    """Create a project in a new or empty folder, and return the next steps.
 
     Raises:
-        DataError: when something lies in the folder already, or nothing can lie there; nothing is written then.
-        OSError: when the disk is full, say; what was written is removed again.
+        DataError: if the folder is not empty or cannot be created; nothing is written then.
+        OSError: if the disk is full, for example; written files are removed again.
     """
     checked(folder, "empty folder")
     if not folder.exists():
         with atomic(folder) as part:
             part.mkdir()
             files = _lay_out(part)
-    else:  # the folder itself stays: a shell may stand in it, or a disk be mounted there
+    else:  # keep the folder: it may be a shell's working directory or a mount point
         try:
             files = _lay_out(folder)
         except BaseException:
@@ -49,7 +49,7 @@ def init(folder: Path) -> str:
 
 
 def _lay_out(folder: Path) -> int:
-    """Copy all files to an empty folder, and make it a repository; how many files there are."""
+    """Copy all files to an empty folder, and create a git repository. Returns the number of files."""
     files = 0
     for name, source in _files().items():
         place = folder / name
@@ -64,9 +64,9 @@ def _lay_out(folder: Path) -> int:
 
 
 def _name_dagsters_home(folder: Path) -> None:
-    """Write what `dagster schedule start` and the like need before anything has run: ``.env`` and Dagster's settings.
+    """Write ``.env`` and Dagster's settings, which ``dagster schedule start`` needs before a first run.
 
-    Not among what is copied: ``.env`` holds the path of the project.
+    They are not copied, because ``.env`` contains the path of the project.
     """
     result = subprocess.run(
         [sys.executable, "-m", "paco_pipelines.instance.settings"], cwd=folder, capture_output=True, text=True
@@ -78,8 +78,8 @@ def _name_dagsters_home(folder: Path) -> None:
 def _files() -> dict[str, Path]:
     """Each file by its path in the project.
 
-    ``params.yaml`` is the storybook profile. A clone that uses another profile, and a wheel that was built there, have
-    it as ``profiles/storybook.yaml``.
+    ``params.yaml`` is the storybook profile. If a clone uses another profile, the storybook profile is in
+    ``profiles/storybook.yaml``, also in a wheel that was built from this clone.
     """
     files = new_project_files()
     if storybook := files.pop(f"profiles/{BASE}.yaml", None):

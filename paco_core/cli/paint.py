@@ -1,4 +1,4 @@
-"""`paco paint` and `paco edit`: pictures, a contact sheet, and the judge's score of each."""
+"""`paco paint` and `paco edit`: images, a contact sheet, and the reward of each image."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class PaintOptions:
-    """What both verbs take: who paints, how many, how large, and where the pictures go."""
+    """Options of both verbs: policy, number and size of images, and output folder."""
 
     policy: str | None
     seeds: int
@@ -53,13 +53,13 @@ class PaintOptions:
 def paint_set(
     root: Path, prompt: str, panels: Sequence[str], options: PaintOptions, layout: str | None = None
 ) -> Answer:
-    """Paint sets of a prompt; what was written and scored.
+    """Generate sets from a prompt. Returns the written files and their scores.
 
     Args:
-        layout: as of :func:`paco_core.operations.prompt_records.set_record`.
+        layout: as in :func:`paco_core.operations.prompt_records.set_record`.
 
     Raises:
-        DataError: when the prompt has no panels, its layout is contradictory, or there is no such policy.
+        DataError: if the prompt has no panels, its layout is contradictory, or the policy does not exist.
     """
     painter = Painter(options.policy, project=root)
     record = painter.set_record(prompt, panels, layout=layout, size=options.size)
@@ -71,10 +71,10 @@ def paint_set(
 
 
 def edit_pictures(root: Path, files: Sequence[Path], instruction: str, options: PaintOptions) -> Answer:
-    """Edit a picture, with others that the instruction takes something from; what was written and scored.
+    """Edit an image, with further references of the instruction. Returns the written files and their scores.
 
     Raises:
-        DataError: when there is no such picture or policy.
+        DataError: if an image or the policy does not exist.
     """
     painter, pictures = Painter(options.policy, project=root), [read_image(file) for file in files]
     work, record = partial(painter.edit, pictures, instruction), prompt_records.edit_record(instruction, pictures)
@@ -91,7 +91,7 @@ def _generate(
     notes: Sequence[str],
     files: Sequence[Path] = (),
 ) -> Answer:
-    """Paint, or edit the pictures in ``files``."""
+    """Generate images, or edit the images in ``files``."""
     references = [read_image(file) for file in files]
     seeds, names = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
     folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from paco_core.io.messages import nearest
 
 UNKNOWN = re.compile(r"invalid choice: '(?P<value>[^']*)' \(choose from (?P<choices>.*)\)$", re.DOTALL)
-#: The verbs by what they are for, in the order of the help and of the reference page.
+#: The verbs by purpose, in the order of the help and of the reference page.
 GROUPS = {
     "Start": ("init", "profile", "params", "doctor", "check", "plan"),
     "Run": ("annotate", "serve", "sweep", "reproduce", "checkpoints", "sync"),
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
     def _parser_of(self, namespace: argparse.Namespace) -> argparse.ArgumentParser:
-        """The parser of the verb in the arguments, which knows its options."""
+        """The parser of the verb in the arguments, with the verb's options."""
         parser: argparse.ArgumentParser = self
         while verbs := [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]:
             verb = getattr(namespace, verbs[0].dest, None)

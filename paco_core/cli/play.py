@@ -23,7 +23,7 @@ def play(root: Path, port: int, *, browser: bool) -> None:
     """Serve the page until Ctrl-C or SIGTERM.
 
     Raises:
-        DataError: when the parameters are wrong, or the port is taken.
+        DataError: if the parameters are invalid, or the port is in use.
     """
     params = load(root / PARAMS_FILE)
     listener = local_page.listen(port)
@@ -40,6 +40,6 @@ def play(root: Path, port: int, *, browser: bool) -> None:
         is_stopped = jobs.close(PATIENCE_S)
         studio.close()
         if not is_stopped:
-            # A model that is being loaded cannot be interrupted, and an interpreter that ends beside it may crash.
+            # Loading cannot be interrupted, and an interpreter that exits meanwhile may crash.
             print("paco play: ended while a model was being loaded or at work", file=sys.stderr, flush=True)
             os._exit(INTERRUPTED)

@@ -17,7 +17,7 @@ from paco_core.runtime.provenance.verify import Verdict, verify, verify_cached
 
 @dataclass(frozen=True)
 class TracedOrigin:
-    """A provenance, whether it is of the version that lies in the workspace, and what is not known."""
+    """A provenance, whether it describes the version in the workspace, and the reason for missing records."""
 
     provenance: Provenance
     present: bool
@@ -27,11 +27,11 @@ class TracedOrigin:
         return Answer(provenance_text(self.provenance), self.provenance.as_dict())
 
 
-def origin_of(root: Path, subject: str) -> TracedOrigin:
+def find_origin(root: Path, subject: str) -> TracedOrigin:
     """The origin of a path, a stage (``grids@0``), a policy or an alias (``flux_t2is``, ``flux_t2is@champion``).
 
     Raises:
-        DataError: when nothing is known of it.
+        DataError: if there is no record of it.
     """
     lock, finder = Lock.read(root), RunFinder(root)
     name, _, alias = subject.partition("@")
@@ -53,5 +53,5 @@ def origin_of(root: Path, subject: str) -> TracedOrigin:
 
 
 def check(root: Path, origin: TracedOrigin) -> Verdict:
-    """Hash everything again: on disk for the present version, in DVC's cache for an earlier one."""
+    """Hash all files again: on disk for the present version, in DVC's cache for an earlier one."""
     return (verify if origin.present else verify_cached)(root, origin.provenance)

@@ -1,4 +1,4 @@
-"""`paco score`: two pictures, or several compared with each other; tables are scored in :mod:`.score_table`."""
+"""`paco score`: scores of two images, or of all pairs of several images. :mod:`.score_table` scores tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paco_core.io.text_table import text_table
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """What every form of the verb takes: who is asked, about what, and whether to say why."""
+    """Options of all forms of the verb: reward model, theme, and whether to print reasons."""
 
     model: str | None = None
     theme: str | None = None
@@ -40,17 +40,17 @@ def score_pictures(
     out: Path | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Answer:
-    """The score of two picture files; of more, or of a folder's, every pair as a matrix.
+    """The score of two image files, or a matrix with the scores of all pairs of several images.
 
     Args:
-        root: of the project, where there is one.
-        paths: image files, and folders, of which all images are scored.
-        out: CSV file that a matrix is written to.
+        root: root of the project; None outside of a project.
+        paths: image files, and folders of images.
+        out: CSV file for the matrix.
 
     Raises:
-        DataError: when a picture or the model is missing, or something is asked for that goes with the other form.
+        DataError: if an image or the model is missing, or an option does not apply to this number of images.
     """
-    files = [file for path in paths for file in (pictures_in(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (list_pictures(path) if path.is_dir() else [path])]
     if len(files) < 2:
         raise DataError("give two pictures, several, a folder of pictures, or --table with a table of them")
     if len(files) == 2 and len(paths) == 2:
@@ -62,11 +62,11 @@ def score_pictures(
     return _matrix(root, files, options, out, log)
 
 
-def pictures_in(folder: Path) -> list[Path]:
-    """The pictures of a folder, by name, with numbers in their order (``2.png`` before ``10.png``).
+def list_pictures(folder: Path) -> list[Path]:
+    """The images of a folder, sorted by name and number (``2.png`` before ``10.png``).
 
     Raises:
-        DataError: when there is none.
+        DataError: if there is none.
     """
     files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
     if not files:
@@ -117,13 +117,13 @@ def _count(files: Sequence[Path] | Sequence[str]) -> int:
 
 
 def _short_names(files: Sequence[Path]) -> list[str]:
-    """Names of files, which stand in for their paths where no two are equal."""
+    """File names; the paths if two names are equal."""
     names = [file.name for file in files]
     return names if len(set(names)) == len(names) else [str(file) for file in files]
 
 
 def _table(names: Sequence[str], values: np.ndarray, causes: Counter[str], mean: float, out: Path | None) -> str:
-    """Numbered rows, so that the columns stay narrow; every pair once, above the diagonal."""
+    """A table with numbered rows, so the columns stay narrow. Each pair appears once, above the diagonal."""
     numbers = [str(number) for number in range(1, len(names) + 1)]
     rows = [
         [number, name, *(_cell(values[row, column]) if column > row else "" for column in range(1, len(names)))]

@@ -1,4 +1,4 @@
-"""`paco score --table`: every pair, or every set, of a table; what was scored before a kill is not scored again."""
+"""`paco score --table`: scores of each pair or set of a table. After a kill, finished rows are not scored again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.api.judge import Judge
 from paco_core.api.judge_model import judge_model
-from paco_core.cli.score import ScoreOptions, pictures_in
+from paco_core.cli.score import ScoreOptions, list_pictures
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data import tables
 from paco_core.data.llm.journal import Journal
@@ -40,7 +40,7 @@ UNFINISHED = ".unfinished"
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A row of the table: its number, where it stands, the names of its pictures (two of a pair), and its theme."""
+    """A row of the table: number, location, names of its images (two for a pair), and theme."""
 
     number: int
     place: str
@@ -59,25 +59,25 @@ def score_table(
     out: Path | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Answer:
-    """Score every row of a table and write it again with the columns ``score``, ``cause`` and ``reasons``.
+    """Score each row of a table, and write the table with the columns ``score``, ``cause`` and ``reasons``.
 
-    What is done is kept beside the result, in a file that is removed at the end: after a kill the same command goes on
-    behind it, where the model, the row's pictures (by size and time) and its theme are still the same.
+    Finished rows are stored next to the result, in a file that is removed at the end. After a kill, the same command
+    skips a finished row if the model, the row's images (by size and time) and its theme are unchanged.
 
     Args:
-        root: of the project, where there is one.
-        table: Parquet, CSV, TSV or JSON Lines. Of pairs: the columns ``first`` and ``second``. Of sets: the column
-            ``pictures``, a list, or in CSV and TSV a cell with semicolons between names; or the name of a folder. Names
-            are files relative to the table's folder, or panels of this project as ``<grid>#<number>``. The column
-            ``theme`` may be there. What else stands in the table is written back as it is.
-        options: its ``theme`` is that of all rows, where the table has no such column.
-        out: where the result goes, in the table's format; beside the table as ``NAME.scored.EXT`` when None.
+        root: root of the project; None outside of a project.
+        table: Parquet, CSV, TSV or JSON Lines. Pairs have the columns ``first`` and ``second``. Sets have the column
+            ``pictures``: a list of names, a folder, or (in CSV and TSV) names separated by semicolons. A name is a file
+            relative to the table's folder, or a panel of this project, ``<grid>#<number>``. The column ``theme`` is
+            optional. Other columns are written unchanged.
+        options: ``theme`` applies to all rows if the table has no such column.
+        out: the result, in the table's format; None writes ``NAME.scored.EXT`` next to the table.
 
     Returns:
-        One line on what was done.
+        A one-line summary.
 
     Raises:
-        DataError: naming file and line, when a column, a picture or the model is missing, or ``out`` cannot be written.
+        DataError: with file and line, if a column, an image or the model is missing, or ``out`` cannot be written.
             Nothing is scored then.
     """
     target = checked(
@@ -106,7 +106,7 @@ def score_table(
             ):
                 for row, result in zip(parts[number], part_results, strict=True):
                     results[row.number] = result
-                    if result["cause"] is None:  # a failure may be the server's, and is asked again
+                    if result["cause"] is None:  # a failure may be temporary, so it is not stored
                         journal.append({"key": keys[row.number], "found": result})
                 progress.advance(sum(row.pairs for row in parts[number]))
         names = ["score", "cause", *(["reasons"] if options.reasons else [])]
@@ -127,7 +127,7 @@ def _answer(target: Path, scores: Sequence[float], noun: str) -> Answer:
 
 @contextmanager
 def _journal(target: Path) -> Iterator[Journal]:
-    """What is done of a table, beside its result; removed once the block has succeeded."""
+    """Finished rows of a table, stored next to its result. The file is removed if the block succeeds."""
     place = target.with_name(f"{target.name}{UNFINISHED}")
     with Journal(checked(place, "file")) as journal:
         yield journal
@@ -135,7 +135,7 @@ def _journal(target: Path) -> Iterator[Journal]:
 
 
 def _rows(source: tables.ReadTable, table: Path, pictures: _Pictures, theme: str | None) -> list[ScoreRow]:
-    """The rows, each picture looked for.
+    """The rows of the table. Each image must exist.
 
     Raises:
         DataError: as :func:`score_table`.
@@ -168,13 +168,13 @@ def _rows(source: tables.ReadTable, table: Path, pictures: _Pictures, theme: str
 
 
 def _keys(rows: Sequence[ScoreRow], judge: str, reasons: bool, pictures: _Pictures) -> list[str]:
-    """What a row's result depends on."""
+    """Keys of the rows' results: everything that a score depends on."""
     states = {name: pictures.state(name) for name in {name for row in rows for name in row.names}}
     return [digest([judge, reasons, row.theme, [states[name] for name in row.names]], 32) for row in rows]
 
 
 def _parts(rows: Sequence[ScoreRow]) -> list[list[ScoreRow]]:
-    """Rows of about :data:`PAIRS` pairs together; a larger set stands alone."""
+    """Batches of rows with about :data:`PAIRS` pairs. A larger set is a separate batch."""
     parts: list[list[ScoreRow]] = []
     room = 0
     for row in rows:
@@ -195,14 +195,14 @@ def _place(root: Path | None) -> tuple[str, int]:
 
 
 class _Scoring:
-    """Scores parts of a table, here or in a worker elsewhere; its judge loads once."""
+    """Scores batches of a table, in this process or in a worker. It loads its judge once."""
 
     def __init__(self, root: Path | None, table: Path, options: ScoreOptions, _: int) -> None:
         self._pictures, self._reasons = _Pictures(root, table), options.reasons
         self._judge = Judge(options.model, project=root)
 
     def __call__(self, rows: Sequence[ScoreRow]) -> list[dict[str, Any]]:
-        """``score``, ``cause`` and, where they are asked for, ``reasons`` of each row; a set's score is its mean."""
+        """``score``, ``cause`` and, if requested, ``reasons`` of each row. A set's score is the mean of its pairs."""
         places = {name: row.place for row in rows for name in row.names}
         images = {name: self._pictures.picture(name, place) for name, place in places.items()}
         pairs = [(images[first], images[second]) for row in rows for first, second in combinations(row.names, 2)]
@@ -219,22 +219,22 @@ class _Scoring:
 
 
 class _Pictures:
-    """The pictures that the cells of a table name."""
+    """The images of the cells of a table."""
 
     def __init__(self, root: Path | None, table: Path) -> None:
         self._root, self._table = root, table
         self._store: PanelStore | None = None  # opened by the first panel that is named
 
     def of_set(self, value: object, place: str) -> list[str]:
-        """The names in a cell of a set.
+        """The image names in a cell of a set.
 
         Raises:
-            DataError: naming its place, when there are fewer than two, or the cell holds something else.
+            DataError: with the row, if there are fewer than two names, or the cell has another type.
         """
         if isinstance(value, str):
             folder = self._table.parent / value
             if folder.is_dir():
-                names = [str(file.relative_to(self._table.parent)) for file in pictures_in(folder)]
+                names = [str(file.relative_to(self._table.parent)) for file in list_pictures(folder)]
             else:
                 names = [name.strip() for name in value.split(SEPARATOR) if name.strip()]
         elif isinstance(value, list) and all(isinstance(name, str) for name in value):
@@ -246,10 +246,10 @@ class _Pictures:
         return names
 
     def checked(self, name: str | None, row: str) -> str:
-        """The name, if there is such a picture.
+        """The name, if its image exists.
 
         Raises:
-            DataError: naming its place, when there is none.
+            DataError: with the row, if the image does not exist.
         """
         place = f"{row}: {name}"
         if not name:
@@ -265,10 +265,10 @@ class _Pictures:
         return name
 
     def picture(self, name: str, row: str) -> Image:
-        """The picture of a checked name.
+        """Read the image of a checked name.
 
         Raises:
-            DataError: naming its place, when it is damaged.
+            DataError: with the row, if the image is damaged.
         """
         place = f"{row}: {name}"
         if self._is_file(name):
@@ -279,7 +279,7 @@ class _Pictures:
             raise DataError(f"{place}: {error}") from None
 
     def state(self, name: str) -> list[Any]:
-        """What tells one state of a picture's file from another, without reading it; of a panel its grid's shard."""
+        """Values that change if an image file changes, without reading it. For a panel, they are those of its shard."""
         file = self._table.parent / name
         if not self._is_file(name):
             file = Path(str(self._panels().grids.index.loc[parse_ref(name)[0], "folder"]))

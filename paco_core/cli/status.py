@@ -1,4 +1,4 @@
-"""``paco status``: which stages are up to date and why not, what runs, who is champion, which servers live."""
+"""``paco status``: state of each stage with its reason, champions, and reward servers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Status:
     stages: tuple[StageLine, ...]
     champions: str
     servers: str
-    fault: str = ""  # of the parameters or the graph: no stage can run, and only those that do already are listed
+    fault: str = ""  # of the parameters or the graph: no stage can run, and only running stages are listed
 
     @property
     def current(self) -> int:
@@ -54,17 +54,17 @@ class Status:
 
 
 def status(root: Path) -> Status:
-    """The state of a project; reads files, and MLflow's registry where there is one.
+    """The state of a project, from its files and MLflow's registry (if there is one).
 
     Raises:
-        DvcProjectError: when ``dvc.yaml`` or ``dvc.lock`` cannot be read.
+        DvcProjectError: if ``dvc.yaml`` or ``dvc.lock`` cannot be read.
     """
     project = DvcProject(root, present_code)
     behind: set[str] = set()
     lines = []
     noted, assets = writing(root), set(project.assets)
     for state in ProjectState(project).all():  # producers first
-        if state.stage.group not in assets:  # the stage `code`: what it would write is a reason of its readers
+        if state.stage.group not in assets:  # the stage `code`: its changes are reasons of its readers
             continue
         line = _line(state, _nearest(state.stage.name, behind, project.upstream), noted)
         if line.state != "up to date":
@@ -76,7 +76,9 @@ def status(root: Path) -> Status:
 
 
 def _fault(root: Path) -> str:
-    """Why no stage can run; what code a stage would run, and so whether it is up to date, is not known then."""
+    """Reason why no stage can run; empty if there is none. The code of the stages, and so their state, is unknown
+    then.
+    """
     try:
         validate_version(root)
     except ParamsError as error:
@@ -85,10 +87,10 @@ def _fault(root: Path) -> str:
 
 
 def _nearest(stage: str, behind: Set[str], upstream: Mapping[str, tuple[str, ...]]) -> str:
-    """The stage of ``behind`` next to a stage, and how many more are equally near; empty if it reads from none.
+    """The nearest stage of ``behind`` that a stage reads, and the number of equally near ones; empty if there is none.
 
-    A stage that another one of them reads, directly or not, is farther away: of prompts -> pairs -> policies, where
-    policies reads both, it is pairs.
+    A stage that another one of them reads is farther away. For example, in prompts -> pairs -> policies, if policies
+    reads both, the nearest stage is pairs.
     """
     direct = behind & set(upstream[stage])
     farther, queue = set[str](), list(direct)

@@ -1,4 +1,4 @@
-"""``paco tour``: after a run, where to look and what came out."""
+"""``paco tour``: metrics of the last run, and commands that show its results."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ look at
 
 
 def tour(root: Path) -> Answer:
-    """The headline figures of the last run and the commands to go on with.
+    """The main metrics of the last run, and the next commands.
 
     Raises:
-        DataError: when the report has not been made yet.
+        DataError: if the report does not exist yet.
     """
     file = root / paths.metrics_file(paths.REPORT.name)
     if not file.is_file():

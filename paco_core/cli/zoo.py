@@ -1,4 +1,4 @@
-"""``paco zoo``: the training of the small models, which lies beside the library."""
+"""``paco zoo``: training of the small models, which only a clone contains."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import ModuleType
 from paco_core.io.files import DataError
 
 
-def command() -> ModuleType:
+def load_command() -> ModuleType:
     """The module ``zoo.command`` of a clone.
 
     Raises:
-        DataError: in an installation from a wheel, which holds the weights and not their training.
+        DataError: in an installation from a wheel, which contains the weights, but not their training.
     """
     try:
         return import_module("zoo.command")

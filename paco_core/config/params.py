@@ -99,7 +99,7 @@ class DevicesParams(Section):
     gpus: list[Natural] | None = None
     """Indices of the GPUs to use, in this order. `null` uses all visible GPUs."""
     servers: Natural | None = None
-    """Number of last GPUs to reserve for reward servers. `null` reserves what a server needs, if a GPU remains."""
+    """GPUs at the end of `gpus` for reward servers. `null`: as many as a server needs, if one GPU remains."""
     memory_gb: AboveZero | None = None
     """Memory per GPU in GB, for `paco check`. `null` queries nvidia-smi."""
 

@@ -30,11 +30,11 @@ class EditingParams(Section):
     count: Natural | None
     """Number of drawn edits, or rows of the file. `null` uses the complete file."""
     questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)
-    """Questions about drawn edits, in turn."""
+    """Queries for drawn edits, used alternately."""
     broken_share: Fraction = 0.0
-    """Share of drawn edits that change more than the instruction."""
+    """Share of drawn edits that also change something else."""
     unheeded_share: Fraction = 0.0
-    """Share of drawn edits that change something else than the instruction."""
+    """Share of drawn edits that do not follow the instruction."""
     size: DrawnSide = 32
     """Side of a drawn image in pixels."""
     file: UserFile | None = None

@@ -36,7 +36,7 @@ class KlParams(Section):
     beta: FromZero = 0.0
     """Weight of the KL divergence from the model without an adapter. 0 skips this pass."""
     form: Literal["exact", "paper"] = "exact"
-    """Exact KL divergence, or the paper's, divided by the step's standard deviation."""
+    """`exact` KL divergence, or that of the `paper`: divided by the step's standard deviation."""
     where: Literal["everywhere", "disagreement"] = "everywhere"
     """Samples of the KL term: all, or only those above the group mean for the training reward but not the held-out
     one."""
@@ -61,11 +61,11 @@ class EarlyStop(Section):
     """Conditions that end a training before its last epoch. Its outputs are those of a complete training."""
 
     reward_rise: FromZero = 0.05
-    """Minimum relative reward rise of a collapse."""
+    """Relative rise of the reward that is suspicious if the diversity falls."""
     diversity_kept: Fraction = 0.5
-    """Maximum share of initial panel diversity in a collapse."""
+    """Share of the initial panel diversity below which the policy has collapsed."""
     patience: Positive = 3
-    """Minimum epochs of a collapse. It is compared with as many initial epochs."""
+    """Number of last epochs to compare with as many first epochs."""
     hack_meter: bool = False
     """Also stop at the alarm of `hack_meter`."""
     nan: Literal["error", "stop"] = "error"

@@ -78,9 +78,9 @@ class PolicyRecipe(PolicyTraining):
     start: AdapterRef | None = None
     """LoRA to continue from (folder, file or hub ID). `null` starts a new adapter."""
     epochs_before: Natural = 0
-    """Epochs of `start` with this seed. Further epochs use new prompts and noise."""
+    """Epochs that trained `start` with this seed. The next epochs use new prompts and noise."""
     reference_size: Side | None = None
-    """Side of a square with the references' area, in pixels. `null` uses the output size."""
+    """Side of a square with the area of a resized reference, in pixels. `null` uses the output size."""
     panels: Literal["together", "one_by_one"] = "together"
     """Generate panels in one image, or one by one with earlier panels as references (a story)."""
     predecessors: Positive | None = None

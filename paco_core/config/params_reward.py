@@ -43,7 +43,7 @@ class RewardParams(Section):
     """Cache for frozen vision features in GB."""
     lora: LoraParams
     swap: bool = False
-    """Swap the images of every second pair without a meaningful order."""
+    """Swap the images of every second pair whose order has no meaning."""
     answers: Literal["reasons", "decision"] = "reasons"
     """Training target: decision and reasons, or only the decision (the paper's Fast)."""
     loss: Literal["weighted", "legacy", "plain"]

@@ -34,7 +34,7 @@ COMPARED = ("storybook", "paper")
 #: Tables with a default of each key in place of its values in profiles.
 WITH_DEFAULTS = (RECIPE, REWARDS, *(f"{prefix}." for prefix in SHARED.values()))
 INTROS = {
-    f"{GENERAL}.": "These keys are at the top level of the file.",
+    f"{GENERAL}.": "Keys at the top level of the file.",
     "prompts.": "Prompts of the image sets.",
     "diverse_prompts.": "Selection of prompts that differ from each other.",
     "grids.": "Images that the annotator ranks.",
@@ -188,9 +188,8 @@ def _type_text(key_schema: Tree, plural: str = "") -> str:
 def _basic_type_text(key_schema: Tree, plural: str) -> str:
     kind, values = key_schema.get("type"), key_schema.get("additionalProperties")
     if kind == "array":
-        return f"list of {_type_text(key_schema['items'], 's')}" + (
-            " (not empty)" if key_schema.get("minItems") else ""
-        )
+        size = "non-empty " if key_schema.get("minItems") else ""
+        return f"{size}list of {_type_text(key_schema['items'], 's')}"
     if kind == "object":
         return f"mapping of names to {_type_text(values, 's')}" if isinstance(values, dict) and values else "mapping"
     if kind in ("integer", "number"):
@@ -206,10 +205,10 @@ def _number(key_schema: Tree, kind: str) -> str:
     if low is not None and low < -MAX_SHOWN:
         low = None
     if low is not None:
-        return f"{kind} from {low:g}" if high is None else f"{kind} between {low:g} and {high:,g}"
+        return f"{kind} from {low:g}" if high is None else f"{kind} {low:g} to {high:,g}"
     if high is None:
         return kind if above is None else f"positive {kind}" if above == 0 else f"{kind} above {above:g}"
-    return f"{kind} above {above:g}, up to {high:g}"
+    return f"{kind} above {above:g} to {high:g}"
 
 
 def _yaml(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""Public formats, written and read: PaCo-Dataset, ConsistencyRank-Bench, plain Parquet, and the data-set card.
+"""Public formats to read and write: PaCo-Dataset, ConsistencyRank-Bench, plain Parquet, and the data-set card.
 
-Inside the project there is one layout: tables that name panels, and pictures in tar shards. What is imported
-becomes a folder in that layout (:mod:`.imported`); nothing else needs to know where it came from.
+Inside a project, there is one format: tables that refer to panels, and images in tar shards. Imported data become a
+folder in this format (:mod:`.imported`), so no other code depends on their source.
 """

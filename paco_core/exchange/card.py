@@ -32,13 +32,13 @@ _COUNTS = (
 
 
 def build_card(root: Path, params: Params, form: str, licence: str, generator: str) -> str:
-    """The text of ``README.md``, with the front matter that a hub and ``datasets`` read.
+    """The text of ``README.md``, with the front matter that the Hub and ``datasets`` read.
 
     Args:
-        root: of the project, whose metrics of stages and ``agreement.json`` the card shows.
+        root: root of the project; the card contains metrics of its stages and ``agreement.json``.
         form: name of the format.
-        licence: of this data set, as its publisher states it.
-        generator: licence of the model that painted the pictures.
+        licence: license of this data set.
+        generator: license of the model that generated the images.
     """
     metrics = {out: _json(root / paths.metrics_file(out.name)) for _, out, _ in _COUNTS}
     counts = [(label, value) for label, out, key in _COUNTS if (value := metrics[out].get(key)) is not None]

@@ -1,10 +1,10 @@
-"""GEdit-Bench as it is published, tables with embedded pictures, turned into what ``edit_prompts.file`` reads.
+"""Import of GEdit-Bench: published tables with embedded images become the files that ``edit_prompts.file`` reads.
 
     edits.jsonl   key, instruction, input_image, task_type, instruction_language, Intersection_exist
-    pictures/     one PNG a source picture, named by its content
+    pictures/     one PNG per source image, named by its content
     rejected.jsonl  summary.json
 
-Columns of the tables: those of ``stepfun-ai/GEdit-Bench``, or ``prompt`` and ``image`` as in PaCo-GRPO's split.
+The tables have the columns of ``stepfun-ai/GEdit-Bench``, or ``prompt`` and ``image`` as in PaCo-GRPO's split.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class _Row(StrictModel):
 
 
 def import_gedit(source: Path, out: Path) -> dict[str, Any]:
-    """A Parquet file, or a folder of them, to the new folder ``out``; its counts.
+    """Import a Parquet file, or a folder of Parquet files, into the new folder ``out``; returns the counts.
 
-    Rows that cannot be used are left out and written to ``rejected.jsonl``, with file, row and cause.
+    Rows that cannot be used are skipped and written to ``rejected.jsonl``, with file, row and cause.
 
     Raises:
-        DataError: when there is no Parquet file, one is damaged, or no row can be used.
+        DataError: if there is no Parquet file, one is damaged, or no row can be used.
     """
     rejected = Rejected()
     rows: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ def _entries(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _usable(entry: dict[str, Any]) -> tuple[_Row, str, bytes]:
-    """The row, the name of its picture, and the picture as PNG."""
+    """The row, the name of its image, and the image as PNG."""
     try:
         row = _Row.model_validate(entry)
     except ValidationError as error:

@@ -1,11 +1,11 @@
-"""Public data turned into a folder of the project's own layout: tables of pairs or rankings, and a shard of pictures.
+"""Imported folders: tables of pairs or rankings, and a shard of images.
 
     train.parquet  validation.parquet   labelled pairs with answers (from PaCo-Dataset)
     benchmark.parquet  prompts.jsonl    rankings and their prompts (from ConsistencyRank-Bench)
     pictures/                           images.tar, index.parquet
-    rejected.jsonl  summary.json        what was left out, and the counts
+    rejected.jsonl  summary.json        skipped rows, and the counts
 
-``pairs.imported`` adds such a folder's pairs to the project's own.
+``pairs.imported`` adds the pairs of such a folder to the project's pairs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PICTURES = "pictures"
 
 
 def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
-    """PaCo-Dataset to ``out``; its counts.
+    """Import PaCo-Dataset into ``out``; returns the counts.
 
     Raises:
-        DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
+        DataError: if the folder is not a PaCo-Dataset, a line is not JSON, or no row can be used.
     """
     rejected, files = Rejected(), PictureFiles()
     rows_of: dict[str, list[tuple[sharegpt.ShareGptRow, tuple[Any, ...]]]] = {}  # rows of each pair
@@ -74,14 +74,14 @@ def _place(row: sharegpt.ShareGptRow) -> str:
 
 
 def _prompt_id(theme: str | None, edit: str | None, first: str) -> str:
-    """Pairs of one theme, or of one original picture, are split together."""
+    """The same id for pairs of one theme or one original image, so the split keeps them together."""
     if edit is None and theme is not None:
         return f"theme-{digest(theme)}"
     return f"edit-{first}" if edit is not None else f"picture-{first}"
 
 
 def import_benchmark(folder: Path, out: Path) -> dict[str, Any]:
-    """ConsistencyRank-Bench to ``out``; its counts.
+    """Import ConsistencyRank-Bench into ``out``; returns the counts.
 
     Raises:
         DataError: as :func:`paco_core.exchange.rank_bench.read_rank_bench`.
@@ -104,7 +104,7 @@ def import_benchmark(folder: Path, out: Path) -> dict[str, Any]:
 
 
 def _without(damaged: Mapping[str, str], bench: rank_bench.RankBench) -> pd.DataFrame:
-    """The rankings none of whose pictures is damaged; the others are rejected."""
+    """The rankings without damaged images. The rest is rejected."""
     usable = []
     for place, row in zip(bench.places, bench.table.to_dict("records"), strict=True):
         lost = [damaged[ref] for ref in (row["reference"], *row["candidates"]) if ref in damaged]

@@ -39,17 +39,17 @@ class PanelWriter:
 
 @dataclass
 class PictureFiles(Mapping[str, bytes]):
-    """Loose pictures on their way into a shard, under ids by content; read one at a time."""
+    """Image files that become a shard, with ids by content. Images are read one at a time."""
 
     paths: dict[str, Path] = field(default_factory=dict)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     _names: dict[Path, str] = field(default_factory=dict)
 
     def add(self, path: Path, prompt_id: str) -> str:
-        """Take a picture in; returns its id.
+        """Add an image; returns its id.
 
         Raises:
-            DataError: when it is missing, empty, too large or no picture.
+            DataError: if the file is missing, empty, too large or not an image.
         """
         if path not in self._names:
             png, (width, height) = self._png(path)
@@ -63,9 +63,9 @@ class PictureFiles(Mapping[str, bytes]):
 
     @staticmethod
     def _png(path: Path) -> tuple[bytes, tuple[int, int]]:
-        """The file as it is where it is a plain PNG, else its picture as one, and the picture's width and height.
+        """The image as PNG, its width and its height. A plain PNG stays unchanged.
 
-        Decoded either way, to see that it is whole.
+        The image is decoded in each case, to detect damage.
         """
         encoded = read_encoded(path)
         image = decode_image(encoded.data, str(path))

@@ -1,10 +1,10 @@
-"""ConsistencyRank-Bench's layout: rankings, prompts, and panels as ``images/<folder>/<panel>_<seed>.png``.
+"""Format of ConsistencyRank-Bench: rankings, prompts, and panels as ``images/<folder>/<panel>_<seed>.png``.
 
     consistency_full_rank.jsonl   {"folder", "ref_image", "comp_images": [4], "rank_images": [4], best first}
     prompt_data.jsonl             {"idx" (= folder), "prompt", "theme", "criteria", ...}
 
-A folder of this layout, ours or the published one, serves as a benchmark as it is: :func:`read_rank_bench` gives the
-columns of ``data/pairs/benchmark.parquet`` and looks its pictures up.
+:func:`read_rank_bench` reads a folder in this format, exported or published, with the columns of
+``data/pairs/benchmark.parquet``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def write_rank_bench(
 
 @dataclass
 class RankBench:
-    """A benchmark read from its folder. ``panel`` looks pictures up by the references of ``table``."""
+    """A benchmark in a folder. ``panel`` reads images by the references of ``table``."""
 
     folder: Path
     table: pd.DataFrame  # columns of data/pairs/benchmark.parquet; a reference is "<folder>/<picture>"
@@ -83,22 +83,22 @@ class RankBench:
 
     @property
     def refs(self) -> list[str]:
-        """Every picture that is ranked or ranked against."""
+        """All references and candidates."""
         return sorted(set(self.table["reference"]).union(*self.table["candidates"]))
 
     def path(self, ref: str) -> Path:
         return self.folder / IMAGES / ref
 
     def panel(self, ref: str) -> Image:
-        """One picture.
+        """Read one image.
 
         Raises:
-            DataError: when it is missing or damaged.
+            DataError: if it is missing or damaged.
         """
         return self._read(self.path(ref))
 
     def held_out(self) -> HeldOut:
-        """What must not be trained on where this benchmark is used."""
+        """Prompts and images to exclude from training if this benchmark is used."""
         return HeldOut(self.contents, frozenset(picture_digest(self.panel(ref)) for ref in self.refs))
 
 
@@ -138,7 +138,7 @@ def read_rank_bench(folder: Path) -> RankBench:
 
 
 def _prompts(file: Path, rejected: Rejected) -> dict[str, dict[str, Any]]:
-    """The prompts by id, which is the name of a folder of pictures."""
+    """The prompts by id, which is the name of an image folder."""
     rows, names = dict[str, dict[str, Any]](), UniqueIds()
     for number, row in read_jsonl(file, rejected.lines_of(file)):
         try:
@@ -159,7 +159,7 @@ def _row(
     size_of: Callable[[str], tuple[int, int]],
     sizes: dict[str, tuple[int, int]],
 ) -> tuple[Any, ...]:
-    """A row of the benchmark's table; ``sizes`` gathers the size that the pictures of each prompt have."""
+    """A row of the benchmark's table. ``sizes`` collects the image sizes of each prompt."""
     name, reference = raw.get("folder"), raw.get("ref_image")
     candidates, ranked = raw.get("comp_images"), raw.get("rank_images")
     if not isinstance(candidates, list) or not isinstance(ranked, list) or len(candidates) < 2:
@@ -198,7 +198,7 @@ def _row(
 
 
 def _name(picture: object) -> str:
-    """A picture's name within its prompt's folder."""
+    """The name of an image in the folder of its prompt."""
     if not isinstance(picture, str) or not picture or "/" in picture or picture.startswith("."):
         raise DataError(f"{picture!r} is not a picture name")
     return picture

@@ -1,12 +1,12 @@
-"""PaCo-Dataset: rows in LLaMA-Factory's ShareGPT form, with the ``dataset_info.json`` that registers them.
+"""PaCo-Dataset: rows in LLaMA-Factory's ShareGPT format, with the ``dataset_info.json`` that registers them.
 
 {"messages": [{"role": "user", "content": "<image><image>..."}, {"role": "assistant", "content": "Yes. ..."}],
  "images": ["images/a.png", "images/b.png"]}
 
-An entry's ``columns`` and ``tags`` say how its rows are written. Without them, a row has one of LLaMA-Factory's two
-forms: the one above, or ``conversations`` of ``{"from": "human" or "gpt", "value": ...}``.
+An entry's ``columns`` and ``tags`` define the keys of its rows. Without them, a row has one of LLaMA-Factory's two
+defaults: the format above, or ``conversations`` of ``{"from": "human" or "gpt", "value": ...}``.
 
-Turns keep their order, as LLaMA-Factory demands: a question, its answer, and so on.
+As LLaMA-Factory requires, queries and answers alternate.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ class ShareGptRow:
 
 
 def write_sharegpt(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWriter, template: str) -> None:
-    """Write a file a split, the pictures below ``images``, and ``dataset_info.json``.
+    """Write one file per split, the images below ``images``, and ``dataset_info.json``.
 
     Args:
         tables: split -> labelled pairs with answers (``data/cot_labels``).
-        template: wording of the questions about a theme.
+        template: wording of the queries about a theme.
     """
     info = {}
     for split, table in tables.items():
@@ -154,11 +154,11 @@ def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str,
 
 
 def read_sharegpt(folder: Path, rejected: Rejected) -> Iterator[ShareGptRow]:
-    """The rows of every registered file that can be used; the others go to ``rejected``.
+    """The usable rows of every registered file. The rest is added to ``rejected``.
 
     Raises:
-        DataError: when ``dataset_info.json`` is missing, registers no ShareGPT file, one outside the folder, or two
-            under names that become one; or a file is no list of rows.
+        DataError: if ``dataset_info.json`` is missing, registers no ShareGPT file, a file outside the folder, or two
+            entries whose names become equal; or if a file is not a list of rows.
     """
     for split, (file, forms) in _files(folder, rejected).items():
         for place, raw in read_rows(file, rejected):
@@ -176,7 +176,7 @@ def read_sharegpt(folder: Path, rejected: Rejected) -> Iterator[ShareGptRow]:
 
 
 def _files(folder: Path, rejected: Rejected) -> dict[str, tuple[Path, tuple[Form, ...]]]:
-    """The registered files and the forms of their rows, by split; other entries go to ``rejected``."""
+    """The registered files and the forms of their rows, by split. Other entries are added to ``rejected``."""
     info = read_json(folder / INFO)
     files = dict[str, tuple[Path, tuple[Form, ...]]]()
     entry_of = {RANKED: "the rankings of an import"}  # name of a file of the import, in lower case -> its entry
@@ -211,11 +211,11 @@ def _forms(entry: Mapping[str, Any]) -> tuple[Form, ...]:
 
 
 def dialogue_rounds(row: Mapping[str, Any], form: Form) -> list[DialogueRound]:
-    """The rounds of a row, in order; each takes as many of the row's images as it has marks.
+    """The rounds of a row, in order. Each round uses as many of the row's images as it has marks.
 
     Raises:
-        DataError: when the row has no turns, they do not go question, answer, question, answer, one of them is no
-            text, a system turn changes the prompt, or there are not as many images as marks.
+        DataError: if the row has no turns, queries and answers do not alternate, a turn is not a text, a system turn
+            changes the prompt, or the numbers of images and marks differ.
     """
     turns = _turns(row, form)
     system = row.get(form.system)

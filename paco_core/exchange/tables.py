@@ -1,4 +1,4 @@
-"""Plain Parquet that ``datasets.load_dataset`` opens with its pictures decoded: one file a split, nothing else."""
+"""Plain Parquet that ``datasets.load_dataset`` opens with decoded images: one file per split."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""ViStoryBench's data set as it is published, turned into prompts of stories.
+"""Import of ViStoryBench: its published stories become prompts of stories.
 
-    prompts_en.jsonl  prompts_ch.jsonl   a record a story, one panel a shot (``data/records/story_records.py``)
-    pictures/                            one PNG a reference picture, named by its content
+    prompts_en.jsonl  prompts_ch.jsonl   one record per story, one panel per shot (``data/records/story_records.py``)
+    pictures/                            one PNG per reference image, named by its content
     rejected.jsonl  summary.json
 
-Read is ``NN/story.json`` with ``NN/image/<character>/**``, in the folder or in its ``ViStory``.
+The import reads ``NN/story.json`` with ``NN/image/<character>/**``, in the folder or in its ``ViStory``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _number(path: Path) -> int:
 
 
 class _Reader:
-    """One story; its reference pictures go to ``pictures``."""
+    """Reader of one story. Its reference images are added to ``pictures``."""
 
     def __init__(self, folder: Path, pictures: Path, rejected: Rejected) -> None:
         self.folder, self.pictures, self.rejected = folder, pictures, rejected
@@ -155,7 +155,7 @@ class _Reader:
         return [shots[index] for index in sorted(shots)]
 
     def _pictures_of(self, key: str) -> list[str]:
-        """The readable reference pictures of a character, by their names in the new folder."""
+        """The readable reference images of a character, by their names in the new folder."""
         try:
             folder = inside(self.folder / "image", key)
         except DataError as error:
@@ -176,7 +176,7 @@ class _Reader:
         return paths
 
     def _panel(self, shot: _Shot, language: Language, characters: Mapping[str, _Character]) -> _Panel | None:
-        """A shot in one language, and its text in the order of the benchmark's own loader; None where it lacks one."""
+        """A shot in one language, with the text order of the benchmark's loader; None if a text is missing."""
         place = f"{self.file}: shot {shot.index}"
         texts = {name: getattr(shot, name).get(language, "").strip() for name in ("setting", "action", "camera")}
         if missing := [name for name, text in texts.items() if not text]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from PIL import Image as pil
 
 from paco_core.grpo.evaluation import Evaluation, picture_names
-from paco_core.io.pictures import in_a_row, read_image
+from paco_core.io.pictures import join_in_row, read_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,7 +44,7 @@ def card_sample(
         place = number * len(seeds)
         inputs = [] if reference is None else reference(record)
         rows.append([*inputs, read_image(before / str(side) / names[place]), after.pictures[side][place]])
-    return _stacked([in_a_row(images, HEIGHT) for images in rows])
+    return _stacked([join_in_row(images, HEIGHT) for images in rows])
 
 
 def _stacked(rows: Sequence[Image]) -> Image:

@@ -46,8 +46,8 @@ from paco_core.grpo.sampling import Experience
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.io.answer import to_jsonable
 from paco_core.io.atomic import atomic
-from paco_core.io.contact_sheet import tiled
-from paco_core.io.pictures import in_a_row
+from paco_core.io.contact_sheet import tile_images
+from paco_core.io.pictures import join_in_row
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction, validate_failed_share
 from paco_core.runtime.checkpoints import exclusive_training
@@ -281,8 +281,8 @@ class Trainer:
                 cells = pictures[:SHEET_PICTURES]
                 if (reference := self.split.reference) is not None:  # references of an edit at its height, to its left
                     pairs = zip(owners, cells, strict=False)
-                    cells = [in_a_row([*reference(record), image], image.height) for record, image in pairs]
-                self.reports.picture(tiled(cells, SHEET_COLUMNS), f"unseen_{side}px", epoch)
+                    cells = [join_in_row([*reference(record), image], image.height) for record, image in pairs]
+                self.reports.picture(tile_images(cells, SHEET_COLUMNS), f"unseen_{side}px", epoch)
         return evaluation
 
     def _scores(self, before: Mapping[str, np.ndarray], after: Evaluation) -> dict[str, object]:

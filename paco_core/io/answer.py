@@ -14,7 +14,7 @@ from paco_core.io.secrets import redacted
 
 
 class Answer(str):
-    """A text whose figures are kept beside it, so that both forms say the same: nothing is computed twice."""
+    """A text for people, and the same values as data for ``--json``."""
 
     figures: Any
     __slots__ = ("figures",)
@@ -26,17 +26,17 @@ class Answer(str):
         return answer
 
     def json(self, encoding: str = "utf-8") -> str:
-        """The figures as JSON; what is no finite number is null, and secrets are redacted.
+        """The values as JSON. A number that is not finite becomes null, and secrets are redacted.
 
         Args:
-            encoding: of where it is printed: characters that not every encoding has are escaped, except for UTF-8.
+            encoding: encoding of the output stream. Except for UTF-8, characters beyond ASCII are escaped.
         """
         escape = codecs.lookup(encoding).name != "utf-8"
         return redacted(json.dumps(to_jsonable(self.figures), indent=2, ensure_ascii=escape, allow_nan=False))
 
 
 def to_jsonable(value: Any) -> Any:
-    """The same tree of what JSON has."""
+    """The same tree with JSON types only."""
     if isinstance(value, Answer):
         return to_jsonable(value.figures)
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,8 +1,8 @@
-"""Files and folders that are whole or absent, whatever ends the process that writes them.
+"""Atomic writes: a file or folder is complete or absent, even if the writing process is killed.
 
-They are made in a temporary folder beside their place, ``.paco-RANDOM.part``, and renamed into it. The folder holds a
-file that only this module writes, locked while the writer lives: so two writers never share one, and what a killed
-writer left is known from a folder of somebody else's, whatever its name.
+A writer creates its output in a temporary folder ``.paco-RANDOM.part`` next to the target, and renames it at the end.
+The folder contains a file that only this module writes, and that is locked while the writer runs. The lock separates
+two writers. The file distinguishes folders of killed writers from folders of the user.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from dvc_project.errors import DataError
 PREFIX, SUFFIX = ".paco-", ".part"  # .gitignore and .dvcignore of a project leave out *.part
 MARK = "made-by-paco.lock"
 TRIES = 1000  # after which no other writer can be the cause
-EARLIER = "made-by-paco.earlier"  # the folder that is being replaced, until its successor stands
+EARLIER = "made-by-paco.earlier"  # the replaced folder, until the new one is in place
 
 
 @contextmanager
 def atomic(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A temporary path of the same name (file or folder, the caller decides), renamed to ``target`` on success.
+    """A temporary path of the same name (file or folder), renamed to ``target`` on success.
 
-    On any exception, Ctrl-C included, the temporary is removed and ``target`` is left as it was. What a killed process
-    left is removed by the next writer in the same folder. Files that a library made for their owner alone, as
-    safetensors does, get the mode of any other file.
+    On any exception, including Ctrl-C, the temporary is removed and ``target`` stays unchanged. The next writer in the
+    same folder removes the temporary of a killed process. Files that a library created with mode 0600, as safetensors
+    does, get the default mode.
 
     Args:
-        replace: a folder of the project's own, such as the out of a stage, gives way to a new one. Without it only a
-            file gives way, and only to a file.
+        replace: also replace a folder, for example the output of a stage. Without it, only a file is replaced, and
+            only by a file.
 
     Raises:
-        DataError: when something stands at ``target`` that may not be replaced, or nothing was written.
-        OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote reports it.
+        DataError: if ``target`` exists and may not be replaced, or nothing was written.
+        OSError: ENOSPC with the path of ``target`` if the disk is full, for every library that writes.
     """
     validate_replaceable(target, replace=replace)
     missing = [above for above in target.parents if not above.exists()]
@@ -62,13 +62,13 @@ def atomic(target: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def validate_replaceable(target: Path, *, replace: bool = False) -> None:
-    """Make sure that nothing of the user's stands where something is to be written.
+    """Check that writing to a path overwrites nothing of the user.
 
     Raises:
-        DataError: when a folder stands there (with ``replace``, anything but a folder), a device, a pipe, or a link
-            to nothing.
+        DataError: if the path is a folder (with ``replace``, anything but a folder), a device, a pipe, or a broken
+            link.
     """
-    mode = _mode(target)  # asked once: another writer may put its folder there meanwhile
+    mode = _mode(target)  # read once: another writer may create the folder meanwhile
     if mode is None:
         if target.is_symlink() and not replace:  # an out that DVC linked goes as any other
             raise DataError(f"{target} is a link to {target.readlink()}, where nothing is; remove it, or name another")
@@ -80,7 +80,7 @@ def validate_replaceable(target: Path, *, replace: bool = False) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Kind of what a path leads to; None where nothing is."""
+    """File type that a path leads to; None if the path does not exist."""
     try:
         return path.stat().st_mode
     except OSError as error:
@@ -91,10 +91,10 @@ def _mode(path: Path) -> int | None:
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    """A new folder beside ``target`` that nobody else uses; it goes at the end, with what is still in it.
+    """A new folder next to ``target`` that only this process uses; it is removed at the end with its contents.
 
     Raises:
-        DataError: when no folder stays where it is made, as in ``/proc``.
+        DataError: if a new folder disappears, as in ``/proc``.
     """
     for _ in range(TRIES):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def _temporary(target: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Remove temporary folders of writers that are gone; what cannot be removed is in nobody's way."""
+    """Remove temporary folders of processes that have ended. A folder that cannot be removed is ignored."""
     for folder in place.glob(f"{PREFIX}*{SUFFIX}"):
         with suppress(OSError):
             if not (folder / MARK).is_file():
@@ -133,10 +133,10 @@ def _remove_abandoned(place: Path) -> None:
 
 
 def _put(part: Path, target: Path, replace: bool) -> None:
-    """Rename a finished file or folder to its place. The system itself refuses to put either over a folder with files.
+    """Rename a finished file or folder to its path. The system refuses to replace a folder with files.
 
     Raises:
-        DataError: when something that may not be replaced has come there meanwhile.
+        DataError: if the path was created meanwhile and may not be replaced.
     """
     earlier = part.with_name(EARLIER)
     for tries_left in reversed(range(TRIES)):
@@ -162,7 +162,7 @@ def _put(part: Path, target: Path, replace: bool) -> None:
 
 
 def _share(part: Path, mode: int) -> None:
-    """Give files that only their owner may read the mode that new files have; links are left alone."""
+    """Give files with mode 0600 the mode of new files. Links stay unchanged."""
     for file in (part, *(part.rglob("*") if part.is_dir() else ())):
         if stat.S_IMODE(file.lstat().st_mode) == 0o600 and not file.is_symlink():
             file.chmod(mode)

@@ -1,4 +1,4 @@
-"""The result of a check, and what makes one of a function."""
+"""Results of checks, and the decorator that makes a check of a function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What one check found. ``ERROR`` blocks the stages that follow, ``WARN`` does not."""
+    """The result of one check. ``ERROR`` blocks the stages that follow, ``WARN`` does not."""
 
     name: str
     passed: bool
@@ -31,7 +31,7 @@ class CheckReport:
 
 
 class CheckFinding(NamedTuple):
-    """What a function marked by :func:`check` returns; ``severity`` where it is another than the check's."""
+    """The return value of a function marked by :func:`check`. ``severity`` overrides the severity of the check."""
 
     passed: bool
     description: str

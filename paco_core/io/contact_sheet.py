@@ -1,4 +1,4 @@
-"""Pictures for a person at a glance: many as one sheet, small enough for an event log."""
+"""Contact sheets: many images in one, small enough for an event log."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ INK = (32, 32, 36)
 def draw_contact_sheet(
     pictures: Sequence[Image], columns: int, cell: int = 128, captions: Sequence[str] = (), title: str = ""
 ) -> Image:
-    """Pictures row by row in cells of ``cell`` pixels on white; each fills its cell in its proportions.
+    """Images row by row in cells of ``cell`` pixels on white. Each image keeps its proportions.
 
     Args:
-        captions: below each picture, in at most :data:`LINES` lines, which break where they do and between words.
-        title: above all, in as many lines as it takes.
+        captions: texts below the images, wrapped to at most :data:`LINES` lines.
+        title: text above all images, wrapped to any number of lines.
 
     Raises:
-        ValueError: without any picture, or with another number of captions.
+        ValueError: if there is no image, or the number of captions differs.
     """
     from PIL import Image as pil
     from PIL import ImageDraw, ImageFont, ImageOps
@@ -41,9 +41,9 @@ def draw_contact_sheet(
     width = columns * (cell + GAP) - GAP
     fitted = [ImageOps.contain(picture, (cell, cell)) for picture in pictures]
     texts = [
-        _wrapped(text, lambda line: font.getlength(line) <= cell, LINES) for text in captions or [""] * len(fitted)
+        _wrap_lines(text, lambda line: font.getlength(line) <= cell, LINES) for text in captions or [""] * len(fitted)
     ]
-    head = _wrapped(title, lambda line: font.getlength(line) <= width)
+    head = _wrap_lines(title, lambda line: font.getlength(line) <= width)
     rows = [range(start, min(start + columns, len(fitted))) for start in range(0, len(fitted), columns)]
     heights = [max(fitted[n].height for n in row) + LINE * max(len(texts[n]) for n in row) for row in rows]
     sheet = pil.new("RGB", (width, LINE * len(head) + sum(heights) + GAP * (len(rows) - 1)), "white")
@@ -60,8 +60,8 @@ def draw_contact_sheet(
     return sheet
 
 
-def tiled(pictures: Sequence[Image], columns: int) -> Image:
-    """Pictures as they are, row by row and edge to edge on white; cells are as large as the largest."""
+def tile_images(pictures: Sequence[Image], columns: int) -> Image:
+    """Images without margins, row by row on white. Each cell has the size of the largest image."""
     from PIL import Image as pil
 
     columns = min(columns, len(pictures))
@@ -72,8 +72,8 @@ def tiled(pictures: Sequence[Image], columns: int) -> Image:
     return sheet
 
 
-def _wrapped(text: str, fits: Callable[[str], bool], most: int | None = None) -> list[str]:
-    """The text in lines that fit, broken where it is and between words; what is beyond ``most`` lines is left out."""
+def _wrap_lines(text: str, fits: Callable[[str], bool], most: int | None = None) -> list[str]:
+    """The text in lines that fit, at most ``most``. Existing line breaks stay, and the rest of the text is cut."""
     lines: list[str] = []
     for line in text.splitlines():
         lines.append("")
@@ -82,18 +82,18 @@ def _wrapped(text: str, fits: Callable[[str], bool], most: int | None = None) ->
             lines[-1:] = [longer] if fits(longer) or not lines[-1] else [lines[-1], word]
     if most is not None and len(lines) > most:
         lines[most - 1 :] = [" ".join(lines[most - 1 :])]
-    return [_cut(line, fits) for line in lines]
+    return [_shorten(line, fits) for line in lines]
 
 
-def _cut(text: str, fits: Callable[[str], bool]) -> str:
-    """The text, or its beginning with an ellipsis where it does not fit."""
+def _shorten(text: str, fits: Callable[[str], bool]) -> str:
+    """The text, or its beginning with an ellipsis if it does not fit."""
     if fits(text):
         return text
     return next((text[:end] + "…" for end in range(len(text), 0, -1) if fits(text[:end] + "…")), "")
 
 
 def preview_markdown(image: Image, alt: str) -> str:
-    """A picture as a Markdown data URL of at most :data:`PREVIEW_BYTES`, shrunk until it fits."""
+    """An image as a Markdown data URL of at most :data:`PREVIEW_BYTES`, shrunk until it fits."""
     while True:
         buffer = io.BytesIO()
         image.save(buffer, format="WEBP", quality=80)

@@ -1,17 +1,17 @@
-"""The one place where encoded pictures become pixels: always RGB, 8 bits, upright.
+"""Decoding of images: from encoded bytes or arrays to upright RGB pixels of 8 bits.
 
-The rules, which docs/reference/formats.md states for people:
+Rules (see docs/reference/formats.md):
 
-* the orientation in EXIF or XMP is applied; metadata that cannot be read count as none,
-* what is transparent is seen over white,
-* of 16 bits the high byte is kept, in grey as in colour; floating-point pixels are taken from 0 (black) to 1 (white),
-* whole numbers of 0 to 255 in a wider mode are refused: Pillow's ``convert`` means 8 bits, and they may be 16,
-* of animations and of several pages the first one is taken,
-* colours are taken as they are stored: ICC profiles are not applied, and CMYK is converted without one,
-* limits of bytes, pixels and sides hold before anything is decoded; a truncated file is refused,
-* an array is (height, width) or (height, width, channels), of 8 bits, or floating-point from 0 to 1.
+* The orientation in EXIF or XMP is applied. Unreadable metadata are ignored.
+* Transparent pixels are blended with white.
+* Of 16 bits, the high byte is used. Floating-point pixels range from 0 (black) to 1 (white).
+* Integers of 0 to 255 in a wider mode are refused, because they could be 8 or 16 bits.
+* Only the first frame or page is used.
+* ICC profiles are not applied, and CMYK is converted without one.
+* Limits of bytes, pixels and sides are checked before decoding. A truncated file is refused.
+* An array is (height, width) or (height, width, channels), of 8 bits, or floating-point from 0 to 1.
 
-Nothing of the project is imported here: vLLM's server, in an environment of its own, reads pictures by this file, too.
+This module imports nothing of the project, because vLLM's server uses it in a separate environment.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".tif", ".tiff", ".bmp")  
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 4 * MAX_PIXELS  # no PNG is larger than its pixels
 MAX_SIDE = 16_384
-MAX_RATIO = 200  # of the longer side to the shorter one: Qwen2.5-VL takes no narrower picture
-#: A PNG may have its orientation behind its pixels, in chunks that hold one of these.
+MAX_RATIO = 200  # longer side / shorter side: the limit of Qwen2.5-VL
+#: A PNG may store its orientation after its pixels, in chunks that contain one of these.
 _BEHIND = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type exif")
 _TURNED = (5, 6, 7, 8)  # orientations that swap width and height
 _ORIENTATION = 0x0112
@@ -39,16 +39,16 @@ _KEY_SCALES = {"L;2": 85, "L;4": 17}
 
 
 class Undecodable(ValueError):
-    """What was given is no picture that is taken; the text is the cause."""
+    """The input is not an image that paco reads. The message is the cause."""
 
 
 class TooLarge(Undecodable):
-    """A picture, or a file, beyond a limit."""
+    """An image or a file exceeds a limit."""
 
 
 @dataclass(frozen=True)
 class EncodedPicture:
-    """A picture whose head was read and found within the limits, and whose pixels were not decoded yet."""
+    """An image whose header is within the limits, and whose pixels are not decoded yet."""
 
     data: bytes
     opened: Image.Image
@@ -59,10 +59,10 @@ class EncodedPicture:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of the upright picture.
+        """(width, height) of the upright image.
 
         Raises:
-            Undecodable: as :meth:`decode`, where the orientation stands behind the pixels.
+            Undecodable: as :meth:`decode`, if the orientation is stored after the pixels.
         """
         if self.opened.format == "TIFF":  # Pillow gives the upright size already
             return self.opened.size
@@ -78,10 +78,10 @@ class EncodedPicture:
         return self.opened.format == "PNG" and _stored(self.opened) == "RGB" and not any(m in self.data for m in marks)
 
     def validate_complete(self) -> None:
-        """Find a file that ends too early, at less than decoding costs; other damage may stay unseen.
+        """Check that a file is not truncated, faster than by decoding. Other damage may stay undetected.
 
-        A PNG's chunks are checked by their sums (a thirtieth of the time), a JPEG is decoded at an eighth of its sides
-        (less than half), and the head of a truncated WebP cannot be read. Other formats are decoded.
+        PNG: checksums of the chunks (1/30 of the time). JPEG: decoding at 1/8 of the sides (less than half of the
+        time). WebP: the header of a truncated file cannot be read. Other formats are decoded.
 
         Raises:
             Undecodable: as :meth:`decode`.
@@ -99,23 +99,24 @@ class EncodedPicture:
             self.decode()  # decides: a PNG without its last chunk has all its pixels
 
     def decode(self) -> Image.Image:
-        """The picture.
+        """The upright RGB image.
 
         Raises:
-            Undecodable: when it is truncated or damaged.
+            Undecodable: if the file is truncated or damaged.
         """
         return to_rgb(self.opened)
 
 
 def read_head(data: bytes, most: int = MAX_PIXELS) -> EncodedPicture:
-    """The picture in a file's bytes, before its pixels are decoded.
+    """Read the header of an encoded image without decoding its pixels.
 
     Args:
-        most: pixels that it may have.
+        most: maximum number of pixels.
 
     Raises:
-        Undecodable: when it is empty, not of one of :data:`FORMATS`, or narrower than :data:`MAX_RATIO` allows.
-        TooLarge: when it exceeds a limit.
+        Undecodable: if the file is empty, has another format than :data:`FORMATS`, or is narrower than
+            :data:`MAX_RATIO`.
+        TooLarge: if the image exceeds a limit.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -136,14 +137,14 @@ def read_head(data: bytes, most: int = MAX_PIXELS) -> EncodedPicture:
 
 
 def from_array(array: np.ndarray) -> Image.Image:
-    """The picture in an array: uint8, or floating-point from 0 (black) to 1 (white).
+    """The image in an array: uint8, or floating-point from 0 (black) to 1 (white).
 
     Args:
-        array: (height, width), or (height, width, channels) with 1 channel (grey), 3 (RGB) or 4 (RGB and alpha).
+        array: (height, width), or (height, width, channels) with 1 channel (gray), 3 (RGB) or 4 (RGB and alpha).
 
     Raises:
-        Undecodable: when it has another shape or type, or values outside of that range.
-        TooLarge: when it exceeds a limit.
+        Undecodable: if the array has another shape or type, or values outside this range.
+        TooLarge: if the image exceeds a limit.
     """
     import numpy as np
     from PIL import Image
@@ -179,10 +180,10 @@ def _check_size(width: int, height: int, most: int) -> None:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """A picture that Pillow opened or made, as its pixels are meant to be seen; itself where nothing is to be done.
+    """Convert an image of Pillow to upright RGB. An image that already has this form is returned unchanged.
 
     Raises:
-        Undecodable: when its file is truncated or damaged, or its pixels are out of the range that is stated above.
+        Undecodable: if its file is truncated or damaged, or its pixels are outside the range in the module's rules.
     """
     from PIL import Image, ImageOps
 
@@ -196,9 +197,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in _DEEP:
         converted = _from_deep(image, key)
     elif key is not None or image.has_transparency_data:
-        converted = _over_white(image, key)
+        converted = _blend_over_white(image, key)
     else:
-        converted = _converted(image, "RGB")
+        converted = _convert(image, "RGB")
     converted.info = {}  # nothing of the file's metadata is passed on: they would be applied, or written, once more
     if orientation != 1:
         converted.getexif()[_ORIENTATION] = orientation
@@ -217,7 +218,7 @@ def _damaged(error: Exception) -> Undecodable:
     return Undecodable(f"not a readable picture ({type(error).__name__}: {error})"[:300])
 
 
-def _converted(image: Image.Image, mode: str) -> Image.Image:
+def _convert(image: Image.Image, mode: str) -> Image.Image:
     try:
         return image.convert(mode)
     except ValueError:
@@ -225,10 +226,10 @@ def _converted(image: Image.Image, mode: str) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 to 8 as in EXIF; 1 where none is given, or none that can be read."""
+    """EXIF orientation, 1 to 8; 1 if it is missing or unreadable."""
     from PIL import Image
 
-    try:  # not a PNG's own method, which decodes the picture where it finds nothing
+    try:  # not the method of PngImageFile, which decodes the image if there is no entry
         value = Image.Image.getexif(image).get(_ORIENTATION)
     except Exception:  # metadata are broken in more ways than Pillow has errors for  # noqa: BLE001
         return 1
@@ -236,15 +237,15 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _stored(image: Image.Image) -> Any:
-    """How the pixels lie in the file, in Pillow's words ("RGB;16B"); None once they are decoded."""
+    """Pixel format in the file, in Pillow's notation ("RGB;16B"); None after decoding."""
     tiles = getattr(image, "tile", None)
     return tiles[0].args if tiles else None
 
 
 def _transparent_key(image: Image.Image) -> Any:
-    """The grey or colour that a PNG calls transparent, in the scale of its decoded pixels; None where there is none.
+    """The transparent gray or color of a PNG, in the scale of its decoded pixels; None if there is none.
 
-    Pillow leaves it in the file's depth where it decodes 2, 4 or 16 bits to 8.
+    Pillow returns the color in the depth of the file, but decodes 2, 4 or 16 bits to 8.
     """
     key, raw = image.info.get("transparency"), _stored(image)
     if isinstance(key, tuple) and raw == "RGB;16B":
@@ -252,13 +253,13 @@ def _transparent_key(image: Image.Image) -> Any:
     return key * _KEY_SCALES[raw] if isinstance(key, int) and raw in _KEY_SCALES else key
 
 
-def _over_white(image: Image.Image, key: Any) -> Image.Image:
+def _blend_over_white(image: Image.Image, key: Any) -> Image.Image:
     from PIL import Image
 
     if key != image.info.get("transparency"):
         image = image.copy()
         image.info["transparency"] = key
-    clear = _converted(image, "RGBA")
+    clear = _convert(image, "RGBA")
     white = Image.new("RGB", image.size, "white")
     white.paste(clear, mask=clear.getchannel("A"))
     return white

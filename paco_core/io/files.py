@@ -1,7 +1,6 @@
-"""Text, JSON, JSON Lines, tables and YAML: written whole or not at all, read with errors that name the file.
+"""Text, JSON, JSON Lines, tables and YAML: atomic writes, and reads with errors that contain the file name.
 
-What a file of data says is checked where it is read: :func:`checked_name` for ids that become names of files,
-:func:`inside` for paths.
+:func:`checked_name` validates ids that become file names, and :func:`inside` validates paths in data files.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ _DEVICES = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt"
 
 
 def checked_name(value: object) -> str:
-    """An id out of a file of data, which becomes the name of a file or a part of one.
+    """Validate an id of a data file that becomes a file name or a part of one.
 
     Raises:
-        DataError: when it has characters that a name may not have (so that it could be a path, an option or a
-            hidden file), is too long, or names a device where Windows reads it.
+        DataError: if the id is too long, has characters that a file name may not have, or is a device name on Windows.
     """
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise DataError(
@@ -50,16 +48,16 @@ def checked_name(value: object) -> str:
 
 
 class UniqueIds:
-    """Ids of one file of data, each once, also on disks where upper and lower case are the same."""
+    """Ids of one data file, each once, also on file systems that ignore case."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[str, int]] = {}
 
     def add(self, name: str, line: int) -> None:
-        """Take an id in, which has been checked.
+        """Add a validated id.
 
         Raises:
-            DataError: when it, or another one in other case, is already on an earlier line.
+            DataError: if an earlier line has this id, also in another case.
         """
         existing, before = self._lines.setdefault(name.lower(), (name, line))
         if before != line:
@@ -70,10 +68,10 @@ class UniqueIds:
 
 
 def inside(folder: Path, name: object) -> Path:
-    """The path below ``folder`` that a file of data names.
+    """Resolve a path of a data file below ``folder``.
 
     Raises:
-        DataError: when it is no relative path, or leads out of the folder, by ``..`` or by a link.
+        DataError: if the path is not relative, or leads out of the folder by ``..`` or by a link.
     """
     if not isinstance(name, str) or not name:
         raise DataError(f"{_short(name)} is not a file name")
@@ -88,7 +86,7 @@ def inside(folder: Path, name: object) -> Path:
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        pass  # for the caller to say what is missing
+        pass  # the caller reports the missing file
     except (OSError, ValueError) as error:  # too long, links in a circle, a character that no path has
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"{_short(name)} is not a usable path ({reason})") from None
@@ -109,15 +107,15 @@ def write_text(target: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Add a line to a file, whole or not at all: what a full disk took of it is cut off again.
+    """Append a line to a file completely or not at all. A partial line on a full disk is removed again.
 
     Raises:
-        OSError: when it cannot be written; the file is as it was.
+        OSError: if the line cannot be written; the file is unchanged.
     """
     with path.open("ab", buffering=0) as stream:
         before, remaining = os.fstat(stream.fileno()).st_size, memoryview(line)
         try:
-            while remaining:  # a disk that is almost full takes a part, and says so by a count only
+            while remaining:  # an almost full disk writes a part, and only returns its length
                 remaining = remaining[stream.write(remaining) or 0 :]
         except BaseException:
             os.ftruncate(stream.fileno(), before)
@@ -125,7 +123,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def write_json(target: Path, value: Any) -> None:
-    """Write JSON atomically, keys in the given order, NaN refused (it is no JSON)."""
+    """Write JSON atomically, with the keys in order. NaN is refused, because JSON does not have it."""
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -177,12 +175,11 @@ def read_jsonl(
     """Line number (from 1) and object of each line.
 
     Args:
-        rejected: called with number and cause of a line that is no JSON object, which is then left out; without it
-            such a line is an error.
+        rejected: called with number and cause of a line that is not a JSON object. The line is then skipped. Without
+            it, such a line is an error.
 
     Raises:
-        DataError: naming file and line when a line is no JSON object (a truncated file, say), or has a key twice;
-            when the file is UTF-16 text.
+        DataError: with file and line, if a line is not a JSON object or has a key twice, or if the file is UTF-16 text.
     """
     if not path.is_file():
         raise DataError(f"{path}: {'a folder, expected a file' if path.is_dir() else 'no such file'}")
@@ -235,12 +232,13 @@ def read_table(
     """Read a Parquet table.
 
     Args:
-        columns: these only; all when None.
-        require: columns that must be there; others may be, too.
-        remedy: how to get the file whole again, where that is neither its stage's work nor another copy.
+        columns: columns to read; None reads all.
+        require: columns that the table must have.
+        remedy: how to restore the file, if neither its stage nor another copy restores it.
 
     Raises:
-        DataError: when the file is missing, empty, cut off or damaged, or lacks a column, with what makes it anew.
+        DataError: if the file is missing, empty, truncated or damaged, or lacks a column. The message contains the
+            remedy.
     """
     import pandas as pd
     from pyarrow import parquet
@@ -265,10 +263,10 @@ def read_table(
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A mapping in a YAML file.
+    """Read a mapping from a YAML file.
 
     Raises:
-        DataError: when the file is missing or holds no mapping.
+        DataError: if the file is missing or does not contain a mapping.
     """
     try:
         tree = parse_yaml(path.read_text(encoding="utf-8"))
@@ -290,11 +288,11 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def md5_of(data: bytes) -> str:
-    """MD5 by which a file of these bytes is named and compared, as DVC does."""
+    """MD5 of bytes, the digest that DVC uses for files."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def file_stats(folder: Path) -> dict[Path, os.stat_result]:
+def read_file_stats(folder: Path) -> dict[Path, os.stat_result]:
     """Size and times of each file below a folder, sorted by path.
 
     Another process may rename or remove files and folders at the same time. Entries that disappear are left out.

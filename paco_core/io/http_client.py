@@ -1,11 +1,11 @@
-"""HTTP to one server that answers JSON: reward models, chat models, scorers.
+"""HTTP client of one server that answers with JSON: reward models, chat models, scorers.
 
-Each request uses a new connection and has one time limit. Only failures that another try can cure are retried.
-HTTP/1.1 answers carry no id: on a reused connection, a late or repeated answer to the last request would be read as the
-answer to the next one. httpx has this fault too, unless it keeps no connection (``max_keepalive_connections=0``).
+Each request uses a new connection and has one time limit. Only failures that another try can fix are retried. HTTP/1.1
+answers carry no id, so on a reused connection a late answer to one request would be read as the answer to the next
+request. httpx has this problem unless it keeps no connection (``max_keepalive_connections=0``).
 
-httpx limits the time of each single read, and a server that sends a byte now and then is never late. So all requests of
-a process run in one event loop, where ``asyncio.timeout`` limits a request as a whole.
+httpx limits only the time of each read, so a server that sends one byte at a time is never late. Therefore, all
+requests of a process run in one event loop, in which ``asyncio.timeout`` limits the complete request.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_ANSWER = 8 << 20
-MAX_PAUSE_S = 30.0  # a server may ask for a longer one; it is asked again after this
-NO_SERVER = (502, 503)  # what a gateway says while the server behind it is down, and a server that is loading
+MAX_PAUSE_S = 30.0  # the upper limit of a requested pause
+NO_SERVER = (502, 503)  # status of a gateway whose server is down, and of a loading server
 BUSY = (408, 409, 429)  # and 5xx: another try may go well
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
@@ -46,13 +46,13 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # below, it logs each URL,
 
 
 class RequestFailed(Exception):
-    """A request came to nothing; the text is its cause, one line without secrets.
+    """A request failed. The message is its cause, in one line without secrets.
 
     Attributes:
-        kind: no connection, none because nothing listens there ("refused"), no answer in time, a status other than 200,
-            or an answer that is no JSON object.
-        down: no server answered, or it says that it cannot serve now.
-        retry_after_s: seconds that the server asks to wait before another try.
+        kind: no connection, connection refused ("refused"), no answer in time, a status other than 200, or an answer
+            that is not a JSON object.
+        down: no server answered, or the server cannot answer now.
+        retry_after_s: seconds that the server requests to wait before another try.
     """
 
     def __init__(
@@ -76,10 +76,9 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on: at most ``retries`` more tries; while the server is down, until ``wait_s`` is over.
+    """Limits of retries: at most ``retries`` tries after the first, and ``wait_s`` seconds while the server is down.
 
-    ``budget_s``: seconds for all tries of a request and the pauses between them; no try begins that cannot end in it.
-    ``when_late``: try again, too, when no answer came in time.
+    ``budget_s``: seconds for all tries of a request with the pauses between them. ``when_late``: also retry time-outs.
     """
 
     retries: int = 4
@@ -89,10 +88,10 @@ class Patience:
     when_late: bool = False
 
     def pause(self, attempt: int, at_least_s: float = 0.0) -> float:
-        """Seconds before try number ``attempt`` + 1: doubling, with jitter so that callers spread out.
+        """Seconds before try number ``attempt`` + 1, doubled each time, with random variation between clients.
 
         Args:
-            at_least_s: what the server asked for; heeded up to :data:`MAX_PAUSE_S`.
+            at_least_s: seconds that the server requests, used up to :data:`MAX_PAUSE_S`.
         """
         backoff_s = min(8.0, self.backoff_s * 2**attempt) * (0.5 + random.random())
         return max(backoff_s, min(at_least_s, MAX_PAUSE_S))
@@ -103,13 +102,13 @@ class HttpClient:
 
     Args:
         timeout_s: seconds for one try of a request, from connecting to the last byte of the answer.
-        locate: returns where the server is now, or None while it is nowhere; asked when it is down, so that a
-            server which was started again on another port is found.
-        through_proxy: go through the proxy that ``https_proxy`` or ``http_proxy`` names, unless ``no_proxy`` lists the
-            host or the host is this machine. A server of this project's own is asked directly.
+        locate: returns the current address of the server, or None if it is down. Called when the server is down,
+            because a restarted server may have another port.
+        through_proxy: use the proxy of ``https_proxy`` or ``http_proxy``, unless ``no_proxy`` lists the host or the
+            host is this machine. Requests to a server of this project use no proxy.
 
     Raises:
-        DataError: when the URL, the key or a proxy of the environment cannot be used.
+        DataError: if the URL, the key or a proxy of the environment cannot be used.
     """
 
     def __init__(
@@ -151,11 +150,11 @@ class HttpClient:
         self.retries = 0
 
     def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """The JSON object that the server answers.
+        """Send a request and return the JSON object of the answer.
 
-        Retried: status 408, 409, 429 and 5xx, not before ``Retry-After`` is over, and dropped connections. Not
-        retried: other statuses, time-outs (but see ``Patience.when_late``), answers that are no JSON. While the server
-        is down, tries go on until ``Patience.wait_s`` is over. Nothing goes on for longer than ``Patience.budget_s``.
+        Retried: status 408, 409, 429 and 5xx, not before ``Retry-After``, and dropped connections. Not retried: other
+        statuses, time-outs (except with ``Patience.when_late``), and answers that are not JSON. While the server is
+        down, tries continue until ``Patience.wait_s``. All tries end within ``Patience.budget_s``.
 
         Raises:
             RequestFailed: with the cause.
@@ -210,7 +209,7 @@ class HttpClient:
         return _answer(response.status_code, data, response.headers)
 
     def _locate_again(self, waiting: bool) -> None:
-        """The server is down: go where it is now, if it is anywhere; say once that all is waiting."""
+        """Look up the new address of a server that is down, and log once that all requests wait."""
         url = self._locate() if self._locate is not None else None
         if url is not None and url.rstrip("/") != self.url:
             self.url = url.rstrip("/")
@@ -223,7 +222,7 @@ def _answer(status: int, data: bytes | bytearray, headers: Mapping[str, str]) ->
     """The JSON object of an answer.
 
     Raises:
-        RequestFailed: for any status but 200, and for what is no JSON object.
+        RequestFailed: if the status is not 200, or the body is not a JSON object.
     """
     try:
         value = json.loads(data)
@@ -262,7 +261,7 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _message(answer: Any) -> str:
-    """What an error says: in OpenAI's shape, or as a text under one of the usual keys."""
+    """The message of an error answer: in OpenAI's format, or a text under one of the usual keys."""
     if not isinstance(answer, dict):
         return ""
     error = answer.get("error")
@@ -273,7 +272,7 @@ def _message(answer: Any) -> str:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """The seconds of a ``Retry-After``, which may also be a date; 0 without one, and for what is neither."""
+    """The seconds of a ``Retry-After`` header (a number or a date); 0 if it is missing or invalid."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return float(text)

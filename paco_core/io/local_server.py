@@ -1,10 +1,10 @@
-"""Local servers: Uvicorn with one set of limits, and who may send a request to it.
+"""Local servers: Uvicorn with one set of limits, and protection against requests from other sites.
 
 A client that sends slowly can keep a connection open: put a proxy in front of a server before you expose it.
 
-A page of the web that is open in a browser on this machine can send requests to a server here. If the page's own host
-name leads to this machine (DNS rebinding), it could read the answers: then ``Host`` is no name of the server. A page
-can also send a form or a text without permission: then ``Origin`` is not ``Host``.
+A web page in a browser on this machine can send requests to a local server. With DNS rebinding, the page could read the
+answers; then ``Host`` is not a name of the server. A page can also send a form without permission; then ``Origin``
+differs from ``Host``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run_server(app: Any, listener: socket.socket, *, websockets: bool = False, g
         websockets: whether a request may turn its connection into one, which has no limit of time.
         grace_s: seconds in which requests under way may end.
     """
-    import uvicorn  # late: what scores does without it
+    import uvicorn  # lazy: scoring does not need it
 
     config = uvicorn.Config(
         app,
@@ -43,9 +43,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def hostname(host: str) -> str:
-    """The name in a ``Host`` header, in small letters and without its port; empty where there is none.
+    """The host name of a ``Host`` header, in lower case and without port; empty if there is none.
 
-    Ports are not compared with the server's own: behind ``ssh -L`` or a proxy it is another one.
+    The port is ignored, because ``ssh -L`` and proxies change it.
     """
     authority = _authority(f"//{host}")
     return (authority.hostname or "") if authority is not None else ""
@@ -73,7 +73,7 @@ def is_own_page(origin: str, host: str, *, tls: bool = True) -> bool:
 
 
 def _authority(url: str) -> SplitResult | None:
-    """None for what is no host and port: ``null``, a path, a user's name, a bad port."""
+    """Host and port; None for anything else, for example ``null``, a path, a user name or an invalid port."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -83,5 +83,5 @@ def _authority(url: str) -> SplitResult | None:
 
 
 def has_display() -> bool:
-    """Whether a browser can open a window here. If not, a browser of the terminal could take the terminal over."""
+    """Whether a browser can open a window. Without a window, a text browser could take over the terminal."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

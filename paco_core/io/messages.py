@@ -1,4 +1,4 @@
-"""Errors of the system in a sentence: which file, what is wrong, whose it is, and what to do."""
+"""Messages for errors of the operating system: the file, the problem, its owner, and the remedy."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _REMEDIES = {
     errno.ESTALE: ("the network's file system has lost it", "run again"),
 }
 
-#: They say enough without a file's name.
+#: Errors that need no file name.
 _WITHOUT_NAME = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.ENAMETOOLONG)
 
 
 def sentence(error: OSError, path: Path | None = None) -> str:
-    """What the system refused, for people."""
+    """A message for an error of the operating system."""
     place = error.filename if path is None else path
     if isinstance(place, bytes):
         place = os.fsdecode(place)
@@ -46,9 +46,9 @@ def sentence(error: OSError, path: Path | None = None) -> str:
 
 
 def explain_os_error(error: Exception) -> str | None:
-    """A sentence for what the system, and not this code, is the cause of; None for the rest.
+    """A message for an error that the system caused, not this code; None for other errors.
 
-    Such is a file that cannot be read or written, a disk that is full, weights that are cut off, and too little memory.
+    Examples are unreadable files, a full disk, truncated weights and too little memory.
     """
     if isinstance(error, OSError) and error.errno is None and str(error):
         return str(error)  # a library's own words
@@ -90,7 +90,7 @@ def print_once(line: str) -> None:
 
 
 def permission_message(path: Path) -> str:
-    """Why a path, or the folder that it would lie in, cannot be read or written: whose it is."""
+    """Reason why a path, or its folder, cannot be read or written: its owner."""
     there = path
     while True:
         try:
@@ -118,14 +118,14 @@ def _name(user: int) -> str:
 
 
 def nearest(value: str, names: Collection[str]) -> str | None:
-    """The name that was probably meant; None where none is near."""
+    """The most similar name; None if no name is similar."""
     return next(iter(difflib.get_close_matches(value, names, n=1, cutoff=0.5)), None)
 
 
 def did_you_mean(value: str, names: Collection[str]) -> str:
-    """``did you mean 'NAME'?`` and a space, for an error that goes on with the names.
+    """``did you mean 'NAME'?`` and a space, for an error that continues with the names.
 
-    Nothing where none is near, or ``value`` is one of them.
+    Empty if no name is similar, or ``value`` is one of the names.
     """
     near = nearest(value, names)
     return f"did you mean {near!r}? " if near and near != value else ""

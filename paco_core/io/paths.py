@@ -1,4 +1,4 @@
-"""Paths of the outs of each stage, relative to the project root. ``dvc.yaml`` declares the same paths."""
+"""Paths of the outputs of each stage, relative to the project root. ``dvc.yaml`` declares the same paths."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def in_round(stage: str) -> str | None:
 
 
 def producer(path: Path) -> str | None:
-    """The stage that makes a path, absolute or relative to the root; None for what comes from elsewhere.
+    """The stage that writes a path (absolute or relative to the root); None for other paths.
 
-    A stage writes below ``data/NAME``, and has the file ``paco_core/stages/NAME.py``. In round N it is called
+    Stage NAME has the file ``paco_core/stages/NAME.py`` and writes below ``data/NAME``. In round N, it has the name
     ``round_NAME@N`` and writes below ``data/rounds/N/NAME``.
     """
     for place in (path, *path.parents):

@@ -1,4 +1,4 @@
-"""Pictures: read, by the rules of :mod:`paco_core.io.decoding`, and known by their content."""
+"""Reading of images (by :mod:`paco_core.io.decoding`), and digests of their content."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image", "np.ndarray"
 
 
 def picture_of(picture: Picture) -> Image:
-    """A picture in any of its forms, as :func:`decode_image` would have read it.
+    """Convert an image in any form to upright RGB, as :func:`decode_image` does.
 
     Args:
-        picture: path of a file, the bytes of a file, an image of Pillow, or an array (see
-            :func:`paco_core.io.decoding.from_array`).
+        picture: path of a file, bytes of a file, an image of Pillow, or an array
+            (:func:`paco_core.io.decoding.from_array`).
 
     Raises:
-        DataError: when the picture is missing, too large, damaged or not an image.
+        DataError: if the image is missing, too large or damaged, or is not an image.
     """
     if isinstance(picture, str | os.PathLike):
         return read_image(Path(picture))
@@ -44,10 +44,10 @@ def picture_of(picture: Picture) -> Image:
 
 
 def decode_image(data: bytes, name: str) -> Image:
-    """Decode an encoded picture to upright RGB, with its limits checked first.
+    """Decode an encoded image to upright RGB. Limits are checked first.
 
     Raises:
-        DataError: naming the picture when it is empty, too large, too narrow, truncated or no picture.
+        DataError: if the image is empty, too large, too narrow, truncated or not an image.
     """
     try:
         return read_head(data).decode()
@@ -56,23 +56,23 @@ def decode_image(data: bytes, name: str) -> Image:
 
 
 def read_image(path: Path, name: str | None = None) -> Image:
-    """A picture of its own file, as :func:`decode_image` gives it.
+    """Read an image file, as :func:`decode_image` does.
 
     Args:
-        name: in errors; the path when None.
+        name: name for errors; None uses the path.
 
     Raises:
-        DataError: naming the file when it is missing, empty, too large, too narrow, truncated or no picture.
+        DataError: if the file is missing, empty, too large, too narrow, truncated or not an image.
     """
     name = name or str(path)
     return decode_image(_bytes(path, name), name)
 
 
 def read_encoded(path: Path) -> EncodedPicture:
-    """The head of a picture's file.
+    """Read the header of an image file.
 
     Raises:
-        DataError: naming the file when it is missing, empty, too large, too narrow or no picture.
+        DataError: if the file is missing, empty, too large, too narrow or not an image.
     """
     try:
         return read_head(_bytes(path, str(path)))
@@ -81,7 +81,7 @@ def read_encoded(path: Path) -> EncodedPicture:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(width, height) of a picture as it is seen, from its head.
+    """(width, height) of the upright image, from the header of its file.
 
     Raises:
         DataError: as :func:`read_encoded`.
@@ -94,12 +94,10 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def content_and_size(path: Path) -> tuple[str, tuple[int, int]]:
-    """MD5 of a picture's file, and its (width, height) as it is seen.
-
-    Remembered in this process for as long as nobody touches the file.
+    """MD5 of an image file, and (width, height) of the upright image. Cached in this process until the file changes.
 
     Raises:
-        DataError: naming the file when it is missing, empty, too large, too narrow, truncated or no picture.
+        DataError: if the file is missing, empty, too large, too narrow, truncated or not an image.
     """
     try:
         state = path.stat()
@@ -119,10 +117,10 @@ def _content_and_size(path: Path, *_state: int) -> tuple[str, tuple[int, int]]:
 
 
 def normalize_image(picture: Image) -> Image:
-    """A picture that a caller opened with Pillow or made, as :func:`decode_image` would have read it.
+    """Convert an image of Pillow to upright RGB, as :func:`decode_image` does.
 
     Raises:
-        DataError: when its pixels cannot be read, or are out of the range that the rules state.
+        DataError: if its pixels cannot be read, or are outside the range in the rules.
     """
     try:
         return decoding.to_rgb(picture)
@@ -142,10 +140,10 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def pictures_of(pictures: Picture | Sequence[Picture]) -> list[Image]:
-    """:func:`picture_of` one picture, or each of a list of them.
+    """Convert one image or a list of images with :func:`picture_of`.
 
     Raises:
-        DataError: as :func:`picture_of`; when the list is empty.
+        DataError: as :func:`picture_of`; if the list is empty.
     """
     sources: list[Picture] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]  # type: ignore[list-item]
     if not sources:
@@ -154,26 +152,26 @@ def pictures_of(pictures: Picture | Sequence[Picture]) -> list[Image]:
 
 
 def picture_digest(picture: Image) -> str:
-    """MD5 of a picture's mode, size and pixels, however it is encoded."""
+    """MD5 of an image's mode, size and pixels, independent of the encoding."""
     head = f"{picture.mode} {picture.width}x{picture.height} ".encode()
     return md5_of(head + picture.tobytes())
 
 
 def picture_digests(pictures: Sequence[Image]) -> list[str]:
-    """:func:`picture_digest` of each; one that stands there several times is read once."""
+    """:func:`picture_digest` of each image. A repeated image is read once."""
     digests = {number: picture_digest(picture) for number, picture in {id(p): p for p in pictures}.items()}
     return [digests[id(picture)] for picture in pictures]
 
 
 def reference_digests(references: Iterable[Sequence[Image]]) -> list[str]:
-    """One text a row of pictures, which says all of them in their order: the digest of a single one."""
+    """One text per row of images, which identifies them in order. For one image, it is the image's digest."""
     return ["+".join(picture_digests(pictures)) for pictures in references]
 
 
-def in_a_row(pictures: Sequence[Image], high: int | None = None) -> Image:
-    """Pictures beside each other, in their own proportions, ``high`` pixels high (None: as the first); RGB.
+def join_in_row(pictures: Sequence[Image], high: int | None = None) -> Image:
+    """Images side by side in their proportions, ``high`` pixels high (None: as the first image); RGB.
 
-    A single one of that height is returned as it is.
+    A single image of this height is returned unchanged.
     """
     high = high or pictures[0].height
     if len(pictures) == 1 and pictures[0].height == high:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 LINE_EVERY_S = 5.0
-SLOW = 0.1  # units a second; below it seconds a unit say more
+SLOW = 0.1  # units per second; below it, show seconds per unit
 
 
 def _clock(seconds: float) -> str:

@@ -20,11 +20,11 @@ EXPERIMENT_TAG, BASELINE_TAG = "dvc.experiment", "dvc.experiment.baseline"
 
 
 def owner_root(root: Path) -> Path:
-    """The project that a root belongs to: ``root`` itself, unless it is the checkout of an experiment.
+    """The project that a root belongs to: ``root`` itself, unless it is the checkout of a DVC experiment.
 
-    A checkout is known by where it lies, so that every process finds the owner. ``DVC_ROOT``, which DVC sets to the
-    owner in the environment of a stage, helps where ``.dvc/tmp`` is a link to another disk; alone it proves nothing,
-    for other roots are used inside a stage, too (an audit's, say).
+    The location of a checkout identifies it, so every process finds the owner. DVC sets ``DVC_ROOT`` to the owner in
+    the environment of a stage. It helps if ``.dvc/tmp`` is a link to another disk. It is not sufficient, because a
+    stage also uses other roots, for example that of an audit.
     """
     here = root.resolve()
     dvc_root = os.environ.get("DVC_ROOT")
@@ -58,10 +58,10 @@ def ensure_user() -> None:
 
 
 def working_folder() -> Path:
-    """Where this process runs.
+    """The working directory of this process.
 
     Raises:
-        DataError: when that folder was removed.
+        DataError: if the directory was removed.
     """
     try:
         return Path.cwd()
@@ -69,8 +69,8 @@ def working_folder() -> Path:
         raise DataError("the folder that this runs in was removed; change to another one") from None
 
 
-def found_root() -> Path | None:
-    """The nearest folder upwards that holds ``dvc.yaml`` and ``params.yaml`` or profiles to write it from."""
+def find_root() -> Path | None:
+    """The nearest parent folder with ``dvc.yaml``, and with ``params.yaml`` or profiles to write it from."""
     here = working_folder()
     for folder in (here, *here.parents):
         if (folder / "dvc.yaml").is_file() and ((folder / "params.yaml").is_file() or (folder / "profiles").is_dir()):
@@ -78,11 +78,11 @@ def found_root() -> Path | None:
     return None
 
 
-def declared_outs(folder: Path) -> list[Path]:
-    """The outs that ``dvc.yaml`` declares strictly below a folder of its project; none outside of projects.
+def read_declared_outs(folder: Path) -> list[Path]:
+    """The outputs that ``dvc.yaml`` declares strictly below a folder of its project; empty outside of projects.
 
     Raises:
-        DataError: when ``dvc.yaml`` is malformed.
+        DataError: if ``dvc.yaml`` is malformed.
     """
     from dvc_project.project import GRAPH_FILE, stages_of
 
@@ -95,10 +95,10 @@ def declared_outs(folder: Path) -> list[Path]:
 
 
 def validate_code_origin(root: Path) -> None:
-    """Check that a folder with its own ``paco_core``, a clone, is worked on by that code: stages record it as theirs.
+    """Check that a clone (a folder with ``paco_core``) uses its own code, because stages record this code.
 
     Raises:
-        DataError: naming the other folder, whose environment is active in a git worktree or in a copy.
+        DataError: if the environment of another folder is active, for example in a git worktree or a copy.
     """
     running, here = Path(__file__).resolve().parents[1], root / "paco_core"
     if (here / "__init__.py").is_file() and here.resolve() != running:
@@ -109,12 +109,12 @@ def validate_code_origin(root: Path) -> None:
 
 
 def project_root() -> Path:
-    """The project that a verb works on; nothing is read or written in a folder that is none.
+    """The project that a verb works on. No other folder is read or written.
 
     Raises:
-        DataError: when the working folder lies in no project.
+        DataError: if the working directory is not in a project.
     """
-    root = found_root()
+    root = find_root()
     if root is None:
         raise DataError(
             f"{working_folder()} lies in no paco project (dvc.yaml and params.yaml); change to one, or run `paco init`"

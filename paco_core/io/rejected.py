@@ -1,4 +1,4 @@
-"""Rows of a file from outside that cannot be used: where each is, and why."""
+"""Rejected rows of external files: location and cause of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_PRINTED = 5  # rows that are printed one by one
 
 @dataclass
 class Rejected:
-    """Rows that were left out, as (place, cause); a cause begins with its kind: ``picture: no such file``."""
+    """Skipped rows as (place, cause). A cause begins with its kind: ``picture: no such file``."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
 
@@ -33,16 +33,16 @@ class Rejected:
 
     @property
     def example(self) -> str:
-        """The end of an error's sentence: the first row, or nothing where none was left out."""
+        """The end of an error message: the first row, or an empty text if no row was rejected."""
         return f", e.g. {': '.join(self.rows[0])}" if self.rows else ""
 
     def figures(self, name: str = "rejected") -> dict[str, int]:
-        """Counts by kind of cause, ``rejected.picture`` and so on."""
+        """Counts by kind of cause, for example ``rejected.picture``."""
         kinds = Counter(cause.split(":")[0] for _, cause in self.rows)
         return {f"{name}.{kind}": count for kind, count in sorted(kinds.items())}
 
     def print(self, log: Callable[[str], object], list_file: Path | None = None) -> None:
-        """Print the first rows, and how many more there are, and the file that lists them all."""
+        """Print the first rows, the number of further rows, and the file that lists all."""
         for place, cause in self.rows[:MAX_PRINTED]:
             log(f"left out: {place}: {cause}")
         if (num_omitted := len(self.rows) - MAX_PRINTED) > 0:

@@ -1,8 +1,8 @@
-"""Search for secrets in bytes that are to be published.
+"""Search for secrets in files before they are published.
 
-A secret is a token by its shape (:mod:`.secret_shapes`, by which logs are redacted, too), what a detector of
-detect-secrets (Yelp) or :data:`ASSIGNED` matches, or the value of one of this user's own variables. detect-secrets has
-no rule for headers and `name: value`. No match is sent anywhere to be verified.
+A secret is a token by its shape (:mod:`.secret_shapes`), a match of a detector of detect-secrets (Yelp) or of
+:data:`ASSIGNED`, or the value of an environment variable of this user. detect-secrets has no rule for headers and
+`name: value`. No match is sent anywhere.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from paco_core.io.secret_shapes import tokens
 from paco_core.io.secrets import values_of
 
 CHUNK = 4 << 20  # bytes that are searched at a time
-OVERLAP = 16 << 10  # bytes of the last chunk that are searched again: a secret may lie across
-#: Detectors that take a digest, an image in base64 or a word of a vocabulary for a secret, or a second per megabyte.
+OVERLAP = 16 << 10  # bytes of the last chunk to search again, because a secret may cross chunks
+#: Detectors with false positives (digests, base64 images, vocabularies), or that need a second per megabyte.
 SKIPPED = {
     "ArtifactoryDetector", "Base64HighEntropyString", "CloudantDetector", "HexHighEntropyString", "IPPublicDetector",
     "IbmCloudIamDetector", "IbmCosHmacDetector", "NpmDetector", "SoftlayerDetector",
@@ -47,11 +47,11 @@ def pieces_of(path: Path) -> Iterator[bytes]:
 
 
 class Search:
-    """Looks for secrets in streams of bytes.
+    """Search for secrets in streams of bytes.
 
     Args:
-        environ: variables whose values must not be published either: those that :func:`.secrets.values_of` names.
-        names: further variables that hold a key.
+        environ: environment; the values that :func:`.secrets.values_of` returns are secrets.
+        names: further variables that contain a key.
     """
 
     def __init__(self, environ: Mapping[str, str], names: Collection[str] = ()) -> None:
@@ -59,7 +59,7 @@ class Search:
         from detect_secrets.plugins.keyword import FOLLOWED_BY_EQUAL_SIGNS_REGEX, KeywordDetector
 
         detectors: Mapping[str, Any] = get_mapping_from_secret_type_to_class()
-        skipped = SKIPPED | {KeywordDetector.__name__}  # which takes long: it gets the lines with a telling name only
+        skipped = SKIPPED | {KeywordDetector.__name__}  # slow: it only gets lines with a suspicious name
         self._keywords = KeywordDetector()
         self._detectors = [detector() for detector in detectors.values() if detector.__name__ not in skipped]
         self._patterns = [(kind, re.compile(pattern, re.IGNORECASE | re.ASCII)) for kind, pattern in ASSIGNED.items()]
@@ -68,9 +68,9 @@ class Search:
         self._variables = [(f"the value of the variable {name}", form) for name, form in dict.fromkeys(forms)]
 
     def matches(self, pieces: Iterable[bytes]) -> dict[str, int]:
-        """The kinds of secrets in a stream, and the line where the first of each is; no secret itself.
+        """The kinds of secrets in a stream, with the line of the first match of each. The secrets are not returned.
 
-        Texts are ASCII, UTF-8, UTF-16 or UTF-32, also behind the escapes of JSON and the quotes of CSV.
+        Texts are ASCII, UTF-8, UTF-16 or UTF-32, also with the escapes of JSON and the quotes of CSV.
         """
         kinds: dict[str, int] = {}
         for line, block in _blocks(pieces):

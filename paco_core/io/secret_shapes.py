@@ -1,7 +1,7 @@
 """Shapes of secrets: tokens with the prefix of their issuer, and private keys.
 
-Issuers mark their tokens with a prefix so that scanners can find them. Each shape here begins with such a literal; what
-follows is looked at only where the literal stands, which is several times as fast as expressions over the whole text.
+Issuers give their tokens a prefix, so scanners can find them. Each shape begins with such a literal. The expression
+after it is only evaluated at a literal, which is several times faster than an expression over the complete text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """Literals that a secret of a kind starts with, and an expression for what follows them."""
+    """Prefixes of one kind of secret, and an expression for the characters after them."""
 
     kind: str
     starts: tuple[str, ...]
     pattern: re.Pattern[str]
-    at_word_start: bool = True  # no letter or digit stands before it
+    at_word_start: bool = True  # no letter or digit precedes it
 
 
 def _shape(kind: str, starts: str, pattern: str, *, at_word_start: bool = True) -> Shape:
@@ -54,7 +54,7 @@ TOKENS = (
 
 
 def tokens(text: str) -> Iterator[tuple[Shape, int, int]]:
-    """Each place of a text that has the shape of a token or a private key: where it starts and where its head ends."""
+    """Each token or private key in a text: start of the token, and end of its prefix."""
     for shape in TOKENS:
         for start in shape.starts:
             at = text.find(start)

@@ -15,15 +15,15 @@ from paco_core.io.secret_shapes import tokens
 
 HIDDEN = "***"
 LONGEST = 300  # characters of a text from outside in a line
-SHORTEST = 6  # a shorter value of a variable is a word that may stand anywhere
-#: User and password before the host. A password of SQLAlchemy's may hold a slash, which ends the host elsewhere.
+SHORTEST = 6  # a shorter value could be an ordinary word
+#: User and password before the host. A password of SQLAlchemy may contain a slash, which otherwise ends the host.
 _USERINFO = re.compile(r"""(?<=://)(?:[^\s/?#'"<>]*|[^\s/?#@:'"<>]*:(?!\d+/)[^\s?#@'"<>]*)@""")
 _QUERY = re.compile(
     r"""([?&;][\w.-]*(?:passw|pwd|token|secret|signature|credential|key|sig)[\w.-]*=)[^\s&;'"<>#]*""", re.IGNORECASE
 )
 _HEADER = re.compile(r"""(authorization\W{1,4}(?:bearer|basic)\s+)[^\s'"]+""", re.IGNORECASE)
 _VARIABLE = re.compile(r"(PASSWORD|PASSWD|PASSPHRASE|TOKEN|SECRET|KEY|WEBHOOK|_PASS|_PWD|_PAT)$", re.IGNORECASE)
-_TOKEN_REST = re.compile(r"[\w+/.=~-]*", re.ASCII)  # of a token, behind what gives it away
+_TOKEN_REST = re.compile(r"[\w+/.=~-]*", re.ASCII)  # rest of a token, after its prefix
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]*-----|\Z")
 #: Control characters except tab and line break, line separators, marks that reorder text, halves of surrogate pairs.
 _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
@@ -33,12 +33,11 @@ _PASSWORD = re.compile(r"://[^:/]*:([^@]+)@")  # of SQLAlchemy's URLs
 
 
 def redacted(text: str) -> str:
-    """A text without secrets, whose control characters are spelled out (``\\x1b``).
+    r"""A text without secrets. Control characters are escaped (``\x1b``).
 
-    Secrets are user information and keys of URLs, tokens, keys that this process sends (:func:`add_secret`), and
-    values of variables that hold a secret. Tokens are known by their shape (:mod:`.secret_shapes`). Variables hold a
-    secret when their name ends in PASSWORD, TOKEN, SECRET, KEY, WEBHOOK or the like; of the URLs of MLflow's and
-    Dagster's stores the password counts.
+    Secrets are user information and keys of URLs, tokens (:mod:`.secret_shapes`), keys that this process sends
+    (:func:`add_secret`), and values of environment variables whose name ends in PASSWORD, TOKEN, SECRET, KEY, WEBHOOK
+    or the like. In the URLs of MLflow's and Dagster's stores, the password is a secret.
     """
     for value in sorted({value for _, value in values_of(os.environ)} | _sent_keys, key=len, reverse=True):
         text = text.replace(value, HIDDEN)  # longest first: one may be a part of another
@@ -68,15 +67,15 @@ def _without_tokens(text: str) -> str:
 
 
 def bare(url: str) -> str:
-    """A URL without user information and keys. Other than :func:`redacted`, it is the same in every environment."""
+    """A URL without user information and keys. Unlike :func:`redacted`, the result is equal in every environment."""
     return _QUERY.sub(rf"\1{HIDDEN}", _USERINFO.sub("", url))
 
 
 def values_of(environ: Mapping[str, str], names: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Names of variables, and the secrets that they hold.
+    """Names of environment variables, and the secrets that they contain.
 
     Args:
-        names: of variables that hold a secret whatever they are called.
+        names: variables that contain a secret, whatever their name.
     """
     values = [(name, value) for name, value in environ.items() if name in names or _VARIABLE.search(name)]
     for store in STORES:
@@ -86,7 +85,7 @@ def values_of(environ: Mapping[str, str], names: Collection[str] = ()) -> list[t
 
 
 def redact_tracebacks() -> None:
-    """Print what ends this process, or a thread of it, without secrets: a message may quote the URL of a store."""
+    """Redact tracebacks that end this process or a thread, because a message may contain the URL of a store."""
 
     def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))

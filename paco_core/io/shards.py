@@ -1,8 +1,7 @@
-"""Pictures in deterministic tar shards with an index: few files, equal bytes for equal pictures.
+"""Images in deterministic tar shards with an index: few files, and equal bytes for equal images.
 
-A shard is a folder with ``images.tar`` (members sorted by name, mtime 0, uid/gid 0) and
-``index.parquet`` (one row a picture: id, member, offset, size and whatever the writer adds).
-Thousands of loose files would cost DVC seconds to hash and link; one tar costs one.
+A shard is a folder with ``images.tar`` (members sorted by name, mtime 0, uid/gid 0) and ``index.parquet`` (one row per
+image: id, member, offset, size and the writer's columns). DVC needs seconds to hash and link thousands of single files.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.io.decoding import MAX_BYTES
 from paco_core.io.files import DataError, checked_name, md5_of, read_table
 from paco_core.io.pictures import decode_image
-from paco_core.io.project import declared_outs
+from paco_core.io.project import read_declared_outs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,14 +40,13 @@ def write_shard(
 ) -> None:
     """Write ``images`` (id -> encoded bytes) and their index rows (each with a key ``id``) to ``folder``.
 
-    The order of ``rows`` does not matter: both files are sorted by id. ``images`` may read each picture when
-    it is asked for, and may hold others.
+    Both files are sorted by id. ``images`` may read each image lazily, and may contain further images.
 
     Args:
-        columns: further ones of the index, for a shard that may hold no picture.
+        columns: further columns of the index, for a shard that may be empty.
 
     Raises:
-        DataError: when an id cannot be a member's name or repeats, or a row has no picture.
+        DataError: if an id is not a valid file name or repeats, or a row has no image.
     """
     import pandas as pd
 
@@ -90,10 +88,10 @@ def _index(path: Path, require: Sequence[str]) -> pd.DataFrame:
 
 
 class ShardReader:
-    """Random access to the pictures of one or more shards, by id.
+    """Random access to the images of one or more shards by id.
 
     Args:
-        require: columns that each index has besides those by which pictures are found.
+        require: columns that each index must have, in addition to the columns of the tar.
     """
 
     def __init__(self, folders: Sequence[Path], require: Sequence[str] = ()) -> None:
@@ -103,13 +101,13 @@ class ShardReader:
     def below(cls, root: Path, *more_roots: Path, require: Sequence[str] = ()) -> ShardReader:
         """All shards one level below ``root``, in name order, then those below ``more_roots``, which may have none.
 
-        Where ``dvc.yaml`` declares outs below ``root``, those are the shards: a folder that a larger ``grid_shards``
-        left there is not read, nor what a killed run left half-written, whose name begins with a dot.
+        If ``dvc.yaml`` declares outputs below ``root``, only those are read. Shards of a larger ``grid_shards``, and
+        incomplete folders of killed runs (their names begin with a dot), are ignored.
 
         Raises:
-            DataError: when there is none below ``root``.
+            DataError: if there is no shard below ``root``.
         """
-        declared = declared_outs(root)
+        declared = read_declared_outs(root)
         folders = sorted(p.parent for p in root.glob(SHARDS) if not declared or p.parent.absolute() in declared)
         if not folders:
             raise DataError(f"{root}: no shard found (expected */{INDEX}); run `dvc repro grids`")
@@ -120,8 +118,8 @@ class ShardReader:
         """All index rows, with a column ``folder``, indexed by id.
 
         Raises:
-            DataError: when an index is missing or damaged, lacks a column or holds what none can hold, or an id lies
-            in two shards.
+            DataError: if an index is missing or damaged, lacks a column or has invalid values, or if two shards share
+                an id.
         """
         import pandas as pd
 
@@ -134,10 +132,10 @@ class ShardReader:
         return table.set_index("id", drop=False)
 
     def read(self, image_id: str) -> Image.Image:
-        """The picture with this id, RGB.
+        """The image with this id, RGB.
 
         Raises:
-            DataError: when the id is unknown, or its shard is missing, cut off or damaged.
+            DataError: if the id is unknown, or its shard is missing, truncated or damaged.
         """
         if image_id not in self.index.index:
             raise DataError(f"picture {image_id}: not in {', '.join(map(str, self.folders))}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIBRARY = Path(__file__).parents[1]
-NEW_PROJECT = LIBRARY / "new_project"  # in a clone only what the clone does not use itself
+NEW_PROJECT = LIBRARY / "new_project"  # a clone contains only the files that it does not use itself
 IN_WHEEL = (LIBRARY / "locks").is_dir()
 RUN_LOCK = (LIBRARY if IN_WHEEL else LIBRARY.parent) / "locks" / "run.txt"
 

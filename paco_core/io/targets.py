@@ -22,16 +22,16 @@ TOOL_FOLDERS = (".git", ".dvc", ".paco", ".dagster")
 
 
 def checked(path: Path, kind: Kind, *, suffixes: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
-    """A path that the user named to be written to; returned as it is.
+    """Validate an output path of the user, and return it.
 
     Args:
-        kind: ``file``: a new one, or one that is replaced; ``folder``: new, or one that files are added to; ``new
-            folder``: nothing stands there; ``empty folder``: nothing, or a folder without anything in it.
-        suffixes: that the name of a file may end in; any, where none are given.
-        inputs: files that the command reads, which it must not replace.
+        kind: ``file``: new or replaced; ``folder``: new, or files are added to it; ``new folder``: the path is free;
+            ``empty folder``: the path is free or an empty folder.
+        suffixes: allowed suffixes of the file; empty allows all.
+        inputs: files that the command reads and must not replace.
 
     Raises:
-        DataError: naming the path, what stands there, and what to do.
+        DataError: with the path, the problem and the remedy.
     """
     try:
         _check_place(path, kind)
@@ -47,7 +47,7 @@ def checked(path: Path, kind: Kind, *, suffixes: Sequence[str] = (), inputs: Seq
 
 
 def _check_place(path: Path, kind: Kind) -> None:
-    """What stands at the path itself."""
+    """Validate the existing file or folder at the path."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -65,10 +65,10 @@ def _check_place(path: Path, kind: Kind) -> None:
 
 
 def writable(path: Path) -> None:
-    """Make sure that files can be made at a path: the nearest folder that is there takes them.
+    """Check that files can be created at a path: the nearest existing folder is writable.
 
     Raises:
-        DataError: naming that folder and whose it is.
+        DataError: with this folder and its owner.
     """
     folder = path if path.is_dir() else path.parent
     while not os.path.lexists(folder) and folder != folder.parent:
@@ -81,7 +81,7 @@ def writable(path: Path) -> None:
 
 
 def _check_owners(path: Path) -> None:
-    """Whether a stage, DVC, git or this library keeps its own there; a stage's own command may write its outs."""
+    """Refuse a path of a stage, DVC, git or this library. The command of a stage may write its outputs."""
     place = Path(os.path.realpath(path))
     for above in (place, *place.parents):
         if above.name in TOOL_FOLDERS:
@@ -96,7 +96,7 @@ def _check_owners(path: Path) -> None:
                         "and remove it; name a place outside of it"
                     )
         if (above / ".dvc").is_dir():
-            return  # the project's root; it may itself lie in another project's .dvc, as experiments do
+            return  # the project's root, which may be in another project's .dvc, as in experiments
 
 
 def _runs(stage: str) -> bool:

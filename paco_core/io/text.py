@@ -12,13 +12,13 @@ from typing import Any
 from dvc_project.errors import DataError
 
 BOM = codecs.BOM_UTF8
-_OTHER_BOMS = {  # a longer mark stands before the shorter one that it begins with
+_OTHER_BOMS = {  # longer marks precede the shorter marks that they begin with
     codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
 
 
-#: Neither files of text, names of files nor all databases can hold them.
+#: Text files, file names and some databases cannot contain them.
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 #: What tokenizers of the supported models read as one token with a meaning of its own: marks of chat templates and of
 #: pictures (Qwen, GLM, Llama), the ends and blanks of a text (T5, CLIP, Mistral, Gemma), thoughts and calls of tools.
@@ -36,9 +36,9 @@ def normalize_text(text: str) -> str:
 
 
 def template_mark(text: str) -> str | None:
-    """The first mark that a tokenizer may read as a token of its own, as it is after normalization; None without one.
+    """The first special token that a tokenizer could read in a text after normalization; None if there is none.
 
-    For example ``<|im_end|>`` ends the user's turn in the chat template of Qwen, wherever it stands.
+    For example, ``<|im_end|>`` ends the user's turn in Qwen's chat template.
     """
     match = _MARK.search(normalize_text(text)) if "<" in unicodedata.normalize("NFKC", text) else None
     return None if match is None else match.group()
@@ -81,11 +81,11 @@ def not_blank(text: str) -> str:
 
 
 def parse_json(text: str, **hooks: Any) -> Any:
-    """:func:`json.loads` for a file of data, or an answer. NaN and numbers beyond float64 are refused.
+    """:func:`json.loads` for data files and answers. NaN and numbers beyond float64 are refused.
 
     Raises:
-        DataError: for a NUL or half of a surrogate pair in a string, which JSON can spell and no file of text can hold.
-        ValueError, RecursionError: as the library's.
+        DataError: if a string contains NUL or half of a surrogate pair, which no text file can contain.
+        ValueError, RecursionError: as :func:`json.loads`.
     """
     value = json.loads(text, parse_constant=_finite, parse_float=_finite, **hooks)
     if "\\u" in text and (character := _first_unwritable(value)):
@@ -109,7 +109,7 @@ def _first_unwritable(value: Any) -> str | None:
 
 
 def spell_surrogates(text: str) -> str:
-    """A text that can be written: half of a surrogate pair is spelled out as in JSON (``\\ud800``)."""
+    r"""Escape half surrogate pairs as in JSON (``\ud800``), so the text can be written."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -119,10 +119,10 @@ def other_encoding(head: bytes) -> str | None:
 
 
 def decoded(data: bytes) -> str:
-    """The text of a file or of a line, without the byte order mark.
+    """The text of a file or a line, without byte order mark.
 
     Raises:
-        DataError: naming the encoding where it is known, else the byte that is not UTF-8.
+        DataError: with the encoding if it is detected, else with the byte that is not UTF-8.
     """
     if name := other_encoding(data):
         raise DataError(f"{name} text, expected UTF-8; save it as UTF-8 (in Excel: CSV UTF-8)")

@@ -1,4 +1,4 @@
-"""Tables for a terminal: columns of one width, whatever stands in them."""
+"""Aligned tables for a terminal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def text_table(
     most: int | None = None,
     indent: str = "",
 ) -> list[str]:
-    """Lines of a table, cells aligned at the left; the last column is not padded.
+    """Lines of a table with cells aligned at the left. The last column is not padded.
 
     Args:
-        rows: of equally many cells.
-        head: titles of the columns, above a rule; none when None.
-        right: numbers of columns that are aligned at the right, as figures are.
-        most: characters of a cell; what is beyond is cut.
-        indent: stands before each line.
+        rows: rows with equal numbers of cells.
+        head: titles of the columns, above a line; None for no titles.
+        right: indices of columns that are aligned at the right.
+        most: maximum characters of a cell; longer cells are cut.
+        indent: text at the beginning of each line.
     """
     cells = [[_short(cell, most) for cell in row] for row in ([] if head is None else [head]) + list(rows)]
     if not cells:
@@ -49,7 +49,7 @@ def _padded(cell: str, width: int, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns that a text takes: two for a wide character (Chinese, say), none for a mark on another one."""
+    """Terminal columns of a text: two for a wide character (for example Chinese), none for a combining mark."""
     return sum(
         0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         for letter in text

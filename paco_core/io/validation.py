@@ -1,4 +1,4 @@
-"""Data from outside as pydantic models: the types of JSON, and what is wrong, in a line each."""
+"""Validation of external data with pydantic: JSON types, and one line per error."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class StrictModel(BaseModel):
-    """Data that people or other programs write: no value is converted.
+    """Data of people or other programs: no value is converted.
 
-    So true is no number, "false" is not false, "7" is not 7, and numbers are finite.
+    For example, true is not a number, "false" is not false, and "7" is not 7. Numbers must be finite.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 def validation_errors(error: ValidationError, depth: int | None = None) -> list[str]:
-    """Each fault as ``key: what is wrong``, without the value, which may be long or a secret.
+    """Each error as ``key: problem``, without the value, which may be long or secret.
 
     Args:
-        depth: how many parts of a key are named at most.
+        depth: maximum parts of a key.
     """
     details = error.errors(include_input=False, include_url=False)
     keys = [".".join(map(str, detail["loc"][:depth])) for detail in details]  # none for a fault of the whole
@@ -34,5 +34,5 @@ def first_validation_error(error: ValidationError) -> str:
 
 
 def message(detail: Mapping[str, Any]) -> str:
-    """What is wrong; of a check of ours in our words alone."""
+    """The message of an error. Errors of paco's own checks keep their text."""
     return str(detail["msg"]).removeprefix("Value error, ")

@@ -13,7 +13,7 @@ from pathlib import Path
 from dvc_project.md5s import Md5s
 from dvc_project.repository import repository_of
 from paco_core.io.files import digest, files_below, folder_digest
-from paco_core.io.project import found_root, owner_root
+from paco_core.io.project import find_root, owner_root
 
 
 def content_of(model: Path | str) -> str:
@@ -38,7 +38,7 @@ def content_of(model: Path | str) -> str:
 @contextmanager
 def md5s_of_project() -> Iterator[Md5s]:
     """The cached MD5s of this project. Outside a project, each file is read."""
-    root = found_root()
+    root = find_root()
     md5s = Md5s() if root is None else Md5s.of_repository(repository_of(owner_root(root)))
     try:
         yield md5s

@@ -17,7 +17,7 @@ from dvc_project.project import GRAPH_FILE, stages_of
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.project import declared_outs
+from paco_core.io.project import read_declared_outs
 from paco_core.report import charts, judges, policies
 from paco_core.report.html import TEMPLATES, Figures, Missing, Skipped, render_page
 from paco_core.report.showcase import Showcase, showcase
@@ -196,7 +196,7 @@ def _provenance(root: Path, lock: Lock) -> dict[str, Any]:
 
 def _untrained(root: Path) -> list[Skipped]:
     """The recipes of the graph that no policy is trained by."""
-    policies = sorted(declared_outs(root / paths.POLICIES))
+    policies = sorted(read_declared_outs(root / paths.POLICIES))
     skipped = (Skipped.from_folder(f"the policy {folder.name}", folder) for folder in policies)
     return [part for part in skipped if part is not None]
 

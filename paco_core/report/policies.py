@@ -11,7 +11,7 @@ from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.records.panels import split_grid
 from paco_core.io import paths
 from paco_core.io.files import inside, read_json
-from paco_core.io.pictures import in_a_row, read_image
+from paco_core.io.pictures import join_in_row, read_image
 from paco_core.report import charts
 from paco_core.report.charts import Axis, Curves, DrawnChart, read_log
 from paco_core.report.html import Figures, Missing, Picture
@@ -178,7 +178,7 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
 
     def picture(file: str, caption: str) -> Picture:
         image = read_image(inside(folder, file))
-        displayed = in_a_row(split_grid(image, before["layout"])) if story else image
+        displayed = join_in_row(split_grid(image, before["layout"])) if story else image
         return Picture.from_image(displayed, f"{caption}: {text}")
 
     return Sample(

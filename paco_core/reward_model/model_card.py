@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paco_core.reward_model.yes_probability import PairQuery, Score
 
 TAGS = ("reward-model", "consistency", "paco-reward")
-COLUMNS = {"accuracy": "accuracy", "roc_auc": "ROC-AUC", "identical_score": "score of identical pictures"}
+COLUMNS = {"accuracy": "accuracy", "roc_auc": "ROC-AUC", "identical_score": "score of identical images"}
 
 
 def reward_model_card(
@@ -47,9 +47,9 @@ def reward_model_card(
     return f"""{_head(front, TAGS)}
 # Pairwise consistency reward on {params.base}
 
-Asked about two pictures, it answers Yes or No first, and then gives reasons (PaCo-Reward, arXiv 2512.04784). The
-score is P(Yes) / (P(Yes) + P(No)) at the first answer token, the sigmoid of the difference of their logits. An edit is
-asked with the original first.
+This model compares two images: it answers Yes or No first, and then gives reasons (PaCo-Reward, arXiv 2512.04784). The
+score is P(Yes) / (P(Yes) + P(No)) at the first answer token, which is the sigmoid of the difference of their logits.
+For an edit, the original is the first image.
 
 ```python
 {_example(place, golden[0][0].instruction) if golden else ""}
@@ -58,16 +58,16 @@ asked with the original first.
 {_questions_and_training(params, log)}## Golden pairs
 
 A server of this model should return these scores, which were computed in {params.dtype}. Between engines, the
-log-odds of Yes may lie {allowed.worst:g} apart, and {allowed.mean:g} on average. The pictures are in `{FOLDER}/`.
+log-odds of Yes may differ by {allowed.worst:g}, and by {allowed.mean:g} on average. The images are in `{FOLDER}/`.
 
-| pair | question | score |
+| pair | query | score |
 |---|---|---:|
 {chr(10).join(rows)}
 """
 
 
 def adapter_card(params: RewardParams, place: str, licence: Mapping[str, str], log: Path) -> str:
-    """The card of an adapter alone: the same questions and training, and how to put it on its base.
+    """The card of an adapter: its queries and training, and code that loads it with its base.
 
     Args:
         place: folder of the adapter, relative to the project.
@@ -87,14 +87,14 @@ question = {TEMPLATES["plain"]!r}
     return f"""{_head(front, ["lora", *TAGS])}
 # Adapter of a pairwise consistency reward for {params.base}
 
-Asked about two pictures, the base with this adapter answers Yes or No first, and then gives reasons (PaCo-Reward, arXiv
-2512.04784). The score is P(Yes) / (P(Yes) + P(No)) at the first answer token.
+The base model with this adapter compares two images: it answers Yes or No first, and then gives reasons (PaCo-Reward,
+arXiv 2512.04784). The score is P(Yes) / (P(Yes) + P(No)) at the first answer token.
 
 ```python
 {loading}
 ```
 
-{_questions_and_training(params, log)}Golden pairs, scores that a server should return, lie beside the merged model.
+{_questions_and_training(params, log)}The merged model has golden pairs: scores that a server should return.
 """
 
 
@@ -110,7 +110,7 @@ print(torch.sigmoid(logits[yes] - logits[no]).item())"""
 
 
 def _example(place: str, instruction: str) -> str:
-    """Python that scores the first golden pair with transformers alone."""
+    """Python that scores the first golden pair with transformers only."""
     return f"""import torch
 from PIL import Image
 from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
@@ -124,16 +124,17 @@ question = {instruction!r}
 
 
 def _head(front: Mapping[str, object], tags: Sequence[str]) -> str:
-    """The card's head, which Hugging Face reads."""
+    """The front matter of the card, which Hugging Face reads."""
     tree = {**front, "pipeline_tag": "image-text-to-text", "tags": list(tags)}
     return f"---\n{yaml.safe_dump(tree, sort_keys=False)}---\n"
 
 
 def _questions_and_training(params: RewardParams, log: Path | None) -> str:
     questions = [f"- `{name}`: `{TEMPLATES[name]}`" for name in (params.template, *EDIT_TEMPLATES)]
-    return f"""## Questions
+    return f"""## Queries
 
-It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set's theme and the edit's instruction.
+The model answers only these queries. Replace `{{theme}}` with the theme of the set, and `{{instruction}}` with the
+instruction of the edit.
 
 {chr(10).join(questions)}
 
@@ -146,16 +147,16 @@ It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set
 
 def _training(params: RewardParams) -> str:
     if params.source != "train":
-        return f"None here: published weights, {params.source} {params.weights}."
-    lora = params.lora
+        return f"None: these are published weights ({params.source} {params.weights})."
+    lora, pairs = params.lora, params.batch_size * params.accumulation
     return f"""- LoRA of rank {lora.rank}, alpha {lora.alpha}; vision tower {params.vision}
-- {params.epochs} epochs, {params.batch_size * params.accumulation} pairs a step, learning rate {params.learning_rate:g}
+- {params.epochs} epochs, {pairs} pairs per step, learning rate {params.learning_rate:g}
 - loss {params.loss}, alpha {params.alpha:g}, averaged by {params.average}; answers: {params.answers}
-- weights of the epoch that is best by {params.best}; seed {params.seed}"""
+- weights of the best epoch by {params.best}; seed {params.seed}"""
 
 
 def _validation(log: Path | None) -> str:
-    """The evaluations of the training, as a section; empty where nothing was trained."""
+    """The evaluations of the training, as a section; empty without a training."""
     if log is None:
         return ""
     with log.open(newline="", encoding="utf-8") as stream:

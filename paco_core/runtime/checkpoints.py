@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dvc_project.file_locks import locked, try_hold
-from paco_core.io.files import DataError, file_stats
+from paco_core.io.files import DataError, read_file_stats
 from paco_core.io.messages import did_you_mean
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
@@ -46,7 +46,7 @@ def list_checkpoints(root: Path) -> list[CheckpointedRun]:
     """All checkpoints, the newest first. A training may replace its checkpoints at the same time."""
     folder = owner_root(root) / FOLDER
     runs: dict[Path, list[os.stat_result]] = defaultdict(list)
-    for path, stat in file_stats(folder).items():
+    for path, stat in read_file_stats(folder).items():
         stage, *identity = path.relative_to(folder).parts
         if len(identity) > 1:  # else a lock file
             runs[folder / stage / identity[0]].append(stat)

@@ -14,7 +14,7 @@ from paco_core.grpo.sizes import ImageGrid, buckets
 from paco_core.io.answer import to_jsonable
 from paco_core.io.contact_sheet import draw_contact_sheet
 from paco_core.io.files import DataError, write_json
-from paco_core.io.pictures import in_a_row
+from paco_core.io.pictures import join_in_row
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.families import max_predecessors, validate_story_panels
 from paco_core.policies.truncation import truncations_by_id
@@ -183,7 +183,7 @@ def save_samples(
         if reference is not None:
             entry["reference"] = f"reference/{p.record.idx}.png"
             (folder / "reference").mkdir(exist_ok=True)
-            in_a_row(reference(p.record)).save(folder / entry["reference"])
+            join_in_row(reference(p.record)).save(folder / entry["reference"])
         entries.append(entry)
     write_json(folder / "samples.json", to_jsonable(entries))
 
@@ -217,7 +217,7 @@ def _resize_references(references: Sequence[Image], picture: Image) -> Image:
     """References of an edit: a single one resized to the size of the edit, several in a row of its width."""
     if len(references) == 1:
         return references[0].resize(picture.size)
-    row = in_a_row(references)
+    row = join_in_row(references)
     return row.resize((picture.width, max(1, round(row.height * picture.width / row.width))))
 
 

@@ -48,7 +48,7 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """References, each beside what a base editor made of it."""
     from paco_core.data.pairs.editing import read_generated_edits
     from paco_core.data.records.edit_records import read_edit_prompts
-    from paco_core.io.pictures import in_a_row
+    from paco_core.io.pictures import join_in_row
 
     records, reference = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
     records_by_id = {record.idx: record for record in records}
@@ -59,7 +59,7 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     selected = [
         picture
         for edit in chosen
-        for picture in (in_a_row(reference(records_by_id[edit.prompt_id])), reader.read(edit.id))
+        for picture in (join_in_row(reference(records_by_id[edit.prompt_id])), reader.read(edit.id))
     ]
     captions = [text for edit in chosen for text in ("reference", records_by_id[edit.prompt_id].prompt)]
     return {"reference_and_painted": Pictures(selected, COLUMNS, "reference and painted edit, alternating", captions)}
@@ -132,14 +132,14 @@ def _read(ctx: StageContext, generated: list[GeneratedImage]) -> list[GeneratedE
 def _show(ctx: StageContext, generated: list[GeneratedImage], reference: Reference) -> None:
     """Some prompts, each reference beside what every painter made of it."""
     from paco_core.io.contact_sheet import draw_contact_sheet
-    from paco_core.io.pictures import in_a_row
+    from paco_core.io.pictures import join_in_row
 
     by_prompt: dict[str, list[GeneratedImage]] = {}
     for p in generated:
         by_prompt.setdefault(p.record.idx, []).append(p)
     groups = list(by_prompt.values())[:PREVIEW_EDITS]
     images = [
-        picture for group in groups for picture in (in_a_row(reference(group[0].record)), *(p.image for p in group))
+        picture for group in groups for picture in (join_in_row(reference(group[0].record)), *(p.image for p in group))
     ]
     captions = [text for group in groups for text in (group[0].record.prompt, *(p.policy for p in group))]
     ctx.image(draw_contact_sheet(images, 1 + len(groups[0]), captions=captions), "edits/reference_and_painted")

@@ -171,7 +171,7 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 
 def _show(ctx: StageContext, evaluation: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
-    from paco_core.io.contact_sheet import tiled
+    from paco_core.io.contact_sheet import tile_images
     from paco_core.reward_model.evaluation import draw_mistake
 
     ctx.tracker.text(evaluation.confusion(), "validation/confusion.md")
@@ -179,4 +179,4 @@ def _show(ctx: StageContext, evaluation: RewardEvaluation, mistakes: list[tuple[
     for place, picture in enumerate(pictures):
         ctx.tracker.image(picture, "most_wrong", place)
     if pictures:
-        ctx.image(tiled(pictures, 2), "most_wrong_pairs")
+        ctx.image(tile_images(pictures, 2), "most_wrong_pairs")

@@ -1,1 +1,1 @@
-"""Prompts: made by the embedded world, written by a chat model or imported, and made diverse."""
+"""Prompts of the embedded world, of a chat model or of a file, and their selection for diversity."""

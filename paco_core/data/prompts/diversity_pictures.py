@@ -25,7 +25,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def histogram(result: Diversified) -> Image:
-    """Similarity of each prompt to its nearest other: among all prompts, and of the kept among the kept."""
+    """Similarity of each prompt to its nearest other prompt: among all prompts, and among the selected prompts."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
@@ -52,7 +52,7 @@ def histogram(result: Diversified) -> Image:
 
 
 def sample_nodes(embeddings: np.ndarray, result: Diversified, most: int = MAX_NODES) -> list[int]:
-    """Kept prompts at even distances, each with all that it stands for, until there are ``most``.
+    """Selected prompts at equal distances in order, each with its similar prompts, up to ``most`` prompts.
 
     Args:
         embeddings: (prompts, width), rows of unit length.
@@ -70,7 +70,8 @@ def sample_nodes(embeddings: np.ndarray, result: Diversified, most: int = MAX_NO
 
 
 def similarity_graph(embeddings: np.ndarray, records: Sequence[PromptRecord], result: Diversified) -> Image:
-    """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts.
+    """The similarity graph, or a part of it: filled dots are selected, hollow ones are not, and lines join similar
+    prompts.
 
     Args:
         embeddings: (prompts, width), rows of unit length, in the order of ``records``.
@@ -116,7 +117,7 @@ def similarity_graph(embeddings: np.ndarray, records: Sequence[PromptRecord], re
 
 
 def _places(net: Any) -> dict[int, np.ndarray]:
-    """Each connected part laid out by springs, the parts in rows, the largest first."""
+    """Positions of the nodes: each connected part has a spring layout, and the parts are in rows, the largest first."""
     places: dict[int, np.ndarray] = {}
     parts = sorted(nx.connected_components(net), key=lambda part: (-len(part), min(part)))
     width = 1.25 * np.sqrt(sum(_side(len(part)) ** 2 for part in parts))

@@ -1,6 +1,7 @@
-"""Makes editing prompts: drawn by the embedded world, or from a file with the columns of GEdit-Bench.
+"""Editing prompts: drawn in the embedded world, or read from a file with the columns of GEdit-Bench.
 
-Rows that share a picture (GEdit-Bench has an English and a Chinese one about each) always lie in the same part.
+Rows that share an image are always in the same split. For example, GEdit-Bench has an English and a Chinese row per
+image.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class EditRow(StrictModel):
-    """One line of a file made elsewhere; other keys are ignored.
+    """One line of an external file; other keys are ignored.
 
-    ``input_image`` is the path of a picture, or a list of paths in the order in which the instruction counts them, the
-    one to edit first. Paths are relative to the file, and below it.
+    ``input_image`` is the path of an image, or a list of paths in the order of the instruction, the image to edit
+    first. Paths are relative to the file's folder, and below it.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -54,7 +55,7 @@ class EditRow(StrictModel):
 
 @dataclass
 class EditPrompts:
-    """Records, their pictures, and the rows that were left out, by place and cause."""
+    """Records, their images, and the rejected rows, by place and cause."""
 
     records: list[EditRecord] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
@@ -62,29 +63,29 @@ class EditPrompts:
     _sizes: dict[str, tuple[int, int]] = field(default_factory=dict)  # id -> (width, height)
 
     def picture(self, image: Image) -> str:
-        """Keep a picture; its id is its content's, so that the same picture is the same wherever it comes from."""
+        """Store an image. Its id is its content's digest, so equal images have equal ids."""
         png = encode_png(image)
         name = md5_of(png)[:16]
         self.pictures[name], self._sizes[name] = png, image.size
         return name
 
     def head(self, path: Path) -> str:
-        """Keep the size of a picture, and not its pixels; its id is that of the file's content.
+        """Store the size of an image without its pixels. Its id is the digest of the file's content.
 
         Raises:
-            DataError: when it is missing, truncated, or no picture.
+            DataError: if the file is missing, truncated or not an image.
         """
         md5, size = content_and_size(path)
         self._sizes[md5[:16]], self.pictures[md5[:16]] = size, b""
         return md5[:16]
 
     def reference(self, record: PromptRecord) -> list[Image]:
-        """The pictures that a record is about, as :class:`References` gives them from disk."""
+        """The images of a record, as :class:`References` reads them from disk."""
         assert isinstance(record, EditRecord)
         return [decode_image(self.pictures[name], name) for name in record.references]
 
     def record(self, idx: str, instruction: str, pictures: Sequence[str], **fields: Any) -> EditRecord:
-        """A record about kept pictures; it is for training until :meth:`hold_out`."""
+        """A record about stored images. It is for training unless :meth:`hold_out` holds it out."""
         width, height = self._sizes[pictures[0]]
         values: dict[str, Any] = {
             "idx": idx, "prompt": instruction, "theme": instruction, "height": height, "width": width,
@@ -93,12 +94,12 @@ class EditPrompts:
         return EditRecord(**values, **fields)
 
     def hold_out(self, pictures: int, seed: int) -> None:
-        """Hold so many pictures back from training, with all their rows; which ones depends on seed and content.
+        """Hold out this number of images with all their rows. The choice depends on seed and content.
 
-        Pictures that rows name together count as one.
+        Images that a row uses together count as one.
 
         Raises:
-            DataError: when nothing would be left to train on.
+            DataError: if nothing would remain for training.
         """
         group_of = connected_groups(record.references for record in self.records)
         groups = sorted(set(group_of.values()), key=lambda name: digest([seed, name], 32))
@@ -115,7 +116,7 @@ class EditPrompts:
         ]
 
     def write(self, out: Path) -> None:
-        """Write records and pictures to the folder ``out``."""
+        """Write records and images to the folder ``out``."""
         rows = [
             {"id": name, "md5": md5_of(png)} | dict(zip(("width", "height"), self._sizes[name], strict=True))
             for name, png in self.pictures.items()
@@ -125,7 +126,7 @@ class EditPrompts:
 
 
 def storybook_edit_prompts(count: int, size: int, seed: int) -> EditPrompts:
-    """Edits of the embedded world, each of a picture of its own, ``size`` x ``size`` pixels."""
+    """Edits of the embedded world, each with a separate image of ``size`` x ``size`` pixels."""
     prompts, number = EditPrompts(), 0
     while len(prompts.pictures) < count:
         edit = random_edit(random.Random(f"edit-prompts-{seed}-{number}"))
@@ -144,15 +145,15 @@ def storybook_edit_prompts(count: int, size: int, seed: int) -> EditPrompts:
 
 
 def read_edit_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> EditPrompts:
-    """Instructions and pictures of a JSON Lines file (keys of :class:`EditRow`).
+    """Instructions and images of a JSON Lines file (keys of :class:`EditRow`).
 
-    A row that cannot be used is left out and reported with its place and cause.
+    A row that cannot be used is skipped and reported with its place and cause.
 
     Args:
-        heads: keep of a picture its size alone, to know beforehand what will be there.
+        heads: keep only the size of each image, to plan without pixels.
 
     Raises:
-        DataError: when the file is missing, or none of its rows can be used.
+        DataError: if the file is missing, or none of its rows can be used.
     """
     prompts, names, keys = EditPrompts(), UniqueIds(), dict[str, str]()
     for number, row in read_jsonl(file, prompts.rejected.lines_of(file)):
@@ -192,7 +193,7 @@ def read_edit_rows(file: Path, limit: int | None = None, *, heads: bool = False)
 
 
 def make_edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
-    """What the parameters ask for, a part of it held back; nothing for the source ``none``.
+    """Editing prompts by the parameters, a part of them held out; empty for the source ``none``.
 
     Raises:
         DataError: as :func:`read_edit_rows` and :meth:`EditPrompts.hold_out`.
@@ -208,9 +209,9 @@ def make_edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
 
 
 def plan_edits(params: EditPromptsParams, root: Path) -> list[EditRecord]:
-    """What :func:`make_edit_prompts` will leave, as far as parameters and file say: sizes and parts, but no pixels.
+    """Expected result of :func:`make_edit_prompts`, from parameters and file: sizes and parts, without pixels.
 
-    Drawn prompts are stand-ins, all alike. Of a file that is missing, which `paco check` reports, there are none.
+    Drawn prompts are equal placeholders. A missing file gives no prompts; `paco check` reports it.
 
     Raises:
         DataError: as :func:`make_edit_prompts`.

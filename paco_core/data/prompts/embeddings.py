@@ -38,7 +38,7 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True)
 class PromptEmbeddings:
-    """Rows of unit length in the order of the prompts, and what was embedded of them."""
+    """Rows of unit length in the order of the prompts, and the embedded texts."""
 
     rows: np.ndarray  # (prompts, width) float32
     by_theme: int  # prompts longer than the window, embedded by their theme instead
@@ -48,13 +48,13 @@ class PromptEmbeddings:
 def embed_prompts(
     encoder: TextEncoder, records: Sequence[PromptRecord], text: Literal["prompt", "theme"] = "prompt"
 ) -> PromptEmbeddings:
-    """Embed every prompt, or its theme where the prompt is longer than the encoder's window.
+    """Embed every prompt, or its theme if the prompt is longer than the encoder's window.
 
     Args:
-        text: ``theme`` embeds every prompt by its theme.
+        text: ``theme`` embeds the themes of all prompts.
 
     Raises:
-        DataError: naming the record whose embedding is not finite.
+        DataError: with the record whose embedding is not finite.
     """
     rows, by_theme, cut = [], 0, 0
     for start in range(0, len(records), BATCH):
@@ -75,14 +75,15 @@ def embed_prompts(
 
 @gc_paused()
 def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncoder:
-    """An encoder from a folder, or by a name on a hub.
+    """Load a text encoder from a folder or from the Hub.
 
     Args:
         kind: ``open_clip`` (the text tower; names begin with ``hf-hub:``), ``sentence_transformers``, or
-            ``transformers`` (``text_encoder`` and ``tokenizer`` of a diffusers pipeline's folder, as the zoo's FLUX).
+            ``transformers`` (``text_encoder`` and ``tokenizer`` in the folder of a diffusers pipeline, for example the
+            zoo's FLUX).
 
     Raises:
-        DataError: when the folder holds no model of that kind, or a package is missing.
+        DataError: if the folder does not contain a model of this kind, or a package is missing.
     """
     kinds: dict[str, Callable[[str, str], TextEncoder]] = {
         "open_clip": OpenClip,
@@ -125,7 +126,7 @@ class Sentences:
 
 
 class Pooled:
-    """The text encoder of a diffusers pipeline: its pooled output, made unit length."""
+    """The text encoder of a diffusers pipeline, with its pooled output normalized to unit length."""
 
     def __init__(self, model: str, device: str) -> None:
         _need(model, "text_encoder/config.json", "pipeline's text")

@@ -1,8 +1,8 @@
-"""Text-to-image-set prompts written by a language model, in equal shares over the subcategories.
+"""Prompts of image sets written by a language model, in equal shares over the subcategories.
 
-The model fills a form (theme, subject, shared traits, panels, criteria); the T2IS text is composed from it here,
-so that its marks are always right. One chain of questions a subcategory, each given the subjects it has already.
-What the chat's journal holds is replayed, so a killed run goes on with the next question.
+The model fills in a form (theme, subject, shared traits, panels, criteria). This module composes the T2IS text from the
+form, so its marks are always valid. Each subcategory has one chain of queries, which list the subjects that exist
+already. Answers in the chat's journal are replayed, so a killed run resumes with the next query.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class WrittenPrompts(StrictModel):
 
 @dataclass(frozen=True)
 class PromptJob:
-    """What is to be written: the layout, the size in pixels (height, width), and a seed that differs between runs."""
+    """Settings of the prompts: layout, size in pixels (height, width), and a seed that differs between runs."""
 
     layout: str
     size: tuple[int, int]
@@ -72,7 +72,7 @@ class PromptJob:
 
 @dataclass
 class Written:
-    """The records, the subcategories in turn, and why prompts were not taken."""
+    """The records, with the subcategories in turn, and the causes of rejected prompts."""
 
     records: list[PromptRecord]
     rejected: Counter[str]
@@ -95,11 +95,11 @@ class _Chain:
         return len(self.prompts) < self.share
 
     def fill(self, chat: Chat, advance: Callable[[int], object]) -> None:
-        """Ask until the share is full.
+        """Query the model until the share is full.
 
         Raises:
-            DataError: naming the subcategory and the causes when :data:`BARREN` answers in a row bring nothing, or
-                :data:`UNSERVED` questions bring no answer.
+            DataError: with the subcategory and the causes, if :data:`BARREN` answers in a row give no prompt, or
+                :data:`UNSERVED` queries get no answer.
         """
         barren, invalid = 0, Counter[str]()
         while self.short:
@@ -184,7 +184,7 @@ def write_new_prompts(
 
 
 def _give_up_repeats(chains: list[_Chain]) -> None:
-    """Take themes that an earlier subcategory has from the later one."""
+    """Remove themes from a subcategory if an earlier subcategory has them."""
     themes: set[str] = set()
     for chain in chains:
         for theme in [theme for theme in chain.prompts if theme in themes]:
@@ -194,7 +194,7 @@ def _give_up_repeats(chains: list[_Chain]) -> None:
 
 
 def to_record(written: WrittenPrompt, kind: Subcategory, job: PromptJob) -> PromptRecord | Rejection:
-    """The T2IS record of a filled form, or why there is none."""
+    """The T2IS record of a filled form, or the reason why there is none."""
     criteria: dict[Dimension, list[Criterion]] = {
         "Style": written.style,
         "Identity": written.identity,
@@ -230,5 +230,5 @@ def to_record(written: WrittenPrompt, kind: Subcategory, job: PromptJob) -> Prom
 
 
 def _plain(text: str) -> str:
-    """A text without what does not make two themes different."""
+    """A text without differences that do not make two themes different."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.casefold()).split())

@@ -29,7 +29,7 @@ JOURNAL = Path(".paco/prompts/journal.jsonl")  # outside the outs, which DVC del
 
 @dataclass
 class Prompts:
-    """Records in a stable order, and what making them took, for the report."""
+    """Records in a stable order, and the counts of their creation for the report."""
 
     records: list[PromptRecord]
     figures: dict[str, int] = field(default_factory=dict)
@@ -42,16 +42,15 @@ def make_prompts(
     root: Path = Path(),
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Prompts:
-    """The prompts that the parameters ask for.
+    """Create the prompts by the parameters.
 
     Args:
-        size: (height, width) in pixels of a picture of 2x2 panels, for prompts that name no size of their own; those of
-            other layouts have panels of its size.
-        root: where a relative ``params.source`` begins, and where the answers of a language model are kept.
+        size: (height, width) in pixels of an image of 2x2 panels, for prompts without a size. Other layouts have panels
+            of the same size.
+        root: base folder of a relative ``params.source``, and of the stored answers of a language model.
 
     Raises:
-        DataError: when the source is missing or malformed or holds too few prompts, or the language model cannot
-            be worked with.
+        DataError: if the source is missing or malformed or has too few prompts, or the language model does not work.
     """
     if params.engine == "none":
         return Prompts([])
@@ -64,16 +63,16 @@ def make_prompts(
 
 
 def read_imported_prompts(source: Path, layouts: Sequence[str], count: int | None) -> Prompts:
-    """The first ``count`` records (None: all) of a JSON Lines file, T2IS-Bench's or released ones.
+    """The first ``count`` records (None: all) of a JSON Lines file of T2IS-Bench or of PaCo-RL.
 
-    Records that cannot be used, or that repeat a prompt under another id, are left out and counted, with line and
-    cause; keys that nobody knows are kept and counted.
+    Records that cannot be used, or that repeat a prompt under another id, are skipped and counted, with line and cause.
+    Unknown keys are kept and counted.
 
     Args:
-        layouts: of the records that are asked for; none = of any layout.
+        layouts: layouts of the records to read; empty reads all.
 
     Raises:
-        DataError: when the file holds fewer than ``count`` usable records of these layouts.
+        DataError: if the file contains fewer than ``count`` usable records of these layouts.
     """
     prompts = Prompts([])
     first: dict[str, str] = {}
@@ -138,7 +137,7 @@ def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecor
 
 
 def storybook_record(prompt: StorybookPrompt, height: int, width: int) -> PromptRecord:
-    """The record of a storybook prompt for a picture of this size in pixels."""
+    """The record of a storybook prompt for an image of this size in pixels."""
     return PromptRecord(
         idx=prompt.idx,
         prompt=prompt.prompt,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io import paths
-from paco_core.io.files import DataError, file_stats
+from paco_core.io.files import DataError, read_file_stats
 from paco_core.operations import paint, painters, prompt_records
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
@@ -244,7 +244,10 @@ def _version(folder: Path) -> tuple[object, ...]:
     """
     return (
         str(folder),
-        *((str(path), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in file_stats(folder).items()),
+        *(
+            (str(path), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+            for path, s in read_file_stats(folder).items()
+        ),
     )
 
 

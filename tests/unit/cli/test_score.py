@@ -12,7 +12,7 @@ import pytest
 
 from paco_core.api.judge import Judge
 from paco_core.cli import main, score_table
-from paco_core.cli.score import ScoreOptions, pictures_in
+from paco_core.cli.score import ScoreOptions, list_pictures
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from tests.support import reward_tiny, tiny_vlm
@@ -31,10 +31,10 @@ def folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_pictures_are_compared_each_with_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [file.name for file in pictures_in(folder / "set")] == ["1.png", "2.png", "10.png"]
+    assert [file.name for file in list_pictures(folder / "set")] == ["1.png", "2.png", "10.png"]
     main(["score", "set", "--out", "matrix.csv"])
     lines = capsys.readouterr().out.splitlines()
-    matrix = Judge().matrix(pictures_in(folder / "set"))
+    matrix = Judge().matrix(list_pictures(folder / "set"))
     assert lines[2].split() == ["1", "1.png", f"{matrix[0, 1]:.4f}", f"{matrix[0, 2]:.4f}"]
     assert lines[-2].startswith("mean of 3 pairs: 0.") and lines[-1] == "wrote matrix.csv"
     with (folder / "matrix.csv").open(newline="") as stream:
@@ -66,7 +66,7 @@ def test_a_table_of_sets_gets_the_mean_of_each(folder: Path, suffix: str) -> Non
     assert ": 2 sets, 0 without a score, mean score 0." in line
     read: Any = {".csv": pd.read_csv, ".parquet": pd.read_parquet, ".jsonl": lambda f: pd.read_json(f, lines=True)}
     judge = Judge()
-    expected = [judge.consistency(pictures_in(folder / "set")), judge.score(*names_of_set)]
+    expected = [judge.consistency(list_pictures(folder / "set")), judge.score(*names_of_set)]
     assert list(read[suffix](folder / f"sets.scored{suffix}")["score"]) == pytest.approx(expected)
 
 

@@ -8,7 +8,7 @@ import io
 import pytest
 from PIL import Image
 
-from paco_core.io.contact_sheet import GAP, PREVIEW_BYTES, draw_contact_sheet, preview_markdown, tiled
+from paco_core.io.contact_sheet import GAP, PREVIEW_BYTES, draw_contact_sheet, preview_markdown, tile_images
 
 
 def test_pictures_lie_row_by_row_in_their_proportions() -> None:
@@ -24,13 +24,13 @@ def test_pictures_lie_row_by_row_in_their_proportions() -> None:
 
 def test_tiles_lie_edge_to_edge_in_cells_as_large_as_the_largest() -> None:
     red, blue = Image.new("RGB", (64, 64), "red"), Image.new("RGB", (32, 48), "blue")
-    page = tiled([red, blue, red], columns=2)
+    page = tile_images([red, blue, red], columns=2)
     assert page.size == (128, 128)
     assert [page.getpixel(p) for p in ((63, 63), (64, 0), (95, 47), (0, 64))] == [
         (255, 0, 0), (0, 0, 255), (0, 0, 255), (255, 0, 0),
     ]  # fmt: skip
     assert page.getpixel((96, 0)) == page.getpixel((64, 64)) == (255, 255, 255)
-    assert tiled([blue], columns=8).size == blue.size
+    assert tile_images([blue], columns=8).size == blue.size
 
 
 def test_a_preview_fits_the_event_log_whatever_it_shows() -> None:

@@ -150,7 +150,7 @@ def test_a_life_of_champions(stand: Stand) -> None:
         command.roll_back(stand.root, NAME)
 
     # The old champion is not what lies in the workspace: its origin was recorded, its bytes are in the cache.
-    origin = provenance.origin_of(stand.root, f"{NAME}@champion")
+    origin = provenance.find_origin(stand.root, f"{NAME}@champion")
     assert not origin.present and origin.provenance.md5 == champion.md5
     assert provenance.check(stand.root, origin).breaks == ()
 

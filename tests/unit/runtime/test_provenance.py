@@ -13,7 +13,7 @@ import yaml
 from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
-from paco_core.cli.provenance import origin_of
+from paco_core.cli.provenance import find_origin
 from paco_core.io.files import DataError
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Link, Provenance, Run, of_path, of_stage_now, project_path
@@ -47,7 +47,7 @@ def test_the_way_up_names_every_stage_once_and_the_prompts_last(root: Path) -> N
     assert grids.params == {"params.yaml": {"grids": {"seeds": [0, 1], "lr": 1e-05}}}
     assert Provenance.from_dict(json.loads(json.dumps(provenance.as_dict()))) == provenance
     for subject in (POLICY, "flux_t2is", "policies@flux_t2is"):
-        assert origin_of(root, subject).provenance == provenance
+        assert find_origin(root, subject).provenance == provenance
 
 
 def test_a_file_inside_an_out_belongs_to_it_and_unmade_paths_say_so(root: Path) -> None:
