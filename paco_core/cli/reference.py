@@ -56,8 +56,9 @@ def _section(heading: str, text: str, verb: argparse.ArgumentParser, shared: Col
     ]
     if rows:
         yield "\n".join(["|argument|meaning|", "|---|---|", *rows])
-    if verb.epilog:
-        yield f"{EXAMPLE}`{verb.epilog.removeprefix(EXAMPLE)}`"
+    example = (verb.epilog or "").removeprefix(EXAMPLE)
+    if example and not heading.endswith(f"# {example}"):  # a verb without arguments is its own example
+        yield f"{EXAMPLE}`{example}`"
 
 
 def _row(action: argparse.Action) -> str:

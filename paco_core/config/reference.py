@@ -151,7 +151,10 @@ def _section(section: Tree, prefix: str, definitions: Tree) -> Iterator[Paramete
         inner, is_mapping = _section_name(key_schema)
         if inner is None or inner in SHARED:
             default = _yaml(key_schema["default"]) if "default" in key_schema else None
-            yield Parameter(key, _on_one_line(key_schema.get("description", "")), _type_text(key_schema), default)
+            meaning, values = _on_one_line(key_schema.get("description", "")), _type_text(key_schema)
+            if "`null`" in meaning:  # the meaning explains it
+                values = values.removesuffix(" or `null`")
+            yield Parameter(key, meaning, values, default)
         else:
             yield from _section(definitions[inner], f"{key}.*." if is_mapping else f"{key}.", definitions)
 
