@@ -51,8 +51,8 @@ def write_card(folder: Path, card: ModelCard, figures: Mapping[str, float], minu
     """Write ``README.md`` and ``card.json`` into a member's folder.
 
     Args:
-        figures: name -> measured value; a share lies in 0 to 1.
-        minutes: training time on the machine class that the card names.
+        figures: name -> measured value; a share is between 0 and 1.
+        minutes: training time on the machine class of the card.
     """
     weights = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     parameters = parameter_count(folder)

@@ -31,12 +31,12 @@ from zoo.vae import psnr
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: How far a figure may lie from its card: shares of right answers differ by a few pictures between
-#: machines, what a sampler paints differs by more, PSNR is in dB.
+#: Allowed differences from the card between machines: shares of correct answers differ by a few images, metrics of
+#: generated images differ by more. PSNR is in dB.
 TOLERANCES = {"psnr": 0.5, "gold": 0.08}
 DEFAULT_TOLERANCE = 0.03
-SIZES = (64, 96, 128, 192)  # of the grids that FLUX learnt to paint, in pixels
-#: Of the editors: what Kontext was trained with; one pass for the others.
+SIZES = (64, 96, 128, 192)  # grid sizes of FLUX's training, in pixels
+#: Guidance of the editors: Kontext uses its training value; the rest need one forward pass.
 GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0, "flux2_klein": 1.0}
 
 
@@ -70,10 +70,10 @@ class MemberReport:
 
 
 def check(members: Sequence[str], zoo_dir: Path) -> list[MemberReport]:
-    """Measure members (all when empty) and compare each figure with the member's ``card.json``.
+    """Measure members (all if empty) and compare each metric with the member's ``card.json``.
 
     Raises:
-        DataError: for a name that is no member.
+        DataError: if a name is unknown.
     """
     validate_names(members)
     return [_check_member(member, zoo_dir) for member in members or MEASURES]

@@ -176,7 +176,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> torch.nn.Modul
 
 
 def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write the folder that ``local-dir:`` loads, whole or not at all."""
+    """Write the folder that ``local-dir:`` loads, atomically."""
     preprocess = {
         "mean": list(OPENAI_DATASET_MEAN),
         "std": list(OPENAI_DATASET_STD),

@@ -14,7 +14,7 @@ ZOO = Path("data") / "zoo"
 
 def build(members: Sequence[str], root: Path) -> None:
     """Train members (all if empty) of the zoo below ``root``. Interrupted trainings continue."""
-    validate_names(members)  # before what trains them is imported
+    validate_names(members)  # before the imports of the training
     from zoo.build import build as build_members
 
     build_members(members, root / WORK, root / ZOO)
@@ -22,7 +22,7 @@ def build(members: Sequence[str], root: Path) -> None:
 
 def check(members: Sequence[str], root: Path) -> tuple[Answer, bool]:
     """Measure members (all when empty) again: card against measurement, and whether all agree."""
-    validate_names(members)  # before what measures them is imported
+    validate_names(members)  # before the imports of the measurements
     from zoo.check import check as check_members
 
     reports = check_members(members, root / ZOO)

@@ -1,9 +1,8 @@
-"""Training dialogues of the zoo's vision language model: questions about one trait, before any reward training.
+"""Training dialogues of the zoo's vision-language model: questions about one trait, before any reward training.
 
-The model learns to describe one picture, and to compare two pictures in one trait at a time, also with the sentences of
-the reward instructions. It also learns whether an edit changed one trait as its instruction asks. The dialogues never
-contain the overall consistency question or the two questions about edits. A reward adapter has to learn their answers,
-and if the base model knew them, there would be nothing to measure.
+The model learns to describe one image, and to compare two images in one trait at a time, also with the sentences of the
+reward instructions. It also learns whether an edit changed one trait as instructed. The dialogues never contain the
+overall consistency question or the two questions about edits, because the reward adapter has to learn their answers.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ EDIT_KEPT = (
 )
 CLAIM = "Do images meet the following criteria? {claim} Please answer Yes or No first, then provide detailed reasons."
 
-#: The reward instructions, so that the tokenizer knows their words; only `OVERALL` is ever asked, and
-#: only to measure.
+#: The reward instructions, whose words get tokens. Only `OVERALL` is used as a question, and only for measurements.
 OVERALL = (
     'Given two subfigures generated based on the theme: "{theme}", do the two images maintain consistency in '
     'terms of style, logic and identity? Answer "Yes" and "No" first, and then provide detailed reasons.'

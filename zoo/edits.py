@@ -29,8 +29,8 @@ FAMILY = 2 ** len(TRAITS)
 SIZES = ((64, 120, 40, 0.7), (128, 40, 12, 0.3))
 UNREQUESTED, UNHEEDED = 0.25, 0.1  # shares of the training edits that go wrong in one of two ways
 
-#: Pixels (n, 3, s, s) in -1..1 -> what is kept of them: ``latents`` (n, c, s / 8, s / 8), scaled, and what else a
-#: model reads of a reference picture.
+#: Pixels (n, 3, s, s) in -1..1 -> encodings: ``latents`` (n, c, s / 8, s / 8), scaled, and other inputs that a model
+#: needs for a reference image.
 Encode = Callable[["torch.Tensor"], "dict[str, torch.Tensor]"]
 
 

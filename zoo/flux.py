@@ -33,7 +33,7 @@ SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=
 #: Panel size in pixels, pictures a batch (about 1,800 tokens), share of the steps. A 2x2 grid has twice the size.
 SIZES = ((32, 32, 0.2), (48, 24, 0.15), (64, 17, 0.35), (96, 9, 0.3))
 CONSISTENT_SHARE = 0.5  # of the training sets; the rest strays from its prompt
-LAST_STEPS, LAST_SHARE = 700, 0.3  # in the end more of them stray, so that reinforcement has something to gain
+LAST_STEPS, LAST_SHARE = 700, 0.3  # at the end, more sets differ from their prompt, so RL can improve the model
 STRAYING = {"colour": 0.45, "species": 0.25, "accessory": 0.2, "style": 0.1}
 SHIFT = {"base_image_seq_len": 16, "max_image_seq_len": 144, "base_shift": 0.5, "max_shift": 1.15}
 GUIDANCE = 3.5
@@ -71,7 +71,7 @@ def new_parts() -> dict[str, Any]:
 def _look_back(encoder: Any) -> None:
     """Let two heads of T5 start with a liking for the words just before: a panel's mark precedes its words."""
     bias = encoder.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
-    before = len(bias) // 2  # the first half of the buckets holds distances backwards, the second forwards
+    before = len(bias) // 2  # first half of the buckets: distances backwards; second half: forwards
     with torch.no_grad():
         for head, slope in ((0, 1.0), (1, 0.5)):
             bias[:before, head] = -slope * torch.arange(before)

@@ -54,7 +54,7 @@ SECOND_SCHEDULE = Cooled(
 )
 THIRD_SCHEDULE = Cooled(steps=2600, learning_rate=1e-2, warmup=60, checkpoint_every=100, cosine_steps=5200, cooling=650)
 FAMILIES = ((SIZE, 120, 40, 1.0),)  # as in edits.SIZES
-EMPTY_SHARE = 0.1  # of the training prompts, so that true guidance has something to guide away from
+EMPTY_SHARE = 0.1  # share of empty training prompts, for classifier-free guidance
 STEPS = 10  # of a sampler, whose schedule depends on them
 VAE_SETTINGS = ("down_block_types", "up_block_types", "block_out_channels", "layers_per_block", "latent_channels",
         "norm_num_groups", "mid_block_add_attention", "use_quant_conv", "use_post_quant_conv")  # fmt: skip

@@ -15,11 +15,11 @@ from zoo.edits import FAMILY, TRAITS, EditFamily, EditPool, bit
 from zoo.flux import CONSISTENT_SHARE, LatentPool, perturbed_panels
 from zoo.klein_reader import EDIT_LENGTH, PAINT_LENGTH, PANEL_LENGTH
 
-SIZE = 64  # of what is painted, in pixels
+SIZE = 64  # of the generated images, in pixels
 PANEL = SIZE // 2  # of a set
 SHARED = [bit(trait) for trait in SHARED_TRAITS]
 UNSHARED = [0, bit("scene"), bit("size"), bit("scene") | bit("size")]
-MOST_BEFORE = 4  # panels of a story that one is painted from: as many references as the family takes
+MOST_BEFORE = 4  # maximum earlier panels as references of a panel, the limit of the family
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def second_instructions() -> list[str]:
 
 
 Make = Callable[[Pools, int, random.Random], KleinBatch]
-#: What makes a batch, pictures a batch, share of the steps; first from nothing, then twice from what that gave.
+#: Batch function, images per batch, and share of the steps, for each of the three phases.
 FIRST: tuple[tuple[Make, int, float], ...] = ((set_batch, 20, 0.55), (edits, 24, 0.45))
 THEN: tuple[tuple[Make, int, float], ...] = (
     (set_batch, 20, 0.15),

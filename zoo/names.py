@@ -11,7 +11,7 @@ from paco_core.io.messages import did_you_mean
 
 
 def validate_names(members: Sequence[str]) -> None:
-    """Raise DataError for a name that is no member."""
+    """Raise DataError if a name is unknown."""
     names = names_of(str(Path(__file__).with_name("build.py")), "MEMBERS")
     if unknown := [member for member in members if member not in names]:
         raise DataError(

@@ -91,7 +91,7 @@ class InstructionReader:
         self._keys: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def see(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Visual tokens (n, 4, d) of pictures (n, 3, s, s) in -1..1, resized as the processor does."""
+        """Visual tokens (n, 4, d) of images (n, 3, s, s) in -1..1, resized as in the processor."""
         arrays = ((pixels + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         images = [Image.fromarray(array) for array in arrays]
         patches = vlm.build_processor(self._tokenizer).image_processor(images, return_tensors="pt").pixel_values

@@ -16,7 +16,7 @@ from zoo.fitting import Log, Muon, Schedule, fit
 from zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
-#: Panel sizes in pixels and how many a batch holds; a batch has one size.
+#: Panel sizes in pixels, and panels per batch; a batch has one size.
 BATCHES = ((64, 14), (64, 14), (64, 14), (128, 4))
 CHANNELS = 16
 

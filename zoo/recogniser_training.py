@@ -127,7 +127,7 @@ def steadiness(recogniser: Recogniser, pixels: torch.Tensor, step: int = 2) -> d
 
 
 def export(recogniser: Recogniser, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors``, whole or not at all."""
+    """Write ``config.json`` and ``model.safetensors`` atomically."""
     first = recogniser.network[0]  # type: ignore[index]
     config = {
         "side": recogniser.side,

@@ -20,9 +20,9 @@ from paco_core.storybook.world import random_panel
 from zoo.fitting import Log, Muon, Schedule, fit
 
 SCHEDULE = Schedule(steps=1200, learning_rate=2e-2, warmup=30, checkpoint_every=200)
-#: Panel sizes in pixels and how many a batch holds; a batch has one size.
+#: Panel sizes in pixels, and panels per batch; a batch has one size.
 BATCHES = ((32, 28), (48, 12), (64, 8))
-#: Afterwards the decoder alone goes on, mostly with the smallest panels, which have the fewest latents.
+#: Afterwards, only the decoder is trained, mostly with the smallest panels, which have the fewest latents.
 DECODER_SCHEDULE = Schedule(steps=900, learning_rate=1e-2, warmup=20, checkpoint_every=300)
 DECODER_BATCHES = ((32, 32), (32, 32), (32, 32), (48, 12), (64, 8))
 KL_WEIGHT = 1e-4
@@ -109,7 +109,7 @@ def as_grids(tiles: torch.Tensor) -> torch.Tensor:
 
 
 def latent_statistics(vae: Any) -> tuple[float, float]:
-    """(shift, scale) so that ``(latents - shift) * scale`` has mean 0 and deviation 1."""
+    """(shift, scale) for ``(latents - shift) * scale`` with mean 0 and standard deviation 1."""
     with torch.inference_mode():
         latents = torch.cat(
             [vae.encode(panel_batch(size, 64, seed=10**6 + size)).latent_dist.mode().flatten() for size, _ in BATCHES]

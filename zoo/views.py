@@ -28,7 +28,7 @@ from paco_core.storybook.world import VOCABULARY, Panel, random_panel
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: Panel sizes in pixels; the smallest is what a 2x2 grid of 64 px holds, and it is the hardest to read.
+#: Panel sizes in pixels; the smallest is that of a 2x2 grid of 64 px, and the hardest to read.
 PANEL_SIZES: tuple[int, ...] = (32, 32, 48, 64, 96)
 #: Sizes at which panels go through the autoencoder for training: decoding grows with the area.
 RECONSTRUCTED_SIZES: tuple[int, ...] = (32, 32, 48, 64)

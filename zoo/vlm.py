@@ -48,7 +48,7 @@ SPECIAL_TOKENS = (
     "<|video_pad|>",
 )
 
-#: Qwen2.5-VL's dialogue form; no system turn is added where the messages hold none, to spare tokens.
+#: Qwen2.5-VL's chat template, without a default system turn, to save tokens.
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 <|im_start|>{{ message['role'] }}
@@ -150,7 +150,7 @@ def build_processor(
 
 
 def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
-    """Write weights, configs, tokenizer, chat template and processor to ``folder``, whole or not at all."""
+    """Write weights, configs, tokenizer, chat template and processor to ``folder`` atomically."""
     processor = build_processor(tokenizer)
     model.generation_config = GenerationConfig(
         do_sample=False,

@@ -1,6 +1,6 @@
-"""Fast batches of the zoo's vision language model: inputs and outputs.
+"""Fast batches of the zoo's vision-language model: inputs and outputs.
 
-The processor and the forward pass of the library give equal numbers (tests compare them). Here all pictures are tensors
+The processor and the forward pass of the library give equal numbers (tests compare them). Here, all images are tensors
 of one size, and all rows of a batch have equal positions.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
 
-#: Panels among which a bank that does not hold every panel looks for one that is much like another.
+#: Number of random panels among which an incomplete bank searches for a similar one.
 PARTNERS = 300
 MOST_MOVED = 3  # px of 56
 

@@ -57,7 +57,7 @@ class Lesson:
     one_picture: float = 0.2
     shaped: float = 0.25
     bare: float = 0.3
-    edits: float = 0.15  # of the batches from banks that hold every panel
+    edits: float = 0.15  # share of the batches from complete banks
     same_picture: float = 0.1  # of the rows that compare two pictures
     frozen_eyes: bool = False
 
@@ -79,7 +79,7 @@ NAMING = Lesson("naming", 600, 4e-3)
 DIALOGUES = Lesson("dialogues", 500, 6e-3, one_picture=0.1, shaped=0.2, bare=0.6, frozen_eyes=True)
 RECONSTRUCTIONS = Lesson("reconstructions", 250, 4e-3, one_picture=0.15, bare=0.5)
 PAINTINGS = Lesson("paintings", 1400, 3e-3, one_picture=0.1, bare=0.5)
-#: The throw-away heads read behind this language layer, so that one is left to answer with.
+#: The temporary heads read after this language layer, so one layer is left for the answer.
 COMPARING_LAYERS = 3
 
 

@@ -24,7 +24,7 @@ class PanelWriter:
     written: set[str] = field(default_factory=set)
 
     def write(self, ref: str, name: str) -> str:
-        """Write the panel ``ref`` to ``name``, a path below the folder; returns that name.
+        """Write all images as one shard.
 
         Raises:
             DataError: when the name leads out of the folder.

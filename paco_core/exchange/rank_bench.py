@@ -42,7 +42,7 @@ def write_rank_bench(
     """Write held-out rankings (``data/pairs/benchmark.parquet``).
 
     Args:
-        grids: the shards' index; the ``seed`` of a grid becomes the second number of a picture's name.
+        grids: index of the shards; the ``seed`` of a grid becomes the second number of an image's name.
     """
     used = set(benchmark["prompt_id"])
     write_jsonl(folder / PROMPTS, (record.model_dump() for record in prompts if record.idx in used))

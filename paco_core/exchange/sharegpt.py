@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INFO = "dataset_info.json"
-RANKED = "benchmark"  # the file of an import that holds rankings, not pairs
+RANKED = "benchmark"  # file of an import with rankings instead of pairs
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 COLUMNS = {"messages": "messages", "images": "images"}
 IMAGE = "<image>"
@@ -56,7 +56,7 @@ class Form:
     system_tag: str = "system"
 
 
-#: LLaMA-Factory's own default, where an entry names columns or tags but not all of them.
+#: Defaults of LLaMA-Factory, for the columns and tags that an entry leaves out.
 CONVERSATIONS = Form(
     messages="conversations", role_tag="from", content_tag="value", user_tag="human", assistant_tag="gpt"
 )

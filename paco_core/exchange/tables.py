@@ -69,7 +69,7 @@ def _text(value: Any) -> str | None:
 
 
 def _write(file: Path, features: Any, rows: Iterator[dict[str, Any]]) -> None:
-    schema = features.arrow_schema  # says to `datasets` which columns are pictures
+    schema = features.arrow_schema  # tells `datasets` which columns are images
     with pq.ParquetWriter(file, schema) as out:
         while part := list(islice(rows, ROWS_AT_ONCE)):
             out.write_table(pa.Table.from_pylist(part, schema=schema))

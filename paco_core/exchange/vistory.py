@@ -29,7 +29,7 @@ from paco_core.io.validation import StrictModel, first_validation_error
 Language = Literal["en", "ch"]
 LANGUAGES: tuple[Language, ...] = ("en", "ch")
 PICTURES = (".jpg", ".jpeg", ".png")
-PANEL_PX, PIXELS_OF_SIDES = 512, 16  # of a record's panels where the picture is not too wide for it
+PANEL_PX, PIXELS_OF_SIDES = 512, 16  # size of panels, unless the image would be too wide
 MOST_PANELS = 99  # that a layout can name
 
 Texts = Mapping[str, Text]  # by language
@@ -63,7 +63,7 @@ class _Panel(NamedTuple):
 def import_vistory(source: Path, out: Path) -> dict[str, Any]:
     """Import the stories of ViStoryBench into ``out``, and return their counts.
 
-    Stories, shots, characters and pictures that cannot be used are skipped, and their causes are listed.
+    Stories, shots, characters and images that cannot be used are skipped, and their causes are listed.
 
     Raises:
         DataError: if ``source`` contains no story, or none that can be used.
@@ -104,10 +104,10 @@ class _Reader:
         self.file = folder / "story.json"
 
     def records(self) -> list[PromptRecord]:
-        """A record for each language that it is written in.
+        """One record per language of the story.
 
         Raises:
-            DataError: when it is no story of the published form, or no shot of it can be used.
+            DataError: if it does not have the published format, or no shot can be used.
         """
         content = read_json(self.file)
         if not isinstance(content, dict) or not isinstance(content.get("Shots"), list):

@@ -40,7 +40,7 @@ class CheckFinding(NamedTuple):
 
 
 def skipped(reason: str) -> CheckFinding:
-    """Nothing was there to be checked."""
+    """A passed check of an output that the stage did not write, because there was nothing to do."""
     return CheckFinding(True, f"skipped: {reason}", {"skipped": True})
 
 

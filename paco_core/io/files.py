@@ -145,7 +145,7 @@ def read_json(path: Path) -> Any:
     """Read JSON.
 
     Raises:
-        DataError: when the file is missing or is no JSON.
+        DataError: if the file is missing or is not JSON.
     """
     text = read_text_file(path)
     try:

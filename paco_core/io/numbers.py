@@ -12,7 +12,7 @@ N = TypeVar("N", int, float)
 
 
 def whole_number(least: int, most: int = MOST) -> Callable[[str], int]:
-    """The type of an argument that is a whole number within bounds."""
+    """Argument type for integers within bounds."""
     return _within(int, least, most)
 
 
@@ -22,7 +22,7 @@ def decimal_number(least: float) -> Callable[[str], float]:
 
 
 def _within(read: Callable[[str], N], least: N, most: N) -> Callable[[str], N]:
-    def number(text: str) -> N:  # argparse names it by its name where the text is none
+    def number(text: str) -> N:  # argparse prints the name of this function in errors
         value = read(text)
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text}: expected a number from {least} to {most}")

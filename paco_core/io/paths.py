@@ -32,7 +32,7 @@ ROUND = "round_"  # before the name of a stage in dvc.yaml: the same stage in a 
 
 
 def in_round(stage: str) -> str | None:
-    """The stage that an entry of ``dvc.yaml`` runs again in rounds; None for one that is no part of rounds."""
+    """The stage that an entry of ``dvc.yaml`` repeats in rounds; None for entries that are not part of rounds."""
     return stage.removeprefix(ROUND) if stage.startswith(ROUND) else None
 
 

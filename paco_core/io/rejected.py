@@ -22,7 +22,7 @@ class Rejected:
         self.rows.append((place, cause))
 
     def lines_of(self, file: Path, kind: str = "line") -> Callable[[int, str], None]:
-        """For :func:`paco_core.io.files.read_jsonl`: keeps each line that is no JSON object."""
+        """Callback for :func:`paco_core.io.files.read_jsonl` that records each line that is not a JSON object."""
         return lambda number, cause: self.add(f"{file}:{number}", f"{kind}: {cause}")
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""Output paths that users give: validated before a command computes anything.
+"""Output paths of the user, validated before a command computes anything.
 
-Every verb that takes an output path passes it to :func:`checked` first. An existing path is never overwritten, except a
-file by a file of the same kind. Paths that belong to a stage of a project, to DVC or to git are not allowed.
+Every verb with an output path passes it to :func:`checked` first. An existing path is never overwritten, except a file
+by a file of the same kind. Paths of a stage, of DVC or of git are not allowed.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ def template_mark(text: str) -> str | None:
 
 
 def validate_characters(text: str) -> str:
-    """The text as it is.
+    """Validate a text, and return it unchanged.
 
     Raises:
-        ValueError: when it has a character that is no text: NUL, or half of a surrogate pair.
+        ValueError: if it contains NUL or half of a surrogate pair.
     """
     if match := _UNWRITABLE.search(text):
         raise ValueError(f"contains the character {match[0]!r}, which is no text; remove it")
@@ -56,10 +56,10 @@ def validate_characters(text: str) -> str:
 
 
 def validate_marks(text: str) -> str:
-    """The text as it is: words for a model.
+    """Validate a text for a model, and return it unchanged.
 
     Raises:
-        ValueError: when it contains a mark (:func:`template_mark`), or a character that is no text.
+        ValueError: if it contains a special token (:func:`template_mark`), NUL or half of a surrogate pair.
     """
     validate_characters(text)
     if (mark := template_mark(text)) is not None:
@@ -68,11 +68,11 @@ def validate_marks(text: str) -> str:
 
 
 def not_blank(text: str) -> str:
-    """The text as it is.
+    """Validate that a text is visible, and return it unchanged.
 
     Raises:
-        ValueError: when it shows nothing: empty, white space, or characters of no width; when it has a character that
-            is no text (NUL, half of a surrogate pair).
+        ValueError: if it is empty, or only has white space or characters without width; or as
+            :func:`validate_characters`.
     """
     validate_characters(text)
     if not any(character.isprintable() and not character.isspace() for character in text):

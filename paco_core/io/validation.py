@@ -24,7 +24,7 @@ def validation_errors(error: ValidationError, depth: int | None = None) -> list[
         depth: maximum parts of a key.
     """
     details = error.errors(include_input=False, include_url=False)
-    keys = [".".join(map(str, detail["loc"][:depth])) for detail in details]  # none for a fault of the whole
+    keys = [".".join(map(str, detail["loc"][:depth])) for detail in details]  # empty for an error of the complete model
     return [f"{key}: {message(detail)}" if key else message(detail) for key, detail in zip(keys, details, strict=True)]
 
 

@@ -18,8 +18,8 @@ from paco_core.io.pictures import decode_image
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_NODES = 260  # nodes of the graph that a picture can hold
-STANDS_FOR = 40  # nodes shown beside one kept node
+MAX_NODES = 260  # maximum nodes in an image
+STANDS_FOR = 40  # maximum nodes next to a selected one
 #: Okabe and Ito's colours, distinguished also by readers who do not see red or green.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -33,7 +33,7 @@ def histogram(result: Diversified) -> Image:
     low = float(np.nanmin([result.nearest_before, result.nearest_after]))
     width = max(1.0 - low, 0.01) / 40
     first = np.ceil((result.threshold - low) / width)
-    bins = result.threshold + width * np.arange(-first, 42 - first)  # the threshold lies between two bars
+    bins = result.threshold + width * np.arange(-first, 42 - first)  # the threshold is between two bars
     for similarities, label, style in (
         (result.nearest_before, "all {} prompts", {"color": COLOURS[1], "alpha": 0.45}),
         (result.nearest_after, "the {} kept", {"color": COLOURS[0], "histtype": "step", "linewidth": 2}),

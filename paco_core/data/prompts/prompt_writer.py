@@ -23,7 +23,7 @@ from paco_core.io.files import DataError, digest
 from paco_core.io.text import template_mark
 from paco_core.io.validation import StrictModel
 
-AN_ANSWER = 5  # prompts asked for at once: few enough that the last one is as careful as the first
+AN_ANSWER = 5  # prompts per query; with more, the quality of the last ones falls
 BARREN = 3  # answers in a row without one usable prompt, after which a subcategory is given up
 UNSERVED = 20  # questions in a row of which the endpoint does not serve the last; more than end all asking
 LONGEST = 2000  # characters of one text; public themes reach 800 words only by accident
@@ -86,7 +86,7 @@ class _Chain:
     share: int
     job: PromptJob
     prompts: dict[str, tuple[str, PromptRecord]] = field(default_factory=dict)  # theme -> subject, record
-    excluded: dict[str, str] = field(default_factory=dict)  # theme -> subject, of what an earlier subcategory has
+    excluded: dict[str, str] = field(default_factory=dict)  # theme -> subject, in earlier subcategories
     rejected: Counter[str] = field(default_factory=Counter)
     queries: int = 0
 
@@ -108,7 +108,7 @@ class _Chain:
             if reply.answer is not None:
                 for written in reply.answer.prompts:
                     self._take(written)
-            self.queries += reply.served  # what was not served is asked for again, in the same words
+            self.queries += reply.served  # a query without answer is repeated
             gained = len(self.prompts) - before
             advance(min(gained, max(0, self.share - before)))
             barren = 0 if gained else barren + 1
