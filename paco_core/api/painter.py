@@ -113,10 +113,13 @@ class Painter:
     ) -> PromptRecord:
         """The prompt as it is painted, put together as those of the trainings; nothing is loaded.
 
+        A prompt of the benchmark ``t2is`` keeps its id, so equal seeds give the images that the benchmark measured.
+
         Raises:
             DataError: as :meth:`paint`.
         """
-        return prompt_records.set_record(prompt, panels, size or max(self.named(SETS).recipe.eval_sizes), layout)
+        side = size or max(self.named(SETS).recipe.eval_sizes)
+        return prompt_records.benchmark_record(self._root, prompt_records.set_record(prompt, panels, side, layout))
 
     def edit(
         self,

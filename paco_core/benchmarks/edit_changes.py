@@ -10,6 +10,7 @@ from paco_core.benchmarks.paired_changes import PairedChanges, compare_changes
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed
 from paco_core.io.answer import to_jsonable
+from paco_core.models.metric_meanings import label_of
 from paco_core.sampling.generated_image import AFTER, BEFORE
 
 if TYPE_CHECKING:
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
 #: Columns that describe an edit.
 EDIT_COLUMNS = ("picture", "task_type", "language")
 VIESCORE_COLUMNS = {"sc": "semantic consistency", "pq": "perceptual quality", "overall": "overall"}
+#: Metrics of an edit by their labels, in the order of the tables.
 EDIT_MEASURES = {
-    "gold_editing": "edited as asked, all else kept (gold)",
-    "gold_reached": "asked trait reached (gold)",
-    "gold_kept": "other traits kept (gold)",
-    "editing": "reward",
-    "edit_consistency": "P(Yes): the rest stayed",
-    "edit_following": "P(Yes): the edit was made",
+    **{
+        name: label_of(name)
+        for name in ("gold_editing", "gold_reached", "gold_kept", "editing", "edit_consistency", "edit_following")
+    },
     **{name: f"VIEScore: {words}" for name, words in VIESCORE_COLUMNS.items()},
 }
 

@@ -57,4 +57,6 @@ def play(args: argparse.Namespace) -> None:
 def _painting(args: argparse.Namespace) -> PaintOptions:
     from paco_core.cli.paint import PaintOptions
 
-    return PaintOptions(args.policy, args.seeds, args.size, args.steps, args.compare, args.out)
+    return PaintOptions(
+        args.policy, range(args.seed, args.seed + args.seeds), args.size, args.steps, args.compare, args.out
+    )

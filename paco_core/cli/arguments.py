@@ -175,7 +175,10 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
             type=whole_number(1, 10_000),
             default=4,
             metavar="N",
-            help="number of seeds, from seed 0 (default: %(default)s)",
+            help="number of seeds (default: %(default)s)",
+        )
+        sub.add_argument(
+            "--seed", type=whole_number(0, SEEDS), default=0, metavar="N", help="first seed (default: %(default)s)"
         )
         sub.add_argument(
             "--size",

@@ -40,10 +40,10 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class PaintOptions:
-    """Options of both verbs: policy, number and size of images, and output folder."""
+    """Options of both verbs: the policy, the seeds, the size, and the folder of the images."""
 
     policy: str | None
-    seeds: int
+    seeds: Sequence[int]
     size: int | None
     steps: int | None
     compare: bool
@@ -93,7 +93,7 @@ def _generate(
 ) -> Answer:
     """Generate images, or edit the images in ``files``."""
     references = [read_image(file) for file in files]
-    seeds, names = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
+    seeds, names = options.seeds, {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
     folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
     checked(folder, "folder")
     for name in ("sheet.png", *(f"{name}-{seed}.png" for name in names.values() for seed in seeds)):

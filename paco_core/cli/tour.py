@@ -1,39 +1,56 @@
-"""``paco tour``: metrics of the last run, and commands that show its results."""
+"""``paco tour``: after a run, the headline metrics, an image that shows the gain, and where to look next."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_json
-from paco_core.io.text_table import text_table
-from paco_core.runtime import metrics_text
+from paco_core.report.headline import headline_table
 
+LINE = 100  # characters of a line of a command
 NEXT = """
 look at
   {report}
   paco play                     a page to generate, score and edit images with the trained models and the base models
   make ui                       Dagster's asset graph and MLflow's runs; prints their addresses
   paco tables                   the tables of the benchmarks next to the published ones
-  dvc dag                       the graph in the terminal
   git add . && git commit -m "First run"     keep it: later runs are compared with it
-  dvc metrics diff              after a later run: every metric that differs from the committed one
+  dvc metrics diff              after a later run: the headline metrics that differ from the committed ones
   dvc exp run -S policies.recipes.flux_t2is.noise_level=0.9     change a parameter: only what depends on it runs again
+  paco tour                     this page
 """.rstrip()
 
 
 def tour(root: Path) -> Answer:
-    """The main metrics of the last run, and the next commands.
+    """The headline metrics of the last run, and the commands to look at its results and to continue.
 
     Raises:
-        DataError: if the report does not exist yet.
+        DataError: when there is no report, or an earlier version of paco wrote it.
     """
-    file = root / paths.metrics_file(paths.REPORT.name)
+    file = root / paths.REPORT / "metrics.json"
     if not file.is_file():
         raise DataError(f"{file}: no such file; run `make demo` or `dvc repro`, whose last stage writes it")
-    figures = read_json(file)
-    texts = metrics_text.as_text(figures)
-    lines = ["the run's figures", *text_table(list(texts.items()), indent="  ")]
+    content = read_json(file)
+    rows = content.get("headline")
+    if not isinstance(rows, list):  # earlier versions wrote a mapping
+        raise DataError(f"{file}: an earlier version of paco wrote this report; run `dvc repro report`")
     report = (root / paths.REPORT / "index.html").resolve().as_uri()
-    return Answer("\n".join(lines) + "\n" + NEXT.format(report=report), {"figures": figures, "report": report})
+    lines = headline_table(rows) if rows else ["no benchmark has measured anything yet"]
+    if (command := content["example_command"]) is not None:
+        lines += ["", "see a clear gain (before and after training)", *_wrapped(command)]
+    figures = {"headline": rows, "example_command": command, "report": report}
+    return Answer("\n".join(lines) + "\n" + NEXT.format(report=report), figures)
+
+
+def _wrapped(command: str) -> list[str]:
+    """A command over lines of at most :data:`LINE` characters, where its arguments allow it."""
+    lines, current = list[str](), ""
+    for word in map(shlex.quote, shlex.split(command)):
+        if current and len(current) + len(word) + 3 > LINE:
+            lines.append(f"{current} \\")
+            current = "   "
+        current = f"{current} {word}" if current else f"  {word}"
+    return [*lines, current]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paco_core.benchmarks.edit_changes import EDIT_MEASURES, published_edits_table
+from paco_core.benchmarks.edit_changes import published_edits_table
 from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, interval, number, signed, write_page
@@ -19,6 +19,7 @@ from paco_core.experiments.grid import Result
 from paco_core.experiments.reproduction_summary import HEALTH, RecipeSummary, summarise_recipes
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError, write_json, write_text
+from paco_core.models.metric_meanings import label_of
 from paco_core.tasks.edits import EDITS
 
 NAME = "report"
@@ -31,7 +32,6 @@ MEASURES = {
     "rewards and diversity": ("consistency", "clip_t", "panel_diversity"),
     "the reward and its two answers": ("editing", "edit_following", "edit_consistency"),
 }  # fmt: skip
-WORDS = {**EDIT_MEASURES, "consistency": "reward model", "clip_t": "CLIP-T", "editing": "editing reward"}
 
 
 def write_reproduction_report(out: Path, results: Sequence[Result], params: Params) -> Answer:
@@ -90,7 +90,7 @@ def _tables(summary: RecipeSummary) -> list[ResultTable]:
 def _measured(summary: RecipeSummary, size: int, kind: str, names: Sequence[str]) -> ResultTable:
     rival = summary.plain if len(summary.variants) > 1 else None  # what else is compared with
     width = 3 if rival else 2  # columns of a measure
-    words = [WORDS.get(name, name.replace("_", " ")) for name in names]
+    words = [label_of(name) for name in names]
     heads = [cell for word in words for cell in (word, "change", f"less {rival}'s")[:width]]
     first = next(iter(summary.variants.values()))["measures"][size]  # all have the same figures before training
     rows = [[BARE, "", *(cell for name in names for cell in (interval(first[name]["before"]), "", "")[:width])]]

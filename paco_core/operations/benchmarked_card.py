@@ -9,7 +9,8 @@ from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.files import read_json
-from paco_core.models.benchmark_section import replace_section, result_section
+from paco_core.models.benchmark_section import replace_section
+from paco_core.operations.benchmark_result import result_section
 from paco_core.tasks.table import task_of
 
 

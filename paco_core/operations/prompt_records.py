@@ -6,11 +6,14 @@ This module loads no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.benchmarks.t2is_bench.sets import RECORDS
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.data.records.records import PromptRecord, validated
+from paco_core.data.records.records import PromptRecord, read_prompts, validated
+from paco_core.io import paths
 from paco_core.io.files import DataError, digest
 from paco_core.policies.families import validate_reference_count
 
@@ -51,6 +54,19 @@ def set_record(prompt: str, panels: Sequence[str], side: int, layout: str | None
         "idx": digest([text, layout]), "prompt": text, "height": side * rows, "width": side * columns, "layout": layout,
         "theme": theme, "category": "", "task_name": "", "criteria": {},
     }, "this set")  # fmt: skip
+
+
+def benchmark_record(root: Path, record: PromptRecord) -> PromptRecord:
+    """The record of the benchmark ``t2is`` with this prompt and layout, else ``record`` itself.
+
+    The noise depends on the id of a record, so a prompt of the benchmark gives the images that the benchmark measured.
+
+    Raises:
+        DataError: when the benchmark's file of prompts is damaged.
+    """
+    file = root / paths.T2IS / RECORDS
+    benchmark = read_prompts(file) if file.is_file() else []
+    return next((row for row in benchmark if (row.prompt, row.layout) == (record.prompt, record.layout)), record)
 
 
 def default_layout(panels: int) -> str:

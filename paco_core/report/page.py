@@ -16,12 +16,16 @@ from dvc_project.lockfile import Lock
 from dvc_project.project import GRAPH_FILE, stages_of
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.io import paths
+from paco_core.io.answer import to_jsonable
 from paco_core.io.files import DataError
 from paco_core.io.project import read_declared_outs
 from paco_core.report import charts, judges, policies
+from paco_core.report.headline import HeadlineRow, headline
 from paco_core.report.html import TEMPLATES, Figures, Missing, Skipped, render_page
-from paco_core.report.showcase import Showcase, showcase
+from paco_core.report.next_steps import next_steps
+from paco_core.report.showcase import Showcase, clear_command, showcase
 from paco_core.runtime import graph
+from paco_core.runtime.nvidia_smi import list_gpus
 from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.tracking import flatten, git_state
 from paco_core.tasks.edits import EDITS
@@ -33,11 +37,6 @@ STAGE_ROW_PX, GUTTER_PX = 58, 76
 COMPUTED = (
     "paco-rl", "torch", "diffusers", "transformers", "peft", "open_clip_torch", "dvc", "dagster", "mlflow",
 )  # fmt: skip
-#: What is shown of a policy first, by the benchmark that measured it.
-HEADLINES = {
-    paths.T2IS.name: ("consistency", "gold_consistency", "gold_following"),
-    paths.GEDIT.name: ("editing", "gold_editing"),
-}
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,14 @@ class Report:
     curves: charts.Curves
     missing: list[Missing]
     skipped: list[Skipped]
-    headline: dict[str, float] = field(default_factory=dict)
+    headline: list[HeadlineRow] = field(default_factory=list)
+    example_command: str | None = None  # generates a set with a clear gain again
 
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``."""
         return {
-            "headline": self.headline,
+            "headline": to_jsonable(self.headline),
+            "example_command": self.example_command,
             "figures": self.figures.values,
             "curves": self.curves,
             "missing": [{"what": m.part, "path": m.path, "make": m.make} for m in self.missing],
@@ -115,6 +116,8 @@ def build(
         for kind, task in ((policies.PAINTERS, SETS), (policies.EDITORS, EDITS))
     )
     left_out += _untrained(root)
+    opening = _opening(root, params, parts, figures)
+    command = clear_command(opening.examples) if opening else None
     view = {
         "params": params,
         "made": (created_at or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
@@ -134,7 +137,8 @@ def build(
         **_provenance(root, lock),
         "missing": missing,
         "skipped": left_out,
-        "opening": _opening(root, params, parts, figures),
+        "opening": opening,
+        "next": next_steps(params, list_gpus().gpus, command),
         "tiles": policies.tiles(params, parts, edited, figures),
     }
     # Marked as HTML here: what our own code drew.
@@ -144,7 +148,8 @@ def build(
         num=lambda key, form=".3f": Markup(figures.show(key, form)),  # noqa: S704
         range=lambda key, form=".3f": Markup(figures.range(key, form)),  # noqa: S704
     )
-    return Report(html, figures, curves, missing, left_out, _headline(params, figures))
+    rows = headline(root, params, figures.values)
+    return Report(html, figures, curves, missing, left_out, rows, command)
 
 
 def stage_runs(root: Path, lock: Lock, latest_runs: Mapping[str, Run]) -> list[StageRun]:
@@ -233,24 +238,4 @@ def _opening(root: Path, params: Params, parts: list[policies.PolicyPart], figur
     if measured is None:
         return None
     recipe = params.policies.recipes[measured.name]
-    measure, story = policies.measure_of(params, "consistency"), recipe.paints_stories
-    return showcase(root, measured, max(recipe.eval_sizes), measure, figures, story=story)
-
-
-def _headline(params: Params, figures: Figures) -> dict[str, float]:
-    """The few numbers that a person asks for first, under short names."""
-    keys = {
-        "rank_accuracy": "consistency_rank.methods.reward.metrics.accuracy.mean",
-        "rank_accuracy_base": "consistency_rank.methods.base.metrics.accuracy.mean",
-        "rank_accuracy_gain": "consistency_rank.comparisons.reward - base.accuracy.mean",
-        "rank_accuracy_gain_low": "consistency_rank.comparisons.reward - base.accuracy.low",
-    }
-    for name, recipe in params.policies.recipes.items():
-        for size in recipe.eval_sizes:
-            for stage, measures in HEADLINES.items():
-                for measure in measures:
-                    key, short = f"{stage}.policies.{name}.{size}.{measure}", f"{name}.px{size}.{measure}"
-                    keys |= {f"{short}.before": f"{key}.before.mean", f"{short}.after": f"{key}.after.mean"}
-                    keys |= {f"{short}.change_low": f"{key}.change.low"}
-    values = {short: figures.values.get(key) for short, key in keys.items()}
-    return {short: value for short, value in values.items() if value is not None}
+    return showcase(root, measured, recipe, policies.measure_of(params, "consistency"), figures)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.records.panels import split_grid
 from paco_core.io import paths
 from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import join_in_row, read_image
+from paco_core.models.metric_meanings import GROUND_TRUTH, METRICS, MetricMeaning
 from paco_core.report import charts
 from paco_core.report.charts import Axis, Curves, DrawnChart, read_log
 from paco_core.report.html import Figures, Missing, Picture
@@ -19,14 +20,6 @@ from paco_core.report.policy_charts import edit_charts, set_charts
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class MeasureText(NamedTuple):
-    """A measure in plain words."""
-
-    name: str
-    meaning: str
-    rewarded: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,9 +39,7 @@ class Sample:
 class MeasureTable:
     """One measure at every size."""
 
-    name: str
-    meaning: str
-    rewarded: bool
+    metric: MetricMeaning
     rows: list[dict[str, Any]]  # size, key of its figures, plots before and after
     axis: str
 
@@ -75,14 +66,14 @@ class PolicyKind:
         stage: the benchmark that measured it.
         compared: what that benchmark shows, in words.
         counts: its figures that the page shows.
-        measures: by key, in the order of the page.
+        measures: names of its metrics, in the order of the page.
         draw: charts of a training log, as in :mod:`.policy_charts`.
     """
 
     stage: str
     compared: str
     counts: tuple[str, ...]
-    measures: Mapping[str, MeasureText]
+    measures: Sequence[str]
     draw: ChartsOf
 
 
@@ -132,7 +123,7 @@ def _results(kind: PolicyKind, root: Path, figures: Figures) -> dict[str, Any] |
 def _tables(kind: PolicyKind, name: str, sizes: Mapping[str, Any]) -> list[MeasureTable]:
     """Before and after by measure and size."""
     tables = []
-    for key, measure in kind.measures.items():
+    for key in kind.measures:
         rows_by_size = {int(size): row[key] for size, row in sizes.items() if key in row}
         if not rows_by_size:
             continue
@@ -142,7 +133,7 @@ def _tables(kind: PolicyKind, name: str, sizes: Mapping[str, Any]) -> list[Measu
             for phase in ("before", "after")
             for k in ("mean", "low", "high")
         ]
-        axis = Axis.over(ends, include=(0.0, 1.0) if key.startswith("gold") else ())
+        axis = Axis.over(ends, include=(0.0, 1.0) if key.startswith(GROUND_TRUTH) else ())
         rows = []
         for size, row in sorted(rows_by_size.items()):
             plots = {
@@ -150,7 +141,7 @@ def _tables(kind: PolicyKind, name: str, sizes: Mapping[str, Any]) -> list[Measu
                 for phase, style in (("before", "s2"), ("after", "s1"))
             }
             rows.append({"size": size, "key": f"{kind.stage}.policies.{name}.{size}.{key}", **plots})
-        tables.append(MeasureTable(*measure, rows, charts.axis_labels(axis)))
+        tables.append(MeasureTable(METRICS[key], rows, charts.axis_labels(axis)))
     return tables
 
 
@@ -192,39 +183,19 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
     )
 
 
-SET_MEASURES = {
-    "gold_consistency": MeasureText(
-        "Consistency",
-        "share of panel pairs with the same character in the same style; ground truth, by the recognizer",
-    ),
-    "gold_following": MeasureText(
-        "Prompt following", "share of requested attributes in the image; ground truth, by the recognizer"
-    ),
-    "consistency": MeasureText("Reward model", "mean P(Yes) over the panel pairs; a training reward", rewarded=True),
-    "clip_t": MeasureText(
-        "Text match (CLIP-T)", "similarity of each panel and its sub-prompt; a training reward", rewarded=True
-    ),
-    "panel_diversity": MeasureText("Panel diversity", "how different the panels are; 0 means identical panels"),
-}
-
-
-PAINTERS = PolicyKind(paths.T2IS.name, "the comparison before and after", ("prompts",), SET_MEASURES, set_charts)
-
-
-EDIT_MEASURES = {
-    "gold_editing": MeasureText(
-        "Correct edits", "share of edits with the requested change and no other; ground truth, by the recognizer"
-    ),
-    "gold_reached": MeasureText("Requested change", "share of edits that show the requested change"),
-    "gold_kept": MeasureText("Other traits unchanged", "share of the other traits that did not change"),
-    "editing": MeasureText(
-        "Reward model", "geometric mean of P(Yes) for both queries; the training reward", rewarded=True
-    ),
-}
-
-
+PAINTERS = PolicyKind(
+    paths.T2IS.name,
+    "the comparison before and after",
+    ("prompts",),
+    ("gold_consistency", "gold_following", "consistency", "clip_t", "panel_diversity"),
+    set_charts,
+)
 EDITORS = PolicyKind(
-    paths.GEDIT.name, "the edits before and after", ("prompts", "pictures"), EDIT_MEASURES, edit_charts
+    paths.GEDIT.name,
+    "the edits before and after",
+    ("prompts", "pictures"),
+    ("gold_editing", "gold_reached", "gold_kept", "editing"),
+    edit_charts,
 )
 
 
@@ -239,7 +210,7 @@ def published(root: Path, figures: Figures) -> list[dict[str, Any]]:
 
 def measure_of(params: Params, measure: str) -> str:
     """What consistency or editing is measured by: the gold metric where this world has one."""
-    return f"gold_{measure}" if params.world == "storybook" else measure
+    return f"{GROUND_TRUTH}{measure}" if params.world == "storybook" else measure
 
 
 def times(size: int, train_size: int) -> str:

@@ -16,6 +16,7 @@ from paco_core.benchmarks.tables import TABLES, ResultTable, interval, number, r
 from paco_core.config.params_benchmarks import BEFORE as JUDGE_BEFORE
 from paco_core.config.params_benchmarks import REWARD
 from paco_core.io.files import DataError, read_json, read_table
+from paco_core.models.metric_meanings import label_of
 from paco_core.runtime.stage import skip_reason
 from paco_core.sampling.generated_image import AFTER, BEFORE
 
@@ -23,11 +24,7 @@ if TYPE_CHECKING:
     from paco_core.config.params_benchmarks import T2isParams
 
 #: That no judge of a round decides, so that rounds can be compared; those that a project measures.
-MEASURES = {
-    "gold_consistency": "Consistency (ground truth)",
-    "gold_following": "Prompt following (ground truth)",
-    "clip_t": "CLIP-T",
-}
+MEASURES = ("gold_consistency", "gold_following", "clip_t")
 JUDGES, POLICIES, DRIFT = (
     "The reward model of each round on its own images",
     "The policy of each round on held-out prompts",
@@ -135,7 +132,7 @@ class RoundFigures:
         rows = []
         for size, changes_by_name in self.policy.items():
             for name, change in changes_by_name.items():
-                cells = [MEASURES[name], interval(change.before), interval(change.after), signed(change.change)]
+                cells = [label_of(name), interval(change.before), interval(change.after), signed(change.change)]
                 rows.append([self.number, f"{size} px", *cells])
         for size, name in self._evaluated():
             if name == "consistency":

@@ -1,48 +1,63 @@
-"""The pair of pictures that opens the page: chosen by a rule that the page states, with all others behind it.
+"""Sets before and after training that open the report: a typical and a clear gain, selected by a rule.
 
-Most sets change little, so a random pair rarely shows what a training does. The page opens with the largest change,
-says so, counts what became of the other sets, and shows all of them further down.
+Most sets change little, so a random set rarely shows the effect of a training, and the largest gain exaggerates it. The
+report states the rule, counts the outcomes of all sets, and shows all of them further down.
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paco_core.benchmarks.t2is_bench.sets import COLUMNS, PICTURES, RECORDS
+from paco_core.data.records import prompt_text
 from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import read_prompts
+from paco_core.grpo.sizes import PUBLIC_TOKEN, picture_size
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.shards import ShardReader
+from paco_core.models.metric_meanings import METRICS
 from paco_core.report.html import Picture
-from paco_core.report.policies import SET_MEASURES, times
+from paco_core.report.policies import times
 from paco_core.sampling.generated_image import AFTER, BEFORE
 
 if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
+    from paco_core.config.params import PolicyRecipe
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.models.metric_meanings import MetricMeaning
     from paco_core.report.html import Figures
-    from paco_core.report.policies import MeasureText, PolicyPart
+    from paco_core.report.policies import PolicyPart
 
 MOST_SETS = 100  # shown: those of the paper's profile are 1024 px wide, and take long to read
 THUMBNAIL_PX = 128
 WIDEST_ROW = 4  # panels of a set side by side; where a set has more, its own columns
 ROSE, UNCHANGED, FELL = "rose", "same", "fell"
+SCORE = "consistency"  # by the reward model
+TYPICAL, CLEAR = "typical", "clear"
+#: Share of the sets with a gain whose gain is at most that of the example: the median, and the 90th percentile.
+SHARES = {TYPICAL: 0.5, CLEAR: 0.9}
 
 
 class PicturePair(NamedTuple):
-    """One prompt and seed, and the measure of the two pictures painted from them."""
+    """One prompt and seed, and the measure of the two pictures painted from them.
+
+    ``score_change`` is the change of the reward model's score, which orders pairs with equal changes of the measure.
+    """
 
     prompt_id: str
     seed: int
     before: float
     after: float
+    score_change: float = 0.0
 
     @property
     def change(self) -> float:
@@ -57,19 +72,22 @@ class PicturePair(NamedTuple):
 def pairs_of(table: pd.DataFrame, policy: str, size: int, measure: str) -> list[PicturePair]:
     """Every pair of a policy at a size, in the order of the table, which is random by prompt.
 
-    Pairs whose measure failed (NaN) before or after are left out.
+    Pairs whose measure failed (NaN) before or after are left out. A missing change of the reward model's score is 0.
 
     Args:
         table: one row a picture, as in ``per_prompt.parquet`` of the stage ``t2is``.
     """
     rows = table[(table["policy"] == policy) & (table["size"] == size)]
-    columns = (rows[name].tolist() for name in ("when", "prompt_id", "seed", measure))
-    values = {(phase, str(prompt), int(seed)): float(v) for phase, prompt, seed, v in zip(*columns, strict=True)}
-    pairs = [
-        PicturePair(prompt, seed, before, values.get((AFTER, prompt, seed), math.nan))
-        for (phase, prompt, seed), before in values.items()
-        if phase == BEFORE
-    ]
+    cases = list(zip(rows["when"], rows["prompt_id"].astype(str), rows["seed"].astype(int), strict=True))
+    values = dict(zip(cases, map(float, rows[measure]), strict=True))
+    scores = dict(zip(cases, map(float, rows[SCORE]), strict=True)) if SCORE in rows else {}
+    pairs = []
+    for phase, prompt, seed in cases:
+        if phase != BEFORE:
+            continue
+        before, after = (values.get((state, prompt, seed), math.nan) for state in (BEFORE, AFTER))
+        change = scores.get((AFTER, prompt, seed), math.nan) - scores.get((BEFORE, prompt, seed), math.nan)
+        pairs.append(PicturePair(prompt, seed, before, after, change if math.isfinite(change) else 0.0))
     return [pair for pair in pairs if math.isfinite(pair.change)]
 
 
@@ -78,17 +96,82 @@ def by_change(pairs: Sequence[PicturePair]) -> list[PicturePair]:
     return sorted(pairs, key=lambda pair: (-pair.change, -round(pair.after, 9)))
 
 
-@dataclass(frozen=True)
-class Showcase:
-    """The set that opens the page, panel by panel, and all sets from the largest rise to the largest fall."""
+def examples(pairs: Sequence[PicturePair]) -> dict[str, PicturePair]:
+    """A typical and a clear gain: the sets at the median and at the 90th percentile of the gains.
 
+    Percentiles are those of the nearest rank among the pairs that rose, so each example is one of the pairs. Of several
+    pairs with this gain, the same percentile of the reward model's change decides. Without a gain there is no example.
+    If both percentiles are one pair, for example because only one pair rose, it is the typical one.
+    """
+    rising = [pair for pair in pairs if pair.outcome == ROSE]
+    selected: dict[str, PicturePair] = {}
+    for name, share in SHARES.items():
+        if not rising:
+            break
+        gain = _percentile(rising, share, lambda pair: pair.change).change
+        ties = [pair for pair in rising if pair.change == gain]
+        pair = _percentile(ties, share, lambda pair: pair.score_change)
+        if pair not in selected.values():
+            selected[name] = pair
+    return selected
+
+
+def _percentile(pairs: Sequence[PicturePair], share: float, key: Callable[[PicturePair], float]) -> PicturePair:
+    """The pair of the nearest rank: the first one that at least ``share`` of the pairs do not exceed."""
+    return sorted(pairs, key=key)[math.ceil(share * len(pairs)) - 1]
+
+
+def paint_command(record: PromptRecord, policy: str, recipe: PolicyRecipe, seed: int) -> str | None:
+    """The command that generates a set of the benchmark again, before and after training; None if none does.
+
+    `paco paint` uses the id of the benchmark's prompt, so the noise is equal. It generates panels of the shape that
+    the record states, so a recipe with another ``record_size`` may have images of another size.
+    """
+    size = max(recipe.eval_sizes)
+    sizes = [picture_size(record, size, rule, PUBLIC_TOKEN) for rule in (recipe.record_size, "aspect")]
+    if sizes[0] != sizes[1]:
+        return None
+    parts = prompt_text.parse_prompt(record.prompt, record.layout)
+    panels = [panel.text for panel in parts.panels]
+    words = [record.prompt, "--layout", record.layout]
+    if str(prompt_text.prompt_from_theme(parts.theme, panels, record.layout)) == record.prompt:
+        words = [parts.theme, "--panels", *panels, "--layout", record.layout]
+    return shlex.join(["paco", "paint", *words, "--policy", policy, "--seed", str(seed), "--seeds", "1", "--compare"])
+
+
+@dataclass(frozen=True)
+class ShowcaseSet:
+    """One set before and after training, panel by panel.
+
+    Attributes:
+        kind: ``typical`` or ``clear``.
+        key: of the numbers before and after.
+        command: generates it again; None if no command does.
+    """
+
+    kind: str
     title: str
-    size: int
-    times: str  # the size at which the policy trained, as in "twice "
-    measure: MeasureText
     before: list[Picture]
     after: list[Picture]
     columns: int
+    key: str
+    command: str | None
+
+
+def clear_command(shown_sets: Sequence[ShowcaseSet]) -> str | None:
+    """The command of the clear gain, else of the typical one; None if no command generates either again."""
+    commands = {example.kind: example.command for example in shown_sets}
+    return commands.get(CLEAR) or commands.get(TYPICAL)
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """The sets that open the page, and all sets from the largest rise to the largest fall."""
+
+    size: int
+    times: str  # the size at which the policy trained, as in "twice "
+    measure: MetricMeaning
+    examples: list[ShowcaseSet]
     key: str
     cards: list[dict[str, Any]]  # each set, small: title, before, after, key of its figures
     of_more: bool  # sets were measured that are not shown
@@ -114,19 +197,16 @@ class _ImageStore:
         return self._reader.read(image_id)
 
 
-def showcase(
-    root: Path, part: PolicyPart, size: int, measure: str, figures: Figures, *, story: bool = False
-) -> Showcase | None:
-    """The opening about one policy; None where the benchmark painted or measured nothing.
+def showcase(root: Path, part: PolicyPart, recipe: PolicyRecipe, measure: str, figures: Figures) -> Showcase | None:
+    """The opening about one policy at its largest evaluation size; None if the benchmark generated no set.
 
     Args:
         measure: column of ``per_prompt.parquet`` that the rule compares.
-        story: whether panels were painted one by one: all of them stand in one row.
 
     Raises:
         DataError: when a picture or the file of prompts is missing or damaged.
     """
-    folder = root / paths.T2IS
+    folder, size = root / paths.T2IS, max(recipe.eval_sizes)
     if not (folder / "per_prompt.parquet").is_file():
         return None
     table = read_table(folder / "per_prompt.parquet")
@@ -135,17 +215,30 @@ def showcase(
         return None
     ranked = by_change(measured[:MOST_SETS])
     records = {record.idx: record for record in read_prompts(folder / RECORDS)}
-    first, images, key = ranked[0], _ImageStore(folder, part.name, size), f"showcase.{part.name}.{size}"
-    record, outcomes = records[first.prompt_id], Counter(pair.outcome for pair in ranked)
-    prompts = len({pair.prompt_id for pair in ranked})
+    images, key = _ImageStore(folder, part.name, size), f"showcase.{part.name}.{size}"
+    outcomes, prompts = Counter(pair.outcome for pair in ranked), len({pair.prompt_id for pair in ranked})
     figures.add_all(key, {"measured": len(measured), "sets": len(ranked), "prompts": prompts})
     figures.add_all(key, {outcome: outcomes[outcome] for outcome in (ROSE, UNCHANGED, FELL)})
 
-    def panels(phase: str) -> list[Picture]:
-        cuts = split_grid(images.picture(first, phase), record.layout)
+    def panels(pair: PicturePair, phase: str) -> list[Picture]:
+        record = records[pair.prompt_id]
+        cuts = split_grid(images.picture(pair, phase), record.layout)
         return [
             Picture.from_image(image, f"{phase} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)
         ]
+
+    def example(kind: str, pair: PicturePair) -> ShowcaseSet:
+        record = records[pair.prompt_id]
+        rows, columns = record.grid
+        return ShowcaseSet(
+            kind,
+            record.theme,
+            before=panels(pair, BEFORE),
+            after=panels(pair, AFTER),
+            columns=columns if rows * columns > WIDEST_ROW and not recipe.paints_stories else rows * columns,
+            key=f"{key}.set.{ranked.index(pair) + 1}",
+            command=paint_command(record, part.name, recipe, pair.seed),
+        )
 
     def card(place: int, pair: PicturePair) -> dict[str, Any]:
         theme, name = records[pair.prompt_id].theme, f"{key}.set.{place}"
@@ -156,15 +249,11 @@ def showcase(
         }
         return {"title": theme, "key": name, **small}
 
-    rows, columns = record.grid
     return Showcase(
-        title=record.theme,
         size=size,
         times=times(size, part.train_size),
-        measure=SET_MEASURES[measure],
-        before=panels(BEFORE),
-        after=panels(AFTER),
-        columns=columns if rows * columns > WIDEST_ROW and not story else rows * columns,
+        measure=METRICS[measure],
+        examples=[example(kind, pair) for kind, pair in examples(ranked).items()],
         key=key,
         cards=[card(place, pair) for place, pair in enumerate(ranked, 1)],
         of_more=len(measured) > len(ranked),

@@ -20,7 +20,7 @@ def _cost(_params: Params, _root: Path) -> Cost:
 
 STAGE = Stage(
     cost=_cost,
-    headline=(("rank_accuracy",), ("rank_accuracy_gain",), ("missing_parts",)),
+    headline=(("reward.accuracy",), ("*.consistency", "*.editing"), ("*.following", "*.clip_t")),
     preview=lambda data, _item: {"page": Page(data / paths.REPORT.name / "index.html")},
     checks=(
         library_check(
@@ -39,6 +39,7 @@ def run(ctx: StageContext) -> None:
     from dvc_project.project import stages_of
     from paco_core.io.files import write_json
     from paco_core.report import page
+    from paco_core.report.headline import headline_metrics
     from paco_core.runtime.code.stage_code import is_code
     from paco_core.runtime.provenance.records import load_runs
 
@@ -52,7 +53,7 @@ def run(ctx: StageContext) -> None:
         (out / "index.html").write_text(report.html, encoding="utf-8")
         write_json(out / "metrics.json", report.metrics())
     ctx.tracker.artifact(ctx.root / paths.REPORT / "index.html")
-    ctx.report({**report.headline, "missing_parts": len(report.missing)})
+    ctx.report(headline_metrics(report.headline), missing_parts=len(report.missing))
 
 
 def _of_round(ctx: StageContext) -> None:

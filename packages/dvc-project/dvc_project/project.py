@@ -35,7 +35,7 @@ _STAGE_KEYS = {
 
 @dataclass(frozen=True)
 class Out:
-    """A path that a stage writes; ``kind`` is outs, metrics or plots."""
+    """A path that a stage writes; ``kind`` is outs, metrics or plots. Outs of ``type: metrics`` are metrics."""
 
     path: str
     kind: str
@@ -100,6 +100,10 @@ def _names(entries: Iterable[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield str(entry), {}
 
 
+def _written(kind: str, entries: Iterable[Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    return (("metrics" if flags.get("type") == "metrics" else kind, path, flags) for path, flags in _names(entries))
+
+
 def _is_asset(group: Group) -> bool:
     return bool((group.meta.get("dagster") or {}).get("asset", True))
 
@@ -107,10 +111,8 @@ def _is_asset(group: Group) -> bool:
 class DvcProject:
     """The project in ``root``: an immutable reading of ``dvc.yaml`` and the parameter files it uses.
 
-    ``.dvc`` may lie further up (``repository``).
-
-    ``dvc.lock`` and the files of the workspace are read anew by each call that asks for them. To see an
-    edited ``dvc.yaml`` or ``params.yaml``, make a new project (:meth:`reload`).
+    ``.dvc`` may lie further up (``repository``). Each call reads ``dvc.lock`` and the files of the workspace again. To
+    see an edited ``dvc.yaml`` or ``params.yaml``, make a new project (:meth:`reload`).
 
     Args:
         derive: what the project's bookkeeping stages would write now (:mod:`dvc_project.derived`).
@@ -222,8 +224,7 @@ class DvcProject:
                 raise DvcProjectError(f"{location}.{key}: expected a list, got {type(resolved[key]).__name__}")
         wdir = self._path_resolver()(str(resolved.get("wdir", ".")))
         place = self._path_resolver(wdir)
-        kinds = ("outs", "metrics", "plots")
-        written = [(kind, path, flags) for kind in kinds for path, flags in _names(resolved.get(kind) or [])]
+        written = [entry for kind in ("outs", "metrics", "plots") for entry in _written(kind, resolved.get(kind) or [])]
         outs = [
             Out(place(path), kind, bool(flags.get("cache", True)), bool(flags.get("persist", False)))
             for kind, path, flags in written

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from dvc_project.hashing import Workspace
-from paco_core.models.benchmark_section import HEADING, pending_section, replace_section, result_section
+from paco_core.models.benchmark_section import HEADING, pending_section, replace_section
+from paco_core.operations.benchmark_result import result_section
 from paco_core.operations.benchmarked_card import benchmarked_card
 from paco_core.operations.named import copy_named_files, folder_of
 from paco_core.operations.publish import upload_of

@@ -39,13 +39,13 @@ def test_edits_stand_beside_their_pictures_and_instructions(params: Params, tmp_
     for name, sizes in SIZES.items():
         for size in sizes:
             assert section.count(f"<figcaption>{size} px</figcaption>") == NUM_SAMPLES
-            key, short = f"gedit.policies.{name}.{size}.gold_editing", f"{name}.px{size}.gold_editing"
+            key = f"gedit.policies.{name}.{size}.gold_editing"
             assert report.figures.values[f"{key}.after.mean"] == pytest.approx(0.5, abs=0.05)
-            for headline, figure in {
-                "before": "before.mean",
-                "after": "after.mean",
-                "change_low": "change.low",
-            }.items():
-                assert report.headline[f"{short}.{headline}"] == report.figures.values[f"{key}.{figure}"]
+        row = next(row for row in report.headline if (row.model, row.metric) == (name, "gold_editing"))
+        key = f"gedit.policies.{name}.{max(sizes)}.gold_editing"
+        ends = ("before.mean", "after.mean", "change.mean", "change.low", "change.high")
+        assert (row.before, row.after, row.change, row.low, row.high) == tuple(
+            report.figures.values[f"{key}.{end}"] for end in ends
+        )
     assert section.count('<span class="tag">published</span>') == len(GEDIT) and "6.469" in section
     assert report.curves["my_edit.reference_distance"]["distance from the reference"][0] == (1.0, 0.2)

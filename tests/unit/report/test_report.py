@@ -88,12 +88,16 @@ def test_every_number_equals_the_metrics_file(report: page.Report) -> None:
 def test_headline_repeats_the_figures_and_nothing_is_missing(report: page.Report) -> None:
     assert [missing.make for missing in report.missing] == []
     values = report.figures.values
-    gain = report.headline["rank_accuracy_gain"]
-    assert gain == values["consistency_rank.comparisons.reward - base.accuracy.mean"]
-    assert gain == pytest.approx(report.headline["rank_accuracy"] - report.headline["rank_accuracy_base"])
-    for size in (64, 128):
-        short = f"flux_t2is.px{size}.gold_consistency"
-        assert report.headline[f"{short}.after"] > report.headline[f"{short}.before"]
+    rows = {row.key: row for row in report.headline}
+    reward = rows["reward.accuracy"]
+    assert reward.change == values["consistency_rank.comparisons.reward - base.accuracy.mean"]
+    assert reward.change == pytest.approx(reward.after - reward.before)  # type: ignore[operator]
+    consistency = rows["flux_t2is.consistency"]
+    assert consistency.metric == "gold_consistency"
+    assert consistency.after == values["t2is.policies.flux_t2is.128.gold_consistency.after.mean"]
+    assert (consistency.low, consistency.high) == tuple(
+        values[f"t2is.policies.flux_t2is.128.gold_consistency.change.{end}"] for end in ("low", "high")
+    )
 
 
 def test_all_stages_with_their_times_and_runs(report: page.Report) -> None:
@@ -102,7 +106,7 @@ def test_all_stages_with_their_times_and_runs(report: page.Report) -> None:
     assert values["seconds.report"] is None
     seconds = [v for k, v in values.items() if k.startswith("seconds.") and k != "seconds.total" and v]
     assert values["seconds.total"] == pytest.approx(sum(seconds))
-    assert not [name for name in report.headline if "second" in name], "a metric that each run changes"
+    assert not [row.key for row in report.headline if "second" in row.key], "a metric that each run changes"
     runs = re.findall(r'<a href="http://127.0.0.1:5000/#/experiments/1/runs/([^"]+)">', report.html)
     assert sorted(runs) == sorted(found_runs())
 
@@ -113,7 +117,7 @@ def test_nothing_is_invented_where_nothing_ran(tmp_path: Path, repository: Path)
     empty = page.build(tmp_path, load(tmp_path / "params.yaml"), Lock.read(tmp_path), {}, BUILT_AT)
     assert {"dvc repro t2is", "dvc repro policies@qwen_edit"} <= {missing.make for missing in empty.missing}
     assert all(missing.make in empty.html for missing in empty.missing)
-    assert empty.headline == {} and empty.curves == {}
+    assert empty.headline == [] and empty.curves == {} and empty.example_command is None
     measured = {k: v for k, v in empty.figures.values.items() if not k.startswith("published.")}
     assert all(value is None for value in measured.values())
 

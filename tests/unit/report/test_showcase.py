@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pandas as pd
 import pytest
 
 from dvc_project.lockfile import Lock
+from paco_core.cli.arguments import parser
 from paco_core.config.params import load
+from paco_core.data.prompts.prompts import storybook_record
+from paco_core.operations.prompt_records import set_record
 from paco_core.report import page
-from paco_core.report.showcase import PicturePair, by_change, pairs_of
+from paco_core.report.showcase import PicturePair, by_change, examples, paint_command, pairs_of
 from paco_core.storybook.prompts import storybook_prompts
 from tests.support.fixture_project import found_runs, write_t2is
 
@@ -67,7 +71,32 @@ def built(root: Path, **changed: Any) -> page.Report:
     return page.build(root, params, Lock.read(root), found_runs())
 
 
-def test_the_page_opens_with_the_largest_rise_and_shows_every_set(project: Path) -> None:
+def test_examples_are_the_median_and_the_90th_percentile_of_the_gains() -> None:
+    gains = [PicturePair(f"p{n}", 0, 0.0, n / 10) for n in range(1, 11)]
+    no_gains = [PicturePair("same", 0, 0.5, 0.5), PicturePair("fell", 0, 1.0, 0.0)]
+    assert examples([*no_gains, *gains]) == {"typical": gains[4], "clear": gains[8]}
+    assert examples(gains[:1]) == {"typical": gains[0]}, "one pair is shown once"
+    assert examples(no_gains) == {}
+    ties = [PicturePair(f"p{n}", n, 0.5, 1.0, score_change=score) for n, score in enumerate((0.2, -0.1, 0.4))]
+    assert examples(ties) == {"typical": ties[0], "clear": ties[2]}, "by the reward model's change"
+
+
+def test_the_command_generates_the_prompt_of_the_benchmark_again(repository: Path) -> None:
+    recipe = load(repository / "params.yaml").policies.recipes["flux_t2is"]
+    for prompt in storybook_prompts(6, seed=9):
+        record = storybook_record(prompt, 64, 64)
+        command = paint_command(record, "flux_t2is", recipe, 7)
+        assert command is not None
+        args = parser().parse_args(shlex.split(command)[1:])
+        assert set_record(args.prompt, args.panels, 128, args.layout).idx == record.idx, "the id determines the noise"
+        assert (args.policy, args.seed, args.seeds, args.compare) == ("flux_t2is", 7, 1, True)
+    wide = storybook_record(storybook_prompts(1, seed=9)[0], 64, 64).model_copy(update={"width": 128})
+    square = recipe.model_copy(update={"record_size": "ignore"})
+    assert paint_command(wide, "flux_t2is", recipe, 7) is not None
+    assert paint_command(wide, "flux_t2is", square, 7) is None, "the benchmark's image is square, that of paint is wide"
+
+
+def test_the_page_opens_with_two_examples_and_shows_every_set(project: Path) -> None:
     rows = pd.read_parquet(project / "data/t2is/per_prompt.parquet")
     rows = rows[rows["size"] == 128].pivot(index="prompt_id", columns="when", values="gold_consistency")
     changes = (rows["after"] - rows["before"]).sort_values(ascending=False)
@@ -78,7 +107,14 @@ def test_the_page_opens_with_the_largest_rise_and_shows_every_set(project: Path)
     assert displayed == pytest.approx(changes.tolist())
     assert (values[f"{key}.sets"], values[f"{key}.prompts"], values[f"{key}.rose"]) == (6, 6, int((changes > 0).sum()))
     opening = report.html[report.html.index('<figure class="showcase">') :]
-    theme = next(p.theme for p in storybook_prompts(6, seed=9) if p.idx == changes.index[0])
-    assert re.findall(r"<h2>(.*)</h2>", opening[: opening.index("</figure>")]) == [theme]
+    opening = opening[: opening.index("</figure>")]
+    table = pd.read_parquet(project / "data/t2is/per_prompt.parquet")
+    selected = examples(by_change(pairs_of(table, "flux_t2is", 128, "gold_consistency")))
+    themes = {prompt.idx: prompt.theme for prompt in storybook_prompts(6, seed=9)}
+    assert re.findall(r"<h2>(.*)</h2>", opening) == [themes[pair.prompt_id] for pair in selected.values()]
+    counts = [values[f"{key}.{outcome}"] for outcome in ("rose", "same", "fell")]
+    assert all(f'data-figure="{key}.{outcome}"' in opening for outcome in ("rose", "same", "fell"))
+    assert sum(counts) == 6  # type: ignore[arg-type]
+    assert report.example_command == report.metrics()["example_command"] is not None
     every = report.html[report.html.index('id="all-sets"') :]
     assert every[: every.index("</details>")].count("<img") == 12
