@@ -19,6 +19,7 @@ from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.parent_process import validate_process
 from paco_core.runtime.placement import one_gpu
 from paco_core.sampling.generated_image import GeneratedImage
+from paco_core.sampling.origin import policy_version
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import TASKS, recipes_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
     from paco_core.operations.painters import NamedPolicy
     from paco_core.policies.base import Policy
+    from paco_core.sampling.origin import PolicyVersion
     from paco_core.tasks.base import Task
 
 log = logging.getLogger("paco.painter")
@@ -58,6 +60,7 @@ class Painter:
             params = params.model_copy(update={"policies": params.policies.model_copy(update={"device": device})})
         self._params, self._name, self._pid = params, name, os.getpid()
         self._loaded: dict[str, tuple[NamedPolicy, Policy]] = {}  # by task
+        self._models: dict[str, PolicyVersion] = {}  # by task
         self._leases = ExitStack()
         self.named(self._task)  # a name that is none is an error now
 
@@ -100,7 +103,8 @@ class Painter:
             compare: also by the model before training; those come first (``when`` is "before" or "after").
             advance: is called with the number of pictures just painted.
 
-        What the policy did not read of a prompt that is too long is ``lost`` of each picture.
+        What the policy did not read of a prompt that is too long is ``lost`` of each picture. ``save`` of a picture
+        writes a file with its ``origin``: models, prompt, seed and settings.
 
         Raises:
             DataError: when the prompt has no panels, its parts contradict each other, or the policy is none for sets.
@@ -165,7 +169,7 @@ class Painter:
         by, policy = self._policy(task)
         return paint.generate_seed_images(
             self._params, policy, by, record, seeds=chosen, side=size, steps=steps, references=references,
-            compare=compare, advance=advance,
+            compare=compare, models=self._models[task.name], advance=advance,
         )  # fmt: skip
 
     def _policy(self, task: Task) -> tuple[NamedPolicy, Policy]:
@@ -177,6 +181,7 @@ class Painter:
             self._leases.enter_context(one_gpu([device], holder, self._params, log.warning))
             policy = paint.load_painter_policy(self._root, by, cache=cache_folder(self._root))
             self._loaded[task.name] = by, policy
+            self._models[task.name] = policy_version(self._root, by.name, by.recipe, by.adapter)
         return self._loaded[task.name]
 
     def close(self) -> None:

@@ -238,14 +238,18 @@ def compare(args: argparse.Namespace) -> None:
 def provenance(args: argparse.Namespace) -> None:
     from paco_core.cli import provenance as command
 
-    root = project_root()
-    origin = command.find_origin(root, args.subject)
-    if origin.problem:
-        print(f"runs are unknown: {origin.problem}", file=sys.stderr)
-    if not args.verify:
-        show(args, origin.text())
+    file = command.find_image_file(find_root(), args.subject)
+    if file is not None:
+        image = command.trace_image(find_root(), file)
+        traced, policy = image, image.policy
+    else:
+        traced = policy = command.find_origin(project_root(), args.subject)
+    if traced.problem:
+        print(f"runs are unknown: {traced.problem}", file=sys.stderr)
+    if not args.verify or policy is None:
+        show(args, traced.text())
         return
-    verdict = command.check(root, origin)
+    verdict = command.check(project_root(), policy)
     show(args, Answer(verdict.text(), verdict))
     if verdict.breaks:
         raise SystemExit(1)

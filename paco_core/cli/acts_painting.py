@@ -51,12 +51,18 @@ def play(args: argparse.Namespace) -> None:
     with gc_paused():
         from paco_core.cli import play as command
 
-    command.play(root, args.port, browser=not args.no_open)
+    command.play(root, args.port, browser=not args.no_open, metadata=not args.no_metadata)
 
 
 def _painting(args: argparse.Namespace) -> PaintOptions:
     from paco_core.cli.paint import PaintOptions
 
     return PaintOptions(
-        args.policy, range(args.seed, args.seed + args.seeds), args.size, args.steps, args.compare, args.out
+        args.policy,
+        range(args.seed, args.seed + args.seeds),
+        args.size,
+        args.steps,
+        args.compare,
+        args.out,
+        not args.no_metadata,
     )

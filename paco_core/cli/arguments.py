@@ -69,9 +69,11 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     compare.add_argument("--baseline", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, default=Path("comparison.html"), help="output page (default: %(default)s)")
 
-    text = "trace a path or alias back to the prompts"
+    text = "trace a path, an alias or a generated image back to the prompts"
     provenance = verb("provenance", acts.provenance, text, "provenance flux_t2is@champion --verify")
-    provenance.add_argument("subject", help="path, stage (grids@0), policy (flux_t2is) or alias (flux_t2is@champion)")
+    provenance.add_argument(
+        "subject", help="path, stage (grids@0), policy (flux_t2is), alias (flux_t2is@champion) or image"
+    )
     provenance.add_argument("--verify", action="store_true", help="hash all files and report broken links")
 
     text = "promote the current version to champion if it passes its checks and beats the champion in a paired test"
@@ -188,13 +190,19 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument("--steps", type=whole_number(1), help="sampling steps (default: as in the benchmark)")
         sub.add_argument("--compare", action="store_true", help="also use the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
+        _add_no_metadata(sub)
     text = "open a local page that generates, edits and scores images"
     play = verb("play", acts_painting.play, text, "play --port 7870")
     play.add_argument(
         "--port", type=whole_number(*PORTS), default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free port)"
     )
     play.add_argument("--no-open", action="store_true", help="do not open a browser")
+    _add_no_metadata(play)
     _figures(paint, edit)
+
+
+def _add_no_metadata(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--no-metadata", action="store_true", help="leave models, prompt and seed out of the image files")
 
 
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:

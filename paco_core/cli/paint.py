@@ -15,9 +15,9 @@ from paco_core.api.painter import Painter
 from paco_core.data.records import prompt_text
 from paco_core.io import paths
 from paco_core.io.answer import Answer
-from paco_core.io.atomic import atomic
 from paco_core.io.contact_sheet import draw_contact_sheet
 from paco_core.io.files import digest
+from paco_core.io.image_metadata import save_image
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
@@ -25,6 +25,7 @@ from paco_core.io.text_table import text_table
 from paco_core.operations import painters, prompt_records
 from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
 from paco_core.sampling.generation import caption, side_by_side
+from paco_core.sampling.origin import image_metadata
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -40,7 +41,7 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class PaintOptions:
-    """Options of both verbs: the policy, the seeds, the size, and the folder of the images."""
+    """Options of both verbs: the policy, the seeds, the size, the folder of the images, and their metadata."""
 
     policy: str | None
     seeds: Sequence[int]
@@ -48,6 +49,7 @@ class PaintOptions:
     steps: int | None
     compare: bool
     out: Path | None
+    metadata: bool = True
 
 
 def paint_set(
@@ -108,10 +110,11 @@ def _generate(
     rows = []
     for number, image in enumerate(images):
         place = folder / f"{names[image.when]}-{image.seed}.png"
-        _save(image.image, place)
+        image.save(place, metadata=options.metadata)
         score = None if scores is None or math.isnan(scores[number]) else round(float(scores[number]), 4)
         rows.append({"by": names[image.when], "seed": image.seed, "score": score, "file": str(place)})
-    _save(_sheet(images, references), folder / "sheet.png")
+    origins = [image.origin for image in images if image.origin is not None] if options.metadata else []
+    save_image(_sheet(images, references), folder / "sheet.png", image_metadata(origins))
     measured = "editing reward" if references else "consistency"
     cut = images[0].lost
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
@@ -126,11 +129,6 @@ def _generate(
         "sheet": folder / "sheet.png", "pictures": rows,
     }  # fmt: skip
     return Answer("\n".join([*lines, f"sheet: {folder / 'sheet.png'}"]), figures)
-
-
-def _save(picture: Image, file: Path) -> None:
-    with atomic(file) as part:
-        picture.save(part)
 
 
 def _sheet(generated: Sequence[GeneratedImage], references: Sequence[Image]) -> Image:

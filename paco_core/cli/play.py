@@ -19,15 +19,18 @@ PATIENCE_S = 5.0  # for the work in hand, when the page is closed
 INTERRUPTED = 130
 
 
-def play(root: Path, port: int, *, browser: bool) -> None:
+def play(root: Path, port: int, *, browser: bool, metadata: bool) -> None:
     """Serve the page until Ctrl-C or SIGTERM.
+
+    Args:
+        metadata: write the origin of each generated image into its file.
 
     Raises:
         DataError: if the parameters are invalid, or the port is in use.
     """
     params = load(root / PARAMS_FILE)
     listener = local_page.listen(port)
-    studio, jobs = Studio(root, params, Gallery()), Jobs()
+    studio, jobs = Studio(root, params, Gallery(), metadata=metadata), Jobs()
     try:
         listener.listen()  # a browser that comes early waits
         address = f"http://{local_page.HOST}:{listener.getsockname()[1]}"

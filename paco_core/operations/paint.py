@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.io import paths
+from paco_core.io.pictures import picture_digest
+from paco_core.io.secrets import redacted
+from paco_core.operations.painters import BASE
 from paco_core.policies.base import load_recipe_policy
 from paco_core.policies.families import max_predecessors, validate_story_panels
 from paco_core.reward_model.scorer import Scorer
@@ -17,8 +21,7 @@ from paco_core.rewards.consistency import ConsistencyMeasure
 from paco_core.rewards.editing import Editing
 from paco_core.sampling.generated_image import AFTER, BEFORE, GeneratedImage
 from paco_core.sampling.generation import generate_images
-from paco_core.tasks.edits import EDITS
-from paco_core.tasks.sets import SETS
+from paco_core.sampling.origin import ImageOrigin
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from paco_core.operations.painters import NamedPolicy
     from paco_core.policies.base import Policy
     from paco_core.reward_model.yes_probability import PairScorer
+    from paco_core.sampling.origin import PolicyVersion
 
 
 def load_painter_policy(root: Path, by: NamedPolicy, *, cache: Path | None = None) -> Policy:
@@ -52,6 +56,7 @@ def generate_seed_images(  # noqa: PLR0913 - the options of `paco paint`
     steps: int | None = None,
     references: Sequence[Image] = (),
     compare: bool = False,
+    models: PolicyVersion | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[GeneratedImage]:
     """One picture a seed by a painter, without noise steps; equal seeds give equal noise to every painter.
@@ -62,11 +67,12 @@ def generate_seed_images(  # noqa: PLR0913 - the options of `paco paint`
             is nearest to its picture.
         references: of an edit, the picture that is edited, and those that the instruction takes something from.
         compare: also by the model before training.
+        models: versions of the painter's models, for the origin of the pictures; None: they have no origin.
         advance: is called with the number of pictures just painted.
     """
-    task, recipe = (EDITS if references else SETS), by.recipe
+    recipe = by.recipe
     validate_story_panels(recipe)
-    numbers = params.t2is if task is SETS else params.gedit
+    steps = steps or (params.gedit if references else params.t2is).steps
     images: list[GeneratedImage] = []
     for phase in (BEFORE, AFTER):
         if not (compare or by.adapter is None if phase == BEFORE else by.adapter is not None):
@@ -79,7 +85,7 @@ def generate_seed_images(  # noqa: PLR0913 - the options of `paco paint`
                 side or _side(recipe, references),
                 name=by.name,
                 when=phase,
-                steps=steps or numbers.steps,
+                steps=steps,
                 guidance=recipe.guidance,
                 max_sequence_length=recipe.max_sequence_length,
                 reference=(lambda _record: references) if references else None,
@@ -87,7 +93,22 @@ def generate_seed_images(  # noqa: PLR0913 - the options of `paco paint`
                 predecessors=max_predecessors(recipe),
                 advance=advance,
             )
-    return images
+    if models is None:
+        return images
+    digests = tuple(picture_digest(reference) for reference in references)
+    return [replace(image, origin=_origin(image, models, steps, recipe.guidance, digests)) for image in images]
+
+
+def _origin(
+    generated: GeneratedImage, models: PolicyVersion, steps: int, guidance: float, references: tuple[str, ...]
+) -> ImageOrigin:
+    if generated.when == BEFORE:
+        models = replace(models, policy=BASE, adapter=None)
+    width, height = generated.image.size
+    return ImageOrigin(
+        models, redacted(generated.record.prompt), generated.seed, width, height, steps, guidance,
+        generated.record.layout, references=references,
+    )  # fmt: skip
 
 
 def _side(recipe: PolicyRecipe, references: Sequence[Image]) -> int:

@@ -8,11 +8,14 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from paco_core.io.files import DataError
+from paco_core.io.image_metadata import encode_image
 from paco_core.io.pictures import decode_image
-from paco_core.io.shards import encode_png
+from paco_core.sampling.origin import image_metadata
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from paco_core.sampling.origin import ImageOrigin
 
 MOST_BYTES = 512 * 2**20  # of all pictures together, as PNG
 
@@ -48,9 +51,9 @@ class Gallery:
             image = decode_image(data, name)
         return self.add(image), image
 
-    def add(self, image: Image) -> str:
-        """Keep a picture; its name."""
-        png = encode_png(image)
+    def add(self, image: Image, origin: ImageOrigin | None = None) -> str:
+        """Keep a picture, with its origin in its metadata; its name."""
+        png = encode_image(image, "PNG", image_metadata([origin] if origin else []))
         name = hashlib.sha256(png).hexdigest()[:20]
         with self._lock:
             if name not in self._pictures:

@@ -22,6 +22,7 @@ from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.placement import one_gpu
 from paco_core.sampling.generated_image import BEFORE, GeneratedImage
+from paco_core.sampling.origin import policy_version
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -59,8 +60,8 @@ class StudioOptions:
 class Studio:
     """Paints, edits and scores with the models of a project, as its parameters were at the start; for one thread."""
 
-    def __init__(self, root: Path, params: Params, gallery: Gallery) -> None:
-        self.root, self.params, self.gallery = root, params, gallery
+    def __init__(self, root: Path, params: Params, gallery: Gallery, *, metadata: bool = True) -> None:
+        self.root, self.params, self.gallery, self._metadata = root, params, gallery, metadata
         self._policy: Policy | None = None
         self._holds: tuple[str, tuple[object, ...] | None] = ("", None)  # recipe's model, and the adapter on it
         self._judge: Scorer | None = None
@@ -156,6 +157,7 @@ class Studio:
         job.show(result)
         for by in painters:
             policy, judge = self._policy_of(by, job), self._judge_of(job)
+            models = policy_version(self.root, by.name, by.recipe, by.adapter) if self._metadata else None
             result["judge"] = judge is not None
             job.step(f"painting by {by.name}", options.seeds * steps)
             with _counted(policy, job):
@@ -163,7 +165,7 @@ class Studio:
                 for seed in range(options.seeds):
                     (generated,) = paint.generate_seed_images(
                         self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps,
-                        references=references,
+                        references=references, models=models,
                     )  # fmt: skip
                     row = {"by": by.name, **self._row(generated, judge, references)}
                     result = {**result, "cut": _cut(generated), "pictures": [*result["pictures"], row]}
@@ -173,9 +175,10 @@ class Studio:
     def _row(self, generated: GeneratedImage, judge: Scorer | None, references: Sequence[Image]) -> dict[str, Any]:
         """A painted picture as the page shows it; without a judge it has no score, and no cause for that."""
         score = {"score": None, "cause": None} if judge is None else _score(judge, generated, references)
-        panels = [] if references else [self.gallery.add(panel) for panel in generated.panels]
+        panels = [] if references else list(map(self.gallery.add, generated.panels, generated.panel_origins))
+        picture = self.gallery.add(generated.image, generated.origin)
         return {
-            "trained": generated.when != BEFORE, "seed": generated.seed, "picture": self.gallery.add(generated.image),
+            "trained": generated.when != BEFORE, "seed": generated.seed, "picture": picture,
             "panels": panels, "width": generated.image.width, "height": generated.image.height, **score,
         }  # fmt: skip
 

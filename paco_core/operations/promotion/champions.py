@@ -131,7 +131,14 @@ class Champions:
 
     def of_md5(self, name: str, md5: str) -> Version | None:
         """The registered version with these bytes."""
-        query = f"name = '{registered_name(name)}' and tags.`{MD5_TAG}` = '{md5}'"
+        return self._tagged(name, MD5_TAG, md5)
+
+    def of_adapter(self, name: str, md5: str) -> Version | None:
+        """The registered version of a policy whose adapter has these bytes."""
+        return self._tagged(name, ADAPTER_TAG, md5)
+
+    def _tagged(self, name: str, tag: str, md5: str) -> Version | None:
+        query = f"name = '{registered_name(name)}' and tags.`{tag}` = '{md5}'"
         versions = self._client.search_model_versions(query, max_results=1)
         return self._version(name, versions[0]) if versions else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from paco_core.data.records.records import write_prompts
 from paco_core.io import paths
 from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError
+from paco_core.io.pictures import picture_digest, read_image
 from paco_core.operations.paint import load_painter_policy
 from paco_core.operations.painters import painter
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.prompt_records import set_record
+from paco_core.sampling.origin import read_origins
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -52,6 +55,11 @@ def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: 
     sheet = Image.open(output["sheet"])
     assert sheet.width == 2 * (READABLE + GAP) - GAP
     assert sheet.height > 2 * (READABLE + 2 * LINE) + GAP, "captions below each picture, the prompt above all"
+    origins = [read_origins(Path(row["file"])) for row in output["pictures"]]
+    assert [(origin.models.policy, origin.seed, origin.models.adapter is None) for (origin,) in origins] == [
+        ("base", 0, True), ("base", 1, True), ("flux_t2is", 0, False), ("flux_t2is", 1, False),
+    ]  # fmt: skip
+    assert read_origins(Path(output["sheet"])) == [origin for (origin,) in origins]
     assert all(row["score"] is None for row in output["pictures"])  # there is no reward model yet
 
 
@@ -61,6 +69,10 @@ def test_equal_seeds_paint_equal_pictures(project: Path, capsys: pytest.CaptureF
     for _ in range(2):
         main(["paint", "a red cat", "--panels", *PANELS, *quick])
         once.append((project / "out/base-0.png").read_bytes())
+    main(["paint", "a red cat", "--panels", *PANELS, *quick, "--no-metadata"])
+    file = project / "out/base-0.png"
+    assert file.read_bytes() != once[0] and Image.open(file).tobytes() == Image.open(io.BytesIO(once[0])).tobytes()
+    assert "paco" not in Image.open(file).info and str(project).encode() not in once[0]
     assert once[0] == once[1] and "no scores: there is no reward model yet" in capsys.readouterr().out
 
 
@@ -69,6 +81,7 @@ def test_a_picture_is_edited(project: Path, capsys: pytest.CaptureFixture[str]) 
     Image.new("RGB", (64, 64), "red").save(project / "cat.png")
     main(["edit", "cat.png", "Make the cat blue.", "--policy", "base", "--seeds", "1", "--steps", "1", "--out", "out"])
     assert Image.open(project / "out/base-0.png").size == (64, 64)
+    assert read_origins(project / "out/base-0.png")[0].references == (picture_digest(read_image(project / "cat.png")),)
     assert "editing reward –" in capsys.readouterr().out
     with pytest.raises(SystemExit) as raised:
         main(["edit", "cat.png", "cat.png", "Mix them.", "--policy", "base"])

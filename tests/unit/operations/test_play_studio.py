@@ -14,12 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from paco_core.config.params import load
 from paco_core.io.files import DataError
+from paco_core.io.shards import encode_png
 from paco_core.operations import paint, painters, prompt_records
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
 from paco_core.operations.play.studio import Studio, StudioOptions
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
+from paco_core.sampling.origin import read_origins
 from paco_core.tasks.sets import SETS
 from tests.support.small_project import adapter, lay_out
 
@@ -53,7 +55,7 @@ def pixels(app: Studio, row: dict[str, Any]) -> bytes:
     return app.gallery.image(row["picture"]).tobytes()
 
 
-def test_before_training_base_paints_and_nothing_is_scored(project: Path) -> None:
+def test_before_training_base_paints_and_nothing_is_scored(project: Path, tmp_path: Path) -> None:
     app, now = studio(project), job()
     result = app.paint("a red cat", PANELS, StudioOptions("base", 2, 64, compare_with="base"), now)
     assert result["judge"] is False and result["painters"] == [{"name": "base", "trained": False, "story": False}]
@@ -63,6 +65,9 @@ def test_before_training_base_paints_and_nothing_is_scored(project: Path) -> Non
     assert [len(row["panels"]) for row in result["pictures"]] == [4, 4] and result["columns"] == 2
     assert app.gallery.image(result["pictures"][0]["panels"][0]).size == (32, 32)
     assert (now.done, now.total) == (4, 4) and now.result == result
+    (tmp_path / "panel.png").write_bytes(app.gallery.png(result["pictures"][1]["panels"][2]))
+    (origin,) = read_origins(tmp_path / "panel.png")
+    assert (origin.models.policy, origin.seed, origin.panel, origin.width) == ("base", 1, 2, 32)
     with pytest.raises(DataError, match="flux_t2is"):
         app.paint("a red cat", PANELS, OPTIONS, job())
     with pytest.raises(DataError):
@@ -138,6 +143,10 @@ def test_a_picture_is_edited_at_its_own_size(project: Path, repository: Path) ->
     (row,) = result["pictures"]
     assert (row["width"], row["height"], row["panels"]) == (64, 64, []) and 0 < row["score"] < 1
     assert result["references"] == [name]
+    quiet = Studio(project, app.params, Gallery(), metadata=False)
+    name_there = quiet.gallery.add(app.gallery.image(name))
+    edit = quiet.edit([name_there], "Make the cat blue.", StudioOptions("base", 1, None, compare_with="base"), job())
+    assert quiet.gallery.png(edit["pictures"][0]["picture"]) == encode_png(app.gallery.image(row["picture"]))
     assert {path.name for path in project.rglob("*")} == before, "nothing is written"
     for names in ([name, name], ["0" * 20]):
         with pytest.raises(DataError):
