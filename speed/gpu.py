@@ -31,6 +31,7 @@ import torch
 from paco_core.config import profiles
 from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json, write_json
+from paco_core.io.numbers import whole_number
 from paco_core.planning.gpu_speed import RECORD, GpuSpeed
 from paco_core.policies.families import family_of
 from speed.gpu_reward import ROOT, VLLM
@@ -81,7 +82,7 @@ def measurements(tiny: bool, device: str, engine: str, folder: str) -> list[Meas
     server = ["--folder", folder, "--engine", engine, *at, *size]
     # On a CPU, compiling takes minutes: tests/unit/grpo/test_compiled.py covers it.
     cases = [case for case in EPOCHS if not (tiny and "--compile" in case[0])]
-    epochs = [[name, "--profile", small if tiny else profile, *rest] for (name, _, profile, *rest), small in cases]
+    epochs = [[name, "--profile", small if tiny else profile, *flags] for (name, _, profile, *flags), small in cases]
     serving = "Reward model, merging and serving"
     calls = [
         Measurement("Epochs", "gpu_epoch", [*epochs[0], *at]),
@@ -185,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="small weights; prints, and writes no page")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
-    parser.add_argument("--minutes", type=float, help="start no script after this many minutes (default: no limit)")
+    parser.add_argument("--minutes", type=whole_number(1), help="start no script after this many minutes (default: no limit)")
     page = RESULTS / f"{date.today().isoformat()}-gpu.md"
     parser.add_argument("--page", type=Path, default=page, help="the page that gets the tables")
     args = parser.parse_args(arguments)
@@ -212,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 write_speeds(RECORD, speeds(tables.get("Policies", []), torch.cuda.get_device_name(args.device)))
     print(text)
     if skipped:
-        print(f"not started after {args.minutes:g} minutes: " + "; ".join(skipped), file=sys.stderr)
+        print(f"not started after {args.minutes} minutes: " + "; ".join(skipped), file=sys.stderr)
 
 
 def page_text(headline: str, tables: dict[str, Rows]) -> str:
