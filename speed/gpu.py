@@ -186,7 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="small weights; prints, and writes no page")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
-    parser.add_argument("--minutes", type=whole_number(1), help="start no script after this many minutes (default: no limit)")
+    parser.add_argument(
+        "--minutes", type=whole_number(1), help="start no script after this many minutes (default: no limit)"
+    )
     page = RESULTS / f"{date.today().isoformat()}-gpu.md"
     parser.add_argument("--page", type=Path, default=page, help="the page that gets the tables")
     args = parser.parse_args(arguments)
