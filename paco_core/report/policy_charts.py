@@ -9,10 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paco_core.grpo.hacking import AGREEMENT
+from paco_core.models.metric_meanings import label_of
 from paco_core.report.charts import Curves, DrawnChart, Line, by_size, line
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Title of the metrics that a training measures on a few held-out prompts. The benchmark measures more of them.
+EVALUATION = "Training evaluation"
+EVALUATED = "{label}, on the few held-out cases that the training evaluates. The benchmark measures more of them."
 
 
 def set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
@@ -22,25 +27,24 @@ def set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curve
         return DrawnChart.of(curves, f"{name}.{key}", title, note, lines, **options)
 
     rewards = [
-        line(log, "epoch", "reward/consistency", "reward model"),
-        line(log, "epoch", "reward/clip_t", "text match (CLIP-T)", "s2"),
+        line(log, "epoch", "reward/consistency", label_of("consistency")),
+        line(log, "epoch", "reward/clip_t", label_of("clip_t"), "s2"),
     ]
     ratio = [line(log, "epoch", "reward_ratio", "consistency / text match")]
     pursued = (
-        "Consistency divided by text match (CLIP-T). If the policy optimized only one of them, the curve would keep "
-        "rising or falling."
+        f"The mean reward “{label_of('consistency')}” of an epoch divided by its mean reward “{label_of('clip_t')}”. "
+        "If the policy optimized only one of them, the curve would keep rising or falling."
     )
-    unseen = by_size(log, sizes, "gold_consistency")
-    measured = "Ground-truth consistency on held-out prompts. It is not a reward."
-    if not any(line.points() for line in unseen):
-        unseen = by_size(log, sizes, "consistency")
-        measured = "The reward model's consistency on held-out prompts."
+    has_gold = f"eval/{sizes[0]}/gold_consistency" in log.columns
+    evaluated = "gold_consistency" if has_gold else "consistency"
+    unseen = by_size(log, sizes, evaluated)
+    measured = EVALUATED.format(label=label_of(evaluated))
     diversity = [line(log, "epoch", "panel_diversity", "panel diversity")]
     collapse = "A value near 0 means identical panels: the policy has collapsed."
     return [
-        chart("rewards", "Rewards", "Mean over all images of an epoch.", rewards),
-        chart("reward_ratio", "Reward ratio", pursued, ratio),
-        chart("unseen", "Held-out prompts", measured, unseen, bounds=(0.0, 1.0)),
+        chart("rewards", "Training rewards", "Mean over all images of an epoch.", rewards),
+        chart("reward_ratio", "Reward ratio: consistency / text match", pursued, ratio),
+        chart("unseen", EVALUATION, measured, unseen, bounds=(0.0, 1.0)),
         chart("panel_diversity", "Panel diversity", collapse, diversity, bounds=(0.0, 0.1)),
         *_hack_meter_charts(log, sizes, name, curves),
     ]
@@ -52,15 +56,16 @@ def edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
     def chart(key: str, title: str, note: str, lines: Sequence[Line], **options: Any) -> DrawnChart:
         return DrawnChart.of(curves, f"{name}.{key}", title, note, lines, **options)
 
-    rewards = [line(log, "epoch", "reward/editing", "reward model")]
-    is_gold = f"eval/{sizes[0]}/gold_editing" in log.columns
-    unseen = by_size(log, sizes, "gold_editing" if is_gold else "editing")
-    measured = f"{'Correct edits (ground truth)' if is_gold else 'Score of the reward model'} on held-out images."
+    rewards = [line(log, "epoch", "reward/editing", label_of("editing"))]
+    has_gold = f"eval/{sizes[0]}/gold_editing" in log.columns
+    evaluated = "gold_editing" if has_gold else "editing"
+    unseen = by_size(log, sizes, evaluated)
+    measured = EVALUATED.format(label=label_of(evaluated))
     distance = [line(log, "epoch", "reference_distance", "distance from the reference")]
     collapse = "A value near 0 means copies of the source images: the policy has collapsed."
     return [
-        chart("rewards", "Reward", "Mean over all edits of an epoch.", rewards),
-        chart("unseen", "Held-out images", measured, unseen, bounds=(0.0, 1.0)),
+        chart("rewards", "Training reward", "Mean over all edits of an epoch.", rewards),
+        chart("unseen", EVALUATION, measured, unseen, bounds=(0.0, 1.0)),
         chart("reference_distance", "Distance from the reference", collapse, distance, bounds=(0.0, 0.1)),
         *_hack_meter_charts(log, sizes, name, curves),
     ]

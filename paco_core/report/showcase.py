@@ -151,6 +151,7 @@ class ShowcaseSet:
 
     kind: str
     title: str
+    seed: int
     before: list[Picture]
     after: list[Picture]
     columns: int
@@ -233,6 +234,7 @@ def showcase(root: Path, part: PolicyPart, recipe: PolicyRecipe, measure: str, f
         return ShowcaseSet(
             kind,
             record.theme,
+            pair.seed,
             before=panels(pair, BEFORE),
             after=panels(pair, AFTER),
             columns=columns if rows * columns > WIDEST_ROW and not recipe.paints_stories else rows * columns,

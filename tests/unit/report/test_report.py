@@ -100,6 +100,21 @@ def test_headline_repeats_the_figures_and_nothing_is_missing(report: page.Report
     )
 
 
+def test_the_recognizer_is_introduced_and_the_next_steps_fit(report: page.Report, finished: Path) -> None:
+    assert "recognizer" in Reader(report.html).ids and "look" in Reader(report.html).ids
+    section = report.html.partition('<section id="look">')[2]
+    assert report.example_command is not None and "paco profile use paper" not in section
+    params = load(finished / "params.yaml").model_copy(update={"world": "real"})
+    real = page.build(finished, params, Lock.read(finished), found_runs(), BUILT_AT)
+    assert "recognizer" not in Reader(real.html).ids
+
+
+def test_a_training_evaluation_and_the_benchmark_have_different_names(report: page.Report) -> None:
+    titles = re.findall(r'<figure class="card"><h3>([^<]*)</h3>', report.html)
+    assert {"Training evaluation", "Reward ratio: consistency / text match"} <= set(titles)
+    assert not {"Held-out prompts", "Held-out images", "Reward ratio"} & set(titles)
+
+
 def test_all_stages_with_their_times_and_runs(report: page.Report) -> None:
     values = report.figures.values
     assert values["seconds.grids"] == pytest.approx(28.1 + 27.7)
