@@ -65,5 +65,5 @@ def validate_unseen_remain(records: Sequence[PromptRecord], trained: int) -> Non
 def _none_left(prompts: int) -> DataError:
     return DataError(
         f"all {prompts} prompts, or others on their themes, were trained on, none is left to test; "
-        "raise policies.eval_prompts or prompts.count"
+        "raise policies.defaults.eval_prompts or prompts.count"
     )

@@ -79,6 +79,11 @@ class RewardParams(Section):
     seed: Seed
     """Seed of the adapter and the data order."""
 
+    @property
+    def model(self) -> str:
+        """The model whose weights are served: the merged model, or the base of the adapter."""
+        return str(self.weights) if self.source == "merged" else self.base
+
     @model_validator(mode="after")
     def _weights_where_not_trained(self) -> RewardParams:
         if (self.source == "train") != (self.weights is None):

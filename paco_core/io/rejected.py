@@ -36,6 +36,15 @@ class Rejected:
         """The end of an error message: the first row, or an empty text if no row was rejected."""
         return f", e.g. {': '.join(self.rows[0])}" if self.rows else ""
 
+    @property
+    def causes(self) -> list[str]:
+        """One line per file and cause, with the numbers of all its rows: ``prompts.jsonl:3, 7: record: …``."""
+        numbers: dict[tuple[str, str], list[str]] = {}
+        for place, cause in self.rows:
+            file, _, number = place.rpartition(":")
+            numbers.setdefault((file, cause), []).append(number)
+        return [f"{file}:{', '.join(rows)}: {cause}" for (file, cause), rows in numbers.items()]
+
     def figures(self, name: str = "rejected") -> dict[str, int]:
         """Counts by kind of cause, for example ``rejected.picture``."""
         kinds = Counter(cause.split(":")[0] for _, cause in self.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from safetensors import SafetensorError
 
 from paco_core.io.files import DataError
 
+MODEL_CONFIGS = ("config.json", "open_clip_config.json", "adapter_config.json")
 LOGIN = "log in with `hf auth login`, or put a token into HF_TOKEN"
 
 
@@ -40,6 +42,44 @@ def revision(name: str) -> str:
         return Path(snapshot_download(name.removeprefix("hf-hub:"), allow_patterns=["model_index.json"])).name
     except (OSError, ValueError, errors.HfHubHTTPError):  # loading it fails too, with the cause
         return ""
+
+
+def cached_snapshot(name: str) -> Path | None:
+    """The folder of a hub repository in the hub's cache; None if it is not there, or not complete.
+
+    Complete means: each part that a pipeline lists is there, and each model has all its safetensors files.
+    """
+    try:
+        folder = Path(snapshot_download(name.removeprefix("hf-hub:"), local_files_only=True))
+    except (OSError, ValueError, errors.HfHubHTTPError):
+        return None
+    try:
+        return folder if _is_complete(folder) else None
+    except (LookupError, TypeError, ValueError):  # a damaged index
+        return None
+
+
+def _is_complete(folder: Path) -> bool:
+    index, models = folder / "model_index.json", [folder]
+    if index.is_file():
+        parts = json.loads(index.read_text(encoding="utf-8"))
+        models = [folder / name for name, entry in parts.items() if isinstance(entry, list) and entry[0] is not None]
+    return all(model.is_dir() and _has_weights(model) for model in models)
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether the safetensors files of a model are there. A folder without ``config.json`` has none, as a tokenizer."""
+    for shards in folder.glob("*.safetensors.index.json"):
+        names = json.loads(shards.read_text(encoding="utf-8"))["weight_map"].values()
+        if not all((folder / name).is_file() for name in names):
+            return False
+    is_model = any((folder / name).is_file() for name in MODEL_CONFIGS)
+    return not is_model or any(file.is_file() for file in folder.glob("*.safetensors"))
+
+
+def is_offline() -> bool:
+    """Whether the hub's client is forbidden to use the network (``HF_HUB_OFFLINE``)."""
+    return bool(constants.HF_HUB_OFFLINE)
 
 
 def explain_hub_error(name: str | Path, error: BaseException) -> str | None:

@@ -81,6 +81,12 @@ def instances(params: Params, root: Path) -> int:
     return round(pictures(params, root) * panels(params, root) * (len(params.grids.seeds) - 1))
 
 
+def has_pairs(params: Params) -> bool:
+    """Whether there is a source of training pairs: rankings of grids, edits, or imported pairs."""
+    ranked = params.grids.seeds and params.annotations.source != "none" and params.prompts.engine != "none"
+    return bool(ranked or params.pairs.editing.count != 0 or params.edits.painters or params.pairs.imported)
+
+
 def pairs(params: Params, root: Path) -> int:
     """Maximum number of training pairs, from rankings, edits and imported pairs."""
     ranked = int(instances(params, root) * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)

@@ -12,7 +12,7 @@ from paco_core.io.paths import in_round
 from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
 from paco_core.planning.memory import benchmark_gb, training_memory
-from paco_core.planning.models import model_gb
+from paco_core.planning.models import reward_gb
 from paco_core.planning.passes import pixels_per_pass, references_per_part, side_multiple
 from paco_core.planning.planned_prompts import candidates, plan_prompts_or_empty, trained_on
 from paco_core.planning.workload import Workload
@@ -88,7 +88,7 @@ def training_cost(params: Params, name: str, root: Path, planned: PlannedPrompts
     takes = seconds(params, epochs + evaluation_seconds)
     memory_gb = memory.together_gb if memory else 0.0
     if memory is None or not recipe.device.startswith("cuda"):
-        memory_gb += BASE_GB + model_gb(root, params.reward.base)
+        memory_gb += BASE_GB + reward_gb(params, root)
     return Cost(
         f"{workload.epochs} epochs, {workload.images} samples, {workload.scored_pairs}, "
         f"{workload.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",

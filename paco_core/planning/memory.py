@@ -159,8 +159,7 @@ def server_gb(params: Params, root: Path, memory_gb: float | None = None, judge:
         memory_gb: of the GPU: vLLM takes ``execution.serving.gpu_share`` of it, whatever the model needs;
             None = what it needs.
     """
-    trained = params.reward.weights if params.reward.source == "merged" else params.reward.base
-    model = trained if judge is None else judge
+    model = params.reward.model if judge is None else judge
     weights = model_gb(root, model)
     if params.serving.quantization:
         weights -= language_layers(root, model) * (2 - QUANTIZED_BYTES[params.serving.quantization]) / 1e9

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paco_core.io.files import DataError, read_json
+from paco_core.models.hub import cached_snapshot
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params
 
 FLUX: dict[str, Any] = {
     "_class_name": "FluxTransformer2DModel", "in_channels": 64, "num_layers": 19, "num_single_layers": 38,
@@ -85,15 +89,23 @@ LAYERS = dict.fromkeys(("Qwen/Qwen2.5-VL-7B-Instruct", "X-GenGroup/PaCo-Reward-7
 
 
 def model_config(root: Path, model: str) -> ModelConfig | None:
-    """Configurations of a model folder below ``root``, or of a public model; None where there are none.
+    """Configurations of a folder below ``root``, a public model or a repository in the hub's cache; None for others.
 
     Raises:
         DataError: when the ``config.json`` of a folder's transformer or VAE cannot be read.
     """
     folder = root / model
-    if not all((folder / part / "config.json").is_file() for part in ("transformer", "vae")):
-        return PUBLIC.get(model)
+    if not _has_configs(folder):
+        if model in PUBLIC:
+            return PUBLIC[model]
+        if (snapshot := cached_snapshot(model)) is None or not _has_configs(snapshot):
+            return None
+        folder = snapshot
     return ModelConfig(_read(folder, "transformer"), _read(folder, "vae"), _text_patch(folder))
+
+
+def _has_configs(folder: Path) -> bool:
+    return all((folder / part / "config.json").is_file() for part in ("transformer", "vae"))
 
 
 def _read(folder: Path, part: str) -> dict[str, Any]:
@@ -121,11 +133,20 @@ def language_layers(root: Path, model: str | None) -> float:
     return float(text["num_hidden_layers"] * width * (2 * width + 2 * keys + 3 * text["intermediate_size"]))
 
 
+def reward_gb(params: Params, root: Path) -> float:
+    """Weights of the reward model that is served: the published model, or the base that is trained or adapted."""
+    return model_gb(root, params.reward.model)
+
+
 def model_gb(root: Path, model: str | None) -> float:
-    """Weights of a model folder on disk, or of a known hub id; 0 when there is none."""
+    """Weights of a model folder, a known hub id, or a repository in the hub's cache; 0 for other hub ids."""
     if model is None:
         return 0.0
     folder = root / model
-    if folder.is_dir():
-        return sum(p.stat().st_size for p in folder.rglob("*.safetensors")) / 1e9
-    return HUB_GB.get(model, 0.0)
+    if not folder.is_dir():
+        if model in HUB_GB:
+            return HUB_GB[model]
+        if (snapshot := cached_snapshot(model)) is None:
+            return 0.0
+        folder = snapshot
+    return sum(p.stat().st_size for p in folder.rglob("*.safetensors")) / 1e9

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
@@ -76,25 +76,39 @@ def candidates(
 
 
 def list_unusable_rows(params: Params, root: Path) -> list[str]:
-    """What of the files of prompts cannot be used, of each with its first row."""
-    prompts, edits, triples = params.prompts, params.edit_prompts, params.pairs.editing
-    rejected_by_key = dict[str, Rejected]()
-    try:
-        if prompts.engine == "import" and (file := root / str(prompts.source)).is_file():
-            rejected_by_key["prompts.source"] = read_imported_prompts(file, prompts.layouts, prompts.count).rejected
-        if edits.source == "file" and (file := root / str(edits.file)).is_file():
-            rejected_by_key["edit_prompts.file"] = edit_prompts.read_edit_rows(file, edits.count, heads=True).rejected
-        if triples.source == "import" and triples.file and (file := root / triples.file).is_file():
-            from paco_core.data.pairs import editing
+    """Rows of the files of prompts that cannot be used: one remark per cause, with the numbers of all its rows.
 
-            rejected_by_key["pairs.editing.file"] = editing.expected_rejects(triples, root)
-    except DataError:  # `paco check` reports the file itself
-        pass
-    return [
-        f"{key}: rows that cannot be used are left out: {len(rejected)}{rejected.example}"
-        for key, rejected in rejected_by_key.items()
-        if rejected
-    ]
+    If a file is refused, its error contains the first row. There are remarks only if more rows cannot be used.
+    """
+    remarks = []
+    for key, read in _readers_of_rows(params, root).items():
+        rejected = Rejected()
+        try:
+            is_usable = read(rejected)
+        except DataError:  # `paco check` reports the file itself
+            is_usable = False
+        if len(rejected) > (not is_usable):
+            remarks += [f"{key}: left out: {cause}" for cause in rejected.causes]
+    return remarks
+
+
+def _readers_of_rows(params: Params, root: Path) -> dict[str, Callable[[Rejected], bool]]:
+    """Key -> reads its file, adds the rows that cannot be used, and returns whether there are others."""
+    prompts, edits, triples = params.prompts, params.edit_prompts, params.pairs.editing
+    readers: dict[str, Callable[[Rejected], bool]] = {}
+    if prompts.engine == "import" and (source := root / str(prompts.source)).is_file():
+        readers["prompts.source"] = lambda rejected: bool(
+            read_imported_prompts(source, prompts.layouts, prompts.count, rejected).records
+        )
+    if edits.source == "file" and (file := root / str(edits.file)).is_file():
+        readers["edit_prompts.file"] = lambda rejected: bool(
+            edit_prompts.read_edit_rows(file, edits.count, heads=True, rejected=rejected).records
+        )
+    if triples.source == "import" and triples.file and (root / triples.file).is_file():
+        from paco_core.data.pairs import editing
+
+        readers["pairs.editing.file"] = lambda rejected: bool(editing.add_expected_rejects(triples, root, rejected))
+    return readers
 
 
 def _stand_in(layout: str, size: tuple[int, int], number: int) -> PromptRecord:

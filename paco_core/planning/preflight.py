@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,16 +15,17 @@ from dvc_project.state import ProjectState
 from paco_core.config import profiles
 from paco_core.config.graph_keys import validate_version
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
-from paco_core.config.references import Reference, references
 from paco_core.data.annotation import answer_file
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.text_table import text_table
 from paco_core.planning import placement
+from paco_core.planning.amounts import has_pairs
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.cut_texts import cut_texts
-from paco_core.planning.models import model_gb
+from paco_core.planning.disk import disk_needs, disk_problems
 from paco_core.planning.planned_prompts import list_unusable_rows, plan_prompts_or_empty
+from paco_core.planning.read_references import describe_references, read_references
 from paco_core.planning.stage_problems import stage_problems
 from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.stage_code import present_code, valid_code
@@ -36,7 +36,6 @@ from paco_core.tasks.table import recipes_of, task_of
 
 SHOWN_CHANGES = 3
 NO_CUDA = "libcuda_not_installed.so"  # tools/cuda_stubs.py writes it where `make setup` leaves CUDA out
-RESULTS_GB = {"storybook": 1.0, "real": 30.0}  # pictures, checkpoints and DVC's cache, beside the weights
 
 
 @dataclass
@@ -123,15 +122,12 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
 
 def _nothing_to_train_on(params: Params) -> list[str]:
     """Problem of a reward model that has no training pairs."""
-    pairs, problems = params.pairs, list[str]()
-    ranked = params.grids.seeds and params.annotations.source != "none" and params.prompts.engine != "none"
-    edits = pairs.editing.count != 0 or params.edits.painters
-    if params.reward.source == "train" and not (ranked or edits or pairs.imported):
-        problems.append(
-            "reward.source train: there is nothing to train on; rank grids (grids.seeds, annotations.source), name a "
-            "folder of pairs (pairs.imported), or use published weights (reward.source: merged or adapter)"
-        )
-    return problems
+    if params.reward.source != "train" or has_pairs(params):
+        return []
+    return [
+        "reward.source train: there is nothing to train on; rank grids (grids.seeds, annotations.source), name a "
+        "folder of pairs (pairs.imported), or use published weights (reward.source: merged or adapter)"
+    ]
 
 
 def _untrainable(params: Params) -> list[str]:
@@ -193,21 +189,6 @@ def _unlisted_sections(graph: Mapping[str, GraphStage]) -> list[str]:
     ]
 
 
-def _used(params: Params) -> Iterator[Reference]:
-    """References of the parameters to files and models, without the models of skipped stages."""
-    unused = {"grids.model"} if not params.grids.seeds else set()
-    if params.diverse_prompts.target is None and params.diverse_prompts.threshold is None:
-        unused.add("diverse_prompts.model")
-    return (reference for reference in references(params) if reference.key not in unused)
-
-
-def _disk_gb(params: Params, root: Path) -> float:
-    """Weights of a hub, each once, the merged reward and its copy in DVC's cache, and what the stages write."""
-    hub = {reference.value for reference in _used(params) if reference.is_of_hub(root)}
-    merged = 2 * model_gb(root, params.reward.base) if params.world == "real" else 0.0
-    return sum(model_gb(root, name) for name in hub) + merged + RESULTS_GB[params.world]
-
-
 def _declared(root: Path, profile: str | None) -> set[str]:
     """Names below ``policies.recipes``, as the parameters spell them."""
     path = root / PARAMS_FILE
@@ -265,25 +246,19 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     costs, state = stage_costs(stages, params, root), ProjectState(DvcProject(root, present_code))
     current = _up_to_date(state, costs) if profile is None else []
     report = Preflight(params.profile, {label: cost for label, cost in costs.items() if label not in current}, current)
-    for reference in _used(params):
-        if (fault := reference.fault(root)) is not None:
-            report.problems.append(f"{reference.key}: {fault}")
-        elif reference.is_of_hub(root):
-            remark = f"{reference.key}: {reference.value} is not a folder here; it will be loaded from a hub"
-            report.remarks.append(remark)
+    graph = state.project.stages
+    read = list(read_references(params, graph.values(), stages))
+    report.remarks, report.problems = describe_references(read, root)
     report.problems += (
         _missing_inputs(params, root) + stage_problems(params, root, stages) + _nothing_to_train_on(params)
     )
     report.remarks += _untrainable(params) + _distilled(params, root) + list_unusable_rows(params, root)
     report.remarks += cut_texts(params, root, plan_prompts_or_empty(params, root))
-    graph = state.project.stages
     report.problems += _graph_without_recipe(params, _declared(root, profile), graph) + _unlisted_sections(graph)
     report.remarks += _lost_outs(root, state.lock.values()) + (
         _changed_code(state.project, state.lock) if profile is None else []
     )
-    free = shutil.disk_usage(root).free / 1e9
-    if free < (needed := _disk_gb(params, root)):
-        report.problems.append(f"disk: {free:.1f} GB free, about {needed:.0f} GB needed")
+    report.problems += disk_problems(disk_needs(params, read, report.costs, root), root)
     on_cpu = sorted(cost.memory_gb for cost in report.costs.values() if cost.device == "cpu")
     if on_cpu and on_cpu[-1] > memory_gb():
         report.problems.append(f"memory: {memory_gb():.1f} GB, the largest stage needs about {on_cpu[-1]:.1f} GB")

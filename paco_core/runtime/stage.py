@@ -6,7 +6,7 @@ no library that computes at its top. Its functions import the libraries that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -86,6 +86,10 @@ def _never(_params: Params) -> str | None:
     return None
 
 
+def _none_unread(_params: Params) -> Iterable[str]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage, apart from its edges, which ``dvc.yaml`` declares. Everything has a default.
@@ -99,6 +103,7 @@ class Stage:
         served: whether a reward server answers meanwhile.
         advice: what needs less memory of a GPU.
         skipped: why there is nothing to do with these parameters; None = there is.
+        unread: keys of models and files among its parameters that it does not read with these values.
         cost: one of the whole stage, or one of each item, by parameters and the project's root.
         headline: name patterns of the figures that come first; of each entry the first pattern that fits counts.
         columns: column of its tables -> what it holds, where that differs from the column's usual meaning.
@@ -115,6 +120,7 @@ class Stage:
     served: bool = False
     advice: str = "it needs a GPU with more memory"
     skipped: Callable[[Params], str | None] = _never
+    unread: Callable[[Params], Iterable[str]] = _none_unread
     cost: Callable[[Params, Path], Cost | Mapping[str, Cost]] | None = None
     headline: Sequence[Sequence[str]] = ()
     columns: Mapping[str, str] = field(default_factory=dict)

@@ -55,6 +55,7 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
 STAGE = Stage(
     device=lambda params: params.diverse_prompts.device,
     skipped=_skipped,
+    unread=lambda params: () if _is_chosen(params) else ("diverse_prompts.model",),
     cost=_cost,
     headline=(("prompts",), ("nearest_similarity_after",)),
     preview=_preview,

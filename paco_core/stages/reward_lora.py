@@ -51,11 +51,19 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     return {"validations": Table(rows.iloc[::-1])}
 
 
+def _unread(params: Params) -> tuple[str, ...]:
+    """Without pairs, a published adapter is copied, and a merged model is not loaded. Neither needs the base."""
+    from paco_core.planning import amounts
+
+    return () if params.reward.source == "train" or amounts.has_pairs(params) else ("reward.base",)
+
+
 STAGE = Stage(
     seed=lambda params, _item: params.reward.seed,
     device=lambda params: params.reward.device,
     processes=lambda params: params.reward.processes if params.reward.source == "train" else 1,
     advice="lower reward.batch_size and raise reward.accumulation, or set reward.gradient_checkpointing",
+    unread=_unread,
     cost=_cost,
     headline=(("accuracy",), ("base.accuracy",), ("roc_auc",), ("calibration_error",)),
     preview=_preview,

@@ -24,9 +24,9 @@ DRAWN_PAIRS, DRAWN_PX = 8, 256
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
-    from paco_core.planning.models import model_gb
+    from paco_core.planning.models import reward_gb
 
-    stored = model_gb(root, params.reward.base)
+    stored = reward_gb(params, root)
     converted = params.reward.dtype == "float32" and params.world == "real"  # public weights are stored in bfloat16
     loaded = stored * (2 if converted else 1)
     if params.reward.device == "cpu" and params.reward.dtype == "bfloat16":
@@ -54,6 +54,7 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
 
 STAGE = Stage(
     device=lambda params: params.reward.device,
+    unread=lambda params: ("reward.base",) if params.reward.source == "merged" else (),
     cost=_cost,
     headline=(("margin.worst",),),
     preview=_preview,

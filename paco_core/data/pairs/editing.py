@@ -190,12 +190,13 @@ def _imported(file: Path, limit: int | None) -> EditingPairs:
     return editing
 
 
-def expected_rejects(params: EditingParams, root: Path) -> Rejected:
-    """The rows of the file that :func:`editing_pairs` will reject, except repeated triples. It decodes no pixels.
+def add_expected_rejects(params: EditingParams, root: Path, rejected: Rejected) -> int:
+    """Add the rows of the file that :func:`editing_pairs` will reject, except repeated triples. It decodes no pixels.
 
-    It is empty if no row can be used, because :func:`editing_pairs` then raises.
+    Returns:
+        Number of rows that can be used. If it is 0, :func:`editing_pairs` raises an error.
     """
-    file, used, rejected = root / str(params.file), 0, Rejected()
+    file, used = root / str(params.file), 0
     for place, record in _records(file, rejected):
         if used == params.count:
             break
@@ -205,7 +206,7 @@ def expected_rejects(params: EditingParams, root: Path) -> Rejected:
             used += 1
         except DataError as error:
             rejected.add(place, f"picture: {error}")
-    return rejected if used else Rejected()
+    return used
 
 
 def _records(file: Path, rejected: Rejected) -> Iterator[tuple[str, TripleRecord]]:

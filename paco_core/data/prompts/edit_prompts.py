@@ -144,18 +144,23 @@ def storybook_edit_prompts(count: int, size: int, seed: int) -> EditPrompts:
     return prompts
 
 
-def read_edit_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> EditPrompts:
+def read_edit_rows(
+    file: Path, limit: int | None = None, *, heads: bool = False, rejected: Rejected | None = None
+) -> EditPrompts:
     """Instructions and images of a JSON Lines file (keys of :class:`EditRow`).
 
     A row that cannot be used is skipped and reported with its place and cause.
 
     Args:
         heads: keep only the size of each image, to plan without pixels.
+        rejected: gets the rows that are left out, also when an error is raised.
 
     Raises:
         DataError: if the file is missing, or none of its rows can be used.
     """
     prompts, names, keys = EditPrompts(), UniqueIds(), dict[str, str]()
+    if rejected is not None:
+        prompts.rejected = rejected
     for number, row in read_jsonl(file, prompts.rejected.lines_of(file)):
         if limit is not None and len(prompts.records) == limit:
             break

@@ -62,7 +62,9 @@ def make_prompts(
     return read_imported_prompts(root / str(params.source), params.layouts, params.count)
 
 
-def read_imported_prompts(source: Path, layouts: Sequence[str], count: int | None) -> Prompts:
+def read_imported_prompts(
+    source: Path, layouts: Sequence[str], count: int | None, rejected: Rejected | None = None
+) -> Prompts:
     """The first ``count`` records (None: all) of a JSON Lines file of T2IS-Bench or of PaCo-RL.
 
     Records that cannot be used, or that repeat a prompt under another id, are skipped and counted, with line and cause.
@@ -70,11 +72,12 @@ def read_imported_prompts(source: Path, layouts: Sequence[str], count: int | Non
 
     Args:
         layouts: layouts of the records to read; empty reads all.
+        rejected: gets the rows that are left out, also when an error is raised.
 
     Raises:
         DataError: if the file contains fewer than ``count`` usable records of these layouts.
     """
-    prompts = Prompts([])
+    prompts = Prompts([]) if rejected is None else Prompts([], rejected=rejected)
     first: dict[str, str] = {}
 
     def check(record: PromptRecord) -> None:

@@ -88,9 +88,9 @@ class StageCode:
             now, then = getattr(self, name), getattr(before, name)
             for key in sorted({*now, *then}, key=str):
                 if key not in then:
-                    changes.append(f"{key} is new")
+                    changes.append(f"{key} is used now")
                 elif key not in now:
-                    changes.append(f"{key} is gone")
+                    changes.append(f"{key} is no longer used")
                 elif now[key] != then[key]:
                     values = f" ({then[key]} to {now[key]})" if name in ("libraries", "resolved") else ""
                     changes.append(f"{key} changed{values}")

@@ -43,9 +43,9 @@ def test_rows_whose_pictures_cannot_be_read_are_named_before_a_run(repository: P
         repository, file, ("a", ["0.png"]), ("lost", ["1.png", "gone.png"]), ("b", ["2.png"]), ("no", ["no.png"])
     )
     assert [record.idx for record in edits_of(params, repository)] == ["a", "b"]
-    (remark,) = list_unusable_rows(params, repository)
-    lost = f"{file}:2: picture: {pictures / 'gone.png'}: no such picture"
-    assert remark == f"edit_prompts.file: rows that cannot be used are left out: 2, e.g. {lost}"
+    first, second = list_unusable_rows(params, repository)
+    assert first == f"edit_prompts.file: left out: {file}:2: picture: {pictures / 'gone.png'}: no such picture"
+    assert second.startswith(f"edit_prompts.file: left out: {file}:4: picture: {pictures / 'no.png'}: ")
     assert list_unusable_rows(editing(repository, file, ("a", ["0.png"]), ("b", ["2.png"])), repository) == []
 
 
@@ -62,9 +62,10 @@ def test_triples_whose_pictures_cannot_be_read_are_named_before_a_run(repository
     params = parse(tree)
     row = {"original": "0.png", "edited": "2.png", "instruction": "Make it red."}
     file.write_text("".join(json.dumps({**row, "edited": name}) + "\n" for name in ("2.png", "1.png", "gone.png")))
-    (remark,) = list_unusable_rows(params, repository)
+    first, second = list_unusable_rows(params, repository)
     expected = f"{file}:2: picture: {pictures / '1.png'}: not a readable picture"
-    assert remark.startswith(f"pairs.editing.file: rows that cannot be used are left out: 2, e.g. {expected}")
+    assert first.startswith(f"pairs.editing.file: left out: {expected}")
+    assert second.startswith(f"pairs.editing.file: left out: {file}:3: picture: {pictures / 'gone.png'}: ")
     file.write_text(json.dumps({**row, "edited": "gone.png"}))
     assert list_unusable_rows(params, repository) == [], "one sentence a fault"
 
@@ -100,4 +101,14 @@ def test_a_layout_that_is_none_is_named_with_what_is_one(repository: Path, tmp_p
         sets_of(written(repository, file, layout), repository)
     assert f"{file}:1: record: layout: {expected}" in str(raised_by_file.value)
     (remark,) = list_unusable_rows(written(repository, file, "2x2", layout), repository)
-    assert remark.startswith("prompts.source: rows that cannot be used are left out: 1, e.g.") and expected in remark
+    assert remark == f"prompts.source: left out: {file}:2: record: layout: {expected}"
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_every_row_that_cannot_be_used_is_named(repository: Path, tmp_path: Path, usable: bool) -> None:
+    """One line per cause with all its rows, also where the file is refused: its error names the first row only."""
+    file = tmp_path / "prompts.jsonl"
+    params = written(repository, file, "2x", *["2x2"] * usable, "0x2", "2x")
+    numbers = ("1, 4", "3") if usable else ("1, 3", "2")
+    for remark, rows, layout in zip(list_unusable_rows(params, repository), numbers, ("2x", "0x2"), strict=True):
+        assert remark.startswith(f"prompts.source: left out: {file}:{rows}: record: layout: {layout!r} is not a layout")

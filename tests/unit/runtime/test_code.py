@@ -154,8 +154,8 @@ def test_changes_are_named() -> None:
     before = StageCode({"a.py": "1", "b.py": "2"}, {"torch": "2.13.0"}, {"data/zoo/x": "m"}, {"k.lr": 1})
     after = StageCode({"a.py": "9", "c.py": "3"}, {"torch": "2.14.0"}, {"data/zoo/x": "n"}, {"k.lr": 2})
     assert after.changes(before) == [
-        "a.py changed", "b.py is gone", "c.py is new", "torch changed (2.13.0 to 2.14.0)", "data/zoo/x changed",
-        "k.lr changed (1 to 2)",
+        "a.py changed", "b.py is no longer used", "c.py is used now", "torch changed (2.13.0 to 2.14.0)",
+        "data/zoo/x changed", "k.lr changed (1 to 2)",
     ]  # fmt: skip
     assert StageCode.from_text(after.text) == after and StageCode.from_text("{") == StageCode()
     assert after.digest != before.digest
