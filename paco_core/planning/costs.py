@@ -11,12 +11,22 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.io.paths import in_round
 from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
+from paco_core.planning.gpu_hours import (
+    GpuHours,
+    PassWork,
+    describe_hours,
+    hours_by_gpu,
+    image_work,
+    present_gpus,
+    published_gpus,
+    training_work,
+)
 from paco_core.planning.memory import benchmark_gb, training_memory
 from paco_core.planning.models import reward_gb
 from paco_core.planning.passes import pixels_per_pass, references_per_part, side_multiple
 from paco_core.planning.planned_prompts import candidates, plan_prompts_or_empty, trained_on
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import family_of, is_editing
+from paco_core.policies.families import family_of
 from paco_core.runtime.rounds import params_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
 from paco_core.tasks.base import PlannedPrompts, Task
@@ -86,6 +96,9 @@ def training_cost(params: Params, name: str, root: Path, planned: PlannedPrompts
     image_seconds = _seconds_per_image(recipe, records_to_evaluate, recipe.eval_steps, patch)
     evaluation_seconds = images * len(recipe.eval_seeds) * image_seconds
     takes = seconds(params, epochs + evaluation_seconds)
+    note = ""
+    if takes is None and recipe.device.startswith("cuda"):
+        takes, note = _on_gpu(training_hours(params, name, root, planned))
     memory_gb = memory.together_gb if memory else 0.0
     if memory is None or not recipe.device.startswith("cuda"):
         memory_gb += BASE_GB + reward_gb(params, root)
@@ -95,29 +108,55 @@ def training_cost(params: Params, name: str, root: Path, planned: PlannedPrompts
         memory_gb,
         takes,
         recipe.device,
-        "" if takes is not None or is_editing(recipe) else "published: 6.0 h on 8 x H100",
+        note,
     )
+
+
+def training_hours(params: Params, name: str, root: Path, planned: PlannedPrompts | None = None) -> list[GpuHours]:
+    """GPU hours of the passes of a training and its evaluations (:func:`hours_by_gpu`); none for an unknown model.
+
+    Args:
+        planned: the prompts of the graph (:func:`plan_prompts_or_empty`), if the caller has them.
+    """
+    recipe, planned = params.policies.recipe(name), planned or plan_prompts_or_empty(params, root)
+    memory, records = training_memory(params, name, root, planned), trained_on(planned, recipe, root)
+    workload = Workload.from_params(params, name, records)
+    work = training_work(recipe, workload, records, candidates(planned, recipe, root)[1], root)
+    return hours_by_gpu(work, memory.together_gb if memory else 0.0)
+
+
+def _on_gpu(hours: Sequence[GpuHours]) -> tuple[float | None, str]:
+    """Seconds on the GPU of this machine, and a note on how they are known; without such a GPU, hours on others."""
+    if not hours:
+        return None, ""
+    if present_gpus():
+        return hours[0].hours * 3600, describe_hours(hours)[0].partition(" on ")[2]
+    smallest = min(gpu.memory_gb for gpu in published_gpus() if gpu.gpu in {row.gpu for row in hours})
+    names = {gpu.gpu for gpu in published_gpus() if gpu.memory_gb == smallest}
+    return None, "; ".join(describe_hours(row for row in hours if row.gpu in names))
 
 
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:
     """Cost of a benchmark that generates its cases at every size, before and after training."""
     numbers, pictures, takes = task.numbers(params), 0.0, 0.0
     cases, planned = numbers.prompts * len(numbers.seeds), plan_prompts_or_empty(params, root)
+    work = list[PassWork]()
     for recipe in recipes_of(task, params.policies).values():
         records, patch = candidates(planned, recipe, root)[1], side_multiple(root, recipe)
         pictures += 2 * cases * len(recipe.eval_sizes)
         takes += 2 * cases * _seconds_per_image(recipe, records, numbers.steps, patch)
+        work += image_work(recipe, records, 2 * cases, numbers.steps, root)
         if task.has_separate_panels(params):
             single_panels = cases * amounts.panels(params, root)
             panel_recipe = recipe.model_copy(update={"panels": "together"})
             pictures += single_panels * len(recipe.eval_sizes)
             takes += single_panels * _seconds_per_image(panel_recipe, [], numbers.steps, patch)
-    return Cost(
-        f"{at_most}{round(pictures)} pictures",
-        BASE_GB + benchmark_gb(params, task, planned, root),
-        seconds(params, takes),
-        params.policies.device,
-    )
+            work += image_work(panel_recipe, [], single_panels, numbers.steps, root)
+    memory_gb = BASE_GB + benchmark_gb(params, task, planned, root)
+    seconds_taken, note = seconds(params, takes), ""
+    if seconds_taken is None and params.policies.device.startswith("cuda"):
+        seconds_taken, note = _on_gpu(hours_by_gpu(work, memory_gb))
+    return Cost(f"{at_most}{round(pictures)} pictures", memory_gb, seconds_taken, params.policies.device, note)
 
 
 def _seconds_per_image(recipe: PolicyRecipe, records: Sequence[PromptRecord], steps: int, patch: int) -> float:

@@ -12,11 +12,11 @@ from paco_core.grpo.prompt_split import validate_even_batches, validate_whole_gr
 from paco_core.grpo.sizes import grids_of, validate_sizes
 from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError
-from paco_core.planning.costs import training_cost
-from paco_core.planning.gpu_speed import measured_speeds
+from paco_core.planning.costs import training_cost, training_hours
+from paco_core.planning.gpu_hours import describe_hours
 from paco_core.planning.memory import server_gb, training_memory
 from paco_core.planning.models import model_config
-from paco_core.planning.passes import part_sizes, references_per_part, side_multiple
+from paco_core.planning.passes import side_multiple
 from paco_core.planning.planned_prompts import plan_prompts, plan_prompts_or_empty, trained_on
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import max_predecessors, validate_pipeline_folder, validate_text_window
@@ -96,31 +96,26 @@ def validate_recipe_plan(params: Params, policy: str, root: Path, processes: int
         raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
-def _resources(
-    params: Params, policy: str, root: Path, workload: Workload, processes: int
-) -> tuple[list[str], dict[str, Any]]:
+def _resources(params: Params, policy: str, root: Path, processes: int) -> tuple[list[str], dict[str, Any]]:
     """Memory and cost of one recipe; estimates, as lines and by name."""
     lines, estimates = _memory(params, policy, root)
     cost = training_cost(params, policy, root)
-    if cost.seconds is not None:
+    if cost.seconds is not None and cost.device == "cpu":
         lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores")
         return lines, {**estimates, "seconds": cost.seconds}
+    hours = training_hours(params, policy, root)
     recipe = params.policies.recipes[policy]
-    records = trained_on(plan_prompts_or_empty(params, root), recipe, root)
-    sizes = part_sizes(recipe, records, recipe.train_size, side_multiple(root, recipe))
-    references = [count for parts in references_per_part(recipe, records) for count in parts]
-    sampled = workload.epochs * (workload.rollout_passes + workload.untrained_passes)
-    hours = dict[str, float]()
-    for speed in measured_speeds(recipe, sizes, references):
-        hours[speed.gpu] = speed.seconds(sampled, workload.epochs * workload.trained_passes) / 3600
-        per_process = f"; {hours[speed.gpu] / processes:.2g} h on {processes}" if processes > 1 else ""
-        lines.append(
-            f"cost                 about {hours[speed.gpu]:.2g} GPU hours of passes{per_process}, as measured on "
-            f"{speed.gpu}, {speed.date} (decoding, scoring and evaluation come on top)"
-        )
+    lines += [f"cost                 {text}" for text in describe_hours(hours, processes)]
     if not hours:
-        lines.append(f"cost                 time not measured at {recipe.train_size} px with this model")
-    return lines, {**estimates, "gpu_hours": hours}
+        lines.append(f"cost                 unknown: {recipe.model} is neither a folder nor a model that paco knows")
+    else:
+        converted = f", and of converting {recipe.base} weights" if recipe.base else ""
+        lines.append(f"not counted          time of decoding and scoring{converted}")
+    return lines, {
+        **estimates,
+        "gpu_hours": {gpu.gpu: gpu.hours for gpu in hours},
+        "gpu_hours_measured": [gpu.gpu for gpu in hours if gpu.measured],
+    }
 
 
 def _memory(params: Params, policy: str, root: Path) -> tuple[list[str], dict[str, Any]]:
@@ -224,7 +219,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     asks = round(workload.images_an_epoch * workload.questions_a_picture)
     passes = workload.epochs * (workload.rollout_passes + workload.trained_passes)
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
-    resources, estimates = _resources(params, policy, root, workload, processes)
+    resources, estimates = _resources(params, policy, root, processes)
     text = "\n".join(
         [
             f"{policy}: {recipe.model}, {workload.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",

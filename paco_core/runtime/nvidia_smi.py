@@ -70,6 +70,17 @@ def list_gpus() -> Listing:
     return Listing(gpus, ": ".join([*([trouble] if trouble else []), *strange[:1]]) or None, driver)
 
 
+def product_names() -> list[str]:
+    """Product names of the cards, for example "NVIDIA H200"; empty if nvidia-smi does not answer."""
+    if (tool := shutil.which("nvidia-smi")) is None:
+        return []
+    try:
+        lines, trouble = _answer(tool, "--query-gpu=name", "--format=csv,noheader")
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [] if trouble else lines
+
+
 def _answer(tool: str, *words: str) -> tuple[list[str], str | None]:
     """The lines of nvidia-smi's output, and its error: exit status and first line of stderr, None for status 0.
 

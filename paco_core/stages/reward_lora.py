@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from paco_core.runtime.launch import Rank
     from paco_core.runtime.preview import Preview
 
+PUBLISHED_BASE = "Qwen/Qwen2.5-VL-7B-Instruct"  # of PaCo-Reward-7B, whose training the paper measured
+
 
 def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
@@ -34,7 +36,7 @@ def _cost(params: Params, root: Path) -> Cost:
         BASE_GB + 2.5 * model_gb(root, reward.base),
         seconds,
         reward.device,
-        "published: 16 h on 2 x A100" if seconds is None else "",
+        "published: 16 h on 2 x A100" if seconds is None and reward.base == PUBLISHED_BASE else "",
     )
 
 

@@ -48,6 +48,18 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
     return build
 
 
+def test_product_names_are_those_of_the_cards(tool: Tool) -> None:
+    tool("NVIDIA H200\nNVIDIA H200")
+    assert nvidia_smi.product_names() == ["NVIDIA H200", "NVIDIA H200"]
+
+
+def test_no_product_name_is_known_where_nvidia_smi_fails(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(BROKEN, status=9)
+    assert nvidia_smi.product_names() == []
+    monkeypatch.setenv("PATH", "")
+    assert nvidia_smi.product_names() == []
+
+
 CARDS = [Gpu("0", "GPU-aa", 81559 * 2**20 / 1e9), Gpu("1", "GPU-bb")]
 
 
