@@ -15,10 +15,11 @@ from statistics import median
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.sizes import PUBLIC_TOKEN
 from paco_core.io.files import read_json
 from paco_core.planning.gpu_speed import RECORD, GpuSpeed, measured_speeds
 from paco_core.planning.models import PUBLIC, ModelConfig, model_config
-from paco_core.planning.passes import PUBLIC_TOKEN, part_sizes, pixels_per_pass, references_per_part, side_multiple
+from paco_core.planning.passes import part_sizes, pixels_per_pass, references_per_part, side_multiple
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import family_of
 from paco_core.runtime.nvidia_smi import product_names

@@ -28,7 +28,7 @@ class GpuSpeed:
     sampled: float
     trained: float
 
-    def seconds(self, sampled: int, trained: int) -> float:
+    def seconds(self, sampled: float, trained: float) -> float:
         """Seconds of so many passes without and with gradient."""
         return sampled / self.sampled + trained / self.trained
 

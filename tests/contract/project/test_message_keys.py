@@ -31,12 +31,12 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def test_every_key_in_a_message_exists() -> None:
-    seen, wrong = set[str](), list[str]()
+    keys, wrong = set[str](), list[str]()
     for file in SOURCES:
         for line, text in messages(ast.parse(file.read_text())):
             for key in KEY.findall(text) if " " in text else ():
                 if key.split(".")[0] in SECTIONS and not key.endswith(FILES) and key not in TAGS | METRICS:
-                    seen.add(key)
+                    keys.add(key)
                     if not exists(key.partition(".*")[0].split("."), SCHEMA):
                         wrong.append(f"{file.relative_to(REPOSITORY)}:{line}: {key}")
-    assert wrong == [] and len(seen) > 50
+    assert wrong == [] and len(keys) > 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,7 +92,7 @@ def test_disk_counts_downloads_the_merged_model_twice_and_results(repository: Pa
 
 def test_a_full_disk_is_named_with_what_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "not" / "yet"))
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _place: SimpleNamespace(free=50e9))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _place: SimpleNamespace(free=50e9))
     assert disk_problems({disk.DOWNLOADS: 30.0, "for images": 10.0}, tmp_path) == []
     (problem,) = disk_problems({disk.DOWNLOADS: 30.0, "for images": 30.0}, tmp_path)
     assert "50.0 GB free" in problem and "about 60 GB needed" in problem and "30.0 for images" in problem

@@ -1,0 +1,58 @@
+"""The table of docs/tutorial/single-gpu.md has the numbers that `paco plan` and `paco check` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from dvc_project.project import stages_of
+from paco_core.config import profiles
+from paco_core.config.params import Params, parse
+from paco_core.planning import gpu_hours
+from paco_core.planning.costs import stage_costs
+from paco_core.planning.disk import disk_needs
+from paco_core.planning.memory import server_gb
+from paco_core.planning.read_references import read_references
+from paco_core.runtime.stage import Cost
+from paco_core.stages import declared
+
+POLICY = "policies@flux_t2is"
+GPUS = ("RTX 3090", "RTX 4090")
+
+
+def klein(repository: Path, epochs: int) -> Params:
+    tree = profiles.resolve(repository, "klein")
+    tree["prompts"]["source"] = "examples/prompts.jsonl"
+    tree["policies"]["defaults"]["epochs"] = epochs
+    return parse(tree)
+
+
+def hours(cost: Cost) -> Iterable[str]:
+    """Hours of a stage on each GPU, as `paco check` prints them."""
+    parts = [part.split(" on ") for part in cost.note.partition(" (")[0].removeprefix("about ").split(", ")]
+    by_gpu = {gpu: time for time, gpu in parts}
+    return [by_gpu[gpu] for gpu in GPUS]
+
+
+def test_the_table_is_that_of_plan_and_check(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_hours, "product_names", list)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    page = (repository / "docs/tutorial/single-gpu.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("|")][2:8]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    _, merge, epoch, training, comparison, _ = rows
+    stages = declared(repository)
+    one, full = (stage_costs(stages, klein(repository, epochs), repository) for epochs in (1, 100))
+    params = klein(repository, 100)
+    server = server_gb(params, repository)
+    assert merge[2] == f"{full['reward_merged'].memory_gb:.1f} GB"
+    for row, cost in ((epoch, one[POLICY]), (training, full[POLICY]), (comparison, full["t2is"])):
+        assert row[1] == f"{cost.memory_gb + server:.0f} GB"
+        assert row[4:] == hours(cost)
+    read = list(read_references(params, stages_of(repository).values(), stages))
+    needs = disk_needs(params, read, full, repository)
+    assert [row[3] for row in rows if row[3]] == [f"{gb:.1f} GB" for gb in needs.values()]
+    assert f"- {sum(needs.values()):.0f} GB of free disk" in page and "- 32 GB of main memory" in page
