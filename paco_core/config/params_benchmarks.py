@@ -17,7 +17,7 @@ from paco_core.config.params_base import (
     Section,
     Seed,
 )
-from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
+from paco_core.config.references import BenchmarkFolder, ClipRef, Names, NetworkRef, UserFile
 
 #: In rounds: the reward model of the previous round.
 BEFORE = "before"
@@ -40,8 +40,8 @@ class PredictorParams(Section):
 class YesNoJudge(Section):
     """A model that answers yes or no: in this process, or behind an endpoint with log-probabilities."""
 
-    model: ModelRef | None = None
-    """Qwen2.5-VL model that runs in this process."""
+    model: NetworkRef | None = None
+    """Qwen2.5-VL model that runs in this process (hub ID, or folder in the layout of transformers)."""
     endpoint: ChatParams | None = None
     """Endpoint of a model that returns log-probabilities."""
 
@@ -101,7 +101,7 @@ class VistoryParams(Section):
 
     source: ImportedStories | None = None
     """Folder from `paco dataset import vistory`. `null` skips the stage."""
-    clip: ModelRef | None = None
+    clip: ClipRef | None = None
     """CLIP model of the similarity metrics. `null` skips them."""
     adherence: YesNoJudge | None = None
     bootstrap: Resamples = 2000
@@ -115,7 +115,7 @@ class ConsistencyRankParams(Section):
     """Folder in the ConsistencyRank-Bench format. `null` uses held-out rankings."""
     template: Literal["theme", "plain", "marked"] | None = None
     """Prompt template. `null` uses the template of the training."""
-    clip: ModelRef | None
+    clip: ClipRef | None
     """CLIP model of the evaluator CLIP-I. `null` skips it."""
     scored_elsewhere: dict[str, UserFile] = Field(default_factory=dict)
     """Score tables of other evaluators, by name (CSV, JSON Lines, Parquet)."""
@@ -143,7 +143,7 @@ class EditRewardParams(Section):
     """Number of drawn comparisons."""
     size: DrawnSide
     """Side of a drawn image in pixels."""
-    clip: ModelRef | None
+    clip: ClipRef | None
     """CLIP model of the similarity evaluators. `null` skips them."""
     bootstrap: Resamples
     """Bootstrap resamples."""

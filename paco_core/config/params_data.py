@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from paco_core.config.layouts import LAYOUT, validate_layout
 from paco_core.config.params_base import DISTINCT, ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
 from paco_core.config.params_edits import EditingParams
-from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
+from paco_core.config.references import BenchmarkFolder, ModelRef, Names, PipelineRef, UserFile
 
 Layout = Annotated[str, Field(pattern=LAYOUT)]
 ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset import` or name another")]
@@ -79,8 +79,8 @@ class DiverseParams(Section):
 
 
 class GridsParams(Section):
-    model: ModelRef
-    """Image generator."""
+    model: PipelineRef
+    """Image generator (hub ID, or folder in the layout of diffusers)."""
     device: Device
     """Device."""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]

@@ -19,7 +19,7 @@ from paco_core.config.params_base import (
     Section,
     Seed,
 )
-from paco_core.config.references import ModelRef, UserFile
+from paco_core.config.references import PipelineRef, UserFile
 
 EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of reward_model/instructions.py
 
@@ -88,7 +88,7 @@ class EditPainter(Section):
 
     family: Family
     """Model family."""
-    model: ModelRef
+    model: PipelineRef
     """Image editor (folder or hub ID)."""
     guidance: Number
     """Guidance scale."""

@@ -30,7 +30,7 @@ from paco_core.config.params_base import (
 from paco_core.config.params_losses import OFFLINE
 from paco_core.config.params_rewards import RewardSet, validate_hack_meter, validate_reward_names
 from paco_core.config.params_training import PolicyTraining
-from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
+from paco_core.config.references import AdapterRef, PipelineRef, PreferencesFolder, UserFile, WeightsRef
 from paco_core.config.registered import registered
 from paco_core.io.files import DataError, checked_name
 from paco_core.io.messages import did_you_mean
@@ -73,8 +73,11 @@ class PolicyRecipe(PolicyTraining):
     """Model family."""
     task: Literal["sets", "edits"] | None = None
     """Training task. `null` uses the family's task, or `sets` for both."""
-    model: ModelRef
-    """Image generator (folder or hub ID)."""
+    model: PipelineRef
+    """Image generator (hub ID, or folder in the layout of diffusers)."""
+    transformer: WeightsRef | None = None
+    """Transformer weights in one `.safetensors` file, as image tools ship them (file, or folder with only this file).
+    The other parts come from `model`. `null` uses the transformer of `model`."""
     start: AdapterRef | None = None
     """LoRA to continue from (folder, file or hub ID). `null` starts a new adapter."""
     epochs_before: Natural = 0

@@ -19,16 +19,16 @@ from paco_core.config.params_base import (
     Section,
     Seed,
 )
-from paco_core.config.references import ModelRef
+from paco_core.config.references import ModelRef, NetworkRef
 
 
 class RewardParams(Section):
     source: Literal["train", "adapter", "merged"] = "train"
     """Train a reward model, or use a published `adapter` or `merged` model."""
     weights: ModelRef | None = None
-    """Published model (folder or hub ID). Use `null` for the source `train`."""
-    base: ModelRef
-    """Qwen2.5-VL model to train."""
+    """Published model (hub ID, or folder in the layout of transformers or PEFT). `null` for the source `train`."""
+    base: NetworkRef
+    """Qwen2.5-VL model to train (hub ID, or folder in the layout of transformers)."""
     device: Device
     """Training device."""
     dtype: Literal["float32", "bfloat16"]

@@ -12,26 +12,59 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from paco_core.io.files import DataError, inside, read_jsonl
 from paco_core.io.messages import did_you_mean
 from paco_core.models.content import content_of
 
 
+def expand_home(path: str) -> str:
+    """A path that begins with ``~`` or ``~name``, with the folder of that user in its place.
+
+    Raises:
+        ValueError: if there is no such user.
+    """
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        raise ValueError(f"{path!r} begins with ~, and there is no such user; write the complete path") from None
+
+
+EXPANDED = AfterValidator(expand_home)
+
+
 @dataclass(frozen=True)
 class Names:
-    """Marks a parameter that names something; ``remedy`` is what to do where it is missing."""
+    """Marks a parameter that names something.
 
-    kind: Literal["model", "adapter", "file", "folder"]
+    Attributes:
+        remedy: what to do where it is missing.
+        layout: the file that a model's folder must contain, and what such a folder is.
+    """
+
+    kind: Literal["model", "adapter", "weights", "file", "folder"]
     remedy: str = "put the {kind} there or name another"
+    layout: tuple[str, str] | None = None
 
 
-ModelRef = Annotated[str, Names("model")]  # a folder of the project, or a model of a hub
-AdapterRef = Annotated[str, Names("adapter")]  # a folder, a safetensors file, or an adapter of a hub
-UserFile = Annotated[str, Names("file")]
-PreferencesFolder = Annotated[str, Names("folder", "put rankings.jsonl and its pictures there or name another")]
-BenchmarkFolder = Annotated[str, Names("folder", "put the benchmark there or name another")]
+PIPELINE = ("model_index.json", "a folder in the layout of diffusers")
+NETWORK = ("config.json", "a folder in the layout of transformers, with tokenizer and safetensors files")
+CLIP = ("open_clip_config.json", "a folder in the layout of open_clip, with safetensors files")
+
+ModelRef = Annotated[str, Names("model"), EXPANDED]  # a folder of the project, or a model of a hub
+PipelineRef = Annotated[str, Names("model", layout=PIPELINE), EXPANDED]
+NetworkRef = Annotated[str, Names("model", layout=NETWORK), EXPANDED]
+ClipRef = Annotated[str, Names("model", layout=CLIP), EXPANDED]
+WeightsRef = Annotated[str, Names("weights"), EXPANDED]  # a safetensors file, or a folder with only one
+AdapterRef = Annotated[str, Names("adapter"), EXPANDED]  # a folder, a safetensors file, or an adapter of a hub
+UserFile = Annotated[str, Names("file"), EXPANDED]
+PreferencesFolder = Annotated[
+    str, Names("folder", "put rankings.jsonl and its pictures there or name another"), EXPANDED
+]
+BenchmarkFolder = Annotated[str, Names("folder", "put the benchmark there or name another"), EXPANDED]
 
 
 @dataclass(frozen=True)
@@ -44,7 +77,11 @@ class Reference:
 
     def fault(self, root: Path) -> str | None:
         """What is missing below the project's root and what to do; None where nothing is, as of a hub's model."""
+        if self.names.kind == "weights":
+            return _weights_fault(root, self.value)
         path, kind = root / self.value, "file" if self.names.kind == "file" else "folder"
+        if (fault := self._layout_fault(path)) is not None:
+            return fault
         either = self.names.kind == "adapter" and path.exists()
         if either or (path.is_file() if kind == "file" else path.is_dir()) or self.is_of_hub(root):
             return None
@@ -57,6 +94,22 @@ class Reference:
             remedy = f"what came with the project returns by `git checkout -- {self.value}`"
         siblings = [] if path.exists() else [sibling.name for sibling in path.parent.glob("*")]
         return f"{lost}; {did_you_mean(path.name, siblings)}{remedy}"
+
+    def _layout_fault(self, path: Path) -> str | None:
+        """What is wrong with the layout of a model that is there; None if it is right, or nothing is there."""
+        if self.names.layout is None or not path.exists():
+            return None
+        marker, description = self.names.layout
+        if (path / marker).is_file():
+            return None
+        files = [path] if path.is_file() else list(path.glob("*.safetensors"))
+        if self.names.layout != PIPELINE or len(files) != 1 or files[0].suffix != ".safetensors":
+            return f"{self.value} has no {marker}; expected {description}, or a hub id"
+        return (
+            f"{self.value} is one file of weights, expected {description}; in a recipe, set its key transformer to "
+            "this path, and model to the folder or hub id of the other parts. Elsewhere, load the file with diffusers "
+            "(from_single_file), and save the pipeline with save_pretrained"
+        )
 
     def is_of_hub(self, root: Path) -> bool:
         """Whether a model or an adapter is loaded from a hub."""
@@ -113,6 +166,30 @@ def model_at(root: Path, model: str, key: str) -> Path | str:
 def model_content(root: Path, model: str) -> str:
     """What a model is, for keys of what it made; see :func:`content_of`."""
     return content_of(root / model if (root / model).exists() else model)
+
+
+def weights_file(root: Path, value: str) -> Path:
+    """The safetensors file of a :data:`WeightsRef`.
+
+    Raises:
+        DataError: if it is not there, or a folder does not contain exactly one.
+    """
+    if (fault := _weights_fault(root, value)) is not None:
+        raise DataError(fault)
+    path = root / value
+    return path if path.is_file() else next(path.glob("*.safetensors"))
+
+
+def _weights_fault(root: Path, value: str) -> str | None:
+    path = root / value
+    if path.is_file():
+        is_supported = path.suffix == ".safetensors"
+        return None if is_supported else f"{value} is not a safetensors file; convert it, or name another"
+    if not path.is_dir():
+        siblings = [sibling.name for sibling in path.parent.glob("*")]
+        return f"{value} is missing; {did_you_mean(path.name, siblings)}put the file there or name another"
+    count = len(list(path.glob("*.safetensors")))
+    return None if count == 1 else f"{value} contains {count} safetensors files, expected one; name the file itself"
 
 
 def named_files(file: Path) -> Iterator[Path]:

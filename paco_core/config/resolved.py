@@ -96,5 +96,7 @@ def _differing(value: Any, spelled: Any, key: str) -> Iterator[tuple[str, Any]]:
         below = spelled if isinstance(spelled, Mapping) else {}
         for name, part in value.items():
             yield from _differing(part, below.get(name, MISSING), f"{key}.{name}")
+    elif isinstance(spelled, str) and spelled.startswith("~"):
+        return  # a path, whose home folder differs between users
     elif value != spelled and not (value is None and spelled is MISSING):
         yield key, value

@@ -178,6 +178,46 @@ def load_model(model_class: Any, source: str | Path, **options: Any) -> Any:
     return model.eval()
 
 
+def load_single_file(model_class: Any, file: Path, config: str | Path, subfolder: str, **options: Any) -> Any:
+    """Load a model of diffusers from one safetensors file, with the tensor names of its authors or of diffusers.
+
+    Args:
+        model_class: class of the model.
+        file: its weights, as image tools ship them.
+        config: folder or hub id of the pipeline whose ``subfolder`` contains the configuration.
+        options: of ``from_single_file``.
+
+    Raises:
+        DataError: if diffusers does not support this for the class, the file cannot be read, or it does not contain
+            exactly the tensors of the model.
+    """
+    validate_single_file_class(model_class)
+    with reading(config), torch.device("meta"):
+        built = model_class.from_config(model_class.load_config(str(config), subfolder=subfolder))
+    expected = sum(tensor.numel() for tensor in built.state_dict().values())
+    with reading(file):
+        stored = numbers_in(file)
+    if stored != expected:
+        raise DataError(
+            f"{file}: contains {stored:,} numbers, and the {model_class.__name__} of {config} has {expected:,}; use a "
+            "file of this transformer only, without other parts and not quantized"
+        )
+    with reading(file):
+        model = model_class.from_single_file(str(file), config=str(config), subfolder=subfolder, **options)
+    missing = sorted(name for name, tensor in model.state_dict().items() if tensor.is_meta)
+    _validate_tensor_names({"missing_keys": missing}, model_class.__name__, file)
+    validate_finite(model.state_dict(), file)
+    return model.eval()
+
+
+def validate_single_file_class(model_class: Any) -> None:
+    """Raise DataError if diffusers does not load a class from one file."""
+    if not hasattr(model_class, "from_single_file"):
+        raise DataError(
+            f"diffusers loads no {model_class.__name__} from one file; use a folder in the layout of diffusers"
+        )
+
+
 def _build_from_config(model_class: Any, folder: Path) -> Any:
     """The model of a folder's configuration, with random weights."""
     if hasattr(model_class, "load_config"):  # diffusers
@@ -208,6 +248,11 @@ def _first_of(names: list[str]) -> str:
 def _part_classes(pipeline_class: Any, folder: Path) -> dict[str, Any]:
     with reading(folder / "model_index.json"):
         return {name: _import_class(entry) for name, entry in pipeline_class.load_config(folder).items()}
+
+
+def part_class(pipeline_class: Any, folder: Path, name: str) -> Any:
+    """The class of one model of a diffusers pipeline's folder."""
+    return _part_classes(pipeline_class, folder)[name]
 
 
 def load_part(pipeline_class: Any, folder: Path, name: str, dtype: torch.dtype, **options: Any) -> Any:

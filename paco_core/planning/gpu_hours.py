@@ -134,9 +134,9 @@ def reached_shares() -> tuple[float, float]:
     A pass with gradient counts as one without: the time of its backward pass is part of its share.
     """
     speeds = [GpuSpeed(**row) for row in read_json(RECORD)]
-    known = [(speed, gpu) for speed in speeds if (gpu := published_gpu(speed.gpu)) is not None]
-    sampled = [speed.sampled * _measured_flops(speed) / gpu.tflops / 1e12 for speed, gpu in known]
-    trained = [speed.trained * _measured_flops(speed) / gpu.tflops / 1e12 for speed, gpu in known]
+    measurements = [(speed, gpu) for speed in speeds if (gpu := published_gpu(speed.gpu)) is not None]
+    sampled = [speed.sampled * _measured_flops(speed) / gpu.tflops / 1e12 for speed, gpu in measurements]
+    trained = [speed.trained * _measured_flops(speed) / gpu.tflops / 1e12 for speed, gpu in measurements]
     return median(sampled), median(trained)
 
 

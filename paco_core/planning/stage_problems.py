@@ -25,7 +25,11 @@ from paco_core.planning.plan import Problems, recipe_problems
 from paco_core.planning.planned_prompts import build_planned_prompts, edits_of, sets_of
 from paco_core.policies.base import validate_token_grid
 from paco_core.policies.compiled import validate_compile
-from paco_core.policies.families import family_of, validate_pipeline_folder, validate_text_window
+from paco_core.policies.families import (
+    family_of,
+    validate_pipeline_folder,
+    validate_text_window,
+)
 from paco_core.policies.quantised import validate_base_format
 from paco_core.policies.windows import validate_window
 from paco_core.reward_model.quantised import validate_quantization
@@ -164,6 +168,10 @@ def _policies(problems: Problems, params: Params, root: Path, planned: PlannedPr
             continue  # it has no prompts, about which `paco check` prints a remark
         problems += recipe_problems(params, name, root, processes or 1, planned)
         problems.attempt(f"policies.recipes.{name}", validate_base_format, recipe.base)
+        if recipe.transformer is not None:
+            from paco_core.policies.single_file import validate_single_file
+
+            problems.attempt(f"policies.recipes.{name}.transformer", validate_single_file, recipe.family)
         problems.attempt(f"policies.recipes.{name}", validate_compile, recipe.compile)
     if recipes_of(SETS, params.policies):
         problems.attempt("t2is", _unseen, params, root, planned)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Union
 
-from paco_core.config.references import model_at
+from paco_core.config.references import model_at, weights_file
 from paco_core.data.seeds import seed_of
 from paco_core.io.files import DataError
 from paco_core.policies.families import Family, Task, family_of, validate_text_window
@@ -232,10 +232,11 @@ def load_recipe_policy(
         reference_size=recipe.reference_size,
         cache=cache,
         base=recipe.base,
+        transformer=None if recipe.transformer is None else weights_file(root, recipe.transformer),
     )
 
 
-def load_policy(
+def load_policy(  # noqa: PLR0913 - options of a policy
     family: str,
     model: str,
     device: str,
@@ -245,10 +246,12 @@ def load_policy(
     reference_size: int | None = None,
     cache: Path | None = None,
     base: str | None = None,
+    transformer: Path | None = None,
 ) -> Policy:
     """Load a policy by its family's name from a folder or hub id.
 
     Args:
+        transformer: file of the transformer's weights. None = those of the model.
         base: number format of the transformer on a GPU. None = that of ``dtype``.
         task: the task of the policy, if its family supports sets and edits. None = sets.
         reference_size: reference images are resized to about ``reference_size`` squared pixels. None = to as many
@@ -262,6 +265,13 @@ def load_policy(
     if cache is not None:  # encodings of another version of the code are not reused
         cache = cache / library_digest(policy_class.__module__, frozenset({family}), cache)
     policy: Policy = policy_class.load(
-        model, device, dtype, task=task, reference_size=reference_size, cache=cache, base=base
+        model,
+        device,
+        dtype,
+        task=task,
+        reference_size=reference_size,
+        cache=cache,
+        base=base,
+        transformer=transformer,
     )
     return policy

@@ -27,7 +27,7 @@ from paco_core.io.pictures import normalize_image
 from paco_core.models.hub import from_hub
 from paco_core.models.precision import inference_autocast, release_gpu_memory, validate_pixels, weights_format
 from paco_core.models.tokens import validate_prompts
-from paco_core.models.weights import load_part, load_pipeline, reading
+from paco_core.models.weights import load_part, load_pipeline, load_single_file, part_class, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, sized_name, validate_token_grid
 from paco_core.policies.encoded import Encoded
@@ -96,10 +96,12 @@ class PipelinePolicy:
         reference_size: int | None = None,
         cache: Path | None = None,
         base: str | None = None,
+        transformer: Path | None = None,
     ) -> Self:
         """Load from a folder or hub id.
 
         Args:
+            transformer: file of the transformer's weights. None = those of the model.
             base: number format of the transformer on a GPU. None = that of ``dtype``.
 
         Raises:
@@ -114,9 +116,10 @@ class PipelinePolicy:
                 raise DataError(f"{model}: there is no diffusers pipeline ({str(error).splitlines()[0]})") from None
         validate_pipeline_class(model, class_name, cls.family)
         with without_bars(), from_hub(model):
-            folder = Path(model if Path(model).is_dir() else pipeline_class.download(model))
+            elsewhere = {} if transformer is None else {"transformer": None}  # its weights are not downloaded
+            folder = Path(model if Path(model).is_dir() else pipeline_class.download(model, **elsewhere))
             validate_pipeline_parts(folder, cls.family)
-            deferred = ("transformer",) if device != "cpu" else ()
+            deferred = ("transformer",) if device != "cpu" or transformer is not None else ()
             pipeline = load_pipeline(pipeline_class, folder, weights_format(dtype), deferred)
         pipeline.set_progress_bar_config(disable=True)
         pipeline.to(device)
@@ -124,13 +127,17 @@ class PipelinePolicy:
         policy = cls(pipeline, device, task=task, reference_size=reference_size, encodings=Encodings(cache_dir))
         policy.dtype = dtype
         if deferred:
-            policy.load_transformer = partial(cls._load_transformer_on_gpu, pipeline_class, folder, device, dtype, base)
+            load = partial(load_part, pipeline_class, folder, "transformer")
+            if transformer is not None:
+                transformer_class = part_class(pipeline_class, folder, "transformer")
+                load = partial(load_single_file, transformer_class, transformer, model, "transformer")
+            policy.load_transformer = partial(cls._load_transformer, load, device, dtype, base)
         return policy
 
     @staticmethod
-    def _load_transformer_on_gpu(pipeline_class: Any, folder: Path, device: str, dtype: str, base: str | None) -> Any:
+    def _load_transformer(load: Callable[..., Any], device: str, dtype: str, base: str | None) -> Any:
         options = transformer_quantization(base, device)
-        transformer = load_part(pipeline_class, folder, "transformer", weights_format(dtype), **options)
+        transformer = load(dtype=weights_format(dtype), **options)
         return transformer if options else transformer.to(device)
 
     @property

@@ -45,14 +45,14 @@ def test_the_table_is_that_of_plan_and_check(repository: Path, tmp_path: Path, m
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     _, merge, epoch, training, comparison, _ = rows
     stages = declared(repository)
-    one, full = (stage_costs(stages, klein(repository, epochs), repository) for epochs in (1, 100))
+    epoch_costs, costs = (stage_costs(stages, klein(repository, epochs), repository) for epochs in (1, 100))
     params = klein(repository, 100)
     server = server_gb(params, repository)
-    assert merge[2] == f"{full['reward_merged'].memory_gb:.1f} GB"
-    for row, cost in ((epoch, one[POLICY]), (training, full[POLICY]), (comparison, full["t2is"])):
+    assert merge[2] == f"{costs['reward_merged'].memory_gb:.1f} GB"
+    for row, cost in ((epoch, epoch_costs[POLICY]), (training, costs[POLICY]), (comparison, costs["t2is"])):
         assert row[1] == f"{cost.memory_gb + server:.0f} GB"
         assert row[4:] == hours(cost)
     read = list(read_references(params, stages_of(repository).values(), stages))
-    needs = disk_needs(params, read, full, repository)
+    needs = disk_needs(params, read, costs, repository)
     assert [row[3] for row in rows if row[3]] == [f"{gb:.1f} GB" for gb in needs.values()]
     assert f"- {sum(needs.values()):.0f} GB of free disk" in page and "- 32 GB of main memory" in page
