@@ -58,12 +58,34 @@ def build_dvc_lock_sensor(
         repository = context.repository_def
         if repository is None:
             raise DvcProjectError("the sensor needs the code location that it belongs to")
-        lines = mirror_lock(project.reload(), context.instance, repository, translator)
+        present = project.reload()
+        lines = mirror_lock(present, context.instance, repository, translator)
+        lines += loaded_before(present, repository, translator or DagsterDvcTranslator())
         for line in lines:
             context.log.info(line)
         return dg.SkipReason("; ".join(lines) if lines else "Dagster and dvc.lock agree")
 
     return mirror
+
+
+def loaded_before(
+    project: DvcProject, definitions: dg.RepositoryDefinition, translator: DagsterDvcTranslator
+) -> list[str]:
+    """A line about the assets whose code or parameters have changed since the code location was loaded; else none.
+
+    Dagster compares the code version of a run with that of the loaded location, which it computes only once. So an
+    asset that ran in a terminal since then is "Unsynced" until the location is reloaded.
+    """
+    graph = definitions.asset_graph
+    changed = [
+        group.name
+        for group in project.groups.values()
+        if (key := translator.get_asset_key(group)) in graph.get_all_asset_keys()
+        and graph.get(key).code_version != project.code_version(group.name)
+    ]
+    if not changed:
+        return []
+    return [f"{', '.join(changed)}: changed since the code location was loaded; reload it to update Dagster's marks"]
 
 
 def evaluate_mirrored(

@@ -36,6 +36,23 @@ def test_a_chain_through_its_life(tmp_path: Path) -> None:
         assert graphs.agree(root, cold) == {"a", "c"}
 
 
+def test_a_location_that_was_loaded_before_a_change_says_so(tmp_path: Path) -> None:
+    """Its code versions are those of the load: what ran in a terminal since then is stale until it is reloaded."""
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    with dg.DagsterInstance.ephemeral() as instance:
+        graphs.dvc(root, "repro", "-q")
+        loaded, _ = graphs.tick(root, instance)
+        (root / "params.yaml").write_text("a: {text: bye}\n")
+        graphs.dvc(root, "repro", "-q")
+        repository = loaded.get_repository_def()
+        context = dg.build_sensor_context(instance=instance, repository_def=repository)
+        message = repository.get_sensor_def("dvc_lock").evaluate_tick(context).skip_message or ""
+        assert "a: another run is recorded" in message
+        assert "a: changed since the code location was loaded; reload it" in message
+        assert graphs.stale(loaded, instance, DvcProject(root)) == {"a"}
+        assert graphs.agree(root, instance) == set(), "after a reload"
+
+
 def test_items_that_differ_and_folders_that_gather_them(tmp_path: Path) -> None:
     root = graphs.make_items(tmp_path)
     graphs.dvc(root, "repro", "-q")
