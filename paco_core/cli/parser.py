@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any, NoReturn
 
+from paco_core.io.home import expand_home
 from paco_core.io.messages import nearest
 
 UNKNOWN = re.compile(r"invalid choice: '(?P<value>[^']*)' \(choose from (?P<choices>.*)\)$", re.DOTALL)
@@ -34,6 +35,12 @@ class Parser(argparse.ArgumentParser):
             near = nearest(unknown[0].partition("=")[0], options)
             verb.error(f"unrecognized arguments: {' '.join(unknown)}" + (f", did you mean '{near}'?" if near else ""))
         return namespace
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """The value of an argument. A shell does not expand ``~`` in ``--model=~/reward``, or in quotes."""
+        if arg_string.startswith("~/"):
+            arg_string = expand_home(arg_string)
+        return super()._get_value(action, arg_string)  # type: ignore[misc]
 
     def _parser_of(self, namespace: argparse.Namespace) -> argparse.ArgumentParser:
         """The parser of the verb in the arguments, with the verb's options."""

@@ -15,23 +15,9 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, BaseModel
 
 from paco_core.io.files import DataError, inside, read_jsonl
+from paco_core.io.home import expand_home
 from paco_core.io.messages import did_you_mean
 from paco_core.models.content import content_of
-
-
-def expand_home(path: str) -> str:
-    """A path that begins with ``~`` or ``~name``, with the folder of that user in its place.
-
-    Raises:
-        ValueError: if there is no such user.
-    """
-    if not path.startswith("~"):
-        return path
-    try:
-        return str(Path(path).expanduser())
-    except RuntimeError:
-        raise ValueError(f"{path!r} begins with ~, and there is no such user; write the complete path") from None
-
 
 EXPANDED = AfterValidator(expand_home)
 

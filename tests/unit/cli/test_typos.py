@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from paco_core.cli.arguments import parser
+
 TYPOS = {
     "zoo build flx": "'flux'",
     "promote flux_t2si": "'flux_t2is'",
@@ -45,3 +47,11 @@ def test_a_misspelt_name_costs_no_import_of_torch(repository: Path) -> None:
         assert any(
             line_out.startswith(f"paco{verb}") and name in line_out for line_out in result.stderr.splitlines()
         ), line
+
+
+def test_a_tilde_in_an_argument_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the shell leaves it: in quotes, and after an equals sign."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parser().parse_args(["fetch", "reward_merged", "~/folder"]).folder == tmp_path / "folder"
+    score = parser().parse_args(["score", "a.png", "b.png", "--model=~/reward"])
+    assert score.model == str(tmp_path / "reward")
