@@ -85,6 +85,7 @@ def test_the_estimate_meets_each_measurement(repository: Path, machine: list[str
     assert estimated.hours == pytest.approx(measured.hours, rel=0.25)
     assert hours(train_size=768).measured is None, "this size was not measured"
     sampled, trained = reached_shares()
+    assert f"reached {sampled:.0%}" in (repository / "docs/reference/gpu-memory.md").read_text()
     assert 0.25 < sampled < 0.45 and 3.5 < sampled / trained < 4.5, "forward, forward again, backward"
 
 
