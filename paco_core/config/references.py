@@ -22,22 +22,26 @@ from paco_core.models.content import content_of
 EXPANDED = AfterValidator(expand_home)
 
 
+Layout = tuple[str, str]  # the file that a model's folder must contain, and what such a folder is
+
+
 @dataclass(frozen=True)
 class Names:
     """Marks a parameter that names something.
 
     Attributes:
         remedy: what to do where it is missing.
-        layout: the file that a model's folder must contain, and what such a folder is.
+        layout: of a model's folder.
     """
 
     kind: Literal["model", "adapter", "weights", "file", "folder"]
     remedy: str = "put the {kind} there or name another"
-    layout: tuple[str, str] | None = None
+    layout: Layout | None = None
 
 
 PIPELINE = ("model_index.json", "a folder in the layout of diffusers")
 NETWORK = ("config.json", "a folder in the layout of transformers, with tokenizer and safetensors files")
+ADAPTER = ("adapter_config.json", "a folder in the layout of PEFT")
 CLIP = ("open_clip_config.json", "a folder in the layout of open_clip, with safetensors files")
 
 ModelRef = Annotated[str, Names("model"), EXPANDED]  # a folder of the project, or a model of a hub
@@ -66,7 +70,7 @@ class Reference:
         if self.names.kind == "weights":
             return _weights_fault(root, self.value)
         path, kind = root / self.value, "file" if self.names.kind == "file" else "folder"
-        if (fault := self._layout_fault(path)) is not None:
+        if self.names.layout is not None and (fault := layout_fault(root, self.value, self.names.layout)) is not None:
             return fault
         either = self.names.kind == "adapter" and path.exists()
         if either or (path.is_file() if kind == "file" else path.is_dir()) or self.is_of_hub(root):
@@ -81,27 +85,26 @@ class Reference:
         siblings = [] if path.exists() else [sibling.name for sibling in path.parent.glob("*")]
         return f"{lost}; {did_you_mean(path.name, siblings)}{remedy}"
 
-    def _layout_fault(self, path: Path) -> str | None:
-        """What is wrong with the layout of a model that is there; None if it is right, or nothing is there."""
-        if self.names.layout is None or not path.exists():
-            return None
-        marker, description = self.names.layout
-        if (path / marker).is_file():
-            return None
-        files = [path] if path.is_file() else list(path.glob("*.safetensors"))
-        if self.names.layout != PIPELINE or len(files) != 1 or files[0].suffix != ".safetensors":
-            return f"{self.value} has no {marker}; expected {description}, or a hub id"
-        return (
-            f"{self.value} is one file of weights, expected {description}; in a recipe, set its key transformer to "
-            "this path, and model to the folder or hub id of the other parts. Elsewhere, load the file with diffusers "
-            "(from_single_file), and save the pipeline with save_pretrained"
-        )
-
     def is_of_hub(self, root: Path) -> bool:
         """Whether a model or an adapter is loaded from a hub."""
         if self.names.kind == "adapter" and (root / self.value).exists():
             return False
         return self.names.kind in ("model", "adapter") and not is_folder(root, self.value)
+
+
+def layout_fault(root: Path, value: str, layout: Layout) -> str | None:
+    """What is wrong with the layout of a model that is there; None if it is right, or nothing is there."""
+    path, (marker, description) = root / value, layout
+    if not path.exists() or (path / marker).is_file():
+        return None
+    files = [path] if path.is_file() else list(path.glob("*.safetensors"))
+    if layout != PIPELINE or len(files) != 1 or files[0].suffix != ".safetensors":
+        return f"{value} has no {marker}; expected {description}, or a hub id"
+    return (
+        f"{value} is one file of weights, expected {description}; in a recipe, set its key transformer to this path, "
+        "and model to the folder or hub id of the other parts. Elsewhere, load the file with diffusers "
+        "(from_single_file), and save the pipeline with save_pretrained"
+    )
 
 
 def references(section: BaseModel, prefix: str = "") -> Iterator[Reference]:

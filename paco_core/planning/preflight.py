@@ -15,6 +15,7 @@ from dvc_project.state import ProjectState
 from paco_core.config import profiles
 from paco_core.config.graph_keys import validate_version
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
+from paco_core.config.references import ADAPTER, NETWORK, layout_fault
 from paco_core.data.annotation import answer_file
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -115,6 +116,9 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     readers = {"annotations.model": params.annotations.source == "recogniser" and not params.annotations.model}
     readers["cot_labels.model"] = params.cot_labels.engine == "storybook" and not params.cot_labels.model
     problems += [f"{key}: null; name the recogniser's folder" for key, lost in readers.items() if lost]
+    layout = {"merged": NETWORK, "adapter": ADAPTER}.get(params.reward.source)
+    if layout and (fault := layout_fault(root, str(params.reward.weights), layout)):
+        problems.append(f"reward.weights: {fault}")
     return problems + [
         f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
         for name, endpoint in _endpoints(params).items()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import RewardSet, RewardTerm
+from paco_core.config.references import CLIP, NETWORK, layout_fault
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.function import FunctionReward, find_function
@@ -64,11 +65,26 @@ def judges_of(*sets: RewardSet | None) -> list[str | None]:
     return list(dict.fromkeys(models))
 
 
+#: The layout of a model's folder, by the reward that loads it.
+LAYOUTS = {
+    **dict.fromkeys(("clip_t", "clip_i", "clip_score"), CLIP),
+    **dict.fromkeys(("pickscore", "consistency", "editing"), NETWORK),
+}
+
+
 def validate_judge_folders(root: Path, *sets: RewardSet | None) -> None:
-    """Raise DataError if a reward model is not a folder, because it is served from a folder."""
+    """Validate the folders of reward models.
+
+    Raises:
+        DataError: if a reward model is not a folder, because it is served from a folder, or has another layout.
+    """
     for judge in judges_of(*sets):
         if judge is not None and not (root / judge).is_dir():
             raise DataError(f"reward model {judge}: there is no such folder; a reward model is served from a folder")
+    for name, term in [item for rewards in sets if rewards is not None for item in rewards.terms.items()]:
+        layout = LAYOUTS.get(reward_kind(name, term))
+        if layout and term.model and (fault := layout_fault(root, term.model, layout)):
+            raise DataError(f"terms.{name}.model: {fault}")
 
 
 def validate_rewards(rewards: RewardSet, available: str = "panels", records: Sequence[PromptRecord] = ()) -> list[str]:

@@ -12,6 +12,7 @@ from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import PromptSplit, hold_out, predefined_split
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
 from paco_core.policies.families import validate_story_panels
 from paco_core.tasks.base import PlannedPrompts, Read, Success, Task
 
@@ -85,9 +86,15 @@ def read_sets(path: Path) -> list[PromptRecord]:
     """Read records whose text marks the panels of their layout.
 
     Raises:
-        DataError: with file and line of an invalid record.
+        DataError: with file and lines of all invalid records, or if there is no record.
     """
-    return read_prompts(path, lambda record: prompt_text.parse_prompt(record.prompt, record.layout))
+    rejected = Rejected()
+    records = read_prompts(path, lambda record: prompt_text.parse_prompt(record.prompt, record.layout), rejected)
+    if rejected:
+        raise DataError("; ".join(rejected.causes))
+    if not records:
+        raise DataError(f"{path}: holds no prompt")
+    return records
 
 
 class SetGold:

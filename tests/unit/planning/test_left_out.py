@@ -13,6 +13,7 @@ from paco_core.config import profiles
 from paco_core.config.params import Params, ParamsError, parse
 from paco_core.io.files import DataError
 from paco_core.planning.planned_prompts import edits_of, list_unusable_rows, sets_of
+from paco_core.tasks.sets import read_sets
 from tests.support.dataset_world import records
 
 PROMPT = records(1)[0].model_dump(mode="json")
@@ -112,3 +113,16 @@ def test_every_row_that_cannot_be_used_is_named(repository: Path, tmp_path: Path
     numbers = ("1, 4", "3") if usable else ("1, 3", "2")
     for remark, rows, layout in zip(list_unusable_rows(params, repository), numbers, ("2x", "0x2"), strict=True):
         assert remark.startswith(f"prompts.source: left out: {file}:{rows}: record: layout: {layout!r} is not a layout")
+
+
+def test_a_recipes_file_of_prompts_is_refused_with_all_its_faults(tmp_path: Path) -> None:
+    """No row of it is left out, because a published split must be complete."""
+    file = tmp_path / "train.jsonl"
+    rows = [{**PROMPT, "idx": f"r{number}", "layout": layout} for number, layout in enumerate(("0x2", "2x2", "2x"))]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError) as raised:
+        read_sets(file)
+    assert f"{file}:1: " in str(raised.value) and f"{file}:3: " in str(raised.value)
+    file.write_text("")
+    with pytest.raises(DataError, match="holds no prompt"):
+        read_sets(file)

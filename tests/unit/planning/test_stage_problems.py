@@ -56,7 +56,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(REPOSITORY / name, tmp_path / name)
     for file in (REPOSITORY / "data/zoo").rglob("*.json"):
-        if file.name in ("model_index.json", "config.json", "tokenizer_config.json"):
+        if file.name in ("model_index.json", "config.json", "open_clip_config.json", "tokenizer_config.json"):
             place = tmp_path / file.relative_to(REPOSITORY)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, place)

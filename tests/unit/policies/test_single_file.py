@@ -14,10 +14,12 @@ from paco_core.config import profiles
 from paco_core.config.params import Params, ParamsError, parse
 from paco_core.config.references import references, weights_file
 from paco_core.io.files import DataError
+from paco_core.planning.preflight import _missing_inputs
 from paco_core.planning.stage_problems import stage_problems
 from paco_core.policies import base
 from paco_core.policies.families import FAMILIES
 from paco_core.policies.single_file import validate_single_file
+from paco_core.rewards.registry import validate_judge_folders
 from paco_core.stages import declared
 
 ZOO = "data/zoo/flux2_klein"
@@ -173,6 +175,28 @@ def test_a_folder_in_another_layout_is_named_with_the_file_that_is_missing(
     tree[section][name] = str(tmp_path)
     message = fault(parse(tree), key, repository)
     assert message is not None and f"has no {marker}" in message
+
+
+@pytest.mark.parametrize(("source", "marker"), [("merged", "config.json"), ("adapter", "adapter_config.json")])
+def test_a_published_reward_model_is_checked_by_its_source(
+    repository: Path, tmp_path: Path, source: str, marker: str
+) -> None:
+    tree = profiles.resolve(repository, "klein")
+    tree["reward"] |= {"source": source, "weights": str(tmp_path)}
+    (problem,) = (text for text in _missing_inputs(parse(tree), repository) if text.startswith("reward.weights"))
+    assert f"has no {marker}" in problem
+    (tmp_path / marker).touch()
+    assert not any(text.startswith("reward.weights") for text in _missing_inputs(parse(tree), repository))
+
+
+def test_the_clip_of_a_reward_is_checked_before_a_run(repository: Path, tmp_path: Path) -> None:
+    rewards = profiles.resolve(repository, "klein")["policies"]["recipes"]["flux_t2is"]["rewards"]
+    rewards["terms"]["clip_t"]["model"] = str(tmp_path)
+    recipe = params_with(repository, rewards=rewards).policies.recipes["flux_t2is"]
+    with pytest.raises(DataError, match=r"terms.clip_t.model: .* has no open_clip_config.json"):
+        validate_judge_folders(repository, recipe.rewards)
+    (tmp_path / "open_clip_config.json").touch()
+    validate_judge_folders(repository, recipe.rewards)
 
 
 def test_a_tilde_is_the_folder_of_the_user(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
