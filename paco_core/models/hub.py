@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,26 +44,30 @@ def revision(name: str) -> str:
         return ""
 
 
-def cached_snapshot(name: str) -> Path | None:
+def cached_snapshot(name: str, skipped: Collection[str] = ()) -> Path | None:
     """The folder of a hub repository in the hub's cache; None if it is not there, or not complete.
 
     Complete means: each part that a pipeline lists is there, and each model has all its safetensors files.
+
+    Args:
+        skipped: parts of a pipeline that are not needed.
     """
     try:
         folder = Path(snapshot_download(name.removeprefix("hf-hub:"), local_files_only=True))
     except (OSError, ValueError, errors.HfHubHTTPError):
         return None
     try:
-        return folder if _is_complete(folder) else None
+        return folder if _is_complete(folder, skipped) else None
     except (LookupError, TypeError, ValueError):  # a damaged index
         return None
 
 
-def _is_complete(folder: Path) -> bool:
+def _is_complete(folder: Path, skipped: Collection[str]) -> bool:
     index, models = folder / "model_index.json", [folder]
     if index.is_file():
         parts = json.loads(index.read_text(encoding="utf-8"))
-        models = [folder / name for name, entry in parts.items() if isinstance(entry, list) and entry[0] is not None]
+        listed = {name for name, entry in parts.items() if isinstance(entry, list) and entry[0] is not None}
+        models = [folder / name for name in listed - set(skipped)]
     return all(model.is_dir() and _has_weights(model) for model in models)
 
 

@@ -13,6 +13,7 @@ from paco_core.config.references import Reference
 from paco_core.io import paths
 from paco_core.models.hub import cached_snapshot
 from paco_core.planning.models import model_gb, reward_gb
+from paco_core.planning.read_references import parts_in_files
 
 DOWNLOADS = "for downloads"
 RESULTS_GB = {"storybook": 1.0, "real": 30.0}  # images, checkpoints and their copies in DVC's cache
@@ -27,8 +28,9 @@ def disk_needs(params: Params, read: Iterable[Reference], pending: Container[str
     """
     names = {reference.value for reference in read if reference.is_of_hub(root)}
     merges = params.world == "real" and paths.REWARD_MERGED.name in pending
+    skipped = parts_in_files(params)
     needs = {
-        DOWNLOADS: sum(model_gb(root, name) for name in names if cached_snapshot(name) is None),
+        DOWNLOADS: sum(model_gb(root, name) for name in names if cached_snapshot(name, skipped.get(name, ())) is None),
         "for the merged reward model and its copy in DVC's cache": 2 * reward_gb(params, root) if merges else 0.0,
         "for images and checkpoints": RESULTS_GB[params.world],
     }

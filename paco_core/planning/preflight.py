@@ -26,7 +26,7 @@ from paco_core.planning.costs import stage_costs
 from paco_core.planning.cut_texts import cut_texts
 from paco_core.planning.disk import disk_needs, disk_problems
 from paco_core.planning.planned_prompts import list_unusable_rows, plan_prompts_or_empty
-from paco_core.planning.read_references import describe_references, read_references
+from paco_core.planning.read_references import describe_references, parts_in_files, read_references
 from paco_core.planning.stage_problems import stage_problems
 from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.stage_code import present_code, valid_code
@@ -254,7 +254,7 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     report = Preflight(params.profile, {label: cost for label, cost in costs.items() if label not in current}, current)
     graph = state.project.stages
     read = list(read_references(params, graph.values(), stages))
-    report.remarks, report.problems = describe_references(read, root)
+    report.remarks, report.problems = describe_references(read, root, parts_in_files(params))
     report.problems += (
         _missing_inputs(params, root) + stage_problems(params, root, stages) + _nothing_to_train_on(params)
     )

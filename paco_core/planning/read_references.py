@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dvc_project.project import ResolvedStage
@@ -46,13 +46,26 @@ def _covers(keys: tuple[str, ...], key: str) -> bool:
     return not keys or any(key == section or key.startswith(f"{section}.") for section in keys)
 
 
-def describe_references(read: Iterable[Reference], root: Path) -> tuple[list[str], list[str]]:
-    """(remarks, problems) about models and files: what is missing, and what will be downloaded."""
-    remarks, problems = [], []
+def parts_in_files(params: Params) -> dict[str, Collection[str]]:
+    """Models whose transformer is not read because the recipes name another file of weights: model -> skipped parts."""
+    recipes = params.policies.recipes.values()
+    complete = {recipe.model for recipe in recipes if recipe.transformer is None} | {params.grids.model}
+    return {recipe.model: ("transformer",) for recipe in recipes if recipe.model not in complete}
+
+
+def describe_references(
+    read: Iterable[Reference], root: Path, skipped: Mapping[str, Collection[str]] | None = None
+) -> tuple[list[str], list[str]]:
+    """(remarks, problems) about models and files: what is missing, and what will be downloaded.
+
+    Args:
+        skipped: parts of models that are not read (:func:`parts_in_files`).
+    """
+    remarks, problems, skipped = [], [], skipped or {}
     for reference in read:
         if (fault := reference.fault(root)) is not None:
             problems.append(f"{reference.key}: {fault}")
-        elif not reference.is_of_hub(root) or cached_snapshot(reference.value) is not None:
+        elif not reference.is_of_hub(root) or cached_snapshot(reference.value, skipped.get(reference.value, ())):
             continue
         elif is_offline():
             problems.append(

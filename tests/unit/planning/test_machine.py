@@ -19,7 +19,7 @@ from paco_core.planning import disk, preflight, read_references
 from paco_core.planning.disk import disk_needs, disk_problems
 from paco_core.planning.models import model_config, model_gb
 from paco_core.planning.preflight import check_project
-from paco_core.planning.read_references import describe_references
+from paco_core.planning.read_references import describe_references, parts_in_files
 from paco_core.stages import declared
 
 FLUX = "policies.recipes.flux_t2is"
@@ -124,6 +124,23 @@ def test_a_model_in_the_cache_is_not_downloaded(
     assert remarks == [] and len(problems) == 2 and all("HF_HUB_OFFLINE" in problem for problem in problems)
 
 
+def test_a_transformer_in_a_file_is_not_asked_of_the_cache(
+    repository: Path, hub_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    params = profiles.read(repository, "klein")
+    recipe = params.policies.recipes["flux_t2is"]
+    folder = snapshot(hub_cache, recipe.model, "vae/config.json", "vae/a.safetensors")
+    parts = {"vae": ["diffusers", "AutoencoderKLFlux2"], "transformer": ["diffusers", "Flux2Transformer2DModel"]}
+    (folder / "model_index.json").write_text(json.dumps(parts))
+    read = [reference for reference in references(params) if reference.key == f"{FLUX}.model"]
+    assert parts_in_files(params) == {} and len(describe_references(read, repository)[1]) == 1
+    recipes = {"flux_t2is": recipe.model_copy(update={"transformer": "klein.safetensors"})}
+    policies = params.policies.model_copy(update={"recipes": recipes})
+    skipped = parts_in_files(params.model_copy(update={"policies": policies}))
+    assert describe_references(read, repository, skipped) == ([], [])
+
+
 def test_an_incomplete_snapshot_is_not_a_model(hub_cache: Path) -> None:
     """A download that was interrupted, a pipeline without one of its parts, and a damaged index."""
     folder = snapshot(hub_cache, "org/model", "config.json")
@@ -140,6 +157,7 @@ def test_an_incomplete_snapshot_is_not_a_model(hub_cache: Path) -> None:
     parts = {"_class_name": "FluxPipeline", "vae": ["diffusers", "AutoencoderKL"], "image_encoder": [None, None]}
     (pipeline / "model_index.json").write_text(json.dumps(parts | {"transformer": ["diffusers", "Flux"]}))
     assert cached_snapshot("org/pipeline") is None
+    assert cached_snapshot("org/pipeline", skipped=["transformer"]) == pipeline
     (pipeline / "model_index.json").write_text(json.dumps(parts))
     assert cached_snapshot("org/pipeline") == pipeline
     assert cached_snapshot("org/none") is None
