@@ -130,10 +130,15 @@ def _on_gpu(hours: Sequence[GpuHours]) -> tuple[float | None, str]:
     if not hours:
         return None, ""
     if present_gpus():
-        return hours[0].hours * 3600, describe_hours(hours)[0].partition(" on ")[2]
+        return hours[0].hours * 3600, _as_note(describe_hours(hours)).partition(" on ")[2]
     smallest = min(gpu.memory_gb for gpu in published_gpus() if gpu.gpu in {row.gpu for row in hours})
     names = {gpu.gpu for gpu in published_gpus() if gpu.memory_gb == smallest}
-    return None, "; ".join(describe_hours(row for row in hours if row.gpu in names))
+    return None, _as_note(describe_hours(row for row in hours if row.gpu in names))
+
+
+def _as_note(lines: Sequence[str]) -> str:
+    """Lines as one text without parentheses, because `paco check` puts it in parentheses."""
+    return "; ".join(line.replace(" (", ", ").removesuffix(")") for line in lines)
 
 
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:

@@ -32,7 +32,7 @@ def klein(repository: Path, epochs: int) -> Params:
 
 def hours(cost: Cost) -> Iterable[str]:
     """Hours of a stage on each GPU, as `paco check` prints them."""
-    parts = [part.split(" on ") for part in cost.note.partition(" (")[0].removeprefix("about ").split(", ")]
+    parts = [part.split(" on ") for part in cost.note.partition(", estimated")[0].removeprefix("about ").split(", ")]
     by_gpu = {gpu: time for time, gpu in parts}
     return [by_gpu[gpu] for gpu in GPUS]
 
