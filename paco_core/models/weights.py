@@ -250,11 +250,6 @@ def _part_classes(pipeline_class: Any, folder: Path) -> dict[str, Any]:
         return {name: _import_class(entry) for name, entry in pipeline_class.load_config(folder).items()}
 
 
-def part_class(pipeline_class: Any, folder: Path, name: str) -> Any:
-    """The class of one model of a diffusers pipeline's folder."""
-    return _part_classes(pipeline_class, folder)[name]
-
-
 def load_part(pipeline_class: Any, folder: Path, name: str, dtype: torch.dtype, **options: Any) -> Any:
     """Load one model of a diffusers pipeline's folder by :func:`load_model`."""
     return load_model(_part_classes(pipeline_class, folder)[name], folder / name, dtype=dtype, **options)

@@ -169,7 +169,7 @@ def _policies(problems: Problems, params: Params, root: Path, planned: PlannedPr
         problems += recipe_problems(params, name, root, processes or 1, planned)
         problems.attempt(f"policies.recipes.{name}", validate_base_format, recipe.base)
         if recipe.transformer is not None:
-            from paco_core.policies.single_file import validate_single_file
+            from paco_core.policies.transformer import validate_single_file
 
             problems.attempt(f"policies.recipes.{name}.transformer", validate_single_file, recipe.family)
         problems.attempt(f"policies.recipes.{name}", validate_compile, recipe.compile)

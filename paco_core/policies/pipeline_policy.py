@@ -27,7 +27,7 @@ from paco_core.io.pictures import normalize_image
 from paco_core.models.hub import from_hub
 from paco_core.models.precision import inference_autocast, release_gpu_memory, validate_pixels, weights_format
 from paco_core.models.tokens import validate_prompts
-from paco_core.models.weights import load_part, load_pipeline, load_single_file, part_class, reading
+from paco_core.models.weights import load_pipeline, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, sized_name, validate_token_grid
 from paco_core.policies.encoded import Encoded
@@ -39,7 +39,7 @@ from paco_core.policies.families import (
     validate_pipeline_parts,
     validate_reference_count,
 )
-from paco_core.policies.quantised import transformer_quantization
+from paco_core.policies.transformer import load_transformer
 from paco_core.policies.truncation import Truncation
 
 if TYPE_CHECKING:
@@ -127,18 +127,11 @@ class PipelinePolicy:
         policy = cls(pipeline, device, task=task, reference_size=reference_size, encodings=Encodings(cache_dir))
         policy.dtype = dtype
         if deferred:
-            load = partial(load_part, pipeline_class, folder, "transformer")
-            if transformer is not None:
-                transformer_class = part_class(pipeline_class, folder, "transformer")
-                load = partial(load_single_file, transformer_class, transformer, model, "transformer")
-            policy.load_transformer = partial(cls._load_transformer, load, device, dtype, base)
+            source = model if transformer is not None else folder
+            policy.load_transformer = partial(
+                load_transformer, pipeline_class, source, device=device, dtype=dtype, base=base, file=transformer
+            )
         return policy
-
-    @staticmethod
-    def _load_transformer(load: Callable[..., Any], device: str, dtype: str, base: str | None) -> Any:
-        options = transformer_quantization(base, device)
-        transformer = load(dtype=weights_format(dtype), **options)
-        return transformer if options else transformer.to(device)
 
     @property
     def multiple(self) -> int:

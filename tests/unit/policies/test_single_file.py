@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import Flux2KleinPipeline
 from safetensors.torch import load_file, save_file
 
 from paco_core.config import profiles
@@ -16,9 +17,8 @@ from paco_core.config.references import references, weights_file
 from paco_core.io.files import DataError
 from paco_core.planning.preflight import _missing_inputs
 from paco_core.planning.stage_problems import stage_problems
-from paco_core.policies import base
+from paco_core.policies import base, transformer
 from paco_core.policies.families import FAMILIES
-from paco_core.policies.single_file import validate_single_file
 from paco_core.rewards.registry import validate_judge_folders
 from paco_core.stages import declared
 
@@ -120,9 +120,22 @@ def test_a_file_with_other_tensors_is_refused(tensors: dict[str, torch.Tensor], 
         _ = load(pipeline, file).transformer
 
 
+def test_a_quantised_file_is_loaded_onto_the_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """diffusers ignores a device map here, and would leave the weights in main memory."""
+    options: dict[str, Any] = {}
+    monkeypatch.setattr(
+        transformer, "transformer_quantization", lambda *_: {"quantization_config": "nf4", "device_map": {"": "cuda"}}
+    )
+    monkeypatch.setattr(transformer, "load_single_file", lambda *_, **keywords: options.update(keywords))
+    transformer.load_transformer(
+        Flux2KleinPipeline, "org/klein", device="cuda", dtype="bfloat16", base="nf4", file=tmp_path / "a.safetensors"
+    )
+    assert options == {"dtype": torch.bfloat16, "quantization_config": "nf4", "device": "cuda"}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_diffusers_reads_one_file_of_every_family(family: str) -> None:
-    validate_single_file(family)
+    transformer.validate_single_file(family)
 
 
 def params_with(repository: Path, **recipe: object) -> Params:
