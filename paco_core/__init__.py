@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paco_core.api.judge import Judge as Judge
+    from paco_core.api.mlflow_scorer import consistency_scorer as consistency_scorer
     from paco_core.api.painter import Painter as Painter
 
-_FROM = {"Judge": "paco_core.api.judge", "Painter": "paco_core.api.painter"}
-__all__ = ["Judge", "Painter"]
+_FROM = {
+    "Judge": "paco_core.api.judge",
+    "Painter": "paco_core.api.painter",
+    "consistency_scorer": "paco_core.api.mlflow_scorer",
+}
+__all__ = ["Judge", "Painter", "consistency_scorer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-#: What a caller may give as a picture: a file, its encoded bytes, a picture of Pillow, or an array of pixels.
+#: Forms of an image: path of a file, data URL, bytes of a file, image of Pillow, or array of pixels.
 Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image", "np.ndarray"]
 
 
@@ -25,12 +26,14 @@ def picture_of(picture: Picture) -> Image:
     """Convert an image in any form to upright RGB, as :func:`decode_image` does.
 
     Args:
-        picture: path of a file, bytes of a file, an image of Pillow, or an array
-            (:func:`paco_core.io.decoding.from_array`).
+        picture: path of a file, data URL (``data:image/png;base64,...``), bytes of a file, an image of Pillow, or an
+            array (:func:`paco_core.io.decoding.from_array`).
 
     Raises:
         DataError: if the image is missing, too large or damaged, or is not an image.
     """
+    if isinstance(picture, str) and picture.startswith("data:"):
+        return decode_image(_bytes_of_url(picture), "data URL")
     if isinstance(picture, str | os.PathLike):
         return read_image(Path(picture))
     if isinstance(picture, bytes):
@@ -41,6 +44,16 @@ def picture_of(picture: Picture) -> Image:
         except Undecodable as error:
             raise DataError(f"picture: {error}") from None
     return normalize_image(picture)  # type: ignore[arg-type]
+
+
+def _bytes_of_url(url: str) -> bytes:
+    head, _, data = url.partition(",")
+    try:
+        if not head.endswith(";base64"):
+            raise ValueError(f"it begins with {head[:40]!r}")
+        return base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise DataError(f"data URL: expected data:image/...;base64,... ({error})") from None
 
 
 def decode_image(data: bytes, name: str) -> Image:

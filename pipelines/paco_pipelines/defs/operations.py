@@ -1,5 +1,6 @@
 """Operations: champions, nightly measurements and the audit, as assets that are no stages of ``dvc.yaml``."""
 
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -10,6 +11,9 @@ from paco_core.operations.promotion import champions as registry
 from paco_pipelines.defs.checks import as_result
 from paco_pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR, maker
 
+#: Overdue after one missed run, failed after two: the interval of the schedule, and four hours for the run itself.
+NIGHTLY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=28), fail_window=timedelta(hours=52))
+WEEKLY = dg.FreshnessPolicy.time_window(warn_window=timedelta(days=7, hours=4), fail_window=timedelta(days=14, hours=4))
 POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups[maker(paths.POLICIES)])
 
 
@@ -109,6 +113,7 @@ def _not_worse(key: list[str]) -> list[dg.AssetCheckSpec]:
     owners=["team:reward"],
     pool="gpu",
     check_specs=_not_worse(["nightly", "reward"]),
+    freshness_policy=NIGHTLY,
 )
 def nightly_reward(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
     """The served champion reward on the held-out rankings and on fresh pairs; outside DVC's cache."""
@@ -123,6 +128,7 @@ def nightly_reward(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  
     owners=["team:policies"],
     pool="gpu",
     check_specs=_not_worse(["nightly", "policies"]),
+    freshness_policy=NIGHTLY,
 )
 def nightly_policies(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
     """Every champion policy on fixed and on fresh prompts; outside DVC's cache."""
@@ -136,6 +142,7 @@ def nightly_policies(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
     group_name="operations",
     kinds={"dvc"},
     owners=["team:data"],
+    freshness_policy=WEEKLY,
     check_specs=[
         dg.AssetCheckSpec(
             "md5s_agree",

@@ -1,11 +1,17 @@
 """Champions and nights are materialised, and people are told of a worse one."""
 
+import asyncio
 import json
+import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, patch
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.freshness_evaluator import FRESHNESS_EVALUATORS_BY_POLICY_TYPE
+from dagster._core.storage.event_log.base import AssetRecord
 
 from paco_core.operations.promotion.decision import Decision, Rule, Side
 from paco_core.operations.promotion.paired import Paired
@@ -100,3 +106,28 @@ def test_an_audit_that_finds_other_bytes_fails(monkeypatch: pytest.MonkeyPatch) 
         result = dg.materialize([operations.audit_reproducibility], instance=instance, raise_on_error=False)
     (check,) = result.get_asset_check_evaluations()
     assert not result.success and check.description == "data/pairs: recorded a.dir, made again b.dir"
+
+
+@pytest.mark.parametrize(
+    ("key", "interval"),
+    [
+        ("nightly/reward", timedelta(days=1)),
+        ("nightly/policies", timedelta(days=1)),
+        ("audit/reproducibility", timedelta(days=7)),
+    ],
+)
+def test_an_asset_whose_schedule_is_off_becomes_overdue(key: str, interval: timedelta) -> None:
+    """Dagster's evaluator warns between one and two intervals after the last run, and fails before the third."""
+    node = defs.get_repository_def().asset_graph.get(dg.AssetKey(key.split("/")))
+    policy = node.freshness_policy_or_from_metadata
+    assert policy is not None
+    evaluator = FRESHNESS_EVALUATORS_BY_POLICY_TYPE[type(policy)]()
+
+    def state(age: timedelta) -> str:
+        event = SimpleNamespace(timestamp=time.time() - age.total_seconds())
+        record = SimpleNamespace(asset_entry=SimpleNamespace(last_materialization=event))
+        with patch.object(AssetRecord, "gen", AsyncMock(return_value=record)):
+            return asyncio.run(evaluator.evaluate_freshness(None, node)).value  # type: ignore[arg-type]
+
+    ages = (0.9 * interval, interval + timedelta(hours=5), 1.9 * interval, 2.5 * interval)
+    assert [state(age) for age in ages] == ["PASS", "WARN", "WARN", "FAIL"]
