@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from paco_core.config import profiles
 from paco_core.data.prompts.prompts import make_prompts
@@ -111,7 +112,10 @@ def test_a_policy_is_trained_and_measured_and_the_rest_is_skipped(repository: Pa
 
 
 @pytest.mark.parametrize("name", ["published", "one_gpu"])
-def test_the_profiles_lack_only_what_a_machine_must_bring(repository: Path, name: str) -> None:
+def test_the_profiles_lack_only_what_a_machine_must_bring(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the tests themselves are offline
     report = check_project(repository, declared(repository), name)
     expected = (
         "prompts.source: data/external/prompts.jsonl is missing",
