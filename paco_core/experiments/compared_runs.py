@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from paco_core.io.files import DataError, read_json, read_table
 from paco_core.io.messages import did_you_mean
 from paco_core.io.pictures import read_image
 from paco_core.io.project import EXPERIMENT_TAG
-from paco_core.runtime.provenance.chain import STAGE_TAG
+from paco_core.runtime.provenance.chain import STAGE_TAG, SUMMARY_TAG
 from paco_core.runtime.tracking import connect, run_url, tracking_uri
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Runs:
             pictures={(match["key"].replace("~", "/"), int(match["step"])): match.string for match in matches},
             samples=dict(histories.get(SAMPLES, [])),
             started=info.start_time,
-            scores=self._scores(run_id, artifacts & {EVALUATION, TABLES}),
+            scores=with_summary(self._scores(run_id, artifacts & {EVALUATION, TABLES}), tags),
         )
 
     def _scores(self, run_id: str, artifacts: set[str]) -> Samples:
@@ -153,6 +154,19 @@ def read_samples(folder: Path) -> Samples:
     for file in sorted((folder / TABLES).glob("*/per_*.parquet")):
         samples |= _of_benchmark(file.parent.name, read_table(file))
     return samples
+
+
+def with_summary(samples: Samples, tags: Mapping[str, str]) -> Samples:
+    """The scores, also by the names of the summary metrics that repeat a metric of the training log.
+
+    Raises:
+        DataError: when the tag of the run is damaged.
+    """
+    try:
+        sources: dict[str, str] = json.loads(tags.get(SUMMARY_TAG, "{}"))
+        return {**samples, **{name: samples[key] for name, key in sources.items() if key in samples}}
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"tag {SUMMARY_TAG} of a run: expected a JSON object ({error}); remove the tag") from None
 
 
 def _of_training(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, pd.Series[float]]]:

@@ -145,8 +145,8 @@ def comparison_table(runs: Sequence[ComparedRun], baselines: Collection[str], fi
         lines.append(f"of different families ({families}): only figures of the same name can be compared")
     if any(key.startswith("eval/") for run in runs for key in run.metrics):
         lines.append(
-            "eval/… are means over the few pictures of a training's evaluations, change/… what training changed of "
-            "them; t2is and gedit measure a policy on more"
+            "eval/… and Summary/goal are means over the few images of a training's evaluations, Summary/goal_change is "
+            "their change since the start; t2is and gedit measure a policy on more"
         )
     lines += [f"signed figures: difference to [{n}]" for n, run in enumerate(runs, first) if run.run_id in baselines]
     rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in figures(runs, baselines)]

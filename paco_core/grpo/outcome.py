@@ -30,12 +30,6 @@ class Outcome:
     gap_changes: Row = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)  # of each image before and after, as JSON
 
-    def change_row(self) -> Row:
-        """``change/64/x`` of each measure with its interval, ``_low`` and ``_high``, as MLflow stores them."""
-        return {
-            f"change/{name}{end}": value for name, change in self.changes.items() for end, value in change.row().items()
-        }
-
     def metrics(self) -> Row:
         """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
 

@@ -352,5 +352,6 @@ class Trainer:
 
 
 def _changes(evaluation: Evaluation) -> Row:
-    """The changes since the start, as they are logged: ``change/<size>/<metric>``."""
-    return {f"change/{name}": change.mean for name, change in evaluation.changes.items()}
+    """The changes since the start with their intervals, as they are logged: ``change/<size>/<metric>``."""
+    rows = {name: change.row() for name, change in evaluation.changes.items()}
+    return {f"change/{name}{end}": value for name, row in rows.items() for end, value in row.items()}

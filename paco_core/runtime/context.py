@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.runtime.rounds import params_of, placed
 from paco_core.runtime.stage import Stage, write_skipped
-from paco_core.runtime.tracking import Tracker, dagster_url, git_state, open_run
+from paco_core.runtime.tracking import Tracker, dagster_url, flatten, git_state, open_run
 from paco_core.runtime.tracking.journal import NOTE_TAG
 from paco_core.runtime.tracking.views import saved_view
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 _UNDECLARED = Stage()
+_DEFAULTS, _RECIPES = "policies.defaults.", "policies.recipes."
 
 
 @dataclass
@@ -141,7 +142,13 @@ class StageContext:
         self.report({}, skipped=reason)
 
     def report(
-        self, metrics: Mapping[str, float], measures: Mapping[str, Path] | None = None, /, **notes: str | int | float
+        self,
+        metrics: Mapping[str, float],
+        measures: Mapping[str, Path] | None = None,
+        /,
+        *,
+        tracked: Collection[str] | None = None,
+        **notes: str | int | float,
     ) -> None:
         """Report the stage's metrics, once, at its end, with how many texts a model has cut (:func:`report_texts`).
 
@@ -149,6 +156,7 @@ class StageContext:
             metrics: may be nested by dotted names; NaN is written as null, for JSON has no NaN.
             measures: the beginnings of names of figures, and the out that holds the model which they measure: MLflow
                 shows them on its page, too.
+            tracked: names of the metrics that MLflow gets; None = all. A training has logged others as curves.
             notes: are shown on the asset's page only.
         """
         metrics = {**metrics, **report_texts(self.log)}
@@ -156,7 +164,7 @@ class StageContext:
         clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in metrics.items()}
         file = paths.metrics_file(self.name, self.item)
         files.write_json(self.root / file, clean)
-        left = {f"{self.name}/{k}": float(v) for k, v in metrics.items()}
+        left = {f"{self.name}/{k}": float(v) for k, v in metrics.items() if tracked is None or k in tracked}
         for start, path in (measures or {}).items():
             of_model = {k: v for k, v in left.items() if k.startswith(f"{self.name}/{start}")}
             left = {k: v for k, v in left.items() if k not in of_model}
@@ -257,7 +265,8 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
                 }
             )
         declared = inputs.params.get(PARAMS_FILE, {}) if inputs else {}
-        tracker.params({"profile": params.profile, **code.resolved, **declared})
+        values = flatten({"profile": params.profile, **code.resolved, **declared})
+        tracker.params(recipe_params(values) if stage.trains_recipe else values)
         context = StageContext(name, item, root, params, tracker, pipes, code, inputs)
         yield context
         reads.validate_unchanged(root, name, item)
@@ -265,6 +274,22 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
         if inputs is not None:
             records.save_run(root, label, inputs.digest, context.run())
         context._prune_checkpoints()
+
+
+def recipe_params(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a run that trains one recipe: ``policies.recipes.NAME.KEY`` is ``recipe.KEY``.
+
+    A default, ``policies.defaults.KEY``, is ``recipe.KEY``, too, if the recipe does not set the key.
+    """
+    defaults, specific, remaining = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for key, value in values.items():
+        if key.startswith(_DEFAULTS):
+            defaults[f"recipe.{key.removeprefix(_DEFAULTS)}"] = value
+        elif key.startswith(_RECIPES):
+            specific[f"recipe.{key.removeprefix(_RECIPES).partition('.')[2]}"] = value
+        else:
+            remaining[key] = value
+    return {**remaining, **defaults, **specific}
 
 
 def experiment(name: str) -> str:

@@ -111,6 +111,8 @@ class Stage:
         view: a saved page of the stage's MLflow experiment.
         checks: of its outs.
         compared: whether Dagster compares the figures with those of the version before.
+        trains_recipe: whether a run trains one recipe. MLflow then has the parameters of the recipe, with the defaults
+            that it uses, as ``recipe.KEY``: a key has the same name in the run of each recipe.
         tables: whether its out holds tables, written by :func:`paco_core.benchmarks.tables.write_result_tables`.
     """
 
@@ -128,6 +130,7 @@ class Stage:
     view: View | None = None
     checks: Sequence[Check] = ()
     compared: bool = False
+    trains_recipe: bool = False
     tables: bool = False
 
 

@@ -116,6 +116,7 @@ STAGE = Stage(
         ("epochs",),
     ),
     preview=_preview,
+    trains_recipe=True,
     view=View(
         "Policies compared",
         (
@@ -176,7 +177,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.files import folder_digest
     from paco_core.policies.adapter_base import adapter_base
     from paco_core.runtime import checkpoints
-    from paco_core.runtime.provenance.chain import ENDPOINT_TAG
+    from paco_core.runtime.provenance.chain import ENDPOINT_TAG, SUMMARY_TAG
     from paco_core.runtime.provenance.text import write_provenance
     from paco_core.runtime.tracking.models import registered_name
     from paco_core.tasks.table import task_of
@@ -191,7 +192,7 @@ def run(ctx: StageContext) -> None:
         reports = Reports(
             log=ctx.log,
             metrics=lambda values, epoch: ctx.tracker.metrics(
-                {**summary.of(values), **values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
+                {**summary.tracked(values), "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
             ),
             picture=lambda image, key, epoch: ctx.image(image, key, epoch * updates),
             epoch=lambda completed, note: progress.advance(completed - progress.completed, note),
@@ -218,10 +219,12 @@ def run(ctx: StageContext) -> None:
         registered_name(name), final, adapter, adapter_base(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}
     )
     ctx.tracker.text(json.dumps(outcome.scores), "evaluation.json")
-    ctx.tracker.metrics({**summary.last, **outcome.change_row()}, recipe.epochs * updates, measures="")
+    ctx.tracker.tags({SUMMARY_TAG: json.dumps(summary.sources)})
+    ctx.tracker.metrics(summary.last, int(outcome.rows[-1]["epoch"]) * updates, measures="")
     ctx.report(
         outcome.metrics(),
         {"": final},
+        tracked=("stopped_early", "cut_prompts"),
         evaluations=(
             f"eval.SIZE.… are means over {recipe.eval_prompts} prompts x {len(recipe.eval_seeds)} seeds, "
             f"intervals are over prompts; {task_of(recipe).benchmark} measures the change on more"

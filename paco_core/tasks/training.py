@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paco_core.config.measures import DRIFT_PROMPTS, ENDS, GAINS, IMAGE_MEASURES
 from paco_core.grpo.hacking import AGREEMENT
 from paco_core.grpo.prompt_split import with_preferences
 from paco_core.grpo.recipe import train_policy
@@ -46,6 +47,12 @@ DIVERSITY = "Summary/panel_diversity"
 HACK_METER = {f"Summary/{name}": name for name in ("drift", "drift_low", "trained_gain", "held_out_gain", "grid_score")}
 
 
+#: Names of the hack meter's metrics at one size, with the ends of their intervals.
+HACK_METER_DETAILS = frozenset(
+    {*IMAGE_MEASURES, DRIFT_PROMPTS, *(f"{gain}{end}" for gain in GAINS for end in ("", *ENDS))}
+)
+
+
 class Summary:
     """Selects the summary metrics from those of a training, at the largest evaluation size.
 
@@ -62,10 +69,37 @@ class Summary:
         self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
         self._places |= {name: f"eval/{side}/{measure}" for name, measure in HACK_METER.items()}
         self._places["Summary/agreement"] = AGREEMENT
+        for end in ("_low", "_high"):
+            self._places[f"{GOAL_CHANGE}{end}"] = f"{self._places[GOAL_CHANGE]}{end}"
         self.last: dict[str, float] = {}  # the latest value of each
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The metric of the training log that each summary metric which has a value repeats."""
+        return {name: self._places[name] for name in self.last}
 
     def of(self, figures: Mapping[str, float]) -> dict[str, float]:
         """The summary metrics among the metrics of an epoch or an evaluation."""
         values = {name: figures[place] for name, place in self._places.items() if place in figures}
         self.last |= values
         return values
+
+    def tracked(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of an epoch or an evaluation for MLflow: none occurs twice.
+
+        A summary metric replaces the metric that it repeats. Some metrics are in ``training_log.csv``, the metrics file
+        or ``evaluation.json`` only: changes and gaps, which follow from evaluations; tamed rewards; evaluations of
+        single layouts; and the hack meter at other sizes.
+        """
+        repeated = set(self._places.values())
+        remaining = {name: v for name, v in figures.items() if name not in repeated and not _is_detail(name)}
+        return {**self.of(figures), **remaining}
+
+
+def _is_detail(name: str) -> bool:
+    """Whether a metric of a training log is left out of MLflow."""
+    group, _, measure = name.partition("/")
+    if group in ("change", "gap", "tamed"):
+        return True
+    measure = measure.partition("/")[2]  # without the size
+    return group == "eval" and ("/" in measure or measure in HACK_METER_DETAILS)

@@ -14,6 +14,7 @@ from paco_core.runtime.code.stage_code import StageCode, is_code, read_recorded_
 
 FORMAT = 2
 RECIPE_TAG, STAGE_TAG, ENDPOINT_TAG = "dvc.recipe", "dvc.stage", "reward.endpoint"
+SUMMARY_TAG = "paco.summary"  # as JSON, the metric of the training log that each summary metric repeats
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from paco_core.experiments.compared_runs import read_samples
+from paco_core.experiments.compared_runs import read_samples, with_summary
 from paco_core.experiments.comparison import compare_runs
 from paco_core.io.files import DataError, write_json
 from paco_core.runtime.tracking import open_run
@@ -122,6 +122,15 @@ def test_scores_of_a_training_and_of_a_benchmark_have_the_names_of_their_metrics
         "change/64/x": pytest.approx([0.2, math.nan], nan_ok=True),
         "vistory/m.y": [0.5, 0.7],
     }
+
+
+def test_scores_have_the_names_of_the_summary_metrics_too(tmp_path: Path) -> None:
+    scores = {"eval/64/x": pd.Series([0.25, 0.5])}
+    tags = {"paco.summary": '{"Summary/goal": "eval/64/x", "Summary/drift": "eval/64/drift"}'}
+    assert with_summary(scores, tags).keys() == {"eval/64/x", "Summary/goal"}
+    assert with_summary(scores, {}) == scores
+    with pytest.raises(DataError, match=r"paco\.summary"):
+        with_summary(scores, {"paco.summary": "{"})
 
 
 def test_runs_that_are_not_there_are_meant_twice_or_have_names_from_outside(project: Path, runs: list[str]) -> None:

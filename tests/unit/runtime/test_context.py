@@ -18,7 +18,7 @@ from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.stage_code import write_stage_code
-from paco_core.runtime.context import open_stage
+from paco_core.runtime.context import open_stage, recipe_params
 from paco_core.runtime.tracking import send_left_over
 from tests.support.waiting import until
 
@@ -26,6 +26,18 @@ from tests.support.waiting import until
 def runs(project: Path) -> list[mlflow.entities.Run]:
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
     return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
+def test_recipes_have_equal_names_of_parameters() -> None:
+    values = {
+        "profile": "smoke", "policies.defaults.epochs": 4, "policies.defaults.base": None,
+        "policies.recipes.a.epochs": 8, "policies.recipes.a.rewards.terms.x.weight": 1.0,
+    }  # fmt: skip
+    assert recipe_params(values) == {
+        "profile": "smoke", "recipe.base": None, "recipe.epochs": 8, "recipe.rewards.terms.x.weight": 1.0,
+    }  # fmt: skip
+    other = {key.replace("recipes.a", "recipes.b"): value for key, value in values.items()}
+    assert recipe_params(other) == recipe_params(values)
 
 
 def test_a_stage_reports_to_metrics_file_and_run(project: Path) -> None:
