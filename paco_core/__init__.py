@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from paco_core.api.judge import Judge as Judge
     from paco_core.api.mlflow_scorer import consistency_scorer as consistency_scorer
     from paco_core.api.painter import Painter as Painter
+    from paco_core.grading.run import grade as grade
 
 _FROM = {
     "Judge": "paco_core.api.judge",
     "Painter": "paco_core.api.painter",
     "consistency_scorer": "paco_core.api.mlflow_scorer",
+    "grade": "paco_core.grading.run",
 }
-__all__ = ["Judge", "Painter", "consistency_scorer"]
+__all__ = ["Judge", "Painter", "consistency_scorer", "grade"]
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,8 @@ def detach_layers(module: torch.nn.Module, name: str) -> None:
     for host in hosts(module).values():
         host.delete_adapter(name)
     del module.peft_config[name]  # type: ignore[union-attr, operator]
+    if not module.peft_config:
+        del module.peft_config  # else PEFT warns of several adapters when the next one is attached
 
 
 def hosts(module: torch.nn.Module) -> dict[str, Any]:

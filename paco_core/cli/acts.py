@@ -125,16 +125,16 @@ def score(args: argparse.Namespace) -> None:
 
     options = command.ScoreOptions(args.model, args.theme, args.reasons)
     if args.table is None:
-        show(args, command.score_pictures(root, args.pictures, options, args.out, _log))
+        show(args, command.score_pictures(root, args.pictures, options, args.out, log_line))
         return
     if args.pictures:
         raise DataError("give pictures, or --table with a table of them, not both")
     from paco_core.cli.score_table import score_table
 
-    show(args, score_table(root, args.table, options, args.out, _log))
+    show(args, score_table(root, args.table, options, args.out, log_line))
 
 
-def _log(line: str) -> None:
+def log_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -318,7 +318,7 @@ def sync(args: argparse.Namespace) -> None:
 
     root = project_root()
     if count := count_journals(root):
-        _log(f"sending what {count} runs left to MLflow at {bare(tracking_uri(root))}")
+        log_line(f"sending what {count} runs left to MLflow at {bare(tracking_uri(root))}")
     result = send_left_over(root)
     show(args, Answer(result.text(), result))
     if result.waiting:

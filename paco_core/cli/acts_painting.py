@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.cli.acts import prepare, show
+from paco_core.cli.acts import log_line, prepare, show
 from paco_core.io.imports import gc_paused
-from paco_core.io.project import project_root
+from paco_core.io.project import found_root, project_root
 
 if TYPE_CHECKING:
     import argparse
@@ -45,6 +45,21 @@ def edit(args: argparse.Namespace) -> None:
     show(args, command.edit_pictures(root, args.pictures, args.instruction, _painting(args)))
 
 
+def grade(args: argparse.Namespace) -> None:
+    root = found_root()
+    if root is not None:
+        prepare(root, [])
+    with gc_paused():
+        from paco_core.grading import run
+
+    grades = run.grade(
+        args.adapters, model=args.model, trigger=args.trigger, images=args.images, prompts=args.prompts,
+        seeds=args.seeds, size=args.size, steps=args.steps, reward=args.reward, clip=args.clip, out=args.out,
+        project=root, on_line=log_line,
+    )  # fmt: skip
+    show(args, grades.answer())
+
+
 def play(args: argparse.Namespace) -> None:
     root = project_root()
     prepare(root, [])
@@ -55,14 +70,15 @@ def play(args: argparse.Namespace) -> None:
 
 
 def _painting(args: argparse.Namespace) -> PaintOptions:
-    from paco_core.cli.paint import PaintOptions
+    from paco_core.cli.paint import SEEDS, PaintOptions
+    from paco_core.io.files import DataError
 
+    if args.best and (args.seeds is not None or args.compare):
+        raise DataError("--best chooses among its own number of seeds; leave out --seeds and --compare")
+    if args.keep_all and not args.best:
+        raise DataError("--keep-all goes with --best; without it, all images are kept")
+    seeds = range(args.seed, args.seed + (args.best or args.seeds or SEEDS))
     return PaintOptions(
-        args.policy,
-        range(args.seed, args.seed + args.seeds),
-        args.size,
-        args.steps,
-        args.compare,
-        args.out,
-        not args.no_metadata,
-    )
+        args.policy, seeds, args.size, args.steps, args.compare, args.out, not args.no_metadata, bool(args.best),
+        args.keep_all,
+    )  # fmt: skip

@@ -175,13 +175,15 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument(
             "--seeds",
             type=whole_number(1, 10_000),
-            default=4,
             metavar="N",
-            help="number of seeds (default: %(default)s)",
+            help="number of seeds (default: 4)",
         )
         sub.add_argument(
             "--seed", type=whole_number(0, SEEDS), default=0, metavar="N", help="first seed (default: %(default)s)"
         )
+        text = "generate N candidates, and keep the one with the highest score of the reward model"
+        sub.add_argument("--best", type=whole_number(2, 10_000), metavar="N", help=text)
+        sub.add_argument("--keep-all", action="store_true", help="with --best: also keep the other candidates")
         sub.add_argument(
             "--size",
             type=whole_number(1, 2**14),
@@ -191,6 +193,7 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument("--compare", action="store_true", help="also use the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
         _add_no_metadata(sub)
+    _add_grade(verb)
     text = "open a local page that generates, edits and scores images"
     play = verb("play", acts_painting.play, text, "play --port 7870")
     play.add_argument(
@@ -203,6 +206,33 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _add_no_metadata(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--no-metadata", action="store_true", help="leave models, prompt and seed out of the image files")
+
+
+def _add_grade(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "compare adapters of one base model from equal noise, and choose the best one"
+    grade = verb("grade", acts_painting.grade, text, "grade loras/ --model OWNER/NAME --trigger 'sks fox' --images photos")
+    text = "LoRA files, folders or hub IDs (default: the trained recipes of the project and their checkpoints)"
+    grade.add_argument("adapters", nargs="*", metavar="ADAPTER", help=text)
+    text = "base model: a recipe, folder or hub ID (default: the model of the first recipe)"
+    grade.add_argument("--model", help=text)
+    grade.add_argument("--trigger", metavar="WORDS", help="words for the subject in the prompts")
+    text = "images of the subject; the best adapter is the one with the highest identity"
+    grade.add_argument("--images", type=Path, metavar="FOLDER", help=text)
+    text = (
+        "T2IS records (.jsonl) or one prompt per line (default: 12 built-in prompts, or held-out ones of the project)"
+    )
+    grade.add_argument("--prompts", type=Path, metavar="FILE", help=text)
+    text = "number of seeds, from seed 0 (default: %(default)s)"
+    grade.add_argument("--seeds", type=whole_number(1, 10_000), default=2, metavar="N", help=text)
+    text = "side of an image with one panel or 2x2 panels in pixels (default: of the recipe, or 512)"
+    grade.add_argument("--size", type=whole_number(1, 2**14), help=text)
+    grade.add_argument("--steps", type=whole_number(1), help="sampling steps (default: of the benchmark or family)")
+    text = "reward model: folder, hub ID or server address (default: data/reward_merged)"
+    grade.add_argument("--reward", metavar="MODEL", help=text)
+    grade.add_argument("--clip", metavar="MODEL", help="CLIP model of the text following (default: that of a recipe)")
+    text = "output folder; a second run resumes (default: %(default)s)"
+    grade.add_argument("--out", type=Path, default=Path("graded"), metavar="FOLDER", help=text)
+    _figures(grade)
 
 
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:

@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paco_core.api.judge import Judge
 from paco_core.api.painter import Painter
 from paco_core.data.records import prompt_text
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.contact_sheet import draw_contact_sheet
-from paco_core.io.files import digest
+from paco_core.io.files import DataError, digest
 from paco_core.io.image_metadata import save_image
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
@@ -36,12 +38,19 @@ if TYPE_CHECKING:
 
 FOLDER = Path("painted")
 COLUMNS = 4
+SEEDS = 4
 BASE = "base"
+NO_REWARD = "run `dvc repro reward_merged`"
 
 
 @dataclass(frozen=True)
 class PaintOptions:
-    """Options of both verbs: the policy, the seeds, the size, the folder of the images, and their metadata."""
+    """Options of both verbs: the policy, the seeds, the size, the folder of the images, and their metadata.
+
+    Attributes:
+        best: keep only the image with the highest score.
+        keep_all: with ``best``, keep the other images, too.
+    """
 
     policy: str | None
     seeds: Sequence[int]
@@ -50,6 +59,8 @@ class PaintOptions:
     compare: bool
     out: Path | None
     metadata: bool = True
+    best: bool = False
+    keep_all: bool = False
 
 
 def paint_set(
@@ -100,35 +111,55 @@ def _generate(
     checked(folder, "folder")
     for name in ("sheet.png", *(f"{name}-{seed}.png" for name in names.values() for seed in seeds)):
         checked(folder / name, "file", inputs=files)
+    has_reward = (root / paths.REWARD_MERGED).is_dir()
+    if options.best and not has_reward:
+        raise DataError(f"--best needs a reward model, and there is none yet; {NO_REWARD}")
     count = len(seeds) * (2 if options.compare and by.adapter else 1)
     with painter, Progress(count, "paint", "pictures") as progress:
         images = work(
             seeds=seeds, size=options.size, steps=options.steps, compare=options.compare, advance=progress.advance
         )
-        judge = Judge(project=root) if (root / paths.REWARD_MERGED).is_dir() else None
-        scores = None if judge is None else judge.painted(images, references or None)
+        scores = Judge(project=root).painted(images, references or None) if has_reward else None
+    best = _best(scores) if options.best and scores is not None else None
     rows = []
     for number, image in enumerate(images):
         place = folder / f"{names[image.when]}-{image.seed}.png"
-        image.save(place, metadata=options.metadata)
+        is_kept = best in (None, number) or options.keep_all
+        if is_kept:
+            image.save(place, metadata=options.metadata)
         score = None if scores is None or math.isnan(scores[number]) else round(float(scores[number]), 4)
-        rows.append({"by": names[image.when], "seed": image.seed, "score": score, "file": str(place)})
+        file = str(place) if is_kept else None
+        rows.append({"by": names[image.when], "seed": image.seed, "score": score, "file": file})
     origins = [image.origin for image in images if image.origin is not None] if options.metadata else []
     save_image(_sheet(images, references), folder / "sheet.png", image_metadata(origins))
     measured = "editing reward" if references else "consistency"
     cut = images[0].lost
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
     cells = [
-        (str(row["by"]), f"seed {row['seed']}", f"{measured} {_score(row['score'])}", str(row["file"])) for row in rows
+        (str(row["by"]), f"seed {row['seed']}", f"{measured} {_score(row['score'])}", str(row["file"] or "not kept"))
+        for row in rows
     ]
     lines += text_table(cells)
     if scores is None:
-        lines.append("no scores: there is no reward model yet; run `dvc repro reward_merged`")
+        lines.append(f"no scores: there is no reward model yet; {NO_REWARD}")
+    if best is not None:
+        lines.append(f"best of {len(images)}: seed {images[best].seed}")
     figures = {
         "prompt": record.prompt, "layout": record.layout, "cut": None if cut is None else asdict(cut),
-        "sheet": folder / "sheet.png", "pictures": rows,
+        "sheet": folder / "sheet.png", "pictures": rows, "best": None if best is None else images[best].seed,
     }  # fmt: skip
     return Answer("\n".join([*lines, f"sheet: {folder / 'sheet.png'}"]), figures)
+
+
+def _best(scores: np.ndarray) -> int:
+    """Number of the image with the highest score.
+
+    Raises:
+        DataError: when no image has a score.
+    """
+    if np.isnan(scores).all():
+        raise DataError("the reward model could not score any candidate; the warning above names the cause")
+    return int(np.nanargmax(scores))
 
 
 def _sheet(generated: Sequence[GeneratedImage], references: Sequence[Image]) -> Image:

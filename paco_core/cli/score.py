@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ import numpy as np
 from paco_core.api.judge import Judge, square
 from paco_core.io.answer import Answer
 from paco_core.io.atomic import atomic
-from paco_core.io.decoding import SUFFIXES
 from paco_core.io.files import DataError
-from paco_core.io.pictures import read_image
+from paco_core.io.pictures import list_pictures, read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
@@ -60,22 +58,6 @@ def score_pictures(
     if options.reasons:
         raise DataError("--reasons goes with two pictures, or with --table")
     return _matrix(root, files, options, out, log)
-
-
-def list_pictures(folder: Path) -> list[Path]:
-    """The images of a folder, sorted by name and number (``2.png`` before ``10.png``).
-
-    Raises:
-        DataError: if there is none.
-    """
-    files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
-    if not files:
-        raise DataError(f"{folder}: holds no picture ({', '.join(SUFFIXES)})")
-    return sorted(files, key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path.name)])
-
-
-def _parts(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)
 
 
 def _pair(root: Path | None, files: Sequence[Path], options: ScoreOptions) -> Answer:

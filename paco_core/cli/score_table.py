@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.api.judge import Judge
 from paco_core.api.judge_model import judge_model
-from paco_core.cli.score import ScoreOptions, list_pictures
+from paco_core.cli.score import ScoreOptions
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data import tables
 from paco_core.data.llm.journal import Journal
@@ -21,7 +21,7 @@ from paco_core.data.records.records import parse_ref
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, digest
-from paco_core.io.pictures import read_image
+from paco_core.io.pictures import list_pictures, read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
 from paco_core.io.text import validate_marks

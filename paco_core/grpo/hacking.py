@@ -89,7 +89,7 @@ def hack_metrics(
         before = baseline.pictures[side]
         trained, held_out = f"{side}/{meter.trained}", f"{side}/{meter.held_out}"
         measures = (
-            _largest_grid_score(pictures, before),
+            largest_grid_score(pictures, before),
             near_copies(pictures, records, meter.near_copy, reference),
             float(np.mean([reference_distance(*pair) for pair in zip(pictures, before, strict=True)])),
         )
@@ -101,7 +101,12 @@ def hack_metrics(
     return figures
 
 
-def _largest_grid_score(pictures: Sequence[Image], before: Sequence[Image]) -> float:
+def largest_grid_score(pictures: Sequence[Image], before: Sequence[Image]) -> float:
+    """:func:`grid_score` of pictures of equal size, the largest over all sizes.
+
+    Args:
+        before: pictures of the same prompts and noise before training.
+    """
     scores = []
     for size in sorted({picture.size for picture in pictures}):
         now, start = ([image for image in images if image.size == size] for images in (pictures, before))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from paco_core.io import decoding
-from paco_core.io.decoding import MAX_BYTES, EncodedPicture, Undecodable, read_head
+from paco_core.io.decoding import MAX_BYTES, SUFFIXES, EncodedPicture, Undecodable, read_head
 from paco_core.io.files import DataError, md5_of
 
 if TYPE_CHECKING:
@@ -150,6 +151,22 @@ def _bytes(path: Path, name: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror})") from None
+
+
+def list_pictures(folder: Path) -> list[Path]:
+    """The images of a folder, sorted by name and number (``2.png`` before ``10.png``).
+
+    Raises:
+        DataError: when there is none.
+    """
+    files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
+    if not files:
+        raise DataError(f"{folder}: holds no picture ({', '.join(SUFFIXES)})")
+    return sorted(files, key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path.name)])
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"(\d+)", name)
 
 
 def pictures_of(pictures: Picture | Sequence[Picture]) -> list[Image]:

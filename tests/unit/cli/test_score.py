@@ -12,9 +12,10 @@ import pytest
 
 from paco_core.api.judge import Judge
 from paco_core.cli import main, score_table
-from paco_core.cli.score import ScoreOptions, list_pictures
+from paco_core.cli.score import ScoreOptions
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.io.pictures import list_pictures
 from tests.support import reward_tiny, tiny_vlm
 
 

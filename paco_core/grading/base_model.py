@@ -1,0 +1,140 @@
+"""Base model of a comparison, with the settings of its images: those of a recipe, or of its family."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub import hf_hub_download
+
+from paco_core.config.references import is_folder, model_at
+from paco_core.io.files import DataError, read_json
+from paco_core.io.messages import did_you_mean
+from paco_core.models.hub import from_hub
+from paco_core.policies.base import load_policy
+from paco_core.policies.families import FAMILIES, family_of, is_distilled
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.policies.base import Policy
+
+#: Guidance and sampling steps of families, as on the cards of their models.
+SETTINGS = {"flux": (3.5, 28), "qwen_image": (4.0, 50), "flux2_klein": (4.0, 50)}
+DISTILLED_SETTINGS = (1.0, 4)
+SIDE, TEXT_TOKENS = 512, 512
+
+
+@dataclass(frozen=True)
+class GradedBase:
+    """The base model, and how it generates.
+
+    Attributes:
+        model: folder or hub id.
+        dtype, base: number formats, as of :func:`paco_core.policies.base.load_policy`.
+        size: side of an image with one panel or 2x2 panels, in pixels.
+    """
+
+    model: Path | str
+    family: str
+    device: str
+    dtype: str
+    base: str | None
+    guidance: float
+    max_sequence_length: int
+    size: int
+    steps: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything but the model that determines an image; the kind of the device, not its number."""
+        return {**asdict(self), "model": "", "device": self.device.partition(":")[0]}
+
+    def load(self, cache: Path) -> Policy:
+        """Load the model; ``cache`` is the folder of encoded prompts."""
+        return load_policy(
+            self.family, str(self.model), self.device, self.dtype, task="sets", cache=cache, base=self.base
+        )
+
+    @classmethod
+    def from_recipe(cls, root: Path, params: Params, recipe: PolicyRecipe) -> GradedBase:
+        """The model and settings of a recipe."""
+        model = model_at(root, recipe.model, "policies.recipes.*.model")
+        return cls(
+            model, recipe.family, recipe.device, recipe.dtype, recipe.base, recipe.guidance,
+            recipe.max_sequence_length, max(recipe.eval_sizes), params.t2is.steps,
+        )  # fmt: skip
+
+
+def recipes_for(root: Path, params: Params, model: str | None) -> dict[str, PolicyRecipe]:
+    """The recipes for sets that use one model, by name: that of a recipe's name, a model, or None for the first recipe.
+
+    Empty, if no recipe uses the model.
+    """
+    recipes = recipes_of(SETS, params.policies)
+    if model in recipes:
+        model = recipes[model].model
+    elif model is None and recipes:
+        model = next(iter(recipes.values())).model
+    return {name: recipe for name, recipe in recipes.items() if _is_model(root, recipe.model, model)}
+
+
+def _is_model(root: Path, first: str, second: str | None) -> bool:
+    if second is None or first == second:
+        return second is not None
+    return is_folder(root, first) and (root / first).resolve() == Path(second).resolve()
+
+
+def graded_base(root: Path | None, params: Params | None, model: str | None) -> GradedBase:
+    """The base model of a comparison.
+
+    Args:
+        model: a recipe of the project, a folder, or a hub id; None is the model of the project's first recipe.
+
+    Raises:
+        DataError: when there is no such model, or it is none that generates from text.
+    """
+    if root is not None and params is not None:
+        recipes = recipes_for(root, params, model)
+        if recipes:
+            return GradedBase.from_recipe(root, params, recipes.get(str(model)) or next(iter(recipes.values())))
+        if model is None:
+            raise DataError("no recipe of policies.recipes generates from text; name a base model with --model")
+    if model is None:
+        raise DataError("name the base model of the adapters: --model FOLDER, or OWNER/NAME on the hub")
+    if "/" not in model and not Path(model).is_dir():
+        known = list(recipes_of(SETS, params.policies)) if params is not None else []
+        raise DataError(
+            f"{model!r} is neither a folder nor a hub id (OWNER/NAME){', nor a recipe' if known else ''}; "
+            f"{did_you_mean(model, known)}name the base model of the adapters"
+        )
+    here = Path(model)
+    place = here if here.is_dir() else model_at(root or Path(), model, "--model")
+    family = _family(place)
+    guidance, steps = DISTILLED_SETTINGS if is_distilled(Path(), str(place)) else SETTINGS[family]
+    device, dtype = _device(params)
+    return GradedBase(place, family, device, dtype, None, guidance, TEXT_TOKENS, SIDE, steps)
+
+
+def _device(params: Params | None) -> tuple[str, str]:
+    device = params.policies.defaults.device if params else "cuda" if torch.cuda.is_available() else "cpu"
+    return device, "bfloat16" if device.startswith("cuda") else "float32"
+
+
+def _family(model: Path | str) -> str:
+    """The family of a pipeline that generates from text."""
+    index = Path(model) / "model_index.json"
+    if isinstance(model, Path) and not index.is_file():
+        raise DataError(f"{model}: there is no diffusers pipeline (no model_index.json); name its folder")
+    if not index.is_file():
+        with from_hub(model):
+            index = Path(hf_hub_download(str(model), "model_index.json"))
+    pipeline = read_json(index).get("_class_name")
+    name = next((name for name, family in FAMILIES.items() if family.pipeline == pipeline), None)
+    if name is None or family_of(name).references[0]:
+        supported = ", ".join(FAMILIES[family].pipeline for family in SETTINGS)
+        raise DataError(f"{model}: contains a {pipeline}; adapters can be compared on {supported}")
+    return name
