@@ -210,7 +210,9 @@ def _add_no_metadata(verb: argparse.ArgumentParser) -> None:
 
 def _add_grade(verb: Callable[..., argparse.ArgumentParser]) -> None:
     text = "compare adapters of one base model from equal noise, and choose the best one"
-    grade = verb("grade", acts_painting.grade, text, "grade loras/ --model OWNER/NAME --trigger 'sks fox' --images photos")
+    grade = verb(
+        "grade", acts_painting.grade, text, "grade loras/ --model OWNER/NAME --trigger 'sks fox' --images photos"
+    )
     text = "LoRA files, folders or hub IDs (default: the trained recipes of the project and their checkpoints)"
     grade.add_argument("adapters", nargs="*", metavar="ADAPTER", help=text)
     text = "base model: a recipe, folder or hub ID (default: the model of the first recipe)"

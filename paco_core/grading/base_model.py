@@ -106,10 +106,10 @@ def graded_base(root: Path | None, params: Params | None, model: str | None) -> 
     if model is None:
         raise DataError("name the base model of the adapters: --model FOLDER, or OWNER/NAME on the hub")
     if "/" not in model and not Path(model).is_dir():
-        known = list(recipes_of(SETS, params.policies)) if params is not None else []
+        names = list(recipes_of(SETS, params.policies)) if params is not None else []
         raise DataError(
-            f"{model!r} is neither a folder nor a hub id (OWNER/NAME){', nor a recipe' if known else ''}; "
-            f"{did_you_mean(model, known)}name the base model of the adapters"
+            f"{model!r} is neither a folder nor a hub id (OWNER/NAME){', nor a recipe' if names else ''}; "
+            f"{did_you_mean(model, names)}name the base model of the adapters"
         )
     here = Path(model)
     place = here if here.is_dir() else model_at(root or Path(), model, "--model")

@@ -29,6 +29,9 @@ BASE_NAME = "base"
 #: OneTrainer writes step, epoch and step of the epoch: ``2026-01-31-save-400-8-0``. Other names end in the step or the
 #: epoch: ``fox-000010`` (kohya), ``fox_000002000`` (ai-toolkit), ``checkpoint-500`` (diffusers, SimpleTuner).
 STEP = re.compile(r"-save-(\d+)-\d+-\d+$|(?:^|[-_. ]|step|epoch)(\d+)$")
+LEVELS = 2  # of folders in which adapters are searched, as in run/checkpoint-500
+UNITS = ("", "checkpoint", "epoch", "step")  # not names of a training
+SHARED_NAMES = ("adapter", "adapter_model", "pytorch_lora_weights")  # of all adapters of paco, PEFT and diffusers
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,17 @@ class Candidate:
 
     @classmethod
     def from_source(cls, source: Path | str) -> Candidate:
+        """The name, series and step by the name of a file or folder; by its folder, if the name is the same for all."""
         path = Path(source)
-        name = (path.parent if path.name == "adapter" else path).name.removesuffix(".safetensors")
-        folder = path.parent.name
+        name = path.name.removesuffix(".safetensors")
+        while name in SHARED_NAMES and path.parent.name:
+            path = path.parent
+            name = path.name
         match = STEP.search(name)
-        if match is None and path.is_file() and (match := STEP.search(folder)) is not None:
-            name = folder  # checkpoint-500/pytorch_lora_weights.safetensors
         if match is None:
             return cls(name, source, name)
-        series = name[: match.start()].rstrip("-_. ") or folder
-        return cls(name, source, series, int(match[1] or match[2]))
+        series = name[: match.start()].rstrip("-_. ")
+        return cls(name, source, path.parent.name if series in UNITS else series, int(match[1] or match[2]))
 
 
 def find_candidates(sources: Sequence[str | Path]) -> list[Candidate]:
@@ -77,7 +81,12 @@ def find_candidates(sources: Sequence[str | Path]) -> list[Candidate]:
 def _places(source: str | Path) -> Iterator[Path | str]:
     path = Path(source)
     if not path.exists():
-        if isinstance(source, str) and source.count("/") == 1 and source[0] not in "./~" and not path.suffix:
+        if (
+            isinstance(source, str)
+            and source.count("/") == 1
+            and source[0] not in "./~"
+            and path.suffix != ".safetensors"
+        ):
             yield source  # of the hub
             return
         raise DataError(f"{source}: no such file or folder; name adapters, or an adapter of the hub as OWNER/NAME")
@@ -85,19 +94,22 @@ def _places(source: str | Path) -> Iterator[Path | str]:
         has_config = path.name == WEIGHTS and path.with_name(CONFIG).is_file()
         yield path.parent if has_config else path  # the settings of PEFT belong to it
         return
-    inner = [folder for folder in sorted(path.iterdir(), key=_natural) if folder.is_dir() and _files(folder)]
-    files = _files(path)
-    if (path / "adapter") in inner:
-        yield path / "adapter"
-    elif (path / CONFIG).is_file() or (len(files) == 1 and not inner):
-        yield path
-    elif not files and not inner:
-        raise DataError(f"{path}: the folder has no adapter (no .safetensors file, in it or one level below)")
-    else:
-        for folder in inner:
-            inner_files = _files(folder)
-            yield from [folder] if len(inner_files) == 1 else inner_files
-        yield from files
+    places = list(_below(path, LEVELS))
+    if not places:
+        raise DataError(f"{path}: no adapter in this folder (.safetensors), nor up to {LEVELS} levels below it")
+    yield from places
+
+
+def _below(folder: Path, levels: int) -> Iterator[Path]:
+    """The adapters in a folder, and in those below it."""
+    if (folder / CONFIG).is_file():
+        yield folder  # of PEFT
+        return
+    if levels:
+        for inner in sorted(folder.iterdir(), key=_natural):
+            if inner.is_dir() and not inner.name.startswith("."):
+                yield from _below(inner, levels - 1)
+    yield from _files(folder)
 
 
 def _files(folder: Path) -> list[Path]:

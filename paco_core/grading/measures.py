@@ -38,7 +38,7 @@ DIVERSITY, COPIES, BRIGHTNESS, GRID = "diversity", "near_copies", "brightness", 
 #: Measures with a value per prompt, in the order of the table; the grid score is one number per adapter.
 PER_PROMPT = (IDENTITY, CONSISTENCY, TEXT, DIVERSITY, COPIES, BRIGHTNESS)
 NEAR_COPY = float(HackMeter.model_fields["near_copy"].default)
-REFERENCES = 4  # images of the subject that each generated image is compared with by the reward model
+SUBJECT_IMAGES = 4  # images of the subject that each generated image is compared with by the reward model
 THUMBNAIL = 32  # side of an image in pixels, for near-copies
 
 
@@ -77,11 +77,11 @@ class CachedScorer:
 
 
 @dataclass(frozen=True)
-class References:
+class SubjectImages:
     """Images of the subject: some for the reward model, and a thumbnail of each for near-copies.
 
     Attributes:
-        images: :data:`REFERENCES` at most, evenly distributed over the sorted names.
+        images: :data:`SUBJECT_IMAGES` at most, evenly distributed over the sorted names.
         thumbnails: (images, pixels) float32, from 0 to 1.
         unreadable: number of files that cannot be read.
     """
@@ -91,7 +91,7 @@ class References:
     unreadable: int
 
     @classmethod
-    def from_folder(cls, folder: Path, log: Callable[[str], None]) -> References:
+    def from_folder(cls, folder: Path, log: Callable[[str], None]) -> SubjectImages:
         """Read all images of a folder.
 
         Raises:
@@ -109,7 +109,7 @@ class References:
             log(f"{len(files) - len(readable)} of {len(files)} images are left out: {first_error}")
         if not readable:
             raise DataError(f"{folder}: no image can be read: {first_error}")
-        places = np.unique(np.linspace(0, len(readable) - 1, REFERENCES).round().astype(int))
+        places = np.unique(np.linspace(0, len(readable) - 1, SUBJECT_IMAGES).round().astype(int))
         images = [read_image(readable[place]) for place in places]
         return cls(images, np.stack(thumbnails), len(files) - len(readable))
 
@@ -142,7 +142,7 @@ class Measuring:
 
     scorer: CachedScorer
     clip: OpenClip | None
-    references: References | None
+    references: SubjectImages | None
     trigger: str | None
 
     def count_queries(self, folder: ImageFolder) -> int:

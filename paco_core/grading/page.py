@@ -81,7 +81,7 @@ def terminal_text(comparison: Comparison, unreadable: Mapping[str, str], remarks
     return "\n".join([*lines, "", *notes(comparison, unreadable, remarks)])
 
 
-def as_json(
+def comparison_json(
     comparison: Comparison, folders: Mapping[str, ImageFolder], unreadable: Mapping[str, str], remarks: Sequence[str]
 ) -> dict[str, Any]:
     """The content of ``grade.json``; NaN becomes null."""
@@ -131,20 +131,20 @@ def grade_page(
         "axis": charts.axis_labels(axis),
         "notes": notes(comparison, unreadable, remarks),
         "method": METHOD,
-        "charts": curve_charts(comparison),
+        "charts": step_charts(comparison),
         "columns": ["base model", *(a.candidate.name for a in comparison.adapters)],
         "sheet": _sheet([base, *(folders[a.candidate.name] for a in comparison.adapters)]),
     }
     return render_page(TEMPLATE, view)
 
 
-def curve_charts(comparison: Comparison) -> list[charts.DrawnChart]:
+def step_charts(comparison: Comparison) -> list[charts.DrawnChart]:
     """A chart per training with two steps or more: the main measure and text following over the step."""
     trainings: dict[str, list[GradedAdapter]] = defaultdict(list)
     for adapter in comparison.adapters:
         if adapter.candidate.step is not None:
             trainings[adapter.candidate.series].append(adapter)
-    drawn = []
+    step_plots = []
     names = dict.fromkeys([comparison.main, *(name for name in (TEXT,) if name in comparison.base)])
     for series, adapters in trainings.items():
         points = sorted((int(a.candidate.step or 0), a.measures) for a in adapters)
@@ -153,8 +153,8 @@ def curve_charts(comparison: Comparison) -> list[charts.DrawnChart]:
             for name, style in zip(names, charts.STYLES, strict=False)
         ]
         if len(points) > 1:
-            drawn.append(charts.DrawnChart.of({}, series, series, "", lines, x_label="step"))
-    return drawn
+            step_plots.append(charts.DrawnChart.of({}, series, series, "", lines, x_label="step"))
+    return step_plots
 
 
 def _sheet(folders: Sequence[ImageFolder]) -> list[tuple[str, list[Picture]]]:

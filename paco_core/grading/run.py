@@ -19,7 +19,7 @@ from paco_core.grading.base_model import graded_base, recipes_for
 from paco_core.grading.candidates import find_candidates, project_candidates
 from paco_core.grading.comparison import Comparison, compare_adapters
 from paco_core.grading.images import Generation, ImageFolder
-from paco_core.grading.measures import CachedScorer, Measuring, References
+from paco_core.grading.measures import CachedScorer, Measuring, SubjectImages
 from paco_core.grading.prompts import graded_prompts, without_trigger
 from paco_core.grpo.metrics import FEWEST_GROUPS
 from paco_core.io import paths
@@ -147,7 +147,7 @@ def grade(  # noqa: PLR0913 - the options of `paco grade`
             generation = Generation(base, records, range(seeds), out / "images", encodings)
             base_images, folders, unreadable = generation.run(candidates, on_line)
             release_gpu_memory(base.device)
-            references = None if images is None else References.from_folder(images, on_line)
+            references = None if images is None else SubjectImages.from_folder(images, on_line)
             measuring = Measuring(
                 CachedScorer(judge, ScoreCache(out / "scores.db")), _clip(root, params, clip, base.device), references,
                 trigger,
@@ -155,7 +155,7 @@ def grade(  # noqa: PLR0913 - the options of `paco grade`
             tables = _measure(measuring, base_images, folders, on_line)
         comparison = compare_adapters([c for c in candidates if c.name in folders], tables, base_images.name)
         remarks = _remarks(records, trigger, references, measuring.scorer)
-        figures = to_jsonable(page.as_json(comparison, folders, unreadable, remarks))
+        figures = to_jsonable(page.comparison_json(comparison, folders, unreadable, remarks))
         write_json(out / JSON, figures)
         write_text(out / PAGE, page.grade_page(comparison, base_images, folders, unreadable, remarks))
         url = None if root is None or params is None else _track(root, params, comparison, base, out)
@@ -231,7 +231,7 @@ def _measure(
 
 
 def _remarks(
-    records: Sequence[PromptRecord], trigger: str | None, references: References | None, scorer: CachedScorer
+    records: Sequence[PromptRecord], trigger: str | None, references: SubjectImages | None, scorer: CachedScorer
 ) -> list[str]:
     remarks = [f"{count} pairs have no score: {cause}" for cause, count in scorer.causes.items()]
     if trigger and (missing := without_trigger(records, trigger)):

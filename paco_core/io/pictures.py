@@ -159,6 +159,8 @@ def list_pictures(folder: Path) -> list[Path]:
     Raises:
         DataError: when there is none.
     """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; name a folder of pictures")
     files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
     if not files:
         raise DataError(f"{folder}: holds no picture ({', '.join(SUFFIXES)})")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 Tensors = dict[str, torch.Tensor]
 FILE = "pytorch_lora_weights.safetensors"
@@ -64,3 +65,62 @@ def added(module: torch.nn.Module, name: str = "default") -> dict[str, torch.Ten
             ones = torch.eye(lora.in_features)
             tensors[layer] = (lora.lora_B[name](lora.lora_A[name](ones)) * lora.scaling[name]).T.detach()
     return tensors
+
+
+def original_names(tensors: Tensors, table: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]) -> Tensors:
+    """The tensors by the names of Black Forest Labs, layers that are one there put together.
+
+    Args:
+        table: as :data:`paco_core.policies.flux_names.FLUX`.
+        sizes: outputs of each layer of the model.
+    """
+    fused: Tensors = {}
+    adapted = {key[:-2] for key in tensors}
+    for original, layers in table.items():
+        for block in range(8):
+            names = [layer.format(block) for layer in layers]
+            parts = [name for name in names if name in adapted]
+            if not parts or "lora" in original:
+                continue
+            adapted -= set(parts)
+            fused[f"{original.format(block)}.A"] = torch.cat([tensors[f"{name}.A"] for name in parts])
+            ranks, rows = [len(tensors[f"{name}.A"]) for name in parts], sum(sizes[name] for name in names)
+            b, top = torch.zeros(rows, sum(ranks)), 0
+            for name in names:
+                if name in parts:
+                    left = sum(ranks[: parts.index(name)])
+                    b[top : top + sizes[name], left : left + ranks[parts.index(name)]] = tensors[f"{name}.B"]
+                top += sizes[name]
+            fused[f"{original.format(block)}.B"] = b
+    assert not adapted, sorted(adapted)
+    return fused
+
+
+def write_trainer_layouts(source: Path, folder: Path, sizes: Mapping[str, int]) -> dict[str, Path]:
+    """One FLUX adapter as five trainers write it, by trainer; what each adds to a layer is equal.
+
+    Args:
+        source: safetensors file of diffusers, whose alpha is the rank.
+        sizes: outputs of each layer of the model.
+    """
+    from paco_core.policies.flux_names import FLUX
+
+    sides = {"lora_A.weight": "A", "lora_B.weight": "B"}
+    tensors: Tensors = {}
+    for key, tensor in load_file(source).items():
+        layer, _, side = key.removeprefix("transformer.").partition(".lora_")
+        tensors[f"{layer}.{sides[f'lora_{side}']}"] = tensor
+    original = original_names(tensors, FLUX, sizes)
+    rank = len(next(tensor for key, tensor in tensors.items() if key.endswith(".A")))
+    diffusers = write(folder / "diffusers" / "checkpoint-500", peft(tensors))
+    write(folder / "peft", peft(tensors, "base_model.model."), "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": sorted({k[:-2] for k in tensors})}
+    (folder / "peft" / "adapter_config.json").write_text(json.dumps(config))
+    write(folder, kohya(original, None), "kohya-000002.safetensors")
+    write(folder, kohya(tensors, float(rank), "lora_transformer_"), "one-save-400-8-0.safetensors")
+    write(folder, peft(original, "diffusion_model."), "aitoolkit_000001000.safetensors")
+    return {
+        "diffusers": diffusers, "PEFT": folder / "peft", "kohya": folder / "kohya-000002.safetensors",
+        "OneTrainer": folder / "one-save-400-8-0.safetensors",
+        "ai-toolkit": folder / "aitoolkit_000001000.safetensors",
+    }  # fmt: skip

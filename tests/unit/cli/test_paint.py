@@ -28,6 +28,7 @@ from paco_core.sampling.origin import read_origins
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
+from tests.support import tiny_vlm
 from tests.support.small_project import adapter, lay_out
 
 PANELS = [
@@ -146,3 +147,38 @@ def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository:
     assert [record.prompt for record in recomposed] == [
         prompts_by_theme[record["name"]] for record in examples
     ] and len(examples) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_all", [False, True])
+def test_the_best_of_several_candidates_is_kept(
+    project: Path, capsys: pytest.CaptureFixture[str], keep_all: bool
+) -> None:
+    tiny_vlm.build(project / paths.REWARD_MERGED)
+    options = ["--policy", "base", "--steps", "1", "--size", "64", "--out", "out", "--json"]
+    main(["paint", "a red cat", "--panels", *PANELS, "--best", "3", *options, *(["--keep-all"] if keep_all else [])])
+    output = json.loads(capsys.readouterr().out)
+    scores = [row["score"] for row in output["pictures"]]
+    best = max(range(3), key=scores.__getitem__)
+    assert output["best"] == output["pictures"][best]["seed"] == best and len(set(scores)) == 3
+    kept_files = [f"base-{seed}.png" for seed in range(3) if keep_all or seed == best]
+    assert sorted(file.name for file in (project / "out").glob("base-*.png")) == kept_files
+    assert [row["file"] is not None for row in output["pictures"]] == [keep_all or seed == best for seed in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--best", "3", "--seeds", "3"], "leave out --seeds"),
+        (["--best", "3", "--compare"], "leave out --seeds"),
+        (["--keep-all"], "goes with --best"),
+        (["--best", "3"], "needs a reward model"),
+        (["--best", "1"], "--best"),
+    ],
+)
+def test_best_needs_a_reward_model_and_no_seeds(
+    project: Path, capsys: pytest.CaptureFixture[str], options: list[str], cause: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["paint", "a red cat", "--panels", *PANELS, "--policy", "base", "--out", "out", *options])
+    assert cause in capsys.readouterr().err and not (project / "out").exists()

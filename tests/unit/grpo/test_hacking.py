@@ -16,12 +16,12 @@ from paco_core.config.params import EarlyStop, HackMeter
 from paco_core.data.image_measures import grid_score
 from paco_core.grpo import checks
 from paco_core.grpo.hacking import (
-    _largest_grid_score,
     alarm,
     collapse_reason,
     disagreement,
     drift,
     first_alarm,
+    largest_grid_score,
     near_copies,
     score_agreement,
 )
@@ -93,7 +93,7 @@ def test_the_grid_score_of_several_sizes_is_the_largest() -> None:
         for column in range(0, plain.width, 4):
             stripes.paste("white", (column, 0, column + 1, plain.height))
         now = [stripes if n == place else picture for n, picture in enumerate(before)]
-        assert _largest_grid_score(now, before) == grid_score([stripes], [plain]) > 3
+        assert largest_grid_score(now, before) == grid_score([stripes], [plain]) > 3
 
 
 def test_judges_disagree_where_only_the_training_one_is_above_its_group() -> None:
