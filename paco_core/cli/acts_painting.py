@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.cli.acts import log_line, prepare, show
 from paco_core.io.imports import gc_paused
-from paco_core.io.project import found_root, project_root
+from paco_core.io.project import find_root, project_root
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +46,7 @@ def edit(args: argparse.Namespace) -> None:
 
 
 def grade(args: argparse.Namespace) -> None:
-    root = found_root()
+    root = find_root()
     if root is not None:
         prepare(root, [])
     with gc_paused():

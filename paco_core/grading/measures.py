@@ -17,7 +17,7 @@ from paco_core.data.records.panels import split_grid
 from paco_core.grading.prompts import panel_prompts
 from paco_core.grpo.hacking import largest_grid_score
 from paco_core.io.files import DataError
-from paco_core.io.pictures import picture_digests, list_pictures, read_image
+from paco_core.io.pictures import list_pictures, picture_digests, read_image
 from paco_core.io.progress import Progress
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery

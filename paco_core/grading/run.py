@@ -27,7 +27,7 @@ from paco_core.io.answer import Answer, to_jsonable
 from paco_core.io.files import DataError, write_json, write_text
 from paco_core.io.pictures import list_pictures
 from paco_core.io.progress import Progress
-from paco_core.io.project import found_root
+from paco_core.io.project import find_root
 from paco_core.io.targets import checked
 from paco_core.models.open_clip import OpenClip
 from paco_core.models.precision import release_gpu_memory
@@ -128,7 +128,7 @@ def grade(  # noqa: PLR0913 - the options of `paco grade`
     Raises:
         DataError: when an input is missing or invalid, no adapter can be read, or another process writes to ``out``.
     """
-    root = project or found_root()
+    root = project or find_root()
     params = load(root / PARAMS_FILE) if root is not None else None
     base = graded_base(root, params, model)
     base = replace(base, size=size or base.size, steps=steps or base.steps)

@@ -19,8 +19,8 @@ def table(main: float, text: float = 0.3, diversity: float = 0.4, copies: float 
     """Measures of an adapter, which vary by prompt as those of all adapters do, and a little by adapter."""
     deviations = np.random.default_rng(seed).normal(0, 0.002, (2, PROMPTS))
     return pd.DataFrame({
-        IDENTITY: main + NOISE + deviations[0], CONSISTENCY: 0.5 + NOISE, TEXT: text + NOISE + deviations[1], DIVERSITY: diversity,
-        COPIES: copies, GRID: 0.5,
+        IDENTITY: main + NOISE + deviations[0], CONSISTENCY: 0.5 + NOISE, TEXT: text + NOISE + deviations[1],
+        DIVERSITY: diversity, COPIES: copies, GRID: 0.5,
     })  # fmt: skip
 
 

@@ -250,7 +250,7 @@ def test_ten_thousand_images_need_little_memory(tmp_path: Path, monkeypatch: pyt
         decoded.append(file)
         return reward_tiny.picture(int(file.stem) % 7, 8)
 
-    monkeypatch.setattr(measures, "pictures_in", lambda _folder: files)
+    monkeypatch.setattr(measures, "list_pictures", lambda _folder: files)
     monkeypatch.setattr(measures, "read_image", read)
     references = SubjectImages.from_folder(tmp_path, lambda _line: None)
     assert len(references.images) == measures.SUBJECT_IMAGES and decoded[:10_000] == files
