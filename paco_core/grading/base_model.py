@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub import hf_hub_download
 
-from paco_core.config.references import is_folder, model_at
+from paco_core.config.references import is_folder, model_at, weights_file
 from paco_core.io.files import DataError, read_json
 from paco_core.io.messages import did_you_mean
+from paco_core.models.content import content_of
 from paco_core.models.hub import from_hub
 from paco_core.policies.base import load_policy
 from paco_core.policies.families import FAMILIES, family_of, is_distilled
@@ -36,6 +37,7 @@ class GradedBase:
         model: folder or hub id.
         dtype, base: number formats, as of :func:`paco_core.policies.base.load_policy`.
         size: side of an image with one panel or 2x2 panels, in pixels.
+        transformer: file of the transformer's weights; None = those of the model.
     """
 
     model: Path | str
@@ -47,17 +49,24 @@ class GradedBase:
     max_sequence_length: int
     size: int
     steps: int
+    transformer: Path | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the model that determines an image; the kind of the device, not its number."""
-        return {**asdict(self), "model": "", "device": self.device.partition(":")[0]}
+        """Everything but the weights that determines an image; the kind of the device, not its number."""
+        return {**asdict(self), "model": "", "transformer": "", "device": self.device.partition(":")[0]}
+
+    @property
+    def content(self) -> str:
+        """Digest of the weights."""
+        return " ".join(content_of(part) for part in (self.model, self.transformer) if part is not None)
 
     def load(self, cache: Path) -> Policy:
         """Load the model; ``cache`` is the folder of encoded prompts."""
         return load_policy(
-            self.family, str(self.model), self.device, self.dtype, task="sets", cache=cache, base=self.base
-        )
+            self.family, str(self.model), self.device, self.dtype, task="sets", cache=cache, base=self.base,
+            transformer=self.transformer,
+        )  # fmt: skip
 
     @classmethod
     def from_recipe(cls, root: Path, params: Params, recipe: PolicyRecipe) -> GradedBase:
@@ -66,6 +75,7 @@ class GradedBase:
         return cls(
             model, recipe.family, recipe.device, recipe.dtype, recipe.base, recipe.guidance,
             recipe.max_sequence_length, max(recipe.eval_sizes), params.t2is.steps,
+            None if recipe.transformer is None else weights_file(root, recipe.transformer),
         )  # fmt: skip
 
 
@@ -75,17 +85,17 @@ def recipes_for(root: Path, params: Params, model: str | None) -> dict[str, Poli
     Empty, if no recipe uses the model.
     """
     recipes = recipes_of(SETS, params.policies)
-    if model in recipes:
-        model = recipes[model].model
-    elif model is None and recipes:
-        model = next(iter(recipes.values())).model
-    return {name: recipe for name, recipe in recipes.items() if _is_model(root, recipe.model, model)}
+    first = recipes.get(str(model)) or next(
+        (recipe for recipe in recipes.values() if model is None or _is_model(root, recipe.model, model)), None
+    )
+    if first is None:
+        return {}
+    weights = first.model, first.transformer
+    return {name: recipe for name, recipe in recipes.items() if (recipe.model, recipe.transformer) == weights}
 
 
-def _is_model(root: Path, first: str, second: str | None) -> bool:
-    if second is None or first == second:
-        return second is not None
-    return is_folder(root, first) and (root / first).resolve() == Path(second).resolve()
+def _is_model(root: Path, first: str, second: str) -> bool:
+    return first == second or (is_folder(root, first) and (root / first).resolve() == Path(second).resolve())
 
 
 def graded_base(root: Path | None, params: Params | None, model: str | None) -> GradedBase:

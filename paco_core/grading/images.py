@@ -79,7 +79,7 @@ class Generation:
         """
         content = "" if candidate is None else content_of(candidate.source)
         code = library_digest("paco_core.sampling.generation", frozenset({self.base.family}), self.cache)
-        key = digest([content_of(self.base.model), content, self.base.settings, code], 32)
+        key = digest([self.base.content, content, self.base.settings, code], 32)
         name = BASE_NAME if candidate is None else candidate.name
         return ImageFolder(name, self.cache / key, self.records, self.seeds)
 
