@@ -57,8 +57,9 @@ class Updates:
             absent = {name: p for name, p in self.parameters.items() if name not in totals}
             totals |= {name: torch.zeros_like(p, dtype=torch.float64) for name, p in absent.items()}
         changed = [(parameter, totals[name]) for name, parameter in self.parameters.items() if name in totals]
-        for parameter, total in changed:
-            parameter.grad = self.processes.all_reduce(total).to(parameter.dtype)
+        sums = self.processes.all_reduce_many([total for _, total in changed])
+        for (parameter, _), total in zip(changed, sums, strict=True):
+            parameter.grad = total.to(parameter.dtype)
 
     def step(self) -> float:
         """Clip and step; return the norm of the gradient before clipping.
