@@ -66,8 +66,8 @@ def _is_complete(folder: Path, skipped: Collection[str]) -> bool:
     index, models = folder / "model_index.json", [folder]
     if index.is_file():
         parts = json.loads(index.read_text(encoding="utf-8"))
-        listed = {name for name, entry in parts.items() if isinstance(entry, list) and entry[0] is not None}
-        models = [folder / name for name in listed - set(skipped)]
+        part_names = {name for name, entry in parts.items() if isinstance(entry, list) and entry[0] is not None}
+        models = [folder / name for name in part_names - set(skipped)]
     return all(model.is_dir() and _has_weights(model) for model in models)
 
 
