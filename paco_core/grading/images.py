@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,17 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grading.base_model import GradedBase
 from paco_core.grading.candidates import BASE_NAME, Candidate
 from paco_core.grpo.sizes import ImageGrid
-from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, digest
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
+from paco_core.io.secrets import redacted
 from paco_core.models.content import content_of
+from paco_core.models.licence import licence_front
 from paco_core.policies.base import Policy
 from paco_core.runtime.code.stage_code import library_digest
-from paco_core.sampling.generated_image import AFTER
+from paco_core.sampling.generated_image import AFTER, GeneratedImage
 from paco_core.sampling.generation import generate_images
+from paco_core.sampling.origin import ImageOrigin, ModelVersion, PolicyVersion
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,6 +46,15 @@ class ImageFolder:
     def missing(self) -> list[PromptRecord]:
         """Prompts of which an image does not exist yet."""
         return [record for record in self.records if any(not self.file(record, seed).is_file() for seed in self.seeds)]
+
+    def save(self, image: GeneratedImage, models: PolicyVersion, base: GradedBase) -> None:
+        """Save an image with its origin."""
+        width, height = image.image.size
+        origin = ImageOrigin(
+            models, redacted(image.record.prompt), image.seed, width, height, base.steps, base.guidance,
+            image.record.layout,
+        )  # fmt: skip
+        replace(image, origin=origin).save(self.file(image.record, image.seed))
 
     def first_image(self, record: PromptRecord) -> Image:
         """The image of the first seed."""
@@ -128,16 +139,16 @@ class Generation:
         total = sum(len(folder.missing()) for folder in (base, *folders.values())) * len(self.seeds)
         with Progress(total, "grade", "images", log) as progress:
             with policy.without_adapter():
-                self._generate(policy, base, progress)
+                self._generate(policy, None, base, progress)
             for candidate in candidates:
                 if candidate.name not in folders or not folders[candidate.name].missing():
                     continue
                 with _leaving_out(candidate, folders, unreadable, log):
                     policy.load_adapter(candidate.source)
-                    self._generate(policy, folders[candidate.name], progress)
+                    self._generate(policy, candidate, folders[candidate.name], progress)
 
-    def _generate(self, policy: Policy, folder: ImageFolder, progress: Progress) -> None:
-        missing = folder.missing()
+    def _generate(self, policy: Policy, candidate: Candidate | None, folder: ImageFolder, progress: Progress) -> None:
+        missing, models = folder.missing(), self._models(candidate)
         for start in range(0, len(missing), PROMPTS_PER_CALL):
             images = generate_images(
                 policy,
@@ -152,8 +163,15 @@ class Generation:
                 record_size="aspect",
             )
             for image in images:
-                _save_image(image.image, folder.file(image.record, image.seed))
+                folder.save(image, models, self.base)
                 progress.advance(note=folder.name)
+
+    def _models(self, candidate: Candidate | None) -> PolicyVersion:
+        adapter = None if candidate is None else ModelVersion.from_source(candidate.source, candidate.name)
+        front = licence_front(str(self.base.model), Path())
+        licence = front.get("license_name", front["license"])
+        name = BASE_NAME if candidate is None else candidate.name
+        return PolicyVersion(name, ModelVersion.from_source(self.base.model), licence, adapter)
 
     def _validate_sizes(self, policy: Policy) -> None:
         for record in self.records:
@@ -176,8 +194,3 @@ def _leaving_out(
 def _none_readable(unreadable: dict[str, str]) -> DataError:
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in unreadable.items())
     return DataError(f"none of {len(unreadable)} adapters can be read:{reasons}")
-
-
-def _save_image(image: Image, file: Path) -> None:
-    with atomic(file) as part:
-        image.save(part)

@@ -24,6 +24,7 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.policies.base import load_recipe_policy
 from paco_core.sampling import generation
+from paco_core.sampling.origin import read_origins
 from tests.support import loras, reward_tiny, tiny_vlm
 from tests.support.small_project import adapter
 
@@ -96,6 +97,9 @@ def test_files_of_five_trainers_and_a_broken_one(
     assert values.shape == (5, 7) and np.allclose(values, values[0], atol=2e-3), "one adapter in five spellings"
     assert values[0].tolist() != [m["mean"] for m in result["base"]["measures"].values()]
     assert len(names) == 6 * 4 * 2 and names[:8] == ["base"] * 8, "one base model, and five adapters"
+    file = next(Path(rows["kohya-000002"]["images"]).glob("*.png"))
+    (origin,) = read_origins(file)
+    assert origin.models.adapter is not None and origin.models.adapter.name == "kohya-000002" and origin.steps == 1
     page = (tmp_path / "out" / "grade.html").read_text()
     assert all(name in page for name in (*rows, "broken")) and page.count("data:image/webp") == 6 * 4
     written = json.loads((tmp_path / "out" / "grade.json").read_text())
@@ -106,17 +110,17 @@ def test_files_of_five_trainers_and_a_broken_one(
 def test_a_killed_run_resumes(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = ["strong", "loras/kohya-000002.safetensors"]
     options = {**QUICK, "prompts": Path("prompts.txt"), "out": tmp_path / "out"}
-    names, save = generated(monkeypatch), images._save_image
+    names, save = generated(monkeypatch), images.ImageFolder.save
 
-    def killed(image: Any, file: Path) -> None:
+    def killed(folder: images.ImageFolder, *args: Any) -> None:
         if len(names) == 13:
             raise KeyboardInterrupt
-        save(image, file)
+        save(folder, *args)
 
-    monkeypatch.setattr(images, "_save_image", killed)
+    monkeypatch.setattr(images.ImageFolder, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         grade(sources, **options)
-    monkeypatch.setattr(images, "_save_image", save)
+    monkeypatch.setattr(images.ImageFolder, "save", save)
     del names[:]
     grades = grade(sources, **options)
     assert "base" not in names and names.count("strong") in (4, 5, 6) and names.count("kohya-000002") == 8
@@ -200,21 +204,21 @@ def test_two_runs_do_not_share_a_folder(project: Path, tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_run_and_the_next_one_resumes(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, files = images._save_image, list[Path]()
+    save, seeds = images.ImageFolder.save, list[int]()
 
-    def full(image: Any, file: Path) -> None:
-        if len(files) == 3:
-            raise OSError(errno.ENOSPC, "No space left on device", str(file))
-        files.append(file)
-        save(image, file)
+    def full(folder: images.ImageFolder, image: Any, *args: Any) -> None:
+        if len(seeds) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder.file(image.record, image.seed)))
+        seeds.append(image.seed)
+        save(folder, image, *args)
 
-    monkeypatch.setattr(images, "_save_image", full)
+    monkeypatch.setattr(images.ImageFolder, "save", full)
     command = ["grade", "strong", "--prompts", "prompts.txt", "--size", "64", "--steps", "1", "--out", str(tmp_path)]
     with pytest.raises(SystemExit) as exit_info:
         main(command)
     message = capsys.readouterr().err.splitlines()[-1]
     assert exit_info.value.code == 1 and str(tmp_path) in message and "paco grade" in message
-    monkeypatch.setattr(images, "_save_image", save)
+    monkeypatch.setattr(images.ImageFolder, "save", save)
     names = generated(monkeypatch)
     main(command)
     assert len(names) == 16 - 2, "the prompt whose second image is missing is generated again"

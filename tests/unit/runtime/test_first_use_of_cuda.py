@@ -19,7 +19,7 @@ ENTRIES = (
     "paco_core.cli.paint", "paco_core.cli.play", "paco_core.cli.score", "paco_core.cli.score_table",
     "paco_core.operations.promote", "paco_core.experiments.reproduction", "paco_core.experiments.reward_sweep",
     "paco_core.operations.reevaluation", "paco_core.operations.promotion.measuring", "paco_core.api.painter",
-    "paco_core.api.judge",
+    "paco_core.api.judge", "paco_core.grading.run",
 )  # fmt: skip
 IMPORTS = """
 import importlib, sys, traceback
