@@ -238,10 +238,10 @@ def compare(args: argparse.Namespace) -> None:
 def provenance(args: argparse.Namespace) -> None:
     from paco_core.cli import provenance as command
 
-    file = command.find_image_file(find_root(), args.subject)
-    if file is not None:
-        image = command.trace_image(find_root(), file)
-        traced, policy = image, image.policy
+    traced: command.TracedImage | command.TracedOrigin
+    if (file := command.find_image_file(find_root(), args.subject)) is not None:
+        traced = command.trace_image(find_root(), file)
+        policy = traced.policy
     else:
         traced = policy = command.find_origin(project_root(), args.subject)
     if traced.problem:

@@ -11,6 +11,7 @@ from paco_core.runtime.stage import BASE_GB, LIGHT_GB, Cost, Stage, library_chec
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     from paco_core.config.params import Params
     from paco_core.runtime.context import StageContext
@@ -75,9 +76,12 @@ def run(ctx: StageContext) -> None:
         for part, explanations in explained.items():
             explanations.table.to_parquet(out / f"{part}.parquet", index=False)
             explanations.failed.to_parquet(out / f"{part}_failed.parquet", index=False)
+    causes: dict[str, Any] = {
+        f"failed_{cause}": n for cause, n in sum((e.causes for e in explained.values()), Counter[str]()).items()
+    }
     ctx.report(
         {f"{part}_answers": len(explanations.table) for part, explanations in explained.items()}
         | {f"{part}_failed": len(explanations.failed) for part, explanations in explained.items()}
         | sum((explanations.figures for explanations in explained.values()), Counter[str]()),
-        **{f"failed_{cause}": n for cause, n in sum((e.causes for e in explained.values()), Counter[str]()).items()},
+        **causes,
     )
