@@ -172,18 +172,33 @@ def prepare(root: Path, changes: Sequence[str]) -> None:
 
 
 def annotate(args: argparse.Namespace) -> None:
-    from paco_core.cli import annotate as command
+    from paco_core.cli import annotate as of_project
+    from paco_core.cli import annotate_images as of_images
+    from paco_core.io.files import DataError
 
+    form, folder = args.format, args.folder or Path(args.format)
+    options = of_project.AnnotateOptions(args.annotators, args.overlap, args.instances, args.retire, args.round)
+    if args.pictures is not None:
+        if args.round is not None:
+            raise DataError("--round is a round of a project; leave it out, or leave out --pictures")
+        if args.action == "serve":
+            of_images.serve(args.pictures, args.port, options)
+        elif args.action == "export":
+            print(of_images.export(args.pictures, form, folder, args.address))
+        elif args.action == "save":
+            print(of_images.save(args.pictures))
+        else:
+            show(args, of_images.status(args.pictures))
+        return
     root = project_root()
     if args.action == "serve":
-        options = command.AnnotateOptions(args.annotators, args.overlap, args.instances, args.retire, args.round)
-        command.serve(root, args.port, options)
+        of_project.serve(root, args.port, options)
     elif args.action == "export":
-        print(command.export(root, args.folder, args.address))
+        print(of_project.export(root, form, folder, args.address))
     elif args.action == "save":
-        print(command.save(root))
+        print(of_project.save(root))
     else:
-        show(args, command.status(root, args.round))
+        show(args, of_project.status(root, args.round))
 
 
 def dataset(args: argparse.Namespace) -> None:

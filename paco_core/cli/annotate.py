@@ -14,6 +14,7 @@ from paco_core.data.annotation.people import from_answers, instance_digester
 from paco_core.data.annotation.rankings import COLUMNS
 from paco_core.data.annotation.rounds import annotation_source, task_of_round
 from paco_core.data.annotation.store import AnswerStore
+from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_table
@@ -21,9 +22,17 @@ from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pandas as pd
+
+    from paco_core.data.annotation.image_groups import ImageFiles
     from paco_core.data.annotation.queue import AnnotationQueue
+    from paco_core.data.annotation.votes import Annotation
+    from paco_core.data.records.panels import PanelStore
 
 ANNOTATORS, OVERLAP = 1, 1
+LABEL_STUDIO = "label-studio"  # the export that contains open tasks, too
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ def serve(root: Path, port: int, options: AnnotateOptions) -> None:
             queue = open_queue(root, store, options)
             answer_file.save_answers(root, store)
             address = f"http://{server.HOST}:{listener.getsockname()[1]}"
-            print(_welcome(queue, _relative(root, store.path), address), flush=True)
+            print(welcome(queue, _relative(root, store.path), address), flush=True)
             server.serve_annotation(queue, listener, lambda: print(_saved(root, store, options.round), flush=True))
     finally:
         listener.close()
@@ -95,11 +104,12 @@ def save(root: Path) -> str:
         return f"{answer_file.save_answers(root, store)} answers in {answer_file.FILE}"
 
 
-def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> AnnotationQueue:
-    """The study with the settings of the last time, changed by the options."""
-    from paco_core.data.annotation.queue import AnnotationQueue
-    from paco_core.data.records.panels import PanelStore
+def apply_options(store: AnswerStore, options: AnnotateOptions) -> int:
+    """Store the settings of a study, add and retire annotators; the number of annotators per instance.
 
+    Raises:
+        DataError: if a number is below 1, the overlap exceeds the annotators, or an annotator is unknown.
+    """
     for name, value in (
         ("annotators", options.annotators),
         ("overlap", options.overlap),
@@ -115,6 +125,15 @@ def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> Anno
     if overlap > people:
         raise DataError(f"--overlap {overlap}: each instance needs that many annotators, there are {people}")
     store.recruit(people)
+    return overlap
+
+
+def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> AnnotationQueue:
+    """The study with the settings of the last time, changed by the options."""
+    from paco_core.data.annotation.queue import AnnotationQueue
+    from paco_core.data.records.panels import PanelStore
+
+    overlap = apply_options(store, options)
     if options.round is not None:
         task = task_of_round(root, load(root / PARAMS_FILE), options.round)
         return AnnotationQueue(store, task.instances, task.panels, overlap)
@@ -123,7 +142,8 @@ def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> Anno
     return AnnotationQueue(store, instances, PanelStore.below(root / paths.GRIDS), overlap, count)
 
 
-def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
+def welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
+    """The size of a study, and the link and the progress of each annotator."""
     active = [annotator for annotator in queue.annotators if annotator.active]
     progress = {name: f"{count} of {total}" for name, (count, total) in queue.progress().items()}
     lines = [
@@ -138,25 +158,67 @@ def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
     return "\n".join(lines)
 
 
-def export(root: Path, folder: Path, address: str | None) -> str:
-    """Export the study to Label Studio, with its existing rankings.
+def export(root: Path, form: str, folder: Path, address: str | None) -> str:
+    """Export the rankings in a format of trainers, or the tasks to Label Studio.
 
     Raises:
-        DataError: if the folder exists, or there are no rankings to annotate.
+        DataError: if the folder exists, or there is no ranking to export.
     """
-    from paco_core.data.annotation import assignment, label_studio
     from paco_core.data.records.panels import PanelStore
 
     checked(folder, "new folder")
-    table, votes = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS), []
-    panels = PanelStore.below(root / paths.GRIDS)
-    if answer_file.exists(root, root / load(root / PARAMS_FILE).annotations.store):
-        with _store(root) as store:
-            sizes = dict(zip(table["instance_id"], map(len, table["candidates"]), strict=True))
-            votes = from_answers(store.latest(), sizes, instance_digester(table, panels.panel)).rankings
-            table = table[table["instance_id"].isin(assignment.sample(sizes, store.setting("instances", None)))]
+    table = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS)
+    table, panels = table.assign(prompt=_themes(root, table["prompt_id"])), PanelStore.below(root / paths.GRIDS)
+    if not answer_file.exists(root, root / load(root / PARAMS_FILE).annotations.store):
+        return export_study(form, folder, table, panels, None, address)
+    with _store(root) as store:
+        return export_study(form, folder, table, panels, store, address)
+
+
+def _themes(root: Path, prompt_ids: Iterable[str]) -> list[str]:
+    """The theme of each prompt, which is the text that all panels of its grids share; else its id."""
+    themes = {
+        record.idx: record.theme
+        for folder in (paths.PROMPTS, paths.DIVERSE_PROMPTS)
+        if (root / folder / "prompts.jsonl").is_file()
+        for record in read_prompts(root / folder / "prompts.jsonl")
+    }
+    return [themes.get(prompt_id, prompt_id) for prompt_id in prompt_ids]
+
+
+def export_study(
+    form: str,
+    folder: Path,
+    instances: pd.DataFrame,
+    images: PanelStore | ImageFiles,
+    store: AnswerStore | None,
+    address: str | None,
+) -> str:
+    """Write the latest rankings of a study into a new folder.
+
+    Args:
+        instances: columns ``instance_id``, ``prompt``, ``reference``, ``candidates``.
+        store: None if nobody has answered yet.
+        address: of the folder in Label Studio.
+    """
+    from paco_core.data.annotation import assignment, label_studio, preference_files
+
+    checked(folder, "new folder")
+    votes: list[Annotation] = []
+    if store is not None:
+        sizes = dict(zip(instances["instance_id"], map(len, instances["candidates"]), strict=True))
+        votes = from_answers(
+            store.latest(), sizes, instance_digester(instances, images.panel, images.versions())
+        ).rankings
+        chosen = assignment.sample(sizes, store.setting("instances", None))
+        if form == LABEL_STUDIO:
+            instances = instances[instances["instance_id"].isin(chosen)]
+    if form != LABEL_STUDIO:
+        pairs = list(preference_files.preference_pairs(instances, votes))
+        preference_files.export_pairs(form, folder, pairs, images)
+        return f"{folder}: {len(pairs)} pairs of {len(votes)} rankings"
     url = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
-    count = label_studio.export_tasks(folder, table, panels, votes, url)
+    count = label_studio.export_tasks(folder, instances, images, votes, url)
     return (
         f"{folder}: {count} tasks (tasks.json), config.xml, images/; {len(votes)} rankings as predictions\n"
         f"pictures are expected at {url}images/"
@@ -172,9 +234,17 @@ def status(root: Path, number: str | None = None) -> Answer:
     with _store(root) as store:
         unsaved = answer_file.count_unsaved(root, store.every())
         queue = open_queue(root, store, AnnotateOptions(round=number))
-        sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
-        imported = from_answers(store.latest(), sizes, queue.pictures)
-        progress = queue.progress()
+        return report(queue, unsaved, answer_file.FILE)
+
+
+def report(queue: AnnotationQueue, unsaved: int, file: Path) -> Answer:
+    """Progress and agreement of a study.
+
+    Args:
+        unsaved: number of answers that are not in ``file``.
+    """
+    sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
+    imported, progress = from_answers(queue.store.latest(), sizes, queue.pictures), queue.progress()
     ranked, agreed = len({vote.instance_id for vote in imported.rankings}), measure_agreement(imported.rankings)
     lines = [
         f"{ranked} of {len(queue.chosen)} instances ranked, "
@@ -185,7 +255,7 @@ def status(root: Path, number: str | None = None) -> Answer:
         agreed.text(),
     ]
     if unsaved:
-        lines.append(f"{unsaved} answers are not in {answer_file.FILE} yet; `paco annotate save` writes them")
+        lines.append(f"{unsaved} answers are not in {file} yet; `paco annotate save` writes them")
     figures = {
         "instances": len(queue.chosen),
         "ranked": ranked,

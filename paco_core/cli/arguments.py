@@ -288,7 +288,7 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
     annotate = verb(
         "annotate",
         acts.annotate,
-        "serve the annotation page, save its answers, print the progress, or export tasks to Label Studio",
+        "serve the annotation page, save its answers, print the progress, or export rankings",
         "annotate serve --annotators 2 --overlap 2",
     )
     annotate.add_argument(
@@ -298,7 +298,19 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
         default="serve",
         help="action (default: serve)",
     )
-    annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="new folder for the export")
+    annotate.add_argument(
+        "--pictures",
+        type=Path,
+        metavar="PATH",
+        help="rank these images instead of grids: a folder with a subfolder per prompt, or a table (image, prompt)",
+    )
+    annotate.add_argument(
+        "--format",
+        choices=("label-studio", "pick-a-pic", "folders", "jsonl"),
+        default="label-studio",
+        help="format of the export (default: %(default)s)",
+    )
+    annotate.add_argument("--folder", type=Path, help="new folder for the export (default: the name of the format)")
     annotate.add_argument("--address", help="URL of this folder for Label Studio (default: its local files)")
     annotate.add_argument(
         "--port", type=whole_number(*PORTS), default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free port)"

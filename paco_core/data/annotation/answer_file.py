@@ -1,4 +1,5 @@
-"""``data/people/answers.jsonl``: all answers of the store, in the form that the DVC graph reads.
+"""``data/people/answers.jsonl``: all answers of the store, in the form that the DVC graph reads. A study of images
+without a graph has another file.
 
 The store is a database in use, so DVC hashes this file instead. Equal answers give equal bytes: rows are sorted by
 annotator, instance and revision, and the file is written only if its bytes change. The file contains every revision, so
@@ -65,7 +66,7 @@ def _key(answer: AnnotatorAnswer) -> tuple[str, str, int]:
     return answer.annotator, answer.instance_id, answer.revision
 
 
-def save_answers(root: Path, store: AnswerStore) -> int:
+def save_answers(root: Path, store: AnswerStore, name: Path = FILE) -> int:
     """Write the file if its bytes would change, and return its number of answers.
 
     If there are no answers, or only skipped ones, the file is not written: it would make the stage ``annotations``
@@ -74,8 +75,8 @@ def save_answers(root: Path, store: AnswerStore) -> int:
     Raises:
         DataError: if the file contains answers that are not in the store. The file is unchanged.
     """
-    file, answers = root / FILE, _counting(store.every())
-    if lost := count_unsaved(root, answers, back=True):
+    file, answers = root / name, _counting(store.every())
+    if lost := count_unsaved(root, answers, name, back=True):
         raise DataError(
             f"{file} contains {lost} answers that are not in {store.path}, so paco did not overwrite it. To write the "
             "file again from the store, move the file away. To rebuild the store from the file, move the store away"
@@ -91,19 +92,19 @@ def _counting(answers: Sequence[AnnotatorAnswer]) -> Sequence[AnnotatorAnswer]:
     return answers if any(answer.verdict != "skipped" for answer in answers) else []
 
 
-def count_unsaved(root: Path, answers: Sequence[AnnotatorAnswer], *, back: bool = False) -> int:
+def count_unsaved(root: Path, answers: Sequence[AnnotatorAnswer], name: Path = FILE, *, back: bool = False) -> int:
     """The number of these answers that are not in the file; with ``back``, the number in the file but not in these."""
-    there = set(read_answers(root)) if (root / FILE).is_file() else set[AnnotatorAnswer]()
+    there = set(read_answers(root, name)) if (root / name).is_file() else set[AnnotatorAnswer]()
     return len(there - set(answers) if back else set(_counting(answers)) - there)
 
 
-def read_answers(root: Path) -> list[AnnotatorAnswer]:
+def read_answers(root: Path, name: Path = FILE) -> list[AnnotatorAnswer]:
     """All answers in the file, in its order.
 
     Raises:
         DataError: if the file is missing, or a line is invalid or repeats an answer.
     """
-    file = root / FILE
+    file = root / name
     if not file.is_file():
         raise DataError(f"{file} does not exist; run `paco annotate save`, or stop `paco annotate`, to write it")
     answers: dict[tuple[str, str, int], AnnotatorAnswer] = {}
@@ -127,25 +128,28 @@ def latest_answers(answers: Iterable[AnnotatorAnswer]) -> list[AnnotatorAnswer]:
     return list({(a.annotator, a.instance_id): a for a in sorted(answers, key=_key)}.values())
 
 
-def exists(root: Path, path: Path) -> bool:
+def exists(root: Path, path: Path, name: Path = FILE) -> bool:
     """Whether :func:`open_store` can open or rebuild a store."""
-    return any(place.is_file() for place in (path, root / FILE))
+    return any(place.is_file() for place in (path, root / name))
 
 
-def open_store(root: Path, path: Path, log: Callable[[str], object], *, create: bool = False) -> AnswerStore:
+def open_store(
+    root: Path, path: Path, log: Callable[[str], object], name: Path = FILE, *, create: bool = False
+) -> AnswerStore:
     """Open the store. If it is missing, rebuild it from the answer file.
 
     Args:
         path: the file of the store.
         log: called with a line of text if the store was rebuilt.
+        name: path of the answer file below ``root``.
         create: create an empty store if neither the store nor the answer file exists.
 
     Raises:
         DataError: if there is no store to open, or the file is not an answer store.
     """
-    if not path.is_file() and (root / FILE).is_file():
-        answers = read_answers(root)
+    if not path.is_file() and (root / name).is_file():
+        answers = read_answers(root, name)
         with atomic(path) as part, AnswerStore(part, create=True) as fresh:
             fresh.restore(answers)
-        log(f"{path} was missing. It was rebuilt with {len(answers)} answers from {root / FILE}. The links are new")
+        log(f"{path} was missing. It was rebuilt with {len(answers)} answers from {root / name}. The links are new")
     return AnswerStore(path, create=create)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.data.annotation.label_studio import read_export
+from paco_core.data.annotation.preference_files import is_pair_file, read_pairs
 from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, is_permutation
 from paco_core.data.tables import parse_numbers, parse_text, read_rows
 from paco_core.io.files import DataError
@@ -17,7 +18,8 @@ KEYS = ("instance_id", "annotator", "ranking")
 
 
 def votes(task: RankingTask) -> Votes:
-    """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio, any other format is a table.
+    """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio. Any other format is a
+    table of rankings, or of pairs as :mod:`.preference_files` writes them.
 
     Rows that cannot be used are skipped and counted.
 
@@ -30,6 +32,8 @@ def votes(task: RankingTask) -> Votes:
     rejected = Rejected()
     if file.suffix == ".json":
         votes_read = read_export(file, task.sizes(), rejected)
+    elif is_pair_file(file):
+        votes_read = Votes(read_pairs(file, task.instances, rejected))
     else:
         votes_read = Votes(list(read_imported_rankings(file, task.sizes(), rejected)))
     if rejected and not votes_read.rankings:

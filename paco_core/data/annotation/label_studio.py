@@ -24,23 +24,32 @@ from paco_core.io.shards import encode_png
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.data.records.panels import PanelStore
+    from paco_core.data.annotation.preference_files import ImageSource
 
 RANKER, LIST, VERDICT, CANNOT_TELL = "ranking", "candidates", "verdict", "Cannot tell"
 #: The path at which Label Studio serves local files, below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT.
 LOCAL_FILES = "/data/local-files/?d="
 
-CONFIG = f"""\
+_REFERENCE = """\
+  <View className="reference">
+    <Header value="Reference"/>
+    <Image name="reference" value="$reference" zoom="true"/>
+  </View>
+  <Header value="Order the candidates by consistency with the reference (identity, style, logic): best on top"/>"""
+_PROMPT = """\
+  <Text name="reference" value="$prompt"/>
+  <Header value="Order the candidates by how well they show the prompt: best on top"/>"""
+
+
+def _config(header_tags: str) -> str:
+    """The labelling configuration, with the tags of what is shown above the candidates."""
+    return f"""\
 <View>
   <Style>
     .htx-ranker-item img {{ width: 100%; max-width: 320px; display: block; border-radius: 6px; }}
     .reference {{ max-width: 520px; }}
   </Style>
-  <View className="reference">
-    <Header value="Reference"/>
-    <Image name="reference" value="$reference" zoom="true"/>
-  </View>
-  <Header value="Order the candidates by consistency with the reference (identity, style, logic): best on top"/>
+{header_tags}
   <List name="{LIST}" value="${LIST}" title="Best first"/>
   <Ranker name="{RANKER}" toName="{LIST}"/>
   <Choices name="{VERDICT}" toName="reference" choice="single" showInline="true">
@@ -53,7 +62,7 @@ CONFIG = f"""\
 def export_tasks(
     folder: Path,
     instances: pd.DataFrame,
-    panels: PanelStore,
+    panels: ImageSource,
     votes: Iterable[Annotation] = (),
     address: str = f"{LOCAL_FILES}paco/",
 ) -> int:
@@ -63,7 +72,7 @@ def export_tasks(
     order. Existing rankings become predictions of their annotator.
 
     Args:
-        instances: columns ``instance_id``, ``reference``, ``candidates``.
+        instances: columns ``instance_id``, ``reference``, ``candidates``; ``prompt`` if references are empty.
         votes: existing rankings.
         address: prefix of ``images/NAME.png`` in the tasks: the path of the folder in Label Studio.
 
@@ -79,10 +88,16 @@ def export_tasks(
     rows = instance_rows(instances)
     with atomic(folder) as part:
         (part / "images").mkdir(parents=True)
-        for ref in sorted({ref for _, reference, candidates in rows for ref in (reference, *candidates)}):
+        for ref in sorted({ref for _, reference, candidates in rows for ref in (reference, *candidates) if ref}):
             (part / "images" / _file(ref)).write_bytes(encode_png(panels.panel(ref)))
-        write_json(part / "tasks.json", [_task(*row, votes_by_instance.get(row[0], []), address) for row in rows])
-        write_text(part / "config.xml", CONFIG)
+        prompts = instances.get("prompt", [""] * len(rows))
+        tasks = [
+            _task(*row, prompt, votes_by_instance.get(row[0], []), address)
+            for row, prompt in zip(rows, prompts, strict=True)
+        ]
+        write_json(part / "tasks.json", tasks)
+        has_references = all(reference for _, reference, _ in rows)
+        write_text(part / "config.xml", _config(_REFERENCE if has_references else _PROMPT))
     return len(rows)
 
 
@@ -91,7 +106,7 @@ def _file(ref: str) -> str:
 
 
 def _task(
-    instance_id: str, reference: str, candidates: Sequence[str], votes: Sequence[Annotation], address: str
+    instance_id: str, reference: str, candidates: Sequence[str], prompt: str, votes: Sequence[Annotation], address: str
 ) -> dict[str, Any]:
     def url(ref: str) -> str:
         return f"{address}images/{quote(_file(ref))}"
@@ -101,7 +116,11 @@ def _task(
         for n in candidate_order("label-studio", instance_id, len(candidates))
     ]
     return {
-        "data": {"instance_id": instance_id, "reference": url(reference), LIST: items},
+        "data": {
+            "instance_id": instance_id,
+            **({"reference": url(reference)} if reference else {"prompt": prompt}),
+            LIST: items,
+        },
         "predictions": [{"model_version": vote.annotator, "result": [_result(vote.ranking)]} for vote in votes],
     }
 

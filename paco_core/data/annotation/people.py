@@ -107,7 +107,7 @@ def instance_digester(
     digest is "" if a panel cannot be read.
 
     Args:
-        instances: columns ``instance_id``, ``reference``, ``candidates``.
+        instances: columns ``instance_id``, ``reference`` (may be empty), ``candidates``.
         panel: reads a panel by its reference, ``GRID_ID#NUMBER``.
         versions: version of each grid, by id (:meth:`paco_core.data.records.panels.PanelStore.versions`).
         panel_digests: ``VERSION#NUMBER`` -> digest of a panel. These panels are not read; new digests are added.
@@ -123,7 +123,10 @@ def instance_digester(
             panel_digests[key] = picture_digest(panel(ref))
         return panel_digests[key]
 
-    rows = {name: (reference, *candidates) for name, reference, candidates in instance_rows(instances)}
+    rows = {
+        name: [ref for ref in (reference, *candidates) if ref]
+        for name, reference, candidates in instance_rows(instances)
+    }
     return cache(lambda instance_id: digest_panels(panel_digest, rows[instance_id]))
 
 

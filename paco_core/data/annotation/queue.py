@@ -20,6 +20,8 @@ from paco_core.io.shards import encode_png
 if TYPE_CHECKING:
     import pandas as pd
 
+    from paco_core.data.annotation.image_groups import ImageFiles
+
 
 class UnknownInstance(DataError):
     """The instance, or the picture of it, does not exist."""
@@ -31,11 +33,12 @@ class NotAssigned(Exception):
 
 @dataclass(frozen=True)
 class QueuedInstance:
-    """A reference panel and its candidates."""
+    """A reference panel and its candidates. Without a reference, people see the prompt of the candidates instead."""
 
     instance_id: str
     reference: str
     candidates: Sequence[str]
+    prompt: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class QueueView:
     """The content of the page: an instance (None if all are answered), the progress, and the answer to undo.
 
     ``ranking`` contains places on the page, best first: the ranking before an undo. ``ahead`` is the next instance,
-    which lets the page load its pictures early.
+    which lets the page load its pictures early. ``prompt`` is None if the instance has a reference.
     """
 
     instance: str | None
@@ -64,13 +67,14 @@ class QueueView:
     skipped: int
     total: int
     last: Last | None
+    prompt: str | None = None
 
 
 class AnnotationQueue:
     """A running study: instances, annotators and assignments. Thread-safe.
 
     Args:
-        instances: columns ``instance_id``, ``reference``, ``candidates``.
+        instances: columns ``instance_id``, ``reference``, ``candidates``; ``prompt`` if references are empty.
         overlap: number of annotators per instance.
         count: size of a random sample of the instances; None takes all.
 
@@ -82,12 +86,14 @@ class AnnotationQueue:
         self,
         store: AnswerStore,
         instances: pd.DataFrame,
-        panels: PanelStore,
+        panels: PanelStore | ImageFiles,
         overlap: int,
         count: int | None = None,
     ) -> None:
         self.store, self.panels, self.overlap = store, panels, overlap
-        self.instances = {row[0]: QueuedInstance(*row) for row in instance_rows(instances)}
+        prompts = instances.get("prompt", [""] * len(instances))
+        rows = zip(instance_rows(instances), prompts, strict=True)
+        self.instances = {row[0]: QueuedInstance(*row, str(prompt)) for row, prompt in rows}
         if not self.instances:
             raise DataError("there are no instances to annotate; run `dvc repro rankings`")
         self.chosen = assignment.sample(self.instances, count)
@@ -162,6 +168,7 @@ class AnnotationQueue:
                 skipped=work.skipped,
                 total=work.total,
                 last=Last(last.instance_id, last.revision) if last else None,
+                prompt=self.instances[first].prompt if first and not self.instances[first].reference else None,
             )
 
     def _before(self, annotator: Annotator, withdrawal: AnnotatorAnswer) -> tuple[int, ...]:
@@ -271,6 +278,8 @@ class AnnotationQueue:
             if not 0 <= place < len(order):
                 raise UnknownInstance(f"instance {instance_id} has {len(order)} candidates")
             ref = instance.candidates[order[place]]
+        if not ref:
+            raise UnknownInstance(f"instance {instance_id} has no reference")
         with self._lock:  # the panel store is not thread-safe
             return encode_png(self.panels.panel(ref))
 

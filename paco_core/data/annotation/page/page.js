@@ -81,7 +81,8 @@ function show(next, message) {
   }
   say(message || (next.skipped_before ? "You skipped this one before." : ""), Boolean(message));
   draw();
-  if (next.ahead) for (const name of ["reference", ...Array(next.candidates).keys()]) new Image().src = picture(next.ahead, name);
+  const first = next.prompt === null ? ["reference"] : [];
+  if (next.ahead) for (const name of [...first, ...Array(next.candidates).keys()]) new Image().src = picture(next.ahead, name);
 }
 
 function build() {
@@ -91,9 +92,14 @@ function build() {
     $("told").textContent = `Your ${view.done} answers are stored. You can close this page; undo still works.`;
     return;
   }
+  const ofPrompt = view.prompt !== null;
+  document.body.classList.toggle("prompts", ofPrompt);
+  $("reference").hidden = ofPrompt;
+  $("prompt").hidden = !ofPrompt;
+  $("prompt").textContent = view.prompt;
   const reference = $("reference").querySelector("img");
   watch(reference);
-  reference.src = picture(view.instance, "reference");
+  if (!ofPrompt) reference.src = picture(view.instance, "reference");
   $("most").textContent = view.candidates;
   $("candidates").replaceChildren(
     ...Array.from({ length: view.candidates }, (_, place) => {
@@ -127,7 +133,7 @@ function draw() {
   $("undo").disabled = busy || !view.last;
   const left = view.candidates - ranking.length;
   $("question").textContent =
-    left === view.candidates ? "Which goes best with the reference?" : left ? "And of the others?" : "From best to worst: is this right?";
+    left === view.candidates ? (view.prompt === null ? "Which goes best with the reference?" : "Which image is best?") : left ? "And of the others?" : "From best to worst: is this right?";
   $("back").disabled = busy || !ranking.length;
   $("confirm").disabled = busy || left > 0;
   $("skip").disabled = $("cannot_tell").disabled = busy;
