@@ -25,7 +25,7 @@ def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argp
     text = "create a new project with graph, parameters, small models and Dagster code location"
     init = verb("init", acts.init, text, "init comics")
     init.add_argument("folder", type=Path, help="new or empty folder")
-    text = "list outdated stages with the reason, champions and reward servers"
+    text = "list outdated stages with the reason, the champions, and the reward servers"
     status = verb("status", acts.status, text, "status --json")
     text = "print installed packages, hardware and services, to paste into an issue"
     doctor = verb("doctor", acts.doctor, text, "doctor")
@@ -39,7 +39,9 @@ def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argp
 
     text = "explain parameters: meaning, type and values in the profiles"
     params = verb("params", acts.params, text, "params policies.defaults")
-    params.add_argument("keys", nargs="*", metavar="KEY", help="key, beginning of a key, or pattern (default: all)")
+    params.add_argument(
+        "keys", nargs="*", metavar="KEY", help="key, beginning of a key, or pattern (default: all keys)"
+    )
     params.add_argument("--write", action="store_true", help="update the reference pages and the JSON schema")
     params.add_argument(
         "--migrate",
@@ -50,7 +52,7 @@ def _add_project(verb: Callable[..., argparse.ArgumentParser], root_parser: argp
 
     text = "check parameters, data, disk and memory, and estimate the cost of each stage"
     check = verb("check", acts.check, text, "check --profile smoke")
-    check.add_argument("--profile", metavar="NAME", help="profile to check instead of params.yaml")
+    check.add_argument("--profile", metavar="NAME", help="name of a profile to check instead of params.yaml")
 
     text = "estimate the work, memory and cost of a policy, and check its settings"
     _plan_arguments(verb("plan", acts.plan, text, "plan flux_t2is --processes 2"))
@@ -69,14 +71,16 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     compare.add_argument("--baseline", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, default=Path("comparison.html"), help="output page (default: %(default)s)")
 
-    text = "trace a path, an alias or a generated image back to the prompts"
+    text = "trace an output, an alias or a generated image back to the prompts of its training"
     provenance = verb("provenance", acts.provenance, text, "provenance flux_t2is@champion --verify")
     provenance.add_argument(
         "subject", help="path, stage (grids@0), policy (flux_t2is), alias (flux_t2is@champion) or image"
     )
-    provenance.add_argument("--verify", action="store_true", help="hash all files and report broken links")
+    provenance.add_argument("--verify", action="store_true", help="hash all files of the chain and report broken links")
 
-    text = "promote the current version to champion if it passes its checks and beats the champion in a paired test"
+    text = (
+        "make the current version the champion if it passes its checks and beats the previous champion in a paired test"
+    )
     promote = verb("promote", acts.promote, text, "promote flux_t2is")
     promote.add_argument("name", help="reward or a policy")
     text = "restore the previous champion"
@@ -85,18 +89,20 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     champions = verb("champions", acts.champions, "list champions and challengers", "champions")
     text = "copy the reward model, an adapter or a champion to a new folder"
     fetch = verb("fetch", acts.fetch, text, "fetch flux_t2is@champion adapter")
-    fetch.add_argument("name", help="reward_merged, reward_lora, a recipe or NAME@champion")
+    fetch.add_argument("name", help="model to copy: reward_merged, reward_lora, a recipe or NAME@champion")
     fetch.add_argument("folder", type=Path, help="new folder")
 
     text = "upload a reward model, an adapter or an exported data set to the Hugging Face Hub"
     push = verb("push", acts.push, text, "push flux_t2is my-name/comics-lora --dry-run")
-    push.add_argument("name", help="reward_merged, reward_lora, a recipe, NAME@champion or a folder with a card")
+    push.add_argument(
+        "name", help="upload: reward_merged, reward_lora, a recipe, NAME@champion or a folder with a card"
+    )
     push.add_argument("hub_id", metavar="OWNER/NAME", help="repository on the Hub")
-    text = "print files, card and errors without an upload"
+    text = "print the files, the card and the errors, and upload nothing"
     push.add_argument("--dry-run", action="store_true", help=text)
     push.add_argument("--public", action="store_true", help="create a public repository")
 
-    text = "send locally stored records to MLflow"
+    text = "send the records that are still stored locally to MLflow"
     sync = verb("sync", acts.sync, text, "sync")
     _figures(compare, provenance, promote, rollback, champions, fetch, push, sync)
 
@@ -105,17 +111,19 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     text = "export or import a data set, or trace an ID"
     dataset = verb("dataset", acts.dataset, text, "dataset export parquet comics-dataset")
     actions = dataset.add_subparsers(dest="action", required=True)
-    sub = export = actions.add_parser("export", help="write the data set with a card, or generated stories")
+    sub = export = actions.add_parser(
+        "export", help="write the data set of the project with a card, or its generated stories"
+    )
     formats = ("paco_dataset", "rank_bench", "parquet", "vistory")
     sub.add_argument("format", choices=formats, help="output format (vistory: the stories of the stage t2is)")
     sub.add_argument("folder", type=Path, help="new folder")
     sub.add_argument("--licence", default="other", help="license on the card (default: other)")
-    sub = imports = actions.add_parser("import", help="convert public data into a folder that paco can read")
+    sub = imports = actions.add_parser("import", help="convert a public data set into a folder that paco can read")
     sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit", "vistory"), help="input format")
-    sub.add_argument("folder", type=Path, help="folder of public data, or a Parquet file of GEdit-Bench")
+    sub.add_argument("folder", type=Path, help="folder of the public data set, or a Parquet file of GEdit-Bench")
     sub.add_argument("out", type=Path, help="new folder, for example data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking")
-    sub.add_argument("id", help="ID in the tables of pairs or rankings")
+    sub.add_argument("id", help="ID of a pair or an instance, in the tables of pairs or rankings")
     _figures(export, imports, sub)
 
 
@@ -124,27 +132,29 @@ def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
     text = "start, inspect or stop reward servers"
     serve = verb("serve", acts.serve, text, "serve up --model data/reward_merged")
     actions = serve.add_subparsers(dest="action", required=True)
-    up = actions.add_parser("up", help="start a server that runs until you stop it")
+    up = actions.add_parser("up", help="start a reward server that runs until you stop it")
     up.add_argument("--model", help="model folder (default: data/reward_merged)")
-    actions.add_parser("gateway", help="serve all models at one port; the field `model` of a request selects one")
-    servers = actions.add_parser("status", help="list servers with address, engine, age and leases")
-    logs = actions.add_parser("logs", help="print the end of a server's log")
-    logs.add_argument("name", nargs="?", help="server name or a part of it (default: latest)")
+    actions.add_parser(
+        "gateway", help="serve all reward models at one port; the field `model` of a request selects the model"
+    )
+    servers = actions.add_parser("status", help="list the reward servers with their address, engine, age and leases")
+    logs = actions.add_parser("logs", help="print the end of the log of a reward server")
+    logs.add_argument("name", nargs="?", help="name of the server, or a part of the name (default: the latest server)")
     down = actions.add_parser("down", help="stop one or all servers")
-    down.add_argument("name", nargs="?", help="server name or a part of it (default: all)")
+    down.add_argument("name", nargs="?", help="name of the server, or a part of the name (default: all servers)")
 
     text = "score the consistency of image pairs, from 0 to 1"
     score = verb("score", acts.score, text, "score first.png second.png --reasons")
-    text = "two or more images, or a folder; paco scores each pair"
+    text = "two or more images, or a folder of images; paco scores each pair of images"
     score.add_argument("pictures", type=Path, nargs="*", metavar="IMAGE", help=text)
-    text = "Parquet, CSV, TSV or JSON Lines table with the columns first and second, or pictures, and theme"
+    text = "Parquet, CSV, TSV or JSON Lines table of pairs: columns first and second, or pictures; and theme"
     score.add_argument("--table", type=Path, help=text)
-    text = "output table (default: NAME.scored.EXT), or CSV file of the score matrix"
+    text = "output file: table with scores (default: NAME.scored.EXT), or CSV file of the score matrix"
     score.add_argument("--out", type=Path, help=text)
     score.add_argument("--theme", help="theme of the images")
-    text = "folder, hub ID or server address (default: data/reward_merged)"
+    text = "reward model: folder, hub ID or server address (default: data/reward_merged)"
     score.add_argument("--model", help=text)
-    score.add_argument("--reasons", action="store_true", help="print the reasons of the model, too")
+    score.add_argument("--reasons", action="store_true", help="also print the reasons of the reward model")
     _figures(servers, score)
 
 
@@ -152,25 +162,25 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs that generate images."""
     text = "generate image sets from a prompt and score their consistency"
     paint = verb("paint", acts_painting.paint, text, "paint 'the seasons' --panels spring summer autumn winter")
-    paint.add_argument("prompt", help="T2IS prompt with marked panels, or a theme with --panels")
+    paint.add_argument("prompt", help="T2IS prompt that marks its panels, or with --panels only the theme")
     paint.add_argument("--panels", nargs="+", default=[], metavar="TEXT", help="description of each panel")
     paint.add_argument(
         "--layout",
         metavar="ROWSxCOLUMNS",
-        help="layout of a prompt that does not state it (default: by the number of panels)",
+        help="layout of the panels, if the prompt does not state it (default: chosen by the number of panels)",
     )
-    text = "edit an image by an instruction and score the result"
+    text = "edit an image by an instruction, and score the edited image"
     edit = verb("edit", acts_painting.edit, text, "edit cat.png 'make the cat black' --compare")
     edit.add_argument(
         "pictures", nargs="+", type=Path, metavar="image",
-        help="image to edit; the files after it are further references",
+        help="image to edit; further files are additional reference images",
     )  # fmt: skip
     edit.add_argument("instruction", help="instruction for the edit")
     for sub in (paint, edit):
         sub.add_argument(
             "--policy",
             metavar="NAME",
-            help="recipe, RECIPE@champion, LoRA (folder, file or hub ID) or base (default: first recipe)",
+            help="policy: recipe, RECIPE@champion, LoRA (folder, file or hub ID) or base (default: first recipe)",
         )
         sub.add_argument(
             "--seeds",
@@ -187,10 +197,12 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument(
             "--size",
             type=whole_number(1, 2**14),
-            help="side of a 2x2 image in pixels; other layouts use the same panel size (default: as in an evaluation)",
+            help="side of an image with 2x2 panels in pixels; other layouts use its panel size (default: as evaluated)",
         )
-        sub.add_argument("--steps", type=whole_number(1), help="sampling steps (default: as in the benchmark)")
-        sub.add_argument("--compare", action="store_true", help="also use the model before training")
+        sub.add_argument(
+            "--steps", type=whole_number(1), help="number of sampling steps (default: as in the benchmark)"
+        )
+        sub.add_argument("--compare", action="store_true", help="also generate images with the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="output folder (default: painted/...)")
         _add_no_metadata(sub)
     _add_grade(verb)
@@ -205,20 +217,18 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_no_metadata(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--no-metadata", action="store_true", help="leave models, prompt and seed out of the image files")
+    verb.add_argument("--no-metadata", action="store_true", help="write no model, prompt or seed into the image files")
 
 
 def _add_grade(verb: Callable[..., argparse.ArgumentParser]) -> None:
     text = "compare adapters of one base model from equal noise, and choose the best one"
-    grade = verb(
-        "grade", acts_painting.grade, text, "grade loras/ --model OWNER/NAME --trigger 'sks fox' --images photos"
-    )
+    grade = verb("grade", acts_painting.grade, text, "grade loras/ --model OWNER/NAME --images photos")
     text = "LoRA files, folders or hub IDs (default: the trained recipes of the project and their checkpoints)"
     grade.add_argument("adapters", nargs="*", metavar="ADAPTER", help=text)
     text = "base model: a recipe, folder or hub ID (default: the model of the first recipe)"
     grade.add_argument("--model", help=text)
     grade.add_argument("--trigger", metavar="WORDS", help="words for the subject in the prompts")
-    text = "images of the subject; the best adapter is the one with the highest identity"
+    text = "folder of images of the subject; the adapter with the highest identity is the best one"
     grade.add_argument("--images", type=Path, metavar="FOLDER", help=text)
     text = (
         "T2IS records (.jsonl) or one prompt per line (default: 12 built-in prompts, or held-out ones of the project)"
@@ -226,28 +236,32 @@ def _add_grade(verb: Callable[..., argparse.ArgumentParser]) -> None:
     grade.add_argument("--prompts", type=Path, metavar="FILE", help=text)
     text = "number of seeds, from seed 0 (default: %(default)s)"
     grade.add_argument("--seeds", type=whole_number(1, 10_000), default=2, metavar="N", help=text)
-    text = "side of an image with one panel or 2x2 panels in pixels (default: of the recipe, or 512)"
+    text = "side of an image with one panel or 2x2 panels in pixels (default: that of the recipe, or 512)"
     grade.add_argument("--size", type=whole_number(1, 2**14), help=text)
-    grade.add_argument("--steps", type=whole_number(1), help="sampling steps (default: of the benchmark or family)")
+    grade.add_argument(
+        "--steps", type=whole_number(1), help="number of sampling steps (default: of the benchmark or family)"
+    )
     text = "reward model: folder, hub ID or server address (default: data/reward_merged)"
     grade.add_argument("--reward", metavar="MODEL", help=text)
     grade.add_argument("--clip", metavar="MODEL", help="CLIP model of the text following (default: that of a recipe)")
-    text = "output folder; a second run resumes (default: %(default)s)"
+    text = "output folder; a second run with this folder resumes (default: %(default)s)"
     grade.add_argument("--out", type=Path, default=Path("graded"), metavar="FOLDER", help=text)
     _figures(grade)
 
 
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """The benchmarks' tables, and verbs that train many times and compare."""
-    text = "print the results of all benchmarks with published results"
+    text = "print the results of all benchmarks next to published results"
     tables = verb("tables", acts.tables, text, "tables --detail")
-    tables.add_argument("--detail", action="store_true", help="add paired differences and metrics by task type")
+    tables.add_argument("--detail", action="store_true", help="also print paired differences, and metrics by task type")
     tables.add_argument("--out", type=Path, metavar="FOLDER", help="write tables.md and tables.html to this folder")
 
-    text = "compare reward models trained with several values of alpha and seeds"
+    text = "train reward models with several values of reward.alpha and several seeds, and compare them"
     sweep = verb("sweep", acts.sweep, text, "sweep --alpha 0.1 0.5 --seeds 0 1")
     sweep.add_argument(
-        "--alpha", nargs="+", help="numbers, 1/n, fast or default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"
+        "--alpha",
+        nargs="+",
+        help="values of alpha: numbers, 1/n, fast or default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)",
     )
     sweep.add_argument(
         "--seeds", nargs="+", type=whole_number(0, SEEDS), default=[0, 1, 2], help="training seeds (default: 0 1 2)"
@@ -264,7 +278,7 @@ def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="parameters to override")
     reproduce.add_argument("--name", default="ablation", help="folder in data/reproduce/ (default: ablation)")
     reproduce.add_argument("--list", action="store_true", help="list the variants and their results")
-    reproduce.add_argument("--report-only", action="store_true", help="write the report from existing results")
+    reproduce.add_argument("--report-only", action="store_true", help="only write the report, from existing results")
     _figures(tables, sweep, reproduce)
 
 
@@ -272,12 +286,12 @@ def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs about the code and the checkpoints of stages."""
     run = verb("run", acts.run, "run one stage of dvc.yaml, as `dvc repro` does", "run grids --item 0")
     run.add_argument("stage", help="stage name without its item")
-    run.add_argument("--item", help="item of a matrix stage, for example a shard")
-    verb("code", acts.code, "record the code dependencies of each stage (the stage `code`)", "code")
+    run.add_argument("--item", help="item of a matrix stage, for example the number of a shard")
+    verb("code", acts.code, "record which code each stage runs (the stage `code` of dvc.yaml does this)", "code")
     text = "list or remove training checkpoints"
     checkpoints = verb("checkpoints", acts.checkpoints, text, "checkpoints drop policies@flux_t2is")
     actions = checkpoints.add_subparsers(dest="action", required=True)
-    listing = actions.add_parser("list", help="list checkpoints with stage, identity, size and age")
+    listing = actions.add_parser("list", help="list checkpoints with their stage, identity, size and age")
     drop = actions.add_parser("drop", help="remove the checkpoints of some or all stages")
     drop.add_argument("stages", nargs="*", metavar="STAGE", help="stage name")
     drop.add_argument("--all", action="store_true", help="remove the checkpoints of all stages")
@@ -298,12 +312,8 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
         default="serve",
         help="action (default: serve)",
     )
-    annotate.add_argument(
-        "--pictures",
-        type=Path,
-        metavar="PATH",
-        help="rank these images instead of grids: a folder with a subfolder per prompt, or a table (image, prompt)",
-    )
+    text = "rank these images instead of grids: a folder with a subfolder per prompt, or a table (image, prompt)"
+    annotate.add_argument("--pictures", type=Path, metavar="PATH", help=text)
     annotate.add_argument(
         "--format",
         choices=("label-studio", "pick-a-pic", "folders", "jsonl"),
@@ -311,27 +321,34 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
         help="format of the export (default: %(default)s)",
     )
     annotate.add_argument("--folder", type=Path, help="new folder for the export (default: the name of the format)")
-    annotate.add_argument("--address", help="URL of this folder for Label Studio (default: its local files)")
+    text = "URL at which Label Studio reads the export folder (default: local files of Label Studio)"
+    annotate.add_argument("--address", help=text)
     annotate.add_argument(
         "--port", type=whole_number(*PORTS), default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free port)"
     )
     annotate.add_argument(
         "--annotators",
         type=whole_number(1),
-        help="number of annotators; each one gets a link (default: as before, or 1)",
+        help="number of annotators; each annotator gets a link (default: the previous number, or 1)",
     )
-    annotate.add_argument("--overlap", type=whole_number(1), help="annotators per ranking (default: as before, or 1)")
     annotate.add_argument(
-        "--instances", type=whole_number(1), help="size of a random subset (default: as before, or all)"
+        "--overlap", type=whole_number(1), help="number of annotators per instance (default: the previous one, or 1)"
     )
-    annotate.add_argument("--round", metavar="N", help="round to serve or count")
-    annotate.add_argument("--retire", metavar="NAME", help="reassign the open rankings of this annotator")
+    annotate.add_argument(
+        "--instances",
+        type=whole_number(1),
+        help="number of instances to rank, selected at random (default: the previous number, or all)",
+    )
+    annotate.add_argument("--round", metavar="N", help="number of the round to serve or count")
+    annotate.add_argument(
+        "--retire", metavar="NAME", help="name of an annotator whose open rankings other annotators get"
+    )
     annotate.add_argument("--json", action="store_true", help="print JSON (status only)")
 
 
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy", help="recipe in policies.recipes")
-    plan.add_argument("--profile", metavar="NAME", help="profile to use instead of params.yaml")
+    plan.add_argument("--profile", metavar="NAME", help="name of a profile to use instead of params.yaml")
     plan.add_argument("--processes", type=whole_number(1), default=1, help="number of training processes")
     _figures(plan)
 
@@ -341,7 +358,7 @@ def _add_zoo(verb: Callable[..., argparse.ArgumentParser]) -> None:
     zoo = verb("zoo", acts.zoo, text, "zoo check flux")
     actions = zoo.add_subparsers(dest="action", required=True)
     build = actions.add_parser("build", help="train models, or resume their training")
-    measured = actions.add_parser("check", help="evaluate models and compare the metrics with their cards")
+    measured = actions.add_parser("check", help="evaluate models, and compare the metrics with the models' cards")
     for action in (build, measured):
         action.add_argument("members", nargs="*", help="model names (default: all)")
     _figures(measured)

@@ -99,28 +99,31 @@ class DevicesParams(Section):
     gpus: list[Natural] | None = None
     """Indices of the GPUs to use, in this order. `null` uses all visible GPUs."""
     servers: Natural | None = None
-    """GPUs at the end of `gpus` for reward servers. `null`: as many as a server needs, if one GPU remains."""
+    """Number of GPUs at the end of `gpus` that are only for reward servers. `null` uses as many GPUs as one server
+    needs, if at least one GPU remains for training."""
     memory_gb: AboveZero | None = None
-    """Memory per GPU in GB, for `paco check`. `null` queries nvidia-smi."""
+    """Memory per GPU in GB, with which `paco check` calculates. `null` reads the memory with nvidia-smi."""
 
 
 class Params(Section):
     profile: str
-    """Profile name in reports and runs."""
+    """Name of the profile in reports and MLflow runs."""
     world: Literal["storybook", "real"]
-    """Use `storybook` if the embedded world can label the images, `real` otherwise."""
+    """Kind of images: `storybook` for images of the embedded world, which its recogniser can label, `real` for all
+    other images."""
     threads: Annotated[Positive, EXECUTION_ONLY]
     """CPU threads per stage."""
     time_zone: Annotated[TimeZone, EXECUTION_ONLY] = "UTC"
     """Time zone of the schedules, for example Europe/Berlin."""
     devices: Annotated[DevicesParams, EXECUTION_ONLY] = Field(default_factory=DevicesParams)
     checkpoints_gb: Annotated[AboveZero, EXECUTION_ONLY] = 20.0
-    """Maximum size of all checkpoints in GB. paco deletes the oldest."""
+    """Maximum total size of all checkpoints in GB. If the checkpoints need more, paco deletes the oldest ones."""
     prompts: PromptsParams
     diverse_prompts: DiverseParams
     grids: GridsParams
     grid_shards: Annotated[list[Natural], Field(min_length=1), DISTINCT]
-    """Shard numbers. Prompt n belongs to shard n modulo the number of shards."""
+    """Numbers of the shards into which paco divides the grids. Prompt n belongs to shard n modulo the number of
+    shards."""
     annotations: AnnotationsParams
     edit_prompts: EditPromptsParams
     edits: EditsParams

@@ -82,12 +82,13 @@ class LoraShape(Section):
 
 class LoraParams(LoraShape):
     targets: list[str] = Field(min_length=1)
-    """Names of the linear layers to adapt."""
+    """Names of the linear layers that get a LoRA adapter."""
 
 
 class PolicyLora(LoraShape):
     targets: Annotated[list[str], Field(min_length=1)] | None = None
-    """Names or name endings of the linear layers to adapt. `null` uses the family's list."""
+    """Names, or endings of names, of the linear layers that get a LoRA adapter. `null` uses the list of the model
+    family."""
 
 
 class ChatParams(Section):
@@ -106,9 +107,9 @@ class ChatParams(Section):
     timeout_s: Positive = 120
     """Timeout per request in seconds."""
     retries: Natural = 6
-    """Retries of a failed request (429, 5xx, no connection)."""
+    """Number of retries of a failed request (status 429 or 5xx, or no connection)."""
     tries: Positive = 3
-    """Maximum answers per query, if paco rejects some."""
+    """Maximum number of answers that paco requests per query, if it rejects an answer as invalid."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Additional keys of the request body."""
 

@@ -32,7 +32,7 @@ class PredictorParams(Section):
     python: str = Field(min_length=1)
     """Python interpreter of the predictor's environment."""
     model: str | None = None
-    """Model of the predictor. `null` uses its default."""
+    """Model that the predictor loads. `null` uses the default model of the predictor."""
     device: Device = "cuda"
     """Device."""
 
@@ -41,9 +41,9 @@ class YesNoJudge(Section):
     """A model that answers yes or no: in this process, or behind an endpoint with log-probabilities."""
 
     model: NetworkRef | None = None
-    """Qwen2.5-VL model that runs in this process (hub ID, or folder in the layout of transformers)."""
+    """Qwen2.5-VL model that the stage loads in its own process (hub ID, or folder in the layout of transformers)."""
     endpoint: ChatParams | None = None
-    """Endpoint of a model that returns log-probabilities."""
+    """Endpoint of a served model that returns log-probabilities, instead of `model`."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> YesNoJudge:
@@ -56,14 +56,15 @@ class YesNoJudge(Section):
 
 class JudgeParams(YesNoJudge):
     wording: Literal["published", "rl"] = "published"
-    """Query to the reward model: that of the benchmark (`published`) or that of the RL training (`rl`)."""
+    """Wording of the query: as in the published benchmark (`published`), or as in the RL training (`rl`)."""
 
 
 class AlignmentParams(YesNoJudge):
     wording: Literal["published", "text"] = "published"
-    """VQAScore's question (`published`), or only the text (`text`)."""
+    """Wording of the query: VQAScore's question about the text (`published`), or only the text (`text`)."""
     vqascore: PredictorParams | None = None
-    """VQAScore by t2v-metrics, in a separate environment. The published results use clip-flant5-xxl."""
+    """VQAScore, computed by t2v-metrics in a separate environment. The published results use the model
+    clip-flant5-xxl."""
 
 
 class VieScoreParams(Section):
@@ -72,24 +73,24 @@ class VieScoreParams(Section):
     endpoint: ChatParams
     """Vision-language model that scores the edits."""
     prompts: str | None = None
-    """Folder or package with the published prompts. `null` uses paco's prompts."""
+    """Folder or package with the published queries of VIEScore. `null` uses the queries of paco."""
 
 
 class T2isBenchParams(Section):
     """T2IS-Bench on the images of the stage ``t2is``. A section that is null skips its metric."""
 
     prompts: Positive | None = None
-    """Maximum prompts. `null` evaluates all."""
+    """Maximum number of prompts to evaluate. `null` evaluates all prompts."""
     criteria: UserFile | None = None
-    """`prompt_consistency.json` of T2IS-Bench. `null` uses the criteria of each record."""
+    """Path of T2IS-Bench's file `prompt_consistency.json`. `null` uses the criteria in each prompt record."""
     texts: UserFile | None = None
-    """`prompt_alignment.json` of T2IS-Bench, required for alignment."""
+    """Path of T2IS-Bench's file `prompt_alignment.json`, which the alignment metrics need."""
     consistency: JudgeParams | None = None
     alignment: AlignmentParams | None = None
     aesthetics: PredictorParams | None = None
-    """Aesthetic predictor in a separate environment. `null` skips this metric."""
+    """Aesthetic predictor, which runs in a separate environment. `null` skips the metric `aesthetics`."""
     pictures: dict[str, BenchmarkFolder] = Field(default_factory=dict)
-    """Folders of other image sets, by name."""
+    """Folders with image sets that other tools generated, by the name of the tool."""
     bootstrap: Resamples
     """Bootstrap resamples."""
     seed: Seed
@@ -100,9 +101,9 @@ class VistoryParams(Section):
     """ViStoryBench on the stories of the stage ``t2is``. A section that is null skips its metric."""
 
     source: ImportedStories | None = None
-    """Folder from `paco dataset import vistory`. `null` skips the stage."""
+    """Folder that `paco dataset import vistory` wrote. `null` skips the stage `vistory`."""
     clip: ClipRef | None = None
-    """CLIP model of the similarity metrics. `null` skips them."""
+    """CLIP model of the similarity metrics. `null` skips these metrics."""
     adherence: YesNoJudge | None = None
     bootstrap: Resamples = 2000
     """Bootstrap resamples."""
@@ -112,19 +113,19 @@ class VistoryParams(Section):
 
 class ConsistencyRankParams(Section):
     source: BenchmarkFolder | None = None
-    """Folder in the ConsistencyRank-Bench format. `null` uses held-out rankings."""
+    """Folder of a benchmark in the ConsistencyRank-Bench format. `null` uses the held-out rankings of the graph."""
     template: Literal["theme", "plain", "marked"] | None = None
-    """Prompt template. `null` uses the template of the training."""
+    """Template of the query to the reward model. `null` uses the template with which the reward model was trained."""
     clip: ClipRef | None
-    """CLIP model of the evaluator CLIP-I. `null` skips it."""
+    """CLIP model of the evaluator CLIP-I. `null` skips this evaluator."""
     scored_elsewhere: dict[str, UserFile] = Field(default_factory=dict)
-    """Score tables of other evaluators, by name (CSV, JSON Lines, Parquet)."""
+    """Files with the scores of other evaluators (CSV, JSON Lines, Parquet), by the name of the evaluator."""
     max_instances: Positive | None
-    """Size of a random subset of the rankings. `null` uses all."""
+    """Number of rankings to evaluate, selected at random. `null` evaluates all rankings."""
     bootstrap: Resamples
     """Bootstrap resamples."""
     seed: Seed
-    """Seed of the subset and the bootstrap."""
+    """Random seed of the selected rankings and of the bootstrap."""
 
     @field_validator("scored_elsewhere")
     @classmethod
@@ -136,30 +137,31 @@ class ConsistencyRankParams(Section):
 
 class EditRewardParams(Section):
     source: BenchmarkFolder | None = None
-    """Folder in the EditReward-Bench format. `null` draws edits of the embedded world."""
+    """Folder of a benchmark in the EditReward-Bench format. `null` draws edits of the embedded world instead."""
     wording: Literal["rl", "published"] = "rl"
-    """Question of the RL training (`rl`) or of the published results (`published`)."""
+    """Wording of the query to the reward model: as in the RL training (`rl`), or as in the published results
+    (`published`)."""
     count: DrawnCount
     """Number of drawn comparisons."""
     size: DrawnSide
-    """Side of a drawn image in pixels."""
+    """Side in pixels of the square images that paco draws."""
     clip: ClipRef | None
-    """CLIP model of the similarity evaluators. `null` skips them."""
+    """CLIP model of the similarity evaluators. `null` skips these evaluators."""
     bootstrap: Resamples
     """Bootstrap resamples."""
     seed: Seed
-    """Seed of the comparisons and the bootstrap."""
+    """Random seed of the drawn comparisons and of the bootstrap."""
 
 
 class T2isParams(Section):
     prompts: Positive
-    """Maximum held-out prompts."""
+    """Maximum number of held-out prompts to evaluate."""
     seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """Seeds. Each seed gives one image per prompt."""
+    """Random seeds. paco generates one image per prompt and seed."""
     steps: Positive
     """Sampling steps."""
     separately: bool = False
-    """Also generate separate panels with the model before training."""
+    """As a baseline, also generate each panel separately with the model before training."""
     bootstrap: Resamples
     """Bootstrap resamples."""
     seed: Seed
@@ -168,9 +170,9 @@ class T2isParams(Section):
 
 class GeditParams(Section):
     prompts: Positive
-    """Maximum held-out prompts."""
+    """Maximum number of held-out prompts to evaluate."""
     seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """Seeds. Each seed gives one image per prompt."""
+    """Random seeds. paco generates one image per prompt and seed."""
     steps: Positive
     """Sampling steps."""
     viescore: VieScoreParams | None = None  # null = not judged so

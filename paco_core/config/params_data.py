@@ -17,15 +17,17 @@ ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset impor
 
 class PromptsParams(Section):
     engine: Literal["storybook", "import", "openai", "none"]
-    """Source of the prompts. `import` reads a file, `openai` queries a chat model, `none` creates no prompts."""
+    """Source of the prompts. `storybook` writes prompts of the embedded world, `import` reads a file, `openai` queries
+    a chat model, `none` creates no prompts."""
     count: Positive | None
-    """Number of prompts. `null` uses the complete file."""
+    """Number of prompts. `null` uses all prompts of the file in `prompts.source`."""
     layout: Layout | Annotated[list[Layout], Field(min_length=1)] | None
-    """Rows x columns of the panels. Prompts alternate between the layouts of a list. `null` accepts every layout."""
+    """Rows x columns of the panels of a set. If you list several layouts, the prompts alternate between them. `null`
+    accepts every layout in the file."""
     seed: Seed
-    """Seed of the prompts from the embedded world."""
+    """Random seed of the prompts that the embedded world writes."""
     source: UserFile | None = None
-    """JSON Lines file of T2IS records, for the engine `import`."""
+    """JSON Lines file of T2IS records, which the engine `import` reads."""
     endpoint: ChatParams | None = None
     """Chat model that writes prompts, for the engine `openai`."""
 
@@ -63,13 +65,14 @@ class DiverseParams(Section):
     model: ModelRef
     """Embedding model."""
     text: Literal["prompt", "theme"] = "prompt"
-    """Text to embed. If a prompt is too long, paco embeds its theme."""
+    """Text to embed: the complete prompt, or only its theme. If a prompt is too long for the model, paco embeds the
+    theme of the prompt."""
     device: Device
     """Device."""
     target: Positive | None
-    """Number of prompts to keep, chosen for diversity. `null` uses `threshold`."""
+    """Number of diverse prompts to select. `null` selects prompts by `threshold` instead."""
     threshold: Annotated[float, Field(gt=-1.0, le=1.0)] | None
-    """Maximum cosine similarity of kept prompts. `null` uses `target`."""
+    """Maximum cosine similarity between two selected prompts. `null` selects prompts by `target` instead."""
 
     @model_validator(mode="after")
     def _one_rule_at_most(self) -> DiverseParams:
@@ -84,13 +87,14 @@ class GridsParams(Section):
     device: Device
     """Device."""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
-    """Weight format. `mixed` uses float32 weights, and samples in bfloat16 if supported."""
+    """Number format of the model's weights. `mixed` uses float32 weights, and samples in bfloat16 if the device
+    supports bfloat16."""
     seeds: Annotated[list[Seed], DISTINCT]
-    """Seeds. Each seed gives one image per prompt. An empty list skips the stage."""
+    """Random seeds. paco generates one grid per prompt and seed. If the list is empty, paco skips the stage `grids`."""
     height: Side
-    """Height of a 2x2 image in pixels. Other layouts use the same panel size."""
+    """Height in pixels of an image with 2x2 panels. In other layouts, a panel has the same size."""
     width: Side
-    """Width of a 2x2 image in pixels. Other layouts use the same panel size."""
+    """Width in pixels of an image with 2x2 panels. In other layouts, a panel has the same size."""
     steps: Positive
     """Sampling steps."""
     guidance: Number
@@ -98,7 +102,7 @@ class GridsParams(Section):
     max_sequence_length: Positive
     """Maximum prompt tokens."""
     batch_size: Positive
-    """Images per batch. If memory runs out, paco halves it."""
+    """Number of images per batch. If memory runs out, paco halves the batch."""
 
     @model_validator(mode="after")
     def _enough_to_rank(self) -> GridsParams:
@@ -109,17 +113,19 @@ class GridsParams(Section):
 
 class AnnotationsParams(Section):
     source: Literal["recogniser", "people", "judge", "import", "none"]
-    """Annotator of the candidates. `none` creates no rankings."""
+    """Annotator that ranks the candidates: the recogniser, people, a chat model (`judge`), or a file (`import`). `none`
+    creates no rankings."""
     model: ModelRef | None = None
     """Recogniser of the embedded world."""
     file: UserFile | None = None
-    """Rankings (CSV, JSON Lines, Parquet) or Label Studio export, for the source `import`."""
+    """File of rankings (CSV, JSON Lines, Parquet) or Label Studio export, which the source `import` reads."""
     store: str = "answers/people.sqlite"
-    """Database of `paco annotate`, for the source `people`."""
+    """Database in which `paco annotate` saves the answers of people, for the source `people`."""
     judge: Literal["pairwise", "listwise"] = "pairwise"
-    """Query of the source `judge`: one pair, or all candidates at once."""
+    """Query of the source `judge`: one image pair per query (`pairwise`), or all candidates in one query
+    (`listwise`)."""
     endpoint: ChatParams | None = None
-    """Vision-language model, for the source `judge`."""
+    """Vision-language model that ranks the candidates, for the source `judge`."""
     exclude: tuple[str, ...] = ()
     """Annotators whose votes paco ignores."""
 
@@ -132,27 +138,31 @@ class AnnotationsParams(Section):
 
 class PairsParams(Section):
     rule: Literal["top1_bottom1", "top2_bottom2", "adjacent"]
-    """Rule that selects pairs from a ranking."""
+    """Rule that selects Yes pairs and No pairs from a ranking."""
     confident: bool
-    """Drop pairs whose label contradicts the annotator's score."""
+    """Drop each pair whose label contradicts the score that the annotator gave."""
     benchmark_untied: bool
-    """Hold out only rankings whose candidates are not all tied."""
+    """Leave rankings whose candidates are all tied out of the held-out benchmark."""
     split: Literal["prompt", "instance"]
-    """Unit that the split keeps together."""
+    """Unit that paco never divides between training, validation and benchmark: all data of a prompt, or one ranking or
+    pair."""
     validation_share: Fraction
-    """Share of the rankings for validation."""
+    """Share of the training data that paco uses for validation instead of training."""
     benchmark_share: Fraction
-    """Share of the rankings held out for ConsistencyRank."""
+    """Share of the rankings that paco holds out for the benchmark ConsistencyRank."""
     balance: bool
-    """Use as many Yes pairs as No pairs."""
+    """Drop pairs until there are about as many Yes pairs as No pairs."""
     leakage: Literal["refuse", "report"] = "refuse"
-    """Action if training data contain benchmark prompts or images."""
+    """Action if the training data contain prompts or images of the benchmark: stop with an error (`refuse`), or only
+    report them (`report`)."""
     keep_out: BenchmarkFolder | None = None
-    """Folder of rankings to exclude from training."""
+    """Folder in the ConsistencyRank-Bench format. paco excludes the prompts and images of this benchmark from
+    training."""
     imported: ImportedPairs | None = None
-    """Folder from `paco dataset import paco_dataset` with pairs to add."""
+    """Folder that `paco dataset import paco_dataset` wrote. paco adds the pairs of this folder to your pairs."""
     identical_share: Fraction = 0.0
-    """Share of added pairs of identical panels, labelled Yes."""
+    """Number of pairs of two identical panels that paco adds with the label Yes, divided by the number of other
+    pairs."""
     editing: EditingParams = EditingParams(source="storybook", count=0)
     seed: Seed
     """Seed of the split."""
@@ -160,7 +170,8 @@ class PairsParams(Section):
 
 class ReasonsParams(Section):
     engine: Literal["storybook", "openai", "none"]
-    """Source of the reasons. `none` uses only the answers of the pairs."""
+    """Source of the reasons: the embedded world, or a vision-language model (`openai`). `none` uses only the answers
+    that your pairs contain."""
     model: ModelRef | None = None
     """Recogniser of the embedded world."""
     endpoint: ChatParams | None = None

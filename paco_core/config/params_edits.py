@@ -28,17 +28,17 @@ class EditingParams(Section):
     source: Literal["storybook", "import"]
     """Source of the editing pairs."""
     count: Natural | None
-    """Number of drawn edits, or rows of the file. `null` uses the complete file."""
+    """Number of edits that paco draws, or of rows that it reads from the file. `null` reads all rows of the file."""
     questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)
-    """Queries for drawn edits, used alternately."""
+    """Queries for the drawn edits. If you list two queries, paco uses them alternately."""
     broken_share: Fraction = 0.0
-    """Share of drawn edits that also change something else."""
+    """Share of the drawn edits that also change a trait that the instruction does not mention."""
     unheeded_share: Fraction = 0.0
-    """Share of drawn edits that do not follow the instruction."""
+    """Share of the drawn edits that do not follow their instruction."""
     size: DrawnSide = 32
-    """Side of a drawn image in pixels."""
+    """Side in pixels of the square images that paco draws."""
     file: UserFile | None = None
-    """JSON Lines file with original, edited and instruction."""
+    """JSON Lines file of edits. Each line has the keys original, edited and instruction."""
     seed: Seed = 0
     """Seed of the drawn edits."""
 
@@ -57,15 +57,17 @@ class EditPromptsParams(Section):
     """Training and evaluation prompts of editing policies."""
 
     source: Literal["storybook", "file", "none"]
-    """Source of the instructions and images. Use `none` if no recipe edits images."""
+    """Source of the editing instructions and their images: the embedded world, or a file. Use `none` if no recipe edits
+    images."""
     count: Positive | None
-    """Number of drawn edits, or rows of the file. `null` uses the complete file."""
+    """Number of edits that paco draws, or of rows that it reads from the file. `null` reads all rows of the file."""
     unseen: Positive
-    """Images held out from training."""
+    """Number of images that are held out from training."""
     size: DrawnSide = 64
-    """Side of a drawn image in pixels."""
+    """Side in pixels of the square images that paco draws."""
     file: UserFile | None = None
-    """JSON Lines file with instruction, input_image and optional key, task_type and instruction_language."""
+    """JSON Lines file of editing prompts. Each line has the keys instruction and input_image, and optionally key,
+    task_type and instruction_language."""
     seed: Seed = 0
     """Seed of the drawn edits."""
 
@@ -100,15 +102,16 @@ class EditsParams(Section):
     """Images of the base editors for the training prompts, as training data of the reward model."""
 
     painters: list[EditPainter]
-    """Base editors that generate the images. An empty list skips the stage."""
+    """Base editing models that generate the edited images. If the list is empty, paco skips the stage `edits`."""
     device: Device
     """Device."""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
-    """Weight format. `mixed` uses float32 weights, and samples in bfloat16 if supported."""
+    """Number format of the model's weights. `mixed` uses float32 weights, and samples in bfloat16 if the device
+    supports bfloat16."""
     seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """Seeds. Each seed gives one image per prompt."""
+    """Random seeds. paco generates one image per prompt and seed."""
     size: DrawnSide
-    """Side of a generated image in pixels."""
+    """Side in pixels of the square images that the base editors generate."""
     steps: Positive
     """Sampling steps."""
 

@@ -34,39 +34,43 @@ class KlParams(Section):
     """KL divergence from the policy without an adapter. With beta 0 there is no reference pass."""
 
     beta: FromZero = 0.0
-    """Weight of the KL divergence from the model without an adapter. 0 skips this pass."""
+    """Weight in the loss of the KL divergence from the model without an adapter. If the weight is 0, paco does not
+    compute this divergence."""
     form: Literal["exact", "paper"] = "exact"
-    """`exact` KL divergence, or that of the `paper`: divided by the step's standard deviation."""
+    """Formula of the KL divergence: the exact one (`exact`), or that of the paper (`paper`), divided by the step's
+    standard deviation."""
     where: Literal["everywhere", "disagreement"] = "everywhere"
-    """Samples of the KL term: all, or only those above the group mean for the training reward but not the held-out
-    one."""
+    """Samples with a KL term: all (`everywhere`), or only samples that are above the mean of their group by the
+    training reward but not by the held-out reward (`disagreement`)."""
 
 
 class HackMeter(Section):
     """Detection of over-optimization: a training reward is compared with a held-out reward and with image metrics."""
 
     trained: str
-    """Reward term that trains the policy."""
+    """Key of the reward term that trains the policy."""
     held_out: str
-    """Reward term of weight 0: the same reward from an independent model."""
+    """Key of the held-out reward term, which has weight 0: the same reward, computed with an independent model."""
     near_copy: Annotated[float, Field(ge=0, le=1)] = 0.05
     """Root mean square pixel difference below which two panels, or an edit and its reference, are near-copies."""
     agreement: Annotated[float, Field(ge=-1, le=1)] = 0.7
-    """Reward correlation within a prompt below which paco raises the alarm."""
+    """Lower limit of the correlation between the two rewards over the images of a prompt. Below this limit, paco raises
+    the alarm."""
     patience: Positive = 3
-    """Epochs in the average correlation."""
+    """Number of last epochs over which paco averages the correlation."""
 
 
 class EarlyStop(Section):
     """Conditions that end a training before its last epoch. Its outputs are those of a complete training."""
 
     reward_rise: FromZero = 0.05
-    """Relative rise of the reward that is suspicious if the diversity falls."""
+    """Relative rise of the reward from which paco stops the training, if the panel diversity also falls below its
+    limit."""
     diversity_kept: Fraction = 0.5
-    """Share of the initial panel diversity below which the policy has collapsed."""
+    """Limit of the panel diversity, as a share of the initial diversity. Below this limit, the policy has collapsed."""
     patience: Positive = 3
-    """Number of last epochs to compare with as many first epochs."""
+    """Number of last epochs that paco compares with the same number of first epochs."""
     hack_meter: bool = False
-    """Also stop at the alarm of `hack_meter`."""
+    """Also stop the training if `hack_meter` raises its alarm."""
     nan: Literal["error", "stop"] = "error"
-    """Action if a gradient is not finite."""
+    """Action if a gradient is not finite: stop with an error (`error`), or end the training early (`stop`)."""

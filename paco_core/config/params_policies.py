@@ -42,7 +42,7 @@ class PromptFiles(Section):
     """T2IS records with a fixed split: for training, and for evaluation and benchmarks."""
 
     train: UserFile
-    """Training prompts, a JSON Lines file of T2IS records."""
+    """JSON Lines file of T2IS records with the training prompts."""
     test: UserFile
     """Evaluation prompts, in the same format."""
 
@@ -72,48 +72,58 @@ class PolicyRecipe(PolicyTraining):
     family: Family
     """Model family."""
     task: Literal["sets", "edits"] | None = None
-    """Training task. `null` uses the family's task, or `sets` for both."""
+    """Training task: sets or edits. `null` uses the task of the model family, or `sets` if the family supports both
+    tasks."""
     model: PipelineRef
     """Image generator (hub ID, or folder in the layout of diffusers)."""
     transformer: WeightsRef | None = None
     """Transformer weights in one `.safetensors` file, as image tools ship them (file, or folder with only this file).
     The other parts come from `model`. `null` uses the transformer of `model`."""
     start: AdapterRef | None = None
-    """LoRA to continue from (folder, file or hub ID). `null` starts a new adapter."""
+    """LoRA adapter whose training continues (folder, file or hub ID). `null` starts with a new adapter."""
     epochs_before: Natural = 0
-    """Epochs that trained `start` with this seed. The next epochs use new prompts and noise."""
+    """Number of epochs for which `start` was already trained with the same seed. The next epochs then use new prompts
+    and noise."""
     reference_size: Side | None = None
-    """Side of a square with the area of a resized reference, in pixels. `null` uses the output size."""
+    """Size of a reference image after resizing: the side in pixels of a square with the same area. `null` uses the size
+    of the output image."""
     panels: Literal["together", "one_by_one"] = "together"
-    """Generate panels in one image, or one by one with earlier panels as references (a story)."""
+    """Generate all panels in one image (`together`), or one after another with earlier panels as references
+    (`one_by_one`, a story)."""
     predecessors: Positive | None = None
-    """Number of earlier panels as references, in a story. `null` uses the family's maximum."""
+    """In a story, the number of earlier panels that are references of the next panel. `null` uses the maximum of the
+    model family."""
     train_size: Side
-    """Side of a training image with one panel or 2x2 panels, in pixels. In other layouts, a panel has the same size."""
+    """Side in pixels of a training image with one panel or 2x2 panels. In other layouts, a panel has the same size as
+    one of 2x2 panels."""
     eval_sizes: Annotated[list[Side], Field(min_length=1), DISTINCT]
     """Sides of the evaluation images, in pixels."""
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"
-    """Use of a record's height and width: proportions, exact size, or none."""
+    """Use of the height and width of a prompt record: only their proportions (`aspect`), as the exact size
+    (`exact`), or not at all (`ignore`)."""
     sampling_steps: Positive
     """Sampling steps of a rollout."""
     noise_steps: list[Natural]
     """Sampling steps that inject noise."""
     num_noise_steps: Positive | None = None
-    """Number of `noise_steps` to draw in each epoch. `null` uses all."""
+    """Number of noise steps that paco selects at random from `noise_steps` in each epoch. `null` uses all of
+    `noise_steps`."""
     train_steps: Annotated[list[Natural], DISTINCT] | None = None
-    """Noise steps to train, or sampling steps for the losses nft, dpo and sft. `null` trains all."""
+    """Noise steps to train. For the losses nft, dpo and sft: sampling steps to train. `null` trains all of these
+    steps."""
     dynamics: Dynamics
     """Rule that injects noise in a step."""
     noise_level: AboveZero
     """Scale of the injected noise (eta)."""
     shared_noise: bool = False
-    """Share the initial noise in a group. Steps before the first noise step run once per prompt."""
+    """Use the same initial noise for all images of a group. The steps before the first noise step then run only once
+    per prompt."""
     guidance: Number
     """Guidance scale."""
     max_sequence_length: Positive
     """Maximum prompt tokens."""
     preferences: PreferencesFolder | None = None
-    """Folder of rankings for the losses dpo and sft. `null` uses the graph's rankings."""
+    """Folder with rankings of images, for the losses dpo and sft. `null` uses the rankings of the graph."""
     prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back
     rewards: RewardSet
     test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards

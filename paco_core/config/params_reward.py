@@ -24,7 +24,8 @@ from paco_core.config.references import ModelRef, NetworkRef
 
 class RewardParams(Section):
     source: Literal["train", "adapter", "merged"] = "train"
-    """Train a reward model, or use a published `adapter` or `merged` model."""
+    """Train a reward model (`train`), or use a published LoRA adapter (`adapter`) or a published complete model
+    (`merged`)."""
     weights: ModelRef | None = None
     """Published model (hub ID, or folder in the layout of transformers or PEFT). `null` for the source `train`."""
     base: NetworkRef
@@ -34,32 +35,34 @@ class RewardParams(Section):
     dtype: Literal["float32", "bfloat16"]
     """Weight format of the base model."""
     max_pixels: Area
-    """Maximum pixels of a resized image."""
+    """Maximum number of pixels of an image. paco shrinks larger images."""
     min_pixels: Area
-    """Minimum pixels of a resized image."""
+    """Minimum number of pixels of an image. paco enlarges smaller images."""
     vision: Literal["frozen", "lora"] = "frozen"
-    """Freeze the vision tower, or train it with LoRA."""
+    """Freeze the vision tower of the reward model (`frozen`), or also train the vision tower with LoRA (`lora`)."""
     vision_cache_gb: Annotated[FromZero, EXECUTION_ONLY] = 2.0
-    """Cache for frozen vision features in GB."""
+    """Size in GB of the cache for the features of a frozen vision tower."""
     lora: LoraParams
     swap: bool = False
-    """Swap the images of every second pair whose order has no meaning."""
+    """Swap the two images of every second pair. paco does not swap edits, because their order has a meaning."""
     answers: Literal["reasons", "decision"] = "reasons"
-    """Training target: decision and reasons, or only the decision (the paper's Fast)."""
+    """Training target: decision and reasons (`reasons`), or only the decision (`decision`, which the paper calls
+    Fast)."""
     loss: Literal["weighted", "legacy", "plain"]
-    """Loss of the paper (`weighted`), its first release (`legacy`), or without weights (`plain`)."""
+    """Training loss: with the paper's token weights (`weighted`), as in the first released code (`legacy`), or without
+    token weights (`plain`)."""
     alpha: Fraction
     """Loss weight of the decision (Yes or No). The reasons have the weight 1 - alpha."""
     average: Literal["example", "token"] = "example"
-    """Average the loss per example, or per token as released."""
+    """Average the loss over examples (`example`), or over tokens (`token`), as the released code does."""
     label_newline: bool = False
-    """Also train on the newline after the closing token, as released."""
+    """Also train on the newline after the closing token, as the released code does."""
     template: Literal["theme", "plain"]
     """Prompt template."""
     learning_rate: AboveZero
     """Peak learning rate of AdamW."""
     warmup_share: Fraction
-    """Share of the steps for the learning rate warmup."""
+    """Share of the optimizer steps in which the learning rate warms up."""
     epochs: Positive
     """Passes over the training pairs."""
     batch_size: Positive
@@ -69,15 +72,15 @@ class RewardParams(Section):
     max_grad_norm: AboveZero
     """Gradient clipping norm."""
     gradient_checkpointing: bool = False
-    """Recompute layers in the backward pass to save memory."""
+    """Recompute the layers in the backward pass to save GPU memory."""
     best: Literal["roc_auc", "accuracy", "calibration_error", "position_spread", "last"] = "roc_auc"
-    """Validation metric that selects the epoch."""
+    """Validation metric that selects the best epoch. `last` selects the last epoch."""
     checkpoint_every: Annotated[Positive, EXECUTION_ONLY] = 50
     """Optimizer steps between checkpoints."""
     processes: Annotated[Positive, EXECUTION_ONLY] = 1
     """Processes that share each batch."""
     seed: Seed
-    """Seed of the adapter and the data order."""
+    """Random seed of the adapter's initial weights and of the order of the training pairs."""
 
     @property
     def model(self) -> str:
@@ -95,9 +98,9 @@ class ServingParams(Section):
     engine: Literal["transformers", "vllm"]
     """Engine of the reward server."""
     host: Annotated[str, EXECUTION_ONLY]
-    """Address that the server listens on."""
+    """Network address on which the reward server listens."""
     port: Annotated[Port, EXECUTION_ONLY]
-    """Port of the server. 0 selects a free port."""
+    """Port of the reward server. The value 0 selects a free port."""
     device: Device
     """Device."""
     dtype: Literal["float32", "bfloat16", "auto"]
@@ -105,39 +108,40 @@ class ServingParams(Section):
     threads: Annotated[Positive, EXECUTION_ONLY]
     """CPU threads of the server."""
     max_batch: Annotated[Positive, EXECUTION_ONLY]
-    """Maximum queries per batch. Set it to half of `requests_in_flight`."""
+    """Maximum number of queries that the server scores in one batch. Set this number to half of
+    `requests_in_flight`."""
     requests_in_flight: Annotated[Positive, EXECUTION_ONLY]
     """Maximum concurrent queries per client."""
     start_timeout_s: Annotated[Positive, EXECUTION_ONLY]
-    """Timeout for the start of a server in seconds."""
+    """Maximum time in seconds for the start of a reward server."""
     request_timeout_s: Annotated[Positive, EXECUTION_ONLY]
     """Timeout per query in seconds."""
     linger_s: Annotated[FromZero, EXECUTION_ONLY] = 0
-    """Idle seconds before a server without clients stops."""
+    """Seconds after which a reward server without clients stops."""
     max_failed_share: Annotated[Fraction, EXECUTION_ONLY]
-    """Maximum share of samples without a score."""
+    """Maximum share of samples without a score. If more samples have no score, the stage stops."""
     wait_for_server_s: Annotated[FromZero, EXECUTION_ONLY] = 0
     """Seconds that a client waits for a server that is down."""
     both_orders: bool = False
-    """Average a pair's score over both image orders."""
+    """Score each pair in both orders of its images, and use the mean score."""
     picture_format: Literal["png", "jpeg"] = "png"
     """Image format of the queries."""
     quantization: Literal["fp8", "bitsandbytes"] | None = None
-    """Weight quantization on a GPU. `null` uses `dtype`."""
+    """Quantization of the reward model's weights on a GPU. `null` loads the weights in the format `dtype`."""
     score_cache: Annotated[str | None, EXECUTION_ONLY] = None
     """SQLite file that caches scores. `null` disables the cache."""
     gateway_port: Annotated[Port, EXECUTION_ONLY] = 0
-    """Port of `paco serve gateway`. 0 selects a free port."""
+    """Port of `paco serve gateway`. The value 0 selects a free port."""
     python: Annotated[str | None, EXECUTION_ONLY] = None
-    """Python interpreter of the vLLM environment. `null` uses .venv-vllm."""
+    """Python interpreter of the environment with vLLM. `null` uses the environment .venv-vllm."""
     tensor_parallel: Annotated[Positive, EXECUTION_ONLY] = 1
     """GPUs per server."""
     gpu_share: Annotated[Fraction, EXECUTION_ONLY] = 0.85
     """Share of GPU memory for vLLM."""
     max_model_len: Annotated[Positive, EXECUTION_ONLY] = 8192
-    """Maximum tokens of a query with images and answer."""
+    """Maximum number of tokens of a query, including its images and answer."""
     batch_invariant: Annotated[bool, EXECUTION_ONLY] = False
-    """Make vLLM scores independent of the batch. This is slower."""
+    """Make the scores of vLLM independent of the batch. vLLM is slower with this setting."""
 
     @property
     def program(self) -> str:

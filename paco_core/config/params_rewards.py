@@ -25,17 +25,17 @@ class HttpScorer(Section):
     """A scorer behind an address. The API key is only in the environment."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
-    """Address that receives batches of images."""
+    """URL of the scoring service, which receives batches of images."""
     model: str
-    """Name and version of the scorer. paco caches scores under this name."""
+    """Name and version of the scoring service. paco caches scores under this name."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
     """Environment variable with the API key. `null` sends no key."""
     timeout_s: Positive = 120
     """Timeout per request in seconds."""
     retries: Natural = 4
-    """Retries of a failed request (429, 5xx, dropped connection)."""
+    """Number of retries of a failed request (status 429 or 5xx, or dropped connection)."""
     budget_s: AboveZero = 600
-    """Maximum time per batch in seconds, with retries and pauses."""
+    """Maximum time in seconds for a batch of images, including retries and pauses."""
 
     @property
     def address(self) -> str:
@@ -65,19 +65,22 @@ class Rubric(Section):
 
 class RewardTerm(Section):
     weight: Number
-    """Weight of the reward. If it is 0, paco measures the reward and does not train on it."""
+    """Weight of the reward. If the weight is 0, paco measures the reward, but does not train on it."""
     reward: str | None = None
-    """Registered name or `module:function`. `null` uses the name of the term."""
+    """Name of a built-in reward, or your own `module:function`. `null` uses the key of the term as the name of the
+    reward."""
     model: ModelRef | None = None
     """Model of the reward."""
     device: Device = "cpu"
     """Device of this model."""
     theme_from: Literal["theme", "opening"] = "theme"
-    """Text in the query: the record's theme, or the opening of its prompt."""
+    """Text in the query of the reward model: the record's theme (`theme`), or its prompt up to the first panel
+    (`opening`)."""
     pairs: Literal["all", "neighbours"] | Positive = "all"
-    """Panel pairs that `consistency` compares. `neighbours` share an edge. A number is the size of a random sample."""
+    """Panel pairs that the reward `consistency` compares: all pairs (`all`), only panels that share an edge
+    (`neighbours`), or a random sample of this many pairs (a number)."""
     aggregate: Literal["mean", "worst"] = "mean"
-    """Statistic of the pair scores of `consistency`."""
+    """Statistic of the scores of the panel pairs in `consistency`: mean (`mean`) or lowest score (`worst`)."""
     http: HttpScorer | None = None
     """Server of the reward `http`."""
     rubric: Rubric | None = None
@@ -87,11 +90,13 @@ class RewardTerm(Section):
 class RewardSet(Section):
     terms: dict[str, RewardTerm] = Field(min_length=1)
     aggregator: Aggregator
-    """Rule that combines the rewards into one advantage."""
+    """Rule that combines the rewards of an image into one advantage."""
     tame_delta: AboveZero | Literal["mean", "median"] = 0.2
-    """Variation above which `log_tame` dampens a reward: a number or statistic."""
+    """Limit of a reward's standard deviation divided by its mean, above which `log_tame` dampens the reward: a number,
+    or the `mean` or `median` over the rewards."""
     advantage_std: Literal["group", "global"]
-    """Standard deviation that divides the advantages."""
+    """Standard deviation by which paco divides the advantages: of each group (`group`), or of all samples
+    (`global`)."""
 
     @model_validator(mode="after")
     def _something_is_rewarded(self) -> RewardSet:

@@ -19,20 +19,21 @@ PLACE = f"{FIRST}/rounds"
 
 class AskParams(Section):
     count: Positive | None = None
-    """Number of rankings per round. `null` annotates all."""
+    """Number of rankings to annotate per round. `null` annotates all rankings."""
     choose: Literal["random", "uncertain", "disagree"] = "random"
-    """Selection: random, P(Yes) nearest to 0.5, or largest difference from the held-out reward model."""
+    """Rule that selects the rankings to annotate: at random (`random`), P(Yes) nearest to 0.5 (`uncertain`), or largest
+    difference from the held-out reward model (`disagree`)."""
     random_share: Fraction = 0.2
-    """Share of `count` that is selected at random, for an unbiased evaluation."""
+    """Share of the `count` rankings that paco selects at random, for an unbiased evaluation."""
 
 
 class RoundParams(Section):
     after: Annotated[str, Field(pattern=r"^data(/rounds/[1-9]\d*)?$")]
-    """Start of the round: `data` (the graph) or `data/rounds/N` (an earlier round)."""
+    """Data from which the round starts: `data` (the graph), or `data/rounds/N` (an earlier round)."""
     annotations: Literal["recogniser", "people", "judge", "none"] | None = None
-    """Annotator of the round. `null` uses `annotations.source`."""
+    """Annotator of the rankings of this round. `null` uses the value of `annotations.source`."""
     epochs: Natural | None = None
-    """Training epochs. `null` uses the value of the recipe."""
+    """Training epochs of the policy in this round. `null` uses the value of the recipe."""
 
 
 def _number(key: str) -> str:
@@ -46,7 +47,7 @@ Items = dict[Annotated[str, AfterValidator(_number)], RoundParams]
 
 class RoundsParams(Section):
     recipe: str = "flux_t2is"
-    """Entry of `policies.recipes` to train. It must generate sets."""
+    """Entry of `policies.recipes` that the rounds train. The recipe must generate sets."""
     ask: AskParams = Field(default_factory=AskParams)
     items: Items = Field(default_factory=dict)
     """Rounds by number. Each round follows an earlier one."""

@@ -28,25 +28,27 @@ class PolicyTraining(Section):
     device: Device
     """Training device."""
     dtype: Literal["float32", "mixed", "bfloat16"]
-    """Weight format of the generator. The adapter is in float32. `mixed` trains in float32, and samples in bfloat16 if
-    supported."""
+    """Number format of the image generator's weights. The adapter is in float32. `mixed` trains in float32, and samples
+    in bfloat16 if the device supports bfloat16."""
     base: Literal["fp8", "nf4"] | None = None
-    """Quantization of the transformer on a GPU, with bfloat16 computation. `null` uses `dtype`."""
+    """Quantization of the transformer on a GPU, with bfloat16 computation. `null` loads the transformer in the format
+    `dtype`."""
     learning_rate: AboveZero
     """Learning rate of AdamW."""
     weight_decay: FromZero
     """Weight decay of AdamW."""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    """AdamW, or AdamW with 8-bit moments (bitsandbytes)."""
+    """Optimizer: AdamW (`adamw`), or AdamW with 8-bit moments of bitsandbytes (`adamw_8bit`)."""
     max_grad_norm: AboveZero
     """Gradient clipping norm."""
     lora: PolicyLora
     loss: Loss
     """Training loss."""
     old_log_prob: Literal["rollout", "recomputed"] = "rollout"
-    """Log-probabilities from the rollout, or from an extra pass."""
+    """Source of the old log-probabilities in the loss: the rollout (`rollout`), or an extra pass (`recomputed`)."""
     max_ratio_gap: AboveZero | None = None
-    """Maximum |ratio - 1| before the first update. `null` uses 3 x `clip_range`."""
+    """Maximum |ratio - 1| before the first update of an epoch, where ratio is the new probability divided by the old
+    one. `null` uses 3 x `clip_range`."""
     clip_range: AboveZero
     """Clip range of the probability ratio."""
     max_advantage: AboveZero
@@ -55,35 +57,35 @@ class PolicyTraining(Section):
     dpo: DpoParams = DpoParams()
     kl: KlParams = KlParams()
     epochs: Natural
-    """Epochs of sampling and training. 0 only evaluates the initial policy."""
+    """Number of epochs of sampling and training. If the number is 0, paco only evaluates the initial policy."""
     prompts_per_epoch: Positive
     """Prompts per epoch."""
     group_size: Annotated[Positive, Field(ge=2)]
     """Images per prompt."""
     updates_per_epoch: Positive
-    """Optimizer steps per epoch. Must divide `prompts_per_epoch`."""
+    """Number of optimizer steps per epoch. `prompts_per_epoch` must be a multiple of this number."""
     rollout_batch: Positive
-    """Images (or stories) per sampling batch."""
+    """Number of images (or of stories) per sampling batch."""
     train_batch: Positive
-    """Images (or panels of stories) per training pass."""
+    """Number of images (or of panels of stories) per forward and backward pass."""
     gradient_checkpointing: bool
-    """Recompute blocks in the backward pass to save memory."""
+    """Recompute the transformer blocks in the backward pass to save GPU memory."""
     compile: bool = False
-    """Compile the transformer blocks with torch.compile. Results round differently."""
+    """Compile the transformer blocks with torch.compile. The compiled blocks round results differently."""
     ema_decay: Fraction
     """Decay of the averaged weights."""
     ema_every: Positive
-    """Optimizer steps between averages."""
+    """Number of optimizer steps between two updates of the averaged weights."""
     eval_every: Positive
     """Epochs between evaluations."""
     eval_batch: Positive | None = None
-    """Images per evaluation batch. `null` uses `rollout_batch`."""
+    """Number of images per evaluation batch. `null` uses the value of `rollout_batch`."""
     eval_prompts: Positive
     """Held-out prompts per evaluation."""
     eval_steps: Positive
     """Sampling steps of an evaluation."""
     eval_seeds: Annotated[list[Seed], Field(min_length=1), DISTINCT]
-    """Seeds. Each seed gives one image per prompt."""
+    """Random seeds. paco generates one image per prompt and seed."""
     checkpoint_every: Annotated[Positive, EXECUTION_ONLY]
     """Epochs between checkpoints."""
     keep_checkpoints: Annotated[Positive, EXECUTION_ONLY] = 1
