@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from paco_core.models.content import content_of
 from paco_core.models.hub import from_hub
 from paco_core.policies.base import load_policy
 from paco_core.policies.families import FAMILIES, family_of, is_distilled
+from paco_core.sampling.origin import ModelVersion
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
 
@@ -56,10 +58,16 @@ class GradedBase:
         """Everything but the weights that determines an image; the kind of the device, not its number."""
         return {**asdict(self), "model": "", "transformer": "", "device": self.device.partition(":")[0]}
 
-    @property
+    @cached_property
+    def version(self) -> ModelVersion:
+        """Version of the model. Outside of a project, its files are read for it."""
+        return ModelVersion.from_source(self.model)
+
+    @cached_property
     def content(self) -> str:
-        """Digest of the weights."""
-        return " ".join(content_of(part) for part in (self.model, self.transformer) if part is not None)
+        """Version of all weights."""
+        model = self.version.version or self.version.name
+        return f"{model} {'' if self.transformer is None else content_of(self.transformer)}"
 
     def load(self, cache: Path) -> Policy:
         """Load the model; ``cache`` is the folder of encoded prompts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,11 @@ class Generation:
     cache: Path
     encodings: Path
 
+    @cached_property
+    def code(self) -> str:
+        """Digest of the code that generates the images."""
+        return library_digest("paco_core.sampling.generation", frozenset({self.base.family}), self.cache)
+
     def folder(self, candidate: Candidate | None) -> ImageFolder:
         """The images of an adapter, or of the base model.
 
@@ -89,8 +95,7 @@ class Generation:
             DataError: when the adapter has no file.
         """
         content = "" if candidate is None else content_of(candidate.source)
-        code = library_digest("paco_core.sampling.generation", frozenset({self.base.family}), self.cache)
-        key = digest([self.base.content, content, self.base.settings, code], 32)
+        key = digest([self.base.content, content, self.base.settings, self.code], 32)
         name = BASE_NAME if candidate is None else candidate.name
         return ImageFolder(name, self.cache / key, self.records, self.seeds)
 
@@ -171,7 +176,7 @@ class Generation:
         front = licence_front(str(self.base.model), Path())
         licence = front.get("license_name", front["license"])
         name = BASE_NAME if candidate is None else candidate.name
-        return PolicyVersion(name, ModelVersion.from_source(self.base.model), licence, adapter)
+        return PolicyVersion(name, self.base.version, licence, adapter)
 
     def _validate_sizes(self, policy: Policy) -> None:
         for record in self.records:
