@@ -52,6 +52,15 @@ def test_the_set_contains_the_true_best_in_95_of_100_cases() -> None:
     assert in_sets.mean(axis=0).min() >= 0.93
 
 
+def test_two_almost_equal_adapters_do_not_hide_a_worse_one() -> None:
+    draws = np.random.default_rng(2)
+    best = draws.normal(0.7, 0.1, PROMPTS)
+    almost = best.copy()
+    almost[3] += 0.001
+    values = np.stack([best, almost, best - 0.05 + draws.normal(0, 0.02, PROMPTS)])
+    assert best_candidates(values) == [True, True, False]
+
+
 def test_few_prompts_and_missing_values() -> None:
     values = np.array([[0.9] * 5, [0.1] * 5])
     assert best_candidates(values) == [True, True], "five prompts are too few for an interval"
