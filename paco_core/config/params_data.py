@@ -92,9 +92,9 @@ class GridsParams(Section):
     seeds: Annotated[list[Seed], DISTINCT]
     """Random seeds. paco generates one grid per prompt and seed. If the list is empty, paco skips the stage `grids`."""
     height: Side
-    """Height in pixels of an image with 2x2 panels. In other layouts, a panel has the same size."""
+    """Height in pixels of an image with 2x2 panels. Panels of other layouts have the size of these panels."""
     width: Side
-    """Width in pixels of an image with 2x2 panels. In other layouts, a panel has the same size."""
+    """Width in pixels of an image with 2x2 panels. Panels of other layouts have the size of these panels."""
     steps: Positive
     """Sampling steps."""
     guidance: Number
