@@ -41,7 +41,8 @@ class YesNoJudge(Section):
     """A model that answers yes or no: in this process, or behind an endpoint with log-probabilities."""
 
     model: NetworkRef | None = None
-    """Qwen2.5-VL model that the stage loads in its own process (hub ID, or folder in the layout of transformers)."""
+    """Qwen2.5-VL or Qwen3-VL model that the stage loads in its own process (hub ID, or folder in the layout of
+    transformers)."""
     endpoint: ChatParams | None = None
     """Endpoint of a served model that returns log-probabilities, instead of `model`."""
 

@@ -29,7 +29,7 @@ class RewardParams(Section):
     weights: ModelRef | None = None
     """Published model (hub ID, or folder in the layout of transformers or PEFT). `null` for the source `train`."""
     base: NetworkRef
-    """Qwen2.5-VL model to train (hub ID, or folder in the layout of transformers)."""
+    """Qwen2.5-VL or Qwen3-VL model to train (hub ID, or folder in the layout of transformers)."""
     device: Device
     """Training device."""
     dtype: Literal["float32", "bfloat16"]

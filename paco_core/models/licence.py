@@ -23,6 +23,8 @@ HUB: dict[str, dict[str, str]] = {
     "Qwen/Qwen-Image-Edit-2509": {"license": "apache-2.0"},
     "Qwen/Qwen-Image-Edit-2511": {"license": "apache-2.0"},
     "Qwen/Qwen2.5-VL-7B-Instruct": {"license": "apache-2.0"},
+    "Qwen/Qwen3-VL-4B-Instruct": {"license": "apache-2.0"},
+    "Qwen/Qwen3-VL-8B-Instruct": {"license": "apache-2.0"},
 }
 
 

@@ -79,13 +79,20 @@ HUB_GB = {
     "Qwen/Qwen-Image-Edit-2511": 57.7,
     "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
     "X-GenGroup/PaCo-Reward-7B": 16.6,  # that model, merged
+    "Qwen/Qwen3-VL-4B-Instruct": 8.9,  # 4.44 B, built from its configuration; the head is the embedding
+    "Qwen/Qwen3-VL-8B-Instruct": 17.5,  # 8.77 B
     "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
 }
 
 #: Bytes of a weight in fewer bits: the bits, and the scales of blocks of 64 (nf4) or of rows (fp8).
 STORED_BYTES = {"nf4": 0.5 + 4 / 64, "fp8": 1.0}
 #: Weights in the layers of their language models, which `serving.quantization` keeps in fewer bits.
-LAYERS = dict.fromkeys(("Qwen/Qwen2.5-VL-7B-Instruct", "X-GenGroup/PaCo-Reward-7B"), 6.525e9)
+LAYERS = {
+    "Qwen/Qwen2.5-VL-7B-Instruct": 6.525e9,
+    "X-GenGroup/PaCo-Reward-7B": 6.525e9,
+    "Qwen/Qwen3-VL-4B-Instruct": 3.633e9,
+    "Qwen/Qwen3-VL-8B-Instruct": 6.946e9,
+}
 
 
 def model_config(root: Path, model: str) -> ModelConfig | None:
@@ -122,15 +129,16 @@ def _text_patch(folder: Path) -> int | None:
 
 
 def language_layers(root: Path, model: str | None) -> float:
-    """Weights of a Qwen2.5-VL's language layers, of a folder or a known hub id; 0 where they are not known."""
+    """Weights of a reward model's language layers, of a folder or a known hub id; 0 where they are not known."""
     file = root / str(model) / "config.json"
     if not file.is_file():
         return LAYERS.get(str(model), 0.0)
     config = read_json(file)
     text = config.get("text_config", config)
     width, heads = text["hidden_size"], text["num_attention_heads"]
-    keys = width * text["num_key_value_heads"] // heads
-    return float(text["num_hidden_layers"] * width * (2 * width + 2 * keys + 3 * text["intermediate_size"]))
+    head = text.get("head_dim") or width // heads  # Qwen3-VL's heads together may be wider than the states
+    attention = 2 * (heads + text["num_key_value_heads"]) * head
+    return float(text["num_hidden_layers"] * width * (attention + 3 * text["intermediate_size"]))
 
 
 def reward_gb(params: Params, root: Path) -> float:

@@ -1,4 +1,4 @@
-"""LoRA adapters on the language model of a Qwen2.5-VL: attach, save and load."""
+"""LoRA adapters on the language model of a reward model: attach, save and load."""
 
 from __future__ import annotations
 

@@ -76,10 +76,10 @@ def adapter_card(params: RewardParams, place: str, licence: Mapping[str, str], l
     loading = f"""import torch
 from peft import PeftModel
 from PIL import Image
-from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 processor = AutoProcessor.from_pretrained({params.base!r})
-model = Qwen2_5_VLForConditionalGeneration.from_pretrained({params.base!r})
+model = AutoModelForImageTextToText.from_pretrained({params.base!r})
 model = PeftModel.from_pretrained(model, {place!r}).eval()  # this folder
 pictures = [Image.open(file) for file in ("first.png", "second.png")]
 question = {TEMPLATES["plain"]!r}
@@ -113,11 +113,11 @@ def _example(place: str, instruction: str) -> str:
     """Python that scores the first golden pair with transformers only."""
     return f"""import torch
 from PIL import Image
-from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 folder = {place!r}  # this folder
 processor = AutoProcessor.from_pretrained(folder)
-model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
+model = AutoModelForImageTextToText.from_pretrained(folder).eval()
 pictures = [Image.open(f"{{folder}}/{FOLDER}/0-{{side}}.png") for side in ("first", "second")]
 question = {instruction!r}
 {_ASKING}"""

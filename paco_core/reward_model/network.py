@@ -1,4 +1,4 @@
-"""A Qwen2.5-VL with its processor, divided into the passes of a pairwise reward model.
+"""A Qwen2.5-VL or Qwen3-VL with its processor, divided into the passes of a pairwise reward model.
 
 Each image passes the frozen vision tower once, and its features are cached. Instruction and answer pass the language
 model with these features. Only the positions that are read pass the head. Rows are padded at the right, so causal
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from torch.nn import functional
-from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoConfig, AutoProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor, smart_resize
 from transformers.utils import logging as transformers_logging
 
@@ -29,6 +30,7 @@ from paco_core.models.size import validate_layer_counts
 from paco_core.models.tokens import validate_tokens
 from paco_core.models.weights import load_model, reading
 from paco_core.reward_model import quantised
+from paco_core.reward_model.architectures import ARCHITECTURES
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions
 from paco_core.reward_model.shapes import PATCH_STEP, READ_STEP, chunks, round_up
@@ -73,6 +75,7 @@ class Network:
 
     def __init__(self, model: Any, processor: Any, name: str) -> None:
         self.model, self.processor, self.name = model, processor, name
+        self.architecture = ARCHITECTURES[model.config.model_type]
         self.yes_id, self.no_id = answer_tokens(processor.tokenizer, name)
         self.prompt = lru_cache(maxsize=8192)(self._prompt)
         self.features = FeatureCache()
@@ -94,7 +97,7 @@ class Network:
         pixels: tuple[int, int] | None = None,
         quantization: str | None = None,
     ) -> Network:
-        """Load a Qwen2.5-VL folder (or hub id).
+        """Load a folder (or hub id) of Qwen2.5-VL or Qwen3-VL.
 
         Args:
             pixels: minimum and maximum number of pixels of an image after resizing. None = the bounds of the folder.
@@ -118,11 +121,12 @@ class Network:
                 model_type = AutoConfig.from_pretrained(source).model_type
             except ValueError as error:  # a repository without config.json, or one that names no type
                 raise DataError(f"{source}: there is no model ({str(error).splitlines()[0]})") from None
-            if model_type != "qwen2_5_vl":
-                raise DataError(f"{source}: its model type is {model_type!r}, but a reward model needs 'qwen2_5_vl'")
+            if model_type not in ARCHITECTURES:
+                expected = " or ".join(map(repr, ARCHITECTURES))
+                raise DataError(f"{source}: its model type is {model_type!r}, but a reward model needs {expected}")
         quantization_options = quantised.reward_quantization(quantization, device)
         model = load_model(
-            Qwen2_5_VLForConditionalGeneration,
+            getattr(transformers, ARCHITECTURES[model_type].model_class),
             folder,
             dtype=getattr(torch, dtype),
             trust_remote_code=False,
@@ -132,7 +136,7 @@ class Network:
             _validate_files(folder)
         with reading(folder):
             processor = AutoProcessor.from_pretrained(source)
-            _validate_sizes(model.config.vision_config, processor.image_processor, source)
+            _validate_sizes(model.config, processor.image_processor, source)
         _validate_processor(processor, model.config, source)
         if pixels is not None:
             bounds = processor.image_processor.size
@@ -233,7 +237,7 @@ class Network:
             merge = self.processor.image_processor.merge_size
             patches = functional.pad(patches, (0, 0, 0, spare))
             grids = torch.cat([grids, grids.new_tensor([[1, merge, spare // merge]])])
-        features = self.model.model.get_image_features(patches, grids).pooler_output
+        features = self.architecture.features(self.model.model.get_image_features(patches, grids))
         return [
             Visual(tokens, (int(grid[0]), int(grid[1]), int(grid[2])))
             for tokens, grid in zip(features[: len(images)], grids.tolist(), strict=False)
@@ -284,10 +288,9 @@ class Network:
         ids, positions = ids.to(self.device), positions.to(self.device)
         core = self.model.model
         embedded = core.get_input_embeddings()(ids)
-        visual = torch.cat([visual.tokens.to(embedded) for row in rows for visual in row.visuals])
-        places = (ids == self.model.config.image_token_id).unsqueeze(-1)
-        embedded = embedded.masked_scatter(places, visual)
-        return core.language_model(inputs_embeds=embedded, position_ids=positions, use_cache=use_cache)
+        features = torch.cat([visual.tokens.to(embedded) for row in rows for visual in row.visuals])
+        inputs = self.architecture.language_inputs(features, embedded, ids == self.model.config.image_token_id)
+        return core.language_model(**inputs, position_ids=positions, use_cache=use_cache)
 
     def first_logits(self, rows: Sequence[TokenRow]) -> torch.Tensor:
         """Logits (rows, vocabulary), float32, of the first answer token. The rows have no answer."""
@@ -301,11 +304,12 @@ class Network:
         return logits[: len(rows)].float()
 
 
-def _validate_sizes(vision: Any, processor: Any, source: str) -> None:
+def _validate_sizes(config: Any, processor: Any, source: str) -> None:
     """Raise DataError if sizes that no tensor's shape limits would allocate too much memory per image."""
     bounds = {
-        "window_size": (vision.window_size, MAX_SIDE), "patch_size": (processor.patch_size, MAX_SIDE),
-        "merge_size": (processor.merge_size, MAX_SIDE), "min_pixels": (processor.size.shortest_edge, MOST_PIXELS),
+        **{name: (getattr(config.vision_config, name), MAX_SIDE) for name in ARCHITECTURES[config.model_type].sizes},
+        "patch_size": (processor.patch_size, MAX_SIDE), "merge_size": (processor.merge_size, MAX_SIDE),
+        "min_pixels": (processor.size.shortest_edge, MOST_PIXELS),
         "max_pixels": (processor.size.longest_edge, MOST_PIXELS),
     }  # fmt: skip
     for name, (number, most) in bounds.items():

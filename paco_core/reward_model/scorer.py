@@ -49,7 +49,7 @@ class Scorer:
     ``threads``. On other devices, the last bits may depend on the other queries of a batch.
 
     Args:
-        folder: complete Qwen2.5-VL folder, or a hub id.
+        folder: complete folder of a Qwen2.5-VL or Qwen3-VL, or a hub id.
         min_pixels, max_pixels: minimum and maximum number of pixels of an image after resizing. If either is None, the
             bounds of the folder are used.
         threads: number of CPU threads of this process. None = unchanged.
@@ -246,7 +246,7 @@ def _greedy(network: Network, rows: Sequence[TokenRow], limit: int) -> list[tupl
 
 def _continue(network: Network, rows: Sequence[TokenRow], limit: int) -> list[tuple[list[int], bool]]:
     """:func:`_greedy` for rows of equal length."""
-    ends = {network.processor.tokenizer.eos_token_id, network.model.config.text_config.eos_token_id}
+    ends = {network.processor.tokenizer.eos_token_id, getattr(network.model.config.text_config, "eos_token_id", None)}
     states, cache = network.prefill(rows)
     position = torch.tensor([int(row.prompt.positions.max()) + 1 for row in rows], device=states.device)
     answers: list[list[int]] = [[] for _ in rows]

@@ -117,7 +117,7 @@ def train_reward_model(  # noqa: PLR0913 - inputs, outputs and callbacks of a tr
     A killed run resumes from its last checkpoint and ends with the same weights.
 
     Args:
-        base: Qwen2.5-VL folder or hub id. The adapter records ``params.base`` as its base.
+        base: folder or hub id of a Qwen2.5-VL or Qwen3-VL. The adapter records ``params.base`` as its base.
         out: folder of the results.
         checkpoints: folder of the checkpoints, with one folder per training key
             (:func:`~paco_core.reward_model.checkpoint.reward_training_key`).

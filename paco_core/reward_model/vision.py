@@ -1,9 +1,10 @@
-"""Vision tower of a Qwen2.5-VL: cached features of images, and its slow layers in fewer calls.
+"""Vision tower of a reward model: cached features of images, and its slow layers in fewer calls.
 
-The tower attends within windows of an image, and in four layers within whole images. transformers calls attention once
-for each of these segments, 704 times for an image of 512 px, and asks the GPU for their lengths in each layer: a GPU
-waits for the launches, and the processor for the GPU. :func:`attend_in_one_call` makes the segments of a layer rows of
-one batch, the shorter ones padded and masked, and asks for the lengths once per pass.
+The tower of a Qwen2.5-VL attends within windows of an image, and in four layers within whole images. The tower of a
+Qwen3-VL attends within whole images only. transformers calls attention once for each of these segments, for a Qwen2.5-VL
+704 times for an image of 512 px, and asks the GPU for their lengths in each layer: a GPU waits for the launches, and
+the processor for the GPU. :func:`attend_in_one_call` makes the segments of a layer rows of one batch, the shorter ones
+padded and masked, and asks for the lengths once per pass.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import torch
 from torch.nn import functional
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 
-DEFAULT_BYTES = 2 << 30  # a 7B model needs 19 MB for an image of 2 Mpx
+#: A Qwen2.5-VL-7B needs 19 MB for an image of 2 Mpx, and a Qwen3-VL-4B needs 42 MB: it has four levels of features.
+DEFAULT_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
 class Visual:
     """Vision features of one image."""
 
-    tokens: torch.Tensor  # (t * h * w / merge^2, hidden)
+    tokens: torch.Tensor  # (t * h * w / merge^2, width), see :mod:`paco_core.reward_model.architectures`
     grid: tuple[int, int, int]  # (t, h, w) in patches
 
 

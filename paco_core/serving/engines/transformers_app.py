@@ -210,7 +210,7 @@ def build_scoring_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Serve a pairwise reward model (OpenAI chat protocol).")
-    parser.add_argument("--model", required=True, help="a Qwen2.5-VL folder, or a hub id")
+    parser.add_argument("--model", required=True, help="a folder of a Qwen2.5-VL or Qwen3-VL, or a hub id")
     parser.add_argument("--served-model-name", required=True)
     parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
     parser.add_argument("--port", type=whole_number(*PORTS), default=0)

@@ -16,7 +16,7 @@ from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.items import tokenize_examples
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
-from tests.support import tiny_vlm
+from tests.support import tiny_qwen3_vl, tiny_vlm
 
 SIDES = (28, 56, 84, 120)
 
@@ -43,11 +43,14 @@ def questions(count: int, longest: int) -> list[PairQuery]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_score_does_not_depend_on_its_neighbours(repository: Path, folder: Path, dtype: str, threads: int) -> None:
-    """The model of random weights with questions of up to 300 tokens, and the embedded world's own base."""
+def test_a_score_does_not_depend_on_its_neighbours(
+    repository: Path, folder: Path, tmp_path: Path, dtype: str, threads: int
+) -> None:
+    """The models of random weights with questions of up to 300 tokens, and the embedded world's own base."""
     threads_before = torch.get_num_threads()
     try:
-        for model, longest in ((folder, 200), (repository / "data/zoo/qwen2_5_vl", 14)):
+        qwen3_vl = tiny_qwen3_vl.build(tmp_path / "qwen3_vl")
+        for model, longest in ((folder, 200), (qwen3_vl, 200), (repository / "data/zoo/qwen2_5_vl", 14)):
             scorer = Scorer(model, dtype=dtype, threads=threads, min_pixels=784, max_pixels=20_000)
             queries, order = questions(24, longest), Random(1)
             single_logits = []

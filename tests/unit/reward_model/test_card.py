@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.training.log import write_log
-from tests.support import reward_tiny, tiny_vlm
+from tests.support import reward_tiny, tiny_qwen3_vl, tiny_vlm
 
 PARAMS = RewardParams.model_validate({**reward_tiny.PARAMS, "base": "Qwen/Qwen2.5-VL-7B-Instruct"})
 
@@ -35,9 +36,10 @@ def printed(card: str, folder: Path) -> float:
 
 
 @pytest.mark.slow
-def test_the_example_gives_the_golden_score(tmp_path: Path) -> None:
+@pytest.mark.parametrize("support", [tiny_vlm, tiny_qwen3_vl])
+def test_the_example_gives_the_golden_score(support: ModuleType, tmp_path: Path) -> None:
     place = "data/reward_merged"
-    folder = tiny_vlm.build(tmp_path / place)
+    folder = support.build(tmp_path / place)
     queries = [example.query for example in reward_tiny.pairs(2)]
     scores = Scorer(folder).score(queries)
     write_golden(folder, queries, scores, "float32")

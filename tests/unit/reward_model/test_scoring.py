@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from paco_core.reward_model.vision import attend_in_one_call
 from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits, from_top_logprobs
 from paco_core.serving.engines.answers import Answerer, GenerationRequest, ModelAnswer
 from paco_core.serving.protocol import RequestError
-from tests.support import reward_tiny, tiny_vlm
+from tests.support import reward_tiny, tiny_qwen3_vl, tiny_vlm
+
+BUILDS = [pytest.param(tiny_vlm.build, id="qwen2_5_vl"), pytest.param(tiny_qwen3_vl.build, id="qwen3_vl")]
 
 
-@pytest.fixture(scope="module")
-def scorer(tmp_path_factory: pytest.TempPathFactory) -> Scorer:
-    return Scorer(tiny_vlm.build(tmp_path_factory.mktemp("scoring") / "tiny"), max_batch=3)
+@pytest.fixture(scope="module", params=BUILDS)
+def scorer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scorer:
+    return Scorer(request.param(tmp_path_factory.mktemp("scoring") / "tiny"), max_batch=3)
 
 
 def library_logits(scorer: Scorer, query: PairQuery) -> torch.Tensor:
@@ -166,8 +169,11 @@ def test_golden_pairs_are_a_clear_match_a_clear_mismatch_and_so_on() -> None:
 PICTURES = [Image.effect_noise((width, height), 90).convert("RGB") for width, height in ((140, 84), (56, 56))]
 
 
-def test_the_features_are_those_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network.load(tiny_vlm.build(tmp_path / "model"))
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_features_are_those_of_the_library(
+    build: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network.load(build(tmp_path / "model"))
     calls = []
     real = functional.scaled_dot_product_attention
 

@@ -24,6 +24,7 @@ from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.serving.engines.vllm import PYTHON
 from paco_core.serving.protocol import ServingError
 from paco_core.serving.servers.endpoint import RewardEndpoint, check_served
+from tests.support import tiny_qwen3_vl
 from tests.support.carriers import carriers, drawing
 from tests.unit.serving import test_app as app
 
@@ -43,11 +44,14 @@ def questions(count: int = 30) -> list[PairQuery]:
     return [PairQuery(*pair, text) for text in texts for pair in pairs][:count]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    """The small Qwen2.5-VL, with golden pairs as a merged reward has them."""
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """A small model, with golden pairs as a merged reward has them."""
     folder = tmp_path_factory.mktemp("engines") / "model"
-    shutil.copytree(repository / "data/zoo/qwen2_5_vl", folder)
+    if request.param == "qwen3_vl":
+        tiny_qwen3_vl.build(folder)
+    else:
+        shutil.copytree(repository / "data/zoo/qwen2_5_vl", folder)
     write_golden(folder, questions(2), Scorer(folder, threads=1).score(questions(2)), "float32")
     return folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from paco_core.reward_model import quantised
 from paco_core.reward_model.network import Network
 from paco_core.serving.engines import launch
 from paco_core.serving.engines.transformers_app import _arguments
-from tests.support import tiny_vlm
+from tests.support import tiny_qwen3_vl, tiny_vlm
 
 GPU = {"serving.device": "cuda", "serving.dtype": "bfloat16"}
 
@@ -55,8 +56,9 @@ def test_tower_and_head_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     assert options["quantization_config"]["llm_int8_skip_modules"] == ["model.visual", "lm_head"]
 
 
-def test_weights_of_the_layers_are_counted_from_the_configuration(tmp_path: Path) -> None:
-    model = tiny_vlm.build(tmp_path / "model")
+@pytest.mark.parametrize("support", [tiny_vlm, tiny_qwen3_vl])
+def test_weights_of_the_layers_are_counted_from_the_configuration(support: ModuleType, tmp_path: Path) -> None:
+    model = support.build(tmp_path / "model")
     layers = Network.load(model).model.model.language_model.layers
     counted = sum(p.numel() for name, p in layers.named_parameters() if name.endswith("proj.weight"))
     assert language_layers(tmp_path, "model") == counted
