@@ -64,7 +64,7 @@ PUBLIC = {
     "Qwen/Qwen-Image-Edit-2511": ModelConfig(QWEN | {"zero_cond_t": True}, _QWEN.vae, _QWEN.text_patch),
 }
 
-#: Weights of public models in GB as stored (bf16), from their model cards.
+#: Weights of public models in GB as stored (bf16), from their model cards; of Qwen3-VL, from its configurations.
 HUB_GB = {
     "black-forest-labs/FLUX.1-dev": 33.7,
     "black-forest-labs/FLUX.1-Kontext-dev": 33.7,  # the same parts
@@ -79,8 +79,8 @@ HUB_GB = {
     "Qwen/Qwen-Image-Edit-2511": 57.7,
     "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
     "X-GenGroup/PaCo-Reward-7B": 16.6,  # that model, merged
-    "Qwen/Qwen3-VL-4B-Instruct": 8.9,  # 4.44 B, built from its configuration; the head is the embedding
-    "Qwen/Qwen3-VL-8B-Instruct": 17.5,  # 8.77 B
+    "Qwen/Qwen3-VL-4B-Instruct": 8.9,  # 4.44 B, of which 0.41 B in the vision tower
+    "Qwen/Qwen3-VL-8B-Instruct": 17.5,  # 8.77 B and 0.58 B
     "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
 }
 

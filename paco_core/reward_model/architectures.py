@@ -1,9 +1,9 @@
 """Architectures of reward models: the differences between Qwen2.5-VL and Qwen3-VL.
 
-Both have the same parts, rotary positions and image processor. The vision tower of Qwen3-VL attends within whole images
-only, so it has no ``window_size``. It also returns deepstack features: outputs of earlier vision layers, which are added
-to the states at image positions after the first language layers (arXiv 2406.04334). Here, they follow the image
-embeddings in one tensor, so they are cached and moved together.
+Both have the same names of parts and the same image processor. The vision tower of Qwen3-VL attends within whole images
+only, so it has no ``window_size``. It also returns deepstack features: merged outputs of earlier vision layers. The
+language model adds them to the states at image positions after its first layers (arXiv 2406.04334). Here, they follow
+the image embeddings in one tensor, so they are cached and moved together.
 """
 
 from __future__ import annotations

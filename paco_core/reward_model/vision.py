@@ -1,7 +1,7 @@
 """Vision tower of a reward model: cached features of images, and its slow layers in fewer calls.
 
 The tower of a Qwen2.5-VL attends within windows of an image, and in four layers within whole images. The tower of a
-Qwen3-VL attends within whole images only. transformers calls attention once for each of these segments, for a Qwen2.5-VL
+Qwen3-VL attends within whole images only. transformers calls attention once for each of these segments, in Qwen2.5-VL
 704 times for an image of 512 px, and asks the GPU for their lengths in each layer: a GPU waits for the launches, and
 the processor for the GPU. :func:`attend_in_one_call` makes the segments of a layer rows of one batch, the shorter ones
 padded and masked, and asks for the lengths once per pass.

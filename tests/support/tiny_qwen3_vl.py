@@ -1,7 +1,7 @@
-"""A complete Qwen3-VL folder with random weights, for tests: its files have the layout of the released checkpoints.
+"""A complete Qwen3-VL folder with random weights, for tests.
 
-The tokenizer is that of :mod:`tests.support.tiny_vlm`. As in the released 2B and 4B models, the LM head is the matrix of
-the embeddings, and the width of the attention heads is not the hidden size divided by their number.
+The tokenizer is that of :mod:`tests.support.tiny_vlm`. As in Qwen3-VL-4B, the LM head shares the weights of the
+embeddings, and the attention heads together are wider than the hidden states.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIDE = 64  # pixels of an image by default
 
 
 def build(folder: Path, *, seed: int = 0, tied: bool = True) -> Path:
-    """Write the model, tokenizer and processor to ``folder`` and return it. ``tied``: the LM head has no own weights."""
+    """Write the model, tokenizer and processor to ``folder`` and return it. ``tied``: of LM head and embeddings."""
     import torch
     from transformers import (
         Qwen2VLImageProcessor,
@@ -40,10 +40,10 @@ def build(folder: Path, *, seed: int = 0, tied: bool = True) -> Path:
             "num_hidden_layers": 3,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
-            "head_dim": 16,
+            "head_dim": 32,
             "max_position_embeddings": 2048,
             "rope_parameters": {
-                "rope_type": "default", "mrope_interleaved": True, "mrope_section": [3, 3, 2], "rope_theta": 1e6
+                "rope_type": "default", "mrope_interleaved": True, "mrope_section": [6, 5, 5], "rope_theta": 1e6
             },
             "bos_token_id": token("<|endoftext|>"),
             "eos_token_id": token("<|im_end|>"),
@@ -52,7 +52,7 @@ def build(folder: Path, *, seed: int = 0, tied: bool = True) -> Path:
         },
         vision_config={
             "depth": 3,
-            "hidden_size": 32,
+            "hidden_size": 64,
             "num_heads": 2,
             "intermediate_size": 64,
             "out_hidden_size": 32,

@@ -71,3 +71,14 @@ def test_fewer_bits_of_the_judge_are_needed_for_klein_on_24_gb(repository: Path)
     assert servers == pytest.approx([9.2, 12.1, 18.6], abs=0.1)
     fits = [str(plan(params, "flux_t2is", repository)) for params in (four, full)]
     assert "24 GB yes" in fits[0] and "24 GB with the server on another one, 48 GB yes" in fits[1]
+
+
+def test_24_gb_hold_klein_and_a_qwen3_vl_4b_without_quantization(repository: Path) -> None:
+    """The option of profiles/klein.yaml."""
+    option = {"reward.source": "train", "reward.weights": None, "reward.base": "Qwen/Qwen3-VL-4B-Instruct"}
+    four, full = (
+        changed(profiles.read(repository, "klein"), {**option, "serving.quantization": bits})
+        for bits in ("bitsandbytes", None)
+    )
+    assert [server_gb(params, repository) for params in (four, full)] == pytest.approx([5.7, 10.9], abs=0.1)
+    assert "24 GB yes" in str(plan(full, "flux_t2is", repository))

@@ -23,10 +23,11 @@ from paco_core.reward_model.merging import merge_adapter, write_weights
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.training.log import LOG
 from tests.support import reward_tiny, tiny_qwen3_vl
 
 SIZES = ((32, 32), (64, 96), (120, 40))
-PIXELS = {"min_pixels": 32 * 32, "max_pixels": 96 * 96}
+PIXELS: dict[str, Any] = {"min_pixels": 32 * 32, "max_pixels": 96 * 96}
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +163,7 @@ class StopsAfter:
 
 
 def train(base: Path, out: Path, progress: Any = None, **changes: Any) -> None:
-    pixels = {name: PIXELS[name] for name in ("min_pixels", "max_pixels")}
-    settings = {"batch_size": 2, "learning_rate": 3e-2, "checkpoint_every": 3, **pixels, **changes}
+    settings = {"batch_size": 2, "learning_rate": 3e-2, "checkpoint_every": 3, **PIXELS, **changes}
     params = RewardParams.model_validate({**reward_tiny.PARAMS, **settings})
     examples = reward_tiny.pairs(8)
     checkpoints = out / "checkpoint"
@@ -177,7 +177,7 @@ def test_a_training_that_stops_resumes_to_the_same_weights(base: Path, tmp_path:
         train(base, tmp_path / name)
     resumed, complete = (load_file(tmp_path / name / "adapter" / WEIGHTS) for name in ("stopped", "complete"))
     assert resumed.keys() == complete.keys() and all(torch.equal(resumed[name], complete[name]) for name in resumed)
-    assert (tmp_path / "stopped" / training.LOG).read_text() == (tmp_path / "complete" / training.LOG).read_text()
+    assert (tmp_path / "stopped" / LOG).read_text() == (tmp_path / "complete" / LOG).read_text()
 
 
 def test_a_merged_adapter_is_a_plain_model_with_the_names_of_its_base(base: Path, tmp_path: Path) -> None:

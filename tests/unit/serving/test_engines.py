@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,14 +45,11 @@ def questions(count: int = 30) -> list[PairQuery]:
     return [PairQuery(*pair, text) for text in texts for pair in pairs][:count]
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    """A small model, with golden pairs as a merged reward has them."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """The small Qwen2.5-VL, with golden pairs as a merged reward has them."""
     folder = tmp_path_factory.mktemp("engines") / "model"
-    if request.param == "qwen3_vl":
-        tiny_qwen3_vl.build(folder)
-    else:
-        shutil.copytree(repository / "data/zoo/qwen2_5_vl", folder)
+    shutil.copytree(repository / "data/zoo/qwen2_5_vl", folder)
     write_golden(folder, questions(2), Scorer(folder, threads=1).score(questions(2)), "float32")
     return folder
 
@@ -61,11 +59,11 @@ def expected(folder: Path) -> list[float]:
     return [score.value for score in Scorer(folder, threads=1).score(questions())]
 
 
-@pytest.fixture(scope="module", params=["transformers", "vllm"])
-def served(request: pytest.FixtureRequest, repository: Path, folder: Path) -> Iterator[RewardEndpoint]:
-    settings = {"engine": request.param, "start_timeout_s": START_S, "request_timeout_s": 120, "score_cache": None}
+@contextmanager
+def serve(engine: str, folder: Path, repository: Path) -> Iterator[RewardEndpoint]:
+    settings = {"engine": engine, "start_timeout_s": START_S, "request_timeout_s": 120, "score_cache": None}
     settings |= {"threads": 1, "linger_s": 0}  # else the second engine would join the server of the first
-    if request.param == "vllm":
+    if engine == "vllm":
         python = Path(os.environ.get("PACO_VLLM_PYTHON", repository / PYTHON))
         if not python.is_file():
             pytest.skip(f"no vLLM here: {python} does not exist (`make vllm`, or set PACO_VLLM_PYTHON)")
@@ -73,8 +71,26 @@ def served(request: pytest.FixtureRequest, repository: Path, folder: Path) -> It
     serving = load(repository / "params.yaml").serving.model_copy(update=settings)
     with RewardEndpoint.lease(folder, serving, folder.parent, wait=False) as endpoint:
         endpoint.ready()
-        assert endpoint.engine == request.param
+        assert endpoint.engine == engine
         yield endpoint
+
+
+@pytest.fixture(scope="module", params=["transformers", "vllm"])
+def served(request: pytest.FixtureRequest, repository: Path, folder: Path) -> Iterator[RewardEndpoint]:
+    with serve(request.param, folder, repository) as endpoint:
+        yield endpoint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", CLOSE)
+def test_a_qwen3_vl_has_the_same_scores_in_every_engine(engine: str, tmp_path: Path, repository: Path) -> None:
+    folder, pairs = tiny_qwen3_vl.build(tmp_path / "model"), questions(10)
+    expected = Scorer(folder, threads=1).score(pairs)
+    write_golden(folder, pairs[:2], expected[:2], "float32")
+    with serve(engine, folder, repository) as endpoint, endpoint.client() as client:
+        assert endpoint.check_golden() == pytest.approx(0.0, abs=CLOSE[engine])
+        scores = [score.value for score in client.score(pairs)]
+    assert scores == pytest.approx([score.value for score in expected], abs=CLOSE[engine])
 
 
 @pytest.mark.slow
