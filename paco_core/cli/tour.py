@@ -18,7 +18,7 @@ look at
   make ui                       Dagster's asset graph and MLflow's runs; prints their addresses
   paco tables                   the tables of the benchmarks next to the published ones
   git add . && git commit -m "First run"     keep it: later runs are compared with it
-  dvc metrics diff              after a later run: the headline metrics that differ from the committed ones
+  dvc metrics diff --targets data/metrics/report.json     after a later run: the headline metrics that differ
   dvc exp run -S policies.recipes.flux_t2is.noise_level=0.9     change a parameter: only what depends on it runs again
   paco tour                     this page
 """.rstrip()

@@ -78,7 +78,7 @@ def _change(params: Params, recipe: str) -> NextStep:
         (
             'git add . && git commit -m "First run"',
             f"dvc exp run -S policies.recipes.{recipe}.learning_rate={rate}",
-            "dvc metrics diff",
+            "dvc metrics diff --targets data/metrics/report.json",
         ),
     )
 

@@ -35,7 +35,7 @@ _STAGE_KEYS = {
 
 @dataclass(frozen=True)
 class Out:
-    """A path that a stage writes; ``kind`` is outs, metrics or plots. Outs of ``type: metrics`` are metrics."""
+    """A path that a stage writes; ``kind`` is outs, metrics or plots."""
 
     path: str
     kind: str
@@ -98,10 +98,6 @@ def _names(entries: Iterable[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield str(path), flags if isinstance(flags, Mapping) else {}
         else:
             yield str(entry), {}
-
-
-def _written(kind: str, entries: Iterable[Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    return (("metrics" if flags.get("type") == "metrics" else kind, path, flags) for path, flags in _names(entries))
 
 
 def _is_asset(group: Group) -> bool:
@@ -224,7 +220,8 @@ class DvcProject:
                 raise DvcProjectError(f"{location}.{key}: expected a list, got {type(resolved[key]).__name__}")
         wdir = self._path_resolver()(str(resolved.get("wdir", ".")))
         place = self._path_resolver(wdir)
-        written = [entry for kind in ("outs", "metrics", "plots") for entry in _written(kind, resolved.get(kind) or [])]
+        kinds = ("outs", "metrics", "plots")
+        written = [(kind, path, flags) for kind in kinds for path, flags in _names(resolved.get(kind) or [])]
         outs = [
             Out(place(path), kind, bool(flags.get("cache", True)), bool(flags.get("persist", False)))
             for kind, path, flags in written
