@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from paco_core.config.params import PARAMS_FILE
@@ -66,8 +67,11 @@ def _lay_out(folder: Path) -> int:
 def _name_dagsters_home(folder: Path) -> None:
     """Write ``.env`` and Dagster's settings, which ``dagster schedule start`` needs before a first run.
 
-    They are not copied, because ``.env`` contains the path of the project.
+    They are not copied, because ``.env`` contains the path of the project. If Dagster is not installed yet, the
+    project's Makefile writes them later.
     """
+    if find_spec("dagster") is None:
+        return
     result = subprocess.run(
         [sys.executable, "-m", "paco_pipelines.instance.settings"], cwd=folder, capture_output=True, text=True
     )

@@ -40,7 +40,7 @@ def tour(root: Path) -> Answer:
     report = (root / paths.REPORT / "index.html").resolve().as_uri()
     lines = headline_table(rows) if rows else ["no benchmark has measured anything yet"]
     if (command := content["example_command"]) is not None:
-        lines += ["", "see a clear gain (before and after training)", *_wrapped(command)]
+        lines += ["", "see a set before and after training (90th percentile of the gains)", *_wrapped(command)]
     figures = {"headline": rows, "example_command": command, "report": report}
     return Answer("\n".join(lines) + "\n" + NEXT.format(report=report), figures)
 

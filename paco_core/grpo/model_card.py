@@ -180,7 +180,7 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         policy.example(*settings),
     ]
     lines = [
-        f"pipeline = {pipeline_class}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
+        f"pipeline = {pipeline_class}.from_pretrained({recipe.model!r}, dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
         *(_story(record, before, grid, policy.panel_example(*settings)) if before else single),

@@ -144,10 +144,10 @@ def _as_note(lines: Sequence[str]) -> str:
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:
     """Cost of a benchmark that generates its cases at every size, before and after training."""
     numbers, pictures, takes = task.numbers(params), 0.0, 0.0
-    cases, planned = numbers.prompts * len(numbers.seeds), plan_prompts_or_empty(params, root)
-    work = list[PassWork]()
+    planned, work = plan_prompts_or_empty(params, root), list[PassWork]()
     for recipe in recipes_of(task, params.policies).values():
         records, patch = candidates(planned, recipe, root)[1], side_multiple(root, recipe)
+        cases = min(numbers.prompts, len(records) or numbers.prompts) * len(numbers.seeds)
         pictures += 2 * cases * len(recipe.eval_sizes)
         takes += 2 * cases * _seconds_per_image(recipe, records, numbers.steps, patch)
         work += image_work(recipe, records, 2 * cases, numbers.steps, root)

@@ -41,3 +41,11 @@ def test_the_printed_folder_can_be_pasted_into_a_shell(
     (command,) = [line.strip() for line in init.init(Path(name)).splitlines() if line.startswith("  cd ")]
     shell = subprocess.run(["sh", "-c", f"{command} && pwd -P"], capture_output=True, text=True, check=True)
     assert shell.stdout == f"{(tmp_path / name).resolve()}\n"
+
+
+def test_a_project_is_created_before_dagster_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment with paco-rl without its extra ``pipeline``."""
+    monkeypatch.setattr(init, "find_spec", lambda _name: None)
+    monkeypatch.setattr(init.sys, "executable", "/nowhere")
+    assert f"{tmp_path / 'new'}" in init.init(tmp_path / "new")
+    assert (tmp_path / "new/dvc.yaml").is_file() and not (tmp_path / "new/.env").exists()
