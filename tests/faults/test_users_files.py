@@ -26,6 +26,7 @@ VERBS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("paint", "a bear", "--panels", "one", "two", "--policy", "base", "--out"): ("out", FOLDER),
     ("edit", "cat.png", "Make it red.", "--policy", "base", "--out"): ("out", FOLDER),
     ("tables", "--out"): ("out", FOLDER),
+    ("grade", "lora.safetensors", "--model", "flux_t2is", "--out"): ("out", FOLDER),
     ("fetch", "flux_t2is"): ("out", NEW),
     ("dataset", "export", "parquet"): ("out", NEW),
     ("dataset", "import", "gedit", "edits.parquet"): ("out", NEW),
