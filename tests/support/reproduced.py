@@ -71,9 +71,10 @@ def completed_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     records = records_of(storybook_prompts(12, seed=0))
     for stage, part in (("prompts", records), ("diverse_prompts", records[:6])):
         write_prompts(project / "data" / stage / "prompts.jsonl", part)
-    for model in ("reward_merged", "zoo/clip", "zoo/recogniser"):
+    configs = {"reward_merged": "config", "zoo/clip": "open_clip_config", "zoo/recogniser": "config"}
+    for model, config in configs.items():
         (project / "data" / model).mkdir(parents=True)
-        (project / "data" / model / "config.json").write_text(json.dumps({"model": model}))
+        (project / "data" / model / f"{config}.json").write_text(json.dumps({"model": model}))
     edits = storybook_edit_prompts(30, 32, seed=0)
     edits.hold_out(16, seed=0)
     edits.write(project / paths.EDIT_PROMPTS)
