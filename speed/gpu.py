@@ -33,7 +33,7 @@ from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json, write_json
 from paco_core.io.numbers import whole_number
 from paco_core.planning.gpu_speed import RECORD, GpuSpeed
-from paco_core.policies.families import family_of
+from paco_core.policies.families import family_of, is_editing
 from speed.gpu_reward import ROOT, VLLM
 
 RESULTS = ROOT / "docs" / "results"
@@ -170,7 +170,8 @@ def speeds(rows: Rows, gpu: str) -> list[GpuSpeed]:
             recipe = recipes[name]
             passes = family_of(recipe.family).passes_per_step(recipe.guidance)
             sampled, trained = phases["rollout"] * recipe.sampling_steps * passes, phases["trained pass"] * passes
-            speeds_by_size.append(GpuSpeed(gpu, date.today().isoformat(), recipe.model, side, sampled, trained))
+            today, references = date.today().isoformat(), int(is_editing(recipe))
+            speeds_by_size.append(GpuSpeed(gpu, today, recipe.model, side, sampled, trained, references))
     return speeds_by_size
 
 

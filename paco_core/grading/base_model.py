@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
     from paco_core.policies.base import Policy
 
-#: Guidance and sampling steps of families, as on the cards of their models.
-SETTINGS = {"flux": (3.5, 28), "qwen_image": (4.0, 50), "flux2_klein": (4.0, 50)}
-DISTILLED_SETTINGS = (1.0, 4)
+DISTILLED_SETTINGS = (1.0, 4)  # guidance and sampling steps
 SIDE, TEXT_TOKENS = 512, 512
 
 
@@ -132,7 +130,7 @@ def graded_base(root: Path | None, params: Params | None, model: str | None) -> 
     here = Path(model)
     place = here if here.is_dir() else model_at(root or Path(), model, "--model")
     family = _family(place)
-    guidance, steps = DISTILLED_SETTINGS if is_distilled(Path(), str(place)) else SETTINGS[family]
+    guidance, steps = DISTILLED_SETTINGS if is_distilled(Path(), str(place)) else family_of(family).recommended
     device, dtype = _device(params)
     return GradedBase(place, family, device, dtype, None, guidance, TEXT_TOKENS, SIDE, steps)
 
@@ -152,7 +150,7 @@ def _family(model: Path | str) -> str:
             index = Path(hf_hub_download(str(model), "model_index.json"))
     pipeline = read_json(index).get("_class_name")
     name = next((name for name, family in FAMILIES.items() if family.pipeline == pipeline), None)
-    if name is None or family_of(name).references[0]:
-        supported = ", ".join(FAMILIES[family].pipeline for family in SETTINGS)
+    if name is None or FAMILIES[name].references[0]:
+        supported = ", ".join(family.pipeline for family in FAMILIES.values() if not family.references[0])
         raise DataError(f"{model}: contains a {pipeline}; adapters can be compared on {supported}")
     return name

@@ -18,6 +18,7 @@ from paco_core.adapters.reader import CONFIG, WEIGHTS
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
+from paco_core.io.text import natural_key
 from paco_core.policies.adapters import TRAINED
 from paco_core.runtime.checkpoints import list_checkpoints
 from paco_core.training.checkpoint import STATE, TENSORS, unpack
@@ -116,9 +117,8 @@ def _files(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("*.safetensors") if path.is_file()), key=_natural)
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """A sort key that orders the numbers in names by their size."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+def _natural(path: Path) -> list[int | str]:
+    return natural_key(path.name)
 
 
 def unique_names(candidates: Sequence[Candidate]) -> list[Candidate]:

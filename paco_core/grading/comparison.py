@@ -110,9 +110,9 @@ def best_candidates(values: NDArray[np.float64], *, resamples: int = 4000, seed:
     bound of its mean minus that of some other candidate j is below zero. The bounds of i hold for all j together. So
     the candidate with the highest true mean is in the set with probability 95%. Their critical value is the quantile of
     the largest t statistic (max-t) in a multiplier bootstrap over prompts (Chernozhukov, Chetverikov and Kato 2013,
-    Annals of Statistics 41, 2786), with the degrees of freedom of a t test for few prompts. It uses that prompts are
-    shared. A bootstrap that studentizes each sample would be wider: for two adapters that differ in few prompts, its
-    samples without these prompts have a standard error near zero.
+    Annals of Statistics 41, 2786). For few prompts, it has the degrees of freedom of a t test. The bootstrap uses that
+    prompts are shared. A bootstrap that studentizes each sample would be wider: for two adapters that differ in few
+    prompts, its samples without these prompts have a standard error near zero.
 
     Args:
         values: (candidates, prompts), higher is better. Prompts with a NaN are left out.

@@ -18,7 +18,7 @@ from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.secrets import redacted
 from paco_core.models.content import content_of
-from paco_core.models.licence import licence_front
+from paco_core.models.licence import licence_name
 from paco_core.policies.base import Policy
 from paco_core.runtime.code.stage_code import library_digest
 from paco_core.sampling.generated_image import AFTER, GeneratedImage
@@ -173,10 +173,8 @@ class Generation:
 
     def _models(self, candidate: Candidate | None) -> PolicyVersion:
         adapter = None if candidate is None else ModelVersion.from_source(candidate.source, candidate.name)
-        front = licence_front(str(self.base.model), Path())
-        licence = front.get("license_name", front["license"])
         name = BASE_NAME if candidate is None else candidate.name
-        return PolicyVersion(name, self.base.version, licence, adapter)
+        return PolicyVersion(name, self.base.version, licence_name(str(self.base.model), Path()), adapter)
 
     def _validate_sizes(self, policy: Policy) -> None:
         for record in self.records:

@@ -152,11 +152,13 @@ class Measuring:
         pairs = [n * (n - 1) // 2 * seeds if n > 1 else seeds * (seeds - 1) // 2 for n in panels]
         return sum(pairs) + references * seeds * sum(panels)
 
-    def measure(self, folder: ImageFolder, base: ImageFolder, advance: Callable[[int], None]) -> pd.DataFrame:
+    def measure(
+        self, folder: ImageFolder, base_images: Sequence[Image], advance: Callable[[int], None]
+    ) -> pd.DataFrame:
         """The measures of an adapter: one row per prompt. The grid score is equal in all rows.
 
         Args:
-            base: images of the base model, from the same noise.
+            base_images: all images of the base model, from the same noise.
             advance: is called with the number of queries of each batch.
         """
         images = {record.idx: folder.images(record) for record in folder.records}
@@ -174,8 +176,7 @@ class Measuring:
                 row[COPIES] = self.references.near_copies(panels)
             table.loc[record.idx, list(row)] = list(row.values())
         if self.clip is not None:
-            table[TEXT] = self._text_following(folder, images)
-        base_images = [image for record in base.records for image in base.images(record)]
+            table[TEXT] = self._text_following(folder, groups)
         table[GRID] = largest_grid_score([image for row in images.values() for image in row], base_images)
         return table
 
@@ -191,13 +192,13 @@ class Measuring:
                 queries += [identity_query(reference, panel, self.trigger) for panel in panels]
         return queries
 
-    def _text_following(self, folder: ImageFolder, images: dict[str, list[Image]]) -> list[float]:
+    def _text_following(self, folder: ImageFolder, groups: dict[str, list[list[Image]]]) -> list[float]:
         """Mean cosine between each panel and its text, per prompt."""
         assert self.clip is not None
         values = []
         for record in folder.records:
-            panels = [panel for image in images[record.idx] for panel in split_grid(image, record.layout)]
-            texts = self.clip.texts(panel_prompts(record) * len(images[record.idx]), TEXT)
+            panels = [panel for group in groups[record.idx] for panel in group]
+            texts = self.clip.texts(panel_prompts(record) * len(folder.seeds), TEXT)
             values.append(float((self.clip.images(panels) * texts).sum(dim=1).double().mean()))
         return values
 

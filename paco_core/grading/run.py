@@ -225,9 +225,9 @@ def _measure(
     measuring: Measuring, base: ImageFolder, folders: Mapping[str, ImageFolder], on_line: Callable[[str], None]
 ) -> dict[str, pd.DataFrame]:
     """The measures of the base model and of each adapter, by name."""
-    measured = [base, *folders.values()]
+    measured, base_images = [base, *folders.values()], [image for r in base.records for image in base.images(r)]
     with Progress(sum(map(measuring.count_queries, measured)), "score", "pairs", on_line) as progress:
-        return {folder.name: measuring.measure(folder, base, progress.advance) for folder in measured}
+        return {folder.name: measuring.measure(folder, base_images, progress.advance) for folder in measured}
 
 
 def _remarks(

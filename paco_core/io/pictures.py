@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 from paco_core.io import decoding
 from paco_core.io.decoding import MAX_BYTES, SUFFIXES, EncodedPicture, Undecodable, read_head
 from paco_core.io.files import DataError, md5_of
+from paco_core.io.text import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -164,11 +164,7 @@ def list_pictures(folder: Path) -> list[Path]:
     files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
     if not files:
         raise DataError(f"{folder}: holds no picture ({', '.join(SUFFIXES)})")
-    return sorted(files, key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path.name)])
-
-
-def _parts(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)
+    return sorted(files, key=lambda path: natural_key(path.name))
 
 
 def pictures_of(pictures: Picture | Sequence[Picture]) -> list[Image]:

@@ -28,6 +28,11 @@ _MARK = re.compile(
 )
 
 
+def natural_key(name: str) -> list[int | str]:
+    """A sort key that orders the numbers in names by their size: ``2.png`` before ``10.png``."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
 def normalize_text(text: str) -> str:
     """The text in one case and one Unicode form (NFKC), with single blanks and without characters of no width."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())

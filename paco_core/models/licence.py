@@ -44,6 +44,12 @@ def licence_front(model: str, root: Path) -> dict[str, str]:
     return {"license": "other" if licence == "unknown" else licence}
 
 
+def licence_name(model: str, root: Path) -> str:
+    """The name of a model's licence, or its identifier if it has no other name. It also applies to derived models."""
+    front = licence_front(model, root)
+    return front.get("license_name", front["license"])
+
+
 def licence_of(folder: Path) -> str:
     """The licence in the card of a model's folder. ``unknown`` if there is none, as for a hub id.
 

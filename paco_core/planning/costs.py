@@ -14,8 +14,8 @@ from paco_core.planning.amounts import CPU_SECONDS, seconds, size_factor
 from paco_core.planning.gpu_hours import (
     GpuHours,
     PassWork,
-    describe_hours,
     hours_by_gpu,
+    hours_by_origin,
     image_work,
     present_gpus,
     published_gpus,
@@ -130,15 +130,11 @@ def _on_gpu(hours: Sequence[GpuHours]) -> tuple[float | None, str]:
     if not hours:
         return None, ""
     if present_gpus():
-        return hours[0].hours * 3600, _as_note(describe_hours(hours)).partition(" on ")[2]
+        return hours[0].hours * 3600, f"{hours[0].short_name}, {hours[0].origin}"
     smallest = min(gpu.memory_gb for gpu in published_gpus() if gpu.gpu in {row.gpu for row in hours})
     names = {gpu.gpu for gpu in published_gpus() if gpu.memory_gb == smallest}
-    return None, _as_note(describe_hours(row for row in hours if row.gpu in names))
-
-
-def _as_note(lines: Sequence[str]) -> str:
-    """Lines as one text without parentheses, because `paco check` puts it in parentheses."""
-    return "; ".join(line.replace(" (", ", ").removesuffix(")") for line in lines)
+    texts = hours_by_origin(row for row in hours if row.gpu in names)
+    return None, "; ".join(f"{text}, {origin}" for origin, text in texts.items())
 
 
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:

@@ -67,21 +67,35 @@ class GpuHours:
     hours: float
     measured: str | None = None
 
+    @property
+    def short_name(self) -> str:
+        """The name of the GPU without its maker."""
+        return self.gpu.removeprefix("NVIDIA ").removeprefix("GeForce ")
 
-def describe_hours(hours: Iterable[GpuHours], processes: int = 1) -> list[str]:
-    """One line per date of a measurement, and one of all estimates: ``about 34 h on RTX 4090 (estimated)``.
+    @property
+    def origin(self) -> str:
+        """How the hours are known."""
+        return f"measured {self.measured}" if self.measured else "estimated from the published throughput"
+
+
+def hours_by_origin(hours: Iterable[GpuHours], processes: int = 1) -> dict[str, str]:
+    """Text of all hours that are known in the same way, by how they are known: ``about 34 h on RTX 4090``.
 
     Args:
         processes: number of GPUs that share the passes.
     """
     by_origin: dict[str, list[str]] = {}
     for row in hours:
-        origin = f"measured {row.measured}" if row.measured else "estimated from the published throughput"
         time = row.hours / processes
         digits = f"{time:.0f}" if time >= 10 else f"{time:.2g}"
-        name = row.gpu.removeprefix("NVIDIA ").removeprefix("GeForce ")
-        by_origin.setdefault(origin, []).append(f"{digits} h on {f'{processes} x ' if processes > 1 else ''}{name}")
-    return [f"about {', '.join(parts)} ({origin})" for origin, parts in by_origin.items()]
+        count = f"{processes} x " if processes > 1 else ""
+        by_origin.setdefault(row.origin, []).append(f"{digits} h on {count}{row.short_name}")
+    return {origin: f"about {', '.join(parts)}" for origin, parts in by_origin.items()}
+
+
+def describe_hours(hours: Iterable[GpuHours], processes: int = 1) -> list[str]:
+    """One line per date of a measurement, and one of all estimates: ``about 34 h on RTX 4090 (estimated)``."""
+    return [f"{text} ({origin})" for origin, text in hours_by_origin(hours, processes).items()]
 
 
 @cache
@@ -122,9 +136,8 @@ def pass_flops(config: ModelConfig, tokens: float) -> float:
 
 def _measured_flops(speed: GpuSpeed) -> float:
     """Operations of one pass of a measured model: a square, and as many references as the model needs."""
-    config = PUBLIC[speed.model]
-    references = int("Kontext" in speed.model or "Edit" in speed.model)
-    return pass_flops(config, (1 + references) * (speed.side / PUBLIC_TOKEN) ** 2 + MEASURED_TEXT_TOKENS)
+    tokens = (1 + speed.references) * (speed.side / PUBLIC_TOKEN) ** 2 + MEASURED_TEXT_TOKENS
+    return pass_flops(PUBLIC[speed.model], tokens)
 
 
 @cache

@@ -9,7 +9,6 @@ from pathlib import Path
 from paco_core.config.params import PolicyRecipe
 from paco_core.io.files import read_json
 from paco_core.policies.base import Size
-from paco_core.policies.families import is_editing
 
 RECORD = Path(__file__).with_name("gpu_speed.json")
 
@@ -18,7 +17,8 @@ RECORD = Path(__file__).with_name("gpu_speed.json")
 class GpuSpeed:
     """Passes of one image per second, at squares of ``side`` px with the batches of the profile *paper*.
 
-    ``sampled`` = without gradient; ``trained`` = forward and backward with gradient checkpointing.
+    ``sampled`` = without gradient; ``trained`` = forward and backward with gradient checkpointing; ``references`` =
+    number of reference images, as large as the image.
     """
 
     gpu: str
@@ -27,6 +27,7 @@ class GpuSpeed:
     side: int
     sampled: float
     trained: float
+    references: int = 0
 
     def seconds(self, sampled: float, trained: float) -> float:
         """Seconds of so many passes without and with gradient."""
@@ -41,7 +42,11 @@ def measured_speeds(recipe: PolicyRecipe, sizes: Iterable[Size], references: Ite
         references: numbers of reference images of its passes.
     """
     is_measured = recipe.dtype == "bfloat16" and recipe.base is None and recipe.reference_size is None
-    if not is_measured or set(references) != {int(is_editing(recipe))}:
+    if not is_measured:
         return []
-    speeds = [GpuSpeed(**row) for row in read_json(RECORD)]
-    return [speed for speed in speeds if speed.model == recipe.model and set(sizes) == {(speed.side, speed.side)}]
+    passes, speeds = (set(sizes), set(references)), [GpuSpeed(**row) for row in read_json(RECORD)]
+    return [
+        speed
+        for speed in speeds
+        if speed.model == recipe.model and passes == ({(speed.side, speed.side)}, {speed.references})
+    ]

@@ -35,6 +35,7 @@ class Family:
             of the transformer.
         condition_size: the text encoder sees references of about this size squared, in pixels, independent of the size
             of their latents. None = at the size of the latents, or not at all.
+        recommended: guidance and sampling steps on the cards of its models, for images outside of a recipe.
         parts: "module:function" that raises an error for a folder whose parts belong to different models. None = the
             class of the pipeline is sufficient.
     """
@@ -48,6 +49,7 @@ class Family:
     max_reference_ratio: float = math.inf
     true_guidance: bool = False
     condition_size: int | None = None
+    recommended: tuple[float, int] = (4.0, 50)
     parts: str | None = None
 
     def edits(self, task: Task | None = None) -> bool:
@@ -90,7 +92,9 @@ _QWEN_LAYERS = (*_ATTENTION, "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net
 ONE_REFERENCE = (1, 1)
 
 FAMILIES = {
-    "flux": Family("paco_core.policies.flux:FluxPolicy", "FluxPipeline", _FLUX_ENCODERS, _FLUX_LAYERS),
+    "flux": Family(
+        "paco_core.policies.flux:FluxPolicy", "FluxPipeline", _FLUX_ENCODERS, _FLUX_LAYERS, recommended=(3.5, 28)
+    ),
     "flux_kontext": Family(
         "paco_core.policies.flux_kontext:FluxKontextPolicy",
         "FluxKontextPipeline",

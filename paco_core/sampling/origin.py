@@ -15,7 +15,7 @@ from paco_core.config.references import model_at
 from paco_core.io.files import DataError
 from paco_core.io.image_metadata import ImageMetadata, read_record
 from paco_core.models.content import content_of
-from paco_core.models.licence import licence_front
+from paco_core.models.licence import licence_name
 from paco_core.runtime.versions import md5_of_folder
 
 if TYPE_CHECKING:
@@ -69,9 +69,8 @@ def policy_version(root: Path, name: str, recipe: PolicyRecipe, adapter: Path | 
     Args:
         adapter: folder, file or hub id (str); None for the base.
     """
-    front = licence_front(recipe.model, root)
     base = ModelVersion.from_source(model_at(root, recipe.model, "model"))
-    return PolicyVersion(name, base, front.get("license_name", front["license"]), _adapter_version(root, name, adapter))
+    return PolicyVersion(name, base, licence_name(recipe.model, root), _adapter_version(root, name, adapter))
 
 
 def _adapter_version(root: Path, policy: str, adapter: Path | str | None) -> ModelVersion | None:

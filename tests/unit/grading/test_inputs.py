@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paco_core.config.params import load
-from paco_core.grading.base_model import DISTILLED_SETTINGS, SETTINGS, graded_base
+from paco_core.grading.base_model import DISTILLED_SETTINGS, graded_base
 from paco_core.grading.candidates import Candidate, find_candidates, project_candidates
 from paco_core.grading.prompts import TEMPLATES, graded_prompts, panel_prompts, without_trigger
 from paco_core.io.files import DataError
+from paco_core.policies.families import FAMILIES
 from paco_core.runtime.checkpoints import stage_folder
 from paco_core.training.checkpoint import Checkpoint, save_checkpoint
 from tests.support.small_project import lay_out
@@ -137,7 +138,7 @@ def test_the_base_model(repository: Path, tmp_path: Path) -> None:
     assert first == by_folder == graded_base(project, params, "flux_t2is")
     assert (first.family, first.size, first.steps) == ("flux", 128, params.t2is.steps)
     outside = graded_base(None, None, str(project / "data/zoo/flux"))
-    assert (outside.family, (outside.guidance, outside.steps)) == ("flux", SETTINGS["flux"])
+    assert (outside.family, (outside.guidance, outside.steps)) == ("flux", FAMILIES["flux"].recommended)
     with pytest.raises(DataError, match="neither a folder nor a hub id"):
         graded_base(project, params, "flux_t2si")
     with pytest.raises(DataError, match="contains a FluxKontextPipeline"):
