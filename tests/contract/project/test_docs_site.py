@@ -60,9 +60,10 @@ def test_the_site_builds_and_a_broken_link_or_anchor_or_name_ends_it(copy: Path)
     assert result.returncode != 0
     assert "anchor does not exist" in result.stdout and "unresolved autoref" in result.stdout
     page.write_text(f"{words}\n[file](../../../no-such-file.yaml)\n")
+    line = len(words.splitlines()) + 2
     result = build(copy)
     assert result.returncode != 0
-    assert "docs/reference/api/grpo.md:12: the link ../../../no-such-file.yaml leads to no file" in result.stderr
+    assert f"docs/reference/api/grpo.md:{line}: the link ../../../no-such-file.yaml leads to no file" in result.stderr
 
 
 def test_the_navigation_names_every_page_once(repository: Path) -> None:
