@@ -21,6 +21,7 @@ from paco_core.planning.preflight import memory_gb
 from paco_core.runtime import gpus, nvidia_smi
 from paco_core.runtime.git import git_output
 from paco_core.runtime.nvidia_smi import Gpu
+from paco_core.runtime.torchvision_build import torchvision_problem
 from paco_core.runtime.tracking import tracking_uri
 from paco_core.serving.engines.vllm import PYTHON
 from paco_core.serving.servers import endpoint
@@ -60,6 +61,7 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
     yield "vLLM", f"in {PYTHON}" if (root / PYTHON).is_file() else "not built (`make vllm`)"
     yield "GPUs", _gpus()
     yield "torch sees", _torch()
+    yield "torchvision", torchvision_problem() or _version("torchvision")
     yield "project", f"{root}, {shutil.disk_usage(root).free / 1e9:.0f} GB free"
     yield "parameters", _parameters(root)
     yield "dvc remote", _remote(root)

@@ -31,6 +31,7 @@ from paco_core.planning.stage_problems import stage_problems
 from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.stage_code import present_code, valid_code
 from paco_core.runtime.stage import Cost, Stage
+from paco_core.runtime.torchvision_build import torchvision_problem
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of, task_of
@@ -252,6 +253,9 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
     costs, state = stage_costs(stages, params, root), ProjectState(DvcProject(root, present_code))
     current = _up_to_date(state, costs) if profile is None else []
     report = Preflight(params.profile, {label: cost for label, cost in costs.items() if label not in current}, current)
+    if (problem := torchvision_problem()) is not None:
+        report.problems.append(f"{problem} (nothing else is checked before)")
+        return report
     graph = state.project.stages
     read = list(read_references(params, graph.values(), stages))
     report.remarks, report.problems = describe_references(read, root, parts_in_files(params))
