@@ -95,10 +95,13 @@ def _version(package: str) -> str:
 def _commit(root: Path) -> str:
     """The commit of the project's checkout, and whether anything was changed since."""
     try:
-        commit = git_output(root, "describe", "--always", "--dirty")
+        if git_output(root, "rev-parse", "--git-dir") is None:
+            return "no git checkout"
+        if git_output(root, "rev-parse", "--verify", "--quiet", "HEAD") is None:
+            return 'no commit yet; run `git add . && git commit -m "New project"`'
+        return f"commit {git_output(root, 'describe', '--always', '--dirty')}"
     except DataError as error:
         return str(error)
-    return "no git checkout" if commit is None else f"commit {commit}"
 
 
 def _torch() -> str:

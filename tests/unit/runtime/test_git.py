@@ -19,6 +19,17 @@ def test_outside_a_checkout_and_without_git_there_is_no_commit(tmp_path: Path, m
     assert git_output(tmp_path, "status") is None
 
 
+def test_doctor_tells_a_new_repository_from_none(tmp_path: Path) -> None:
+    assert doctor._commit(tmp_path) == "no git checkout"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    assert "git commit" in doctor._commit(tmp_path) and "cannot read" not in doctor._commit(tmp_path)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "first"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    word, _, name = doctor._commit(tmp_path).partition(" ")
+    assert word == "commit" and name and commit.startswith(name)
+
+
 def test_a_checkout_that_git_refuses_is_not_taken_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
