@@ -79,12 +79,10 @@ class SimilarityByClip:
 
     def _story(self, story: Story, panels: np.ndarray) -> tuple[float, ...]:
         references = {
-            key: self._references(character.pictures)
-            for key, character in story.characters.items()
-            if character.pictures
+            key: self._references(character.pictures) for key, character in story.cast.items() if character.pictures
         }
         cross, among, copied = list[float](), list[float](), list[float]()
-        for key in story.characters:
+        for key in story.cast:
             rows = panels[[number for number, shot in enumerate(story.shots) if key in shot.characters]]
             if len(rows) > 1:
                 among.append(_mean_cosine(rows))
@@ -153,7 +151,7 @@ def _questions(story: Story, shot: Shot) -> list[tuple[int, str]]:
     questions = [
         (column, render_instruction(template, criterion=text)) for column, (template, text) in enumerate(texts)
     ]
-    names = [story.characters[key].name for key in shot.characters]
+    names = [story.cast[key].name for key in shot.characters]
     return questions + [
         (3, render_instruction("vistory_character", criterion=name, instruction=shot.action)) for name in names
     ]

@@ -21,7 +21,7 @@ import pandas as pd
 from paco_core.data.pairs.leakage import HeldOut
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.prompt_content import text_contents
-from paco_core.data.records.records import PromptRecord, parse_ref
+from paco_core.data.records.records import PromptRecord, parse_ref, write_prompts
 from paco_core.data.tables import parse_text
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io.files import DataError, UniqueIds, checked_name, digest, inside, read_jsonl, write_jsonl
@@ -45,7 +45,7 @@ def write_rank_bench(
         grids: index of the shards; the ``seed`` of a grid becomes the second number of an image's name.
     """
     used = set(benchmark["prompt_id"])
-    write_jsonl(folder / PROMPTS, (record.model_dump() for record in prompts if record.idx in used))
+    write_prompts(folder / PROMPTS, (record for record in prompts if record.idx in used))
 
     seeds = dict(zip(grids["id"], grids["seed"], strict=True))
 

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from paco_core.data.records.prompt_text import PANEL_MARK
 from paco_core.data.records.records import PromptRecord, Text, Words, validated, write_prompts
-from paco_core.data.records.story_records import Character, Shot, Story, story_of
+from paco_core.data.records.story_records import CastMember, Shot, Story, story_of
 from paco_core.io.atomic import atomic
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, inside, md5_of, read_json, write_json
@@ -207,8 +207,8 @@ class _Reader:
             story=self.folder.name,
             language=language,
             shots=[panel.shot for panel in panels],
-            characters={
-                key: Character(
+            cast={
+                key: CastMember(
                     name=_name(character, language), description=_prompt(character, language), pictures=pictures[key]
                 )
                 for key, character in characters.items()

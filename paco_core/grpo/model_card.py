@@ -9,11 +9,10 @@ import yaml
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.records import PromptRecord, panel_texts
 from paco_core.grpo.card_sample import SAMPLE
 from paco_core.grpo.evaluation import reference_files
 from paco_core.grpo.prompt_split import PromptSplit
-from paco_core.grpo.sampling import panel_texts
 from paco_core.grpo.sizes import ImageGrid, grids_of
 from paco_core.grpo.trainer import RunContext
 from paco_core.models.benchmark_section import pending_section

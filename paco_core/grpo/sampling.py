@@ -16,9 +16,8 @@ import torch
 from PIL import Image as pil
 
 from paco_core.config.params import PolicyRecipe
-from paco_core.data.records import prompt_text
 from paco_core.data.records.panels import split_grid
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.records import PromptRecord, panel_texts
 from paco_core.grpo.rollout import NoisyStep, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import ImageGrid, buckets
@@ -32,12 +31,6 @@ if TYPE_CHECKING:
     from paco_core.policies.base import References
 
 Batches = Sequence[tuple[ImageGrid, Sequence[int]]]  # the grid of a batch's images, and their places in the epoch
-
-
-def panel_texts(record: PromptRecord) -> list[str]:
-    """The prompt of each panel on its own: the text that all panels share, then the panel's text."""
-    parts = prompt_text.parse_prompt(record.prompt, record.layout)
-    return [f"{parts.shared} {panel.text}".strip() for panel in parts.panels]
 
 
 def texts_of(record: PromptRecord, predecessors: int) -> list[str]:

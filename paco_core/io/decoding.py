@@ -98,6 +98,18 @@ class EncodedPicture:
         except Exception:  # Pillow raises many types  # noqa: BLE001
             self.decode()  # decides: a PNG without its last chunk has all its pixels
 
+    def is_invisible(self) -> bool:
+        """Whether all pixels are transparent, which :meth:`decode` would return as a white image.
+
+        Raises:
+            Undecodable: as :meth:`decode`.
+        """
+        key = _transparent_key(self.opened)
+        if key is None and not self.opened.has_transparency_data:
+            return False
+        _load(self.opened)
+        return bool(_with_alpha(self.opened, key).getchannel("A").getextrema()[1] == 0)
+
     def decode(self) -> Image.Image:
         """The upright RGB image.
 
@@ -253,13 +265,18 @@ def _transparent_key(image: Image.Image) -> Any:
     return key * _KEY_SCALES[raw] if isinstance(key, int) and raw in _KEY_SCALES else key
 
 
-def _blend_over_white(image: Image.Image, key: Any) -> Image.Image:
-    from PIL import Image
-
+def _with_alpha(image: Image.Image, key: Any) -> Image.Image:
+    """RGBA pixels, with the transparent gray or color of a PNG (:func:`_transparent_key`)."""
     if key != image.info.get("transparency"):
         image = image.copy()
         image.info["transparency"] = key
-    clear = _convert(image, "RGBA")
+    return _convert(image, "RGBA")
+
+
+def _blend_over_white(image: Image.Image, key: Any) -> Image.Image:
+    from PIL import Image
+
+    clear = _with_alpha(image, key)
     white = Image.new("RGB", image.size, "white")
     white.paste(clear, mask=clear.getchannel("A"))
     return white

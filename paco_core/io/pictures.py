@@ -33,8 +33,8 @@ def picture_of(picture: Picture) -> Image:
     Raises:
         DataError: if the image is missing, too large or damaged, or is not an image.
     """
-    if isinstance(picture, str) and picture.startswith("data:"):
-        return decode_image(_bytes_of_url(picture), "data URL")
+    if is_data_url(picture):
+        return decode_image(bytes_of_url(str(picture)), "data URL")
     if isinstance(picture, str | os.PathLike):
         return read_image(Path(picture))
     if isinstance(picture, bytes):
@@ -47,7 +47,17 @@ def picture_of(picture: Picture) -> Image:
     return normalize_image(picture)  # type: ignore[arg-type]
 
 
-def _bytes_of_url(url: str) -> bytes:
+def is_data_url(picture: object) -> bool:
+    """Whether an image is a data URL (``data:image/png;base64,...``)."""
+    return isinstance(picture, str) and picture.startswith("data:")
+
+
+def bytes_of_url(url: str) -> bytes:
+    """The encoded image in a data URL.
+
+    Raises:
+        DataError: if it is not one in base64.
+    """
     head, _, data = url.partition(",")
     try:
         if not head.endswith(";base64"):
@@ -92,6 +102,21 @@ def read_encoded(path: Path) -> EncodedPicture:
         return read_head(_bytes(path, str(path)))
     except Undecodable as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def is_invisible(picture: str) -> bool:
+    """Whether all pixels of an image, a path or a data URL, are transparent.
+
+    Raises:
+        DataError: as :func:`decode_image`.
+    """
+    data, name = (
+        (bytes_of_url(picture), "data URL") if is_data_url(picture) else (_bytes(Path(picture), picture), picture)
+    )
+    try:
+        return read_head(data).is_invisible()
+    except Undecodable as error:
+        raise DataError(f"{name}: {error}") from None
 
 
 def image_size(path: Path) -> tuple[int, int]:

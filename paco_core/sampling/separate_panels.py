@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.sampling import compose_grid, panel_texts
+from paco_core.data.records.records import panel_texts
+from paco_core.grpo.sampling import compose_grid
 from paco_core.sampling.generated_image import SEPARATELY, GeneratedImage
 from paco_core.sampling.generation import generate_images
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from paco_core.config.measures import GOLD_OF_SETS
 from paco_core.data.records import prompt_text
 from paco_core.data.records.prompt_content import first_of_each_content
 from paco_core.data.records.records import read_prompts
+from paco_core.grpo.panel_references import validate_panel_references
 from paco_core.grpo.prompt_split import PromptSplit, hold_out, predefined_split
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -17,7 +19,7 @@ from paco_core.policies.families import validate_story_panels
 from paco_core.tasks.base import PlannedPrompts, Read, Success, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
 
@@ -37,10 +39,10 @@ class Sets(Task):
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         validate_story_panels(recipe)
-        files = recipe.prompts
+        files, check = recipe.prompts, partial(validate_panel_references, recipe)
         if files is None:
-            return hold_out(read_sets(read(self.prompts) / "prompts.jsonl"), recipe.eval_prompts, recipe.seed)
-        trained, test = (read_sets(read(Path(file))) for file in (files.train, files.test))
+            return hold_out(read_sets(read(self.prompts) / "prompts.jsonl", check), recipe.eval_prompts, recipe.seed)
+        trained, test = (read_sets(read(Path(file)), check) for file in (files.train, files.test))
         return predefined_split(trained, test, recipe.eval_prompts, recipe.seed)
 
     def plan_split(self, recipe: PolicyRecipe, planned: PlannedPrompts, read: Read) -> PromptSplit | None:
@@ -50,6 +52,7 @@ class Sets(Task):
             return self.split(recipe, read) if there else None
         if not planned.prompts:
             return None
+        _validate_planned(recipe, planned.prompts)
         # The stage diverse_prompts keeps prompts with different contents.
         diverse = first_of_each_content(planned.prompts)[: planned.num_diverse]
         return hold_out(diverse, recipe.eval_prompts, recipe.seed)
@@ -82,14 +85,34 @@ class Sets(Task):
                 ) from None
 
 
-def read_sets(path: Path) -> list[PromptRecord]:
+def _validate_planned(recipe: PolicyRecipe, records: Iterable[PromptRecord]) -> None:
+    """:func:`validate_panel_references` for records that no file of the recipe has."""
+    problems = list[str]()
+    for record in records:
+        try:
+            validate_panel_references(recipe, record)
+        except DataError as error:
+            problems.append(f"record {record.idx}: {error}")
+    if problems:
+        raise DataError("; ".join(problems))
+
+
+def read_sets(path: Path, check: Callable[[PromptRecord], None] = lambda _record: None) -> list[PromptRecord]:
     """Read records whose text marks the panels of their layout.
+
+    Args:
+        check: raises a DataError if a record cannot be used.
 
     Raises:
         DataError: with file and lines of all invalid records, or if there is no record.
     """
     rejected = Rejected()
-    records = read_prompts(path, lambda record: prompt_text.parse_prompt(record.prompt, record.layout), rejected)
+
+    def check_record(record: PromptRecord) -> None:
+        prompt_text.parse_prompt(record.prompt, record.layout)
+        check(record)
+
+    records = read_prompts(path, check_record, rejected)
     if rejected:
         raise DataError("; ".join(rejected.causes))
     if not records:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
+from paco_core.data.records.characters import image_digests
 from paco_core.data.records.edit_records import EditRecord, connected_groups
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
@@ -22,9 +23,12 @@ def text_contents(*texts: str) -> frozenset[str]:
 
 
 def prompt_key(record: PromptRecord) -> str:
-    """Digest of text, theme, layout and reference images: two records with one key are one prompt under two ids."""
-    references = record.references if isinstance(record, EditRecord) else ()
-    return digest([normalize_text(record.prompt), normalize_text(record.theme), record.layout, *references], 16)
+    """Digest of text, theme, layout, reference images and characters.
+
+    Two records with one key are one prompt under two ids.
+    """
+    images = record.references if isinstance(record, EditRecord) else image_digests(record.characters)
+    return digest([normalize_text(record.prompt), normalize_text(record.theme), record.layout, *images], 16)
 
 
 def contents_of(record: PromptRecord) -> frozenset[str]:

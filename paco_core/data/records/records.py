@@ -12,10 +12,29 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from paco_core.config.layouts import LAYOUT, validate_layout
 from paco_core.data.records import prompt_text
+from paco_core.data.records.characters import (
+    Character,
+    copy_images,
+    dump_characters,
+    named_characters,
+    read_characters,
+    validate_named,
+)
 from paco_core.data.tables import parse_text
 from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, UniqueIds, checked_name, read_jsonl, write_jsonl
@@ -30,6 +49,14 @@ Id = Annotated[str, BeforeValidator(lambda value: parse_text(value, "id")), Afte
 Text = Annotated[str, AfterValidator(validate_marks)]  # a person's words for a model
 Words = Annotated[Text, AfterValidator(not_blank)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
+
+
+def _read_characters(value: Any, info: ValidationInfo) -> tuple[Character, ...]:
+    return read_characters(value, (info.context or {}).get("folder"))
+
+
+#: In a file, a list of ``{name, images}``. Paths of images are relative to the folder in the validation context.
+Characters = Annotated[tuple[Character, ...], PlainValidator(_read_characters), PlainSerializer(dump_characters)]
 
 
 class _Released(StrictModel):
@@ -47,7 +74,8 @@ RELEASED_KEYS = frozenset(field.alias or name for name, field in _Released.model
 class PromptRecord(StrictModel):
     """One text-to-image-set prompt in the public T2IS format; other keys than these are kept as they are.
 
-    Its layout is that of its key ``layout``, else what the text states.
+    Its layout is that of its key ``layout``, else what the text states. A story may have ``characters``, whom its panel
+    texts name.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -61,6 +89,7 @@ class PromptRecord(StrictModel):
     category: str
     task_name: str
     criteria: dict[Dimension, dict[Text, Text | None]]  # null: named without a text, as one public record does
+    characters: Annotated[Characters, Field(default=(), exclude_if=lambda characters: not characters)]
 
     @model_validator(mode="before")
     @classmethod
@@ -85,6 +114,16 @@ class PromptRecord(StrictModel):
             raise ValueError(first_validation_error(error)) from None
         if size is not None and sorted(size) != sorted((self.height, self.width)):
             raise ValueError(f"size {list(size)} is not its height and width, {self.height} and {self.width}")
+        return self
+
+    @model_validator(mode="after")
+    def _panels_name_characters(self) -> PromptRecord:
+        if self.characters:
+            try:
+                texts = panel_texts(self)
+            except DataError as error:
+                raise ValueError(str(error)) from None
+            validate_named(texts, self.characters)
         return self
 
     @property
@@ -135,7 +174,7 @@ def read_prompts(
     names = UniqueIds()
     for number, row in read_jsonl(path, rejected.lines_of(path) if rejected is not None else None):
         try:
-            record = _usable(row, number, names, check)
+            record = _usable(row, number, names, check, path.parent)
         except DataError as error:
             if rejected is None:
                 raise DataError(f"{path}:{number}: {error}") from None
@@ -147,9 +186,11 @@ def read_prompts(
     return records
 
 
-def _usable(row: Any, number: int, names: UniqueIds, check: Callable[[PromptRecord], object]) -> PromptRecord:
+def _usable(
+    row: Any, number: int, names: UniqueIds, check: Callable[[PromptRecord], object], folder: Path
+) -> PromptRecord:
     try:
-        record = PromptRecord.model_validate(row)
+        record = PromptRecord.model_validate(row, context={"folder": folder})
     except ValidationError as error:
         raise DataError(first_validation_error(error)) from None
     try:
@@ -164,7 +205,9 @@ def _usable(row: Any, number: int, names: UniqueIds, check: Callable[[PromptReco
 
 
 def write_prompts(path: Path, records: Iterable[PromptRecord]) -> None:
-    """Write T2IS records as JSON Lines, atomically."""
+    """Write T2IS records as JSON Lines, atomically, and the images of their characters next to it."""
+    records = list(records)
+    copy_images((character for record in records for character in record.characters), path.parent)
     write_jsonl(path, (record.model_dump() for record in records))
 
 
@@ -180,6 +223,21 @@ def split_panels(prompt: str, layout: str) -> tuple[str, list[str]]:
     """
     parts = prompt_text.parse_prompt(prompt, layout)
     return parts.opening, [panel.text for panel in parts.panels]
+
+
+def panel_texts(record: PromptRecord) -> list[str]:
+    """The prompt of each panel on its own: the text that all panels share, then the panel's text.
+
+    Raises:
+        DataError: as :func:`split_panels`.
+    """
+    parts = prompt_text.parse_prompt(record.prompt, record.layout)
+    return [f"{parts.shared} {panel.text}".strip() for panel in parts.panels]
+
+
+def characters_of_panels(record: PromptRecord) -> list[list[Character]]:
+    """The characters that the text of each panel names (:func:`named_characters` of :func:`panel_texts`)."""
+    return [named_characters(text, record.characters) for text in panel_texts(record)]
 
 
 def panel_ref(grid_id: str, panel: int) -> str:

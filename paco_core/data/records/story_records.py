@@ -1,9 +1,9 @@
 """Prompt records that are stories of ViStoryBench: beside the record's own keys who appears in which shot.
 
-story       its number there, such as "01"
-language    en or ch
-shots       index, setting, action, camera and characters (keys) of each panel, in the order of the panels
-characters  by key: name, description, and paths of reference pictures, relative to the records' file
+story     its number there, such as "01"
+language  en or ch
+shots     index, setting, action, camera and characters (keys) of each panel, in the order of the panels
+cast      by key: name, description, and paths of reference pictures, relative to the records' file
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Shot(_Part):
     characters: Sequence[str] = ()
 
 
-class Character(_Part):
+class CastMember(_Part):
     """Who appears in a story."""
 
     name: Words
@@ -49,7 +49,7 @@ class Story(_Part):
     story: Id
     language: str
     shots: Sequence[Shot] = Field(min_length=1)
-    characters: Mapping[str, Character] = {}
+    cast: Mapping[str, CastMember] = {}
 
 
 def story_of(record: PromptRecord) -> Story:
@@ -68,6 +68,6 @@ def story_of(record: PromptRecord) -> Story:
     if len(story.shots) != rows * columns:
         panels = f"its layout {record.layout} {rows * columns} panels"
         raise DataError(f"story: record {record.idx} has {len(story.shots)} shots, {panels}")
-    if unknown := {key for shot in story.shots for key in shot.characters} - story.characters.keys():
+    if unknown := {key for shot in story.shots for key in shot.characters} - story.cast.keys():
         raise DataError(f"story: record {record.idx} names characters that it does not have: {', '.join(unknown)}")
     return story

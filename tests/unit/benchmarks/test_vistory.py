@@ -66,7 +66,7 @@ def record(*casts: str, pictures: dict[str, list[str]]) -> PromptRecord:
         "idx": "s", "prompt": "A story. " + " ".join(f"PANEL-{n}: x" for n, _ in enumerate(casts, 1)), "height": 8,
         "width": 8 * len(casts), "layout": f"1x{len(casts)}", "theme": "t", "category": "", "task_name": "",
         "criteria": {}, "story": "01", "language": "en", "shots": shots,
-        "characters": {key: {"name": f"Name {key}", "pictures": names} for key, names in pictures.items()},
+        "cast": {key: {"name": f"Name {key}", "pictures": names} for key, names in pictures.items()},
     })  # fmt: skip
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from paco_core.cli.exchange import import_dataset
-from paco_core.data.records.records import read_prompts
+from paco_core.data.records.records import panel_texts, read_prompts
 from paco_core.data.records.story_records import story_of
 from paco_core.exchange.vistory import import_vistory
-from paco_core.grpo.sampling import panel_texts
 from paco_core.io.files import DataError, read_jsonl
 from paco_core.io.pictures import read_image
 from tests.support.vistory_data import CASTS, shot, write_vistory
@@ -38,7 +37,7 @@ def test_each_shot_is_a_panel_of_its_story(tmp_path: Path) -> None:
     story = story_of(first)
     assert [list(shot.characters) for shot in story.shots] == CASTS["01"]
     assert (story.story, story.language) == ("01", "en")
-    pictures = [read_image(tmp_path / "out" / name) for name in story.characters["Cat"].pictures]
+    pictures = [read_image(tmp_path / "out" / name) for name in story.cast["Cat"].pictures]
     assert [picture.size for picture in pictures] == [(64, 64)] * 2
     chinese = read_prompts(tmp_path / "out/prompts_ch.jsonl")[0]
     assert "它跑2" in panel_texts(chinese)[1] and story_of(chinese).language == "ch"
@@ -61,7 +60,7 @@ def test_what_cannot_be_used_is_left_out_with_its_cause(tmp_path: Path) -> None:
     assert list(records) == ["vistory-en-01", "vistory-en-02"]
     story = story_of(records["vistory-en-01"])
     assert [shot.index for shot in story.shots] == [1, 2] and list(story.shots[1].characters) == ["Cat"]
-    assert not story_of(records["vistory-en-02"]).characters["Cat"].pictures
+    assert not story_of(records["vistory-en-02"]).cast["Cat"].pictures
     left_out = causes(tmp_path / "out")
     assert left_out.pop("04/story.json").startswith("story: ") and counts["rejected.story"] == 2
     places = {

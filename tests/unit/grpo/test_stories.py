@@ -14,11 +14,11 @@ from PIL import Image
 from paco_core.config.params import PolicyLora
 from paco_core.data.records.panels import split_grid
 from paco_core.data.records.prompt_text import prompt_from_theme
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.records import PromptRecord, panel_texts
 from paco_core.grpo.model_card import policy_model_card
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sampling import EncodedPrompts, compose_grid, panel_texts, sample_images
+from paco_core.grpo.sampling import EncodedPrompts, compose_grid, sample_images
 from paco_core.grpo.sizes import ImageGrid, validate_sizes
 from paco_core.grpo.trainer import RunContext
 from paco_core.io.files import DataError

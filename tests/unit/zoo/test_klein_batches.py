@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from paco_core.grpo.sampling import panel_texts
+from paco_core.data.records.records import panel_texts
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import VOCABULARY, Panel, differing_traits
 from tests.support.fixture_project import records_of
