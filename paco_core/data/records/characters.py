@@ -55,9 +55,9 @@ def named_characters(text: str, characters: Sequence[Character]) -> list[Charact
     A name matches as a whole word in any case, and the longest name first. For example, "Mia" is not in "Miami", and
     "Fox Mulder runs" does not name the character "Fox". A name may have several words.
     """
-    rest, matches = normalize_text(text), set[str]()
+    remaining, matches = normalize_text(text), set[str]()
     for name in sorted({normalize_text(character.name) for character in characters}, key=len, reverse=True):
-        rest, count = _pattern(name).subn("\n", rest)
+        remaining, count = _pattern(name).subn("\n", remaining)
         if count:
             matches.add(name)
     return [character for character in characters if normalize_text(character.name) in matches]
