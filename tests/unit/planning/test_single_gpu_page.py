@@ -1,7 +1,8 @@
-"""The table of docs/tutorial/single-gpu.md has the numbers that `paco plan` and `paco check` print."""
+"""docs/tutorial/single-gpu.md: its numbers are those of `paco plan` and `paco check`, and its checkpoints exist."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -56,3 +57,16 @@ def test_the_table_is_that_of_plan_and_check(repository: Path, tmp_path: Path, m
     needs = disk_needs(params, read, costs, repository)
     assert [row[3] for row in rows if row[3]] == [f"{gb:.1f} GB" for gb in needs.values()]
     assert f"- {sum(needs.values()):.0f} GB of free disk" in page and "- 32 GB of main memory" in page
+
+
+def test_the_checkpoints_to_compare_are_those_that_a_training_keeps(repository: Path) -> None:
+    page = (repository / "docs/tutorial/single-gpu.md").read_text()
+    tree = profiles.resolve(repository, "klein")
+    keys = dict(re.findall(r"`execution\.policies\.(\w+): (\d+)`", page))
+    assert set(keys) == {"checkpoint_every", "keep_checkpoints"}
+    tree["execution"]["policies"] |= {key: int(value) for key, value in keys.items()}
+    recipe = parse(tree).policies.recipes["flux_t2is"]
+    saved = range(recipe.checkpoint_every, recipe.epochs + 1, recipe.checkpoint_every)
+    listed = re.search(r"checkpoints of epochs ([\d, and]+) with", page)
+    assert listed is not None and re.findall(r"\d+", listed[1]) == [str(n) for n in saved[-recipe.keep_checkpoints :]]
+    assert "paco grade" in page.partition("\n## 8.")[2].partition("\n## 9.")[0]
