@@ -78,7 +78,8 @@ class PolicyRecipe(PolicyTraining):
     """Image generator (hub ID, or folder in the layout of diffusers)."""
     transformer: WeightsRef | None = None
     """Transformer weights in one `.safetensors` file, as image tools ship them (file, or folder with only this file).
-    The other parts come from `model`. `null` uses the transformer of `model`."""
+    The other parts come from `model`. `null` uses the transformer of `model`. Other stages, such as `grids` and
+    `edits`, read only complete folders."""
     start: AdapterRef | None = None
     """LoRA adapter whose training continues (folder, file or hub ID). `null` starts with a new adapter."""
     epochs_before: Natural = 0

@@ -80,6 +80,12 @@ def _rounds(problems: Problems, params: Params) -> None:
             f"rounds.recipe: {name} trains {params.policies.recipes[name].model}, and grids.model is "
             f"{params.grids.model}; a round generates its grids with the policy, so set both to the same model"
         )
+    if params.rounds.items and params.policies.recipes[name].transformer is not None:
+        problems.append(
+            f"policies.recipes.{name}.transformer: a round generates its grids with the transformer of grids.model; "
+            "load the pipeline with this file in diffusers (from_single_file), save it with save_pretrained, set both "
+            "models to its folder, and transformer to null"
+        )
 
 
 def _planned_prompts(problems: Problems, params: Params, root: Path) -> PlannedPrompts:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from paco_core.config import profiles
 from paco_core.config.params import Params, ParamsError, parse
 from paco_core.config.references import references, weights_file
+from paco_core.data.grids.text_to_image import TextToImage
 from paco_core.io.files import DataError
 from paco_core.planning.preflight import _missing_inputs
 from paco_core.planning.stage_problems import stage_problems
@@ -170,6 +171,39 @@ def test_check_names_the_key_for_one_file(repository: Path, tmp_path: Path) -> N
         assert message is not None and words in message
         with pytest.raises(DataError):
             weights_file(repository, str(path))
+
+
+def test_check_names_a_round_that_would_generate_with_another_transformer(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.safetensors").touch()
+    tree = profiles.resolve(repository, "rounds")
+    recipe = tree["policies"]["recipes"][tree["rounds"]["recipe"]]
+
+    def problems() -> list[str]:
+        texts = stage_problems(parse(tree), repository, declared(repository))
+        return [text for text in texts if text.startswith(f"{KEY}.transformer")]
+
+    assert problems() == []
+    recipe["transformer"] = str(tmp_path / "mine.safetensors")
+    (problem,) = problems()
+    assert "grids.model" in problem and "save_pretrained" in problem
+
+
+def test_the_documented_script_saves_a_folder_that_grids_reads(
+    repository: Path, tensors: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (repository / "docs/how-to/prompts-and-images.md").read_text()
+    (script,) = (block.partition("```")[0] for block in page.split("```python\n")[1:] if "from_single_file" in block)
+    assert script.count('"black-forest-labs/FLUX.2-klein-base-4B"') == script.count("torch.bfloat16") == 1
+    script = script.replace("black-forest-labs/FLUX.2-klein-base-4B", str(repository / ZOO)).replace(
+        "bfloat16", "float32"
+    )
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, tmp_path / "my-klein.safetensors")
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    tree = profiles.resolve(repository, "storybook")
+    tree["grids"]["model"] = str(tmp_path / "models/my-klein")
+    loaded = TextToImage.load(tree["grids"]["model"], parse(tree).grids).pipeline.transformer.state_dict()
+    assert all(torch.equal(loaded[name], tensor + 1) for name, tensor in tensors.items())
 
 
 @pytest.mark.parametrize(
