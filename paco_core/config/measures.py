@@ -12,8 +12,11 @@ SCORE, FAILED_SAMPLES = "score", "failed_samples"  # of the test rewards togethe
 #: By the embedded world's truth: of sets, and of edits.
 GOLD_OF_SETS = ("gold_consistency", "gold_following")
 GOLD_OF_EDITS = ("gold_editing", "gold_reached", "gold_kept")
+#: Of the images of every policy; a fall or a rise raises the alarm of :mod:`paco_core.grpo.image_alarm`.
+NEAR_COPIES = "near_copies"
+IMAGE_CONTENT = (NEAR_COPIES, "edge_density", "color_entropy", "mean_brightness")
 #: Of the hack meter: of images, and of its two judges.
-IMAGE_MEASURES = ("grid_score", "near_copies", "start_distance")
+IMAGE_MEASURES = ("grid_score", "start_distance")
 GAINS = ("trained_gain", "held_out_gain", "drift")
 DRIFT_PROMPTS = "drift_prompts"
 #: What follows the name of a measure: the ends of its interval, and how many samples are missing.
@@ -21,7 +24,7 @@ ENDS = ("_low", "_high", "_missing")
 
 BUILT_IN = frozenset(
     {PANEL_DIVERSITY, REFERENCE_DISTANCE, SCORE, FAILED_SAMPLES, DRIFT_PROMPTS}.union(
-        GOLD_OF_SETS, GOLD_OF_EDITS, IMAGE_MEASURES, GAINS
+        GOLD_OF_SETS, GOLD_OF_EDITS, IMAGE_CONTENT, IMAGE_MEASURES, GAINS
     )
 )
 

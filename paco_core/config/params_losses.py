@@ -71,6 +71,6 @@ class EarlyStop(Section):
     patience: Positive = 3
     """Number of last epochs that paco compares with the same number of first epochs."""
     hack_meter: bool = False
-    """Also stop the training if `hack_meter` raises its alarm."""
+    """Also stop the training if `hack_meter` raises its alarm, or if the images lose content or become copies."""
     nan: Literal["error", "stop"] = "error"
     """Action if a gradient is not finite: stop with an error (`error`), or end the training early (`stop`)."""

@@ -1,4 +1,4 @@
-"""Image measures without a model: similarity of pictures, and the strength of a periodic grid in them."""
+"""Image measures without a model: similarity, edges, colors and brightness of pictures, and periodic grids in them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,27 @@ def panel_diversity(panels: Sequence[Image]) -> float:
 def reference_distance(picture: Image, reference: Image) -> float:
     """Root mean square pixel difference of a picture and its reference, which is resized to it: 0 to 1, 0 = a copy."""
     return panel_diversity([picture, reference.resize(picture.size)])
+
+
+def edge_density(picture: Image) -> float:
+    """Mean brightness difference of neighboring pixels, on the scale 0 to 1: 0 = one plain area.
+
+    It falls if details or the background vanish. Compare pictures of one size only.
+    """
+    grey = np.asarray(picture.convert("L"), dtype=np.float32) / 255
+    return float((np.abs(np.diff(grey, axis=0)).mean() + np.abs(np.diff(grey, axis=1)).mean()) / 2)
+
+
+def color_entropy(picture: Image) -> float:
+    """Shannon entropy of the colors in bits, 8 levels per channel: 0 = one color, 9 = all 512 colors equally often."""
+    levels = np.asarray(picture.convert("RGB"), dtype=np.intp) // 32
+    shares = np.bincount((levels @ (64, 8, 1)).ravel(), minlength=512) / (picture.width * picture.height)
+    return float(-(shares[shares > 0] * np.log2(shares[shares > 0])).sum())
+
+
+def brightness(picture: Image) -> float:
+    """Mean brightness, 0 (black) to 1 (white)."""
+    return float(np.asarray(picture.convert("L")).mean() / 255)
 
 
 def grid_score(pictures: Sequence[Image], reference: Sequence[Image]) -> float:

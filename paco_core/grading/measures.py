@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from paco_core.config.params import HackMeter
-from paco_core.data.image_measures import panel_diversity
+from paco_core.data.image_measures import brightness, panel_diversity
 from paco_core.data.records.panels import split_grid
 from paco_core.grading.prompts import panel_prompts
 from paco_core.grpo.hacking import largest_grid_score
+from paco_core.grpo.image_alarm import NEAR_COPY
 from paco_core.io.files import DataError
 from paco_core.io.pictures import list_pictures, picture_digests, read_image
 from paco_core.io.progress import Progress
@@ -37,7 +37,6 @@ IDENTITY, CONSISTENCY, TEXT = "identity", "consistency", "text_following"
 DIVERSITY, COPIES, BRIGHTNESS, GRID = "diversity", "near_copies", "brightness", "grid_score"
 #: Measures with a value per prompt, in the order of the table; the grid score is one number per adapter.
 PER_PROMPT = (IDENTITY, CONSISTENCY, TEXT, DIVERSITY, COPIES, BRIGHTNESS)
-NEAR_COPY = float(HackMeter.model_fields["near_copy"].default)
 SUBJECT_IMAGES = 4  # images of the subject that each generated image is compared with by the reward model
 THUMBNAIL = 32  # side of an image in pixels, for near-copies
 
@@ -169,7 +168,10 @@ class Measuring:
             prompt_groups = groups[record.idx]
             panels = [panel for group in prompt_groups for panel in group]
             pairs = sum(len(group) * (len(group) - 1) // 2 for group in prompt_groups)
-            row = {CONSISTENCY: _mean([next(scores) for _ in range(pairs)]), BRIGHTNESS: _brightness(panels)}
+            row = {
+                CONSISTENCY: _mean([next(scores) for _ in range(pairs)]),
+                BRIGHTNESS: _mean(list(map(brightness, panels))),
+            }
             row[DIVERSITY] = _mean([panel_diversity(group) for group in prompt_groups if len(group) > 1])
             if self.references is not None:
                 row[IDENTITY] = _mean([next(scores) for _ in range(len(panels) * len(self.references.images))])
@@ -206,7 +208,3 @@ class Measuring:
 def _mean(values: Sequence[float]) -> float:
     """The mean; NaN if a value is missing, because a mean over the others would depend on the failures."""
     return float(np.mean(values)) if len(values) else float("nan")
-
-
-def _brightness(images: Sequence[Image]) -> float:
-    return float(np.mean([np.asarray(image.convert("L")).mean() / 255 for image in images]))

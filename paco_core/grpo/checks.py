@@ -1,4 +1,4 @@
-"""Checks of a finished training, from its log: no collapse, an exact ratio, a gain in independent metrics."""
+"""Checks of a finished training, from its log: no collapse, an exact ratio, a shared gain, and detailed images."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paco_core.config.measures import DRIFT_PROMPTS, GAINS, PANEL_DIVERSITY, REFERENCE_DISTANCE
+from paco_core.config.measures import DRIFT_PROMPTS, GAINS, IMAGE_CONTENT, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import PolicyRecipe, PolicyTraining
 from paco_core.grpo.hacking import AGREEMENT, first_alarm, is_unshared_gain
+from paco_core.grpo.image_alarm import first_image_alarm
 from paco_core.grpo.metrics import FEWEST_GROUPS
 from paco_core.io.check_report import CheckReport, Severity
 from paco_core.io.files import DataError
@@ -150,3 +151,24 @@ def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
     if not math.isnan(last_agreement := _last(rows, AGREEMENT)):
         metadata[AGREEMENT] = last_agreement
     return CheckReport(name, not unshared and first is None, "ERROR", description, metadata)
+
+
+def images_stay_detailed(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
+    """Check that no evaluation raised the image alarm (:func:`.image_alarm.image_alarm`).
+
+    The check warns, because fewer details can be the goal of a training, for example with a reward for plain images.
+    """
+    name, places = "images_stay_detailed", [f"{side}/{measure}" for side in sizes for measure in IMAGE_CONTENT]
+    ends = {place: (rows[0].get(f"eval/{place}", math.nan), _last(rows, f"eval/{place}")) for place in places}
+    metadata: dict[str, str | int | float] = {
+        f"{place.partition('/')[2]}_{place.partition('/')[0]}px": after
+        for place, (_, after) in ends.items()
+        if not math.isnan(after)
+    }
+    values = ", ".join(
+        f"{place.partition('/')[2].replace('_', ' ')} at {place.partition('/')[0]} px {before:.3f} -> {after:.3f}"
+        for place, (before, after) in ends.items()
+        if not math.isnan(before) and not math.isnan(after)
+    )
+    reason = first_image_alarm(rows)
+    return CheckReport(name, reason is None, "WARN", reason or values or "the log has no measures of images", metadata)

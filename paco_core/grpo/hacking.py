@@ -1,4 +1,4 @@
-"""Reward hacking: drift from a held-out reward model, near copies, the alarm, and when a training stops early."""
+"""Reward hacking: drift from a held-out reward model, the alarm, and when a training stops early."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 
 from paco_core.config.measures import DRIFT_PROMPTS, GAINS, IMAGE_MEASURES, PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.config.params import EarlyStop, HackMeter
-from paco_core.data.image_measures import grid_score, pixel_distances, reference_distance
-from paco_core.data.records.panels import split_grid
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.image_measures import grid_score, reference_distance
+from paco_core.grpo.image_alarm import image_alarm
 from paco_core.grpo.metrics import deviation, mean_with_interval
 from paco_core.rewards.aggregation import normalize_groups
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.grpo.evaluation import Evaluation
-    from paco_core.grpo.scoring import Reference
 
 AGREEMENT = "agreement"
 
@@ -46,43 +44,15 @@ def drift(
     return {**figures, DRIFT_PROMPTS: float((~np.isnan(complete[0])).sum())}
 
 
-def near_copies(
-    pictures: Sequence[Image], records: Sequence[PromptRecord], bound: float, reference: Reference | None = None
-) -> float:
-    """Share of near copies among panel pairs, or among edits and their references: 0 to 1.
-
-    Copies are the easiest way to be consistent, and an edit without changes is the easiest way to preserve content.
-    NaN if no image has a pair.
-
-    Args:
-        bound: root mean square pixel difference below which a pair is a near copy, on the scale 0 to 1.
-        reference: for edits, returns the reference images of a record.
-    """
-    differences: list[float] = []
-    for picture, record in zip(pictures, records, strict=True):
-        if reference is not None:
-            differences.append(reference_distance(picture, reference(record)[0]))
-        elif len(panels := split_grid(picture, record.layout)) > 1:
-            differences.extend(pixel_distances(panels))
-    return float(np.mean(np.array(differences) < bound)) if differences else float("nan")
-
-
-def hack_metrics(
-    meter: HackMeter,
-    now: Evaluation,
-    baseline: Evaluation,
-    records: Sequence[PromptRecord],
-    reference: Reference | None,
-) -> dict[str, float]:
+def hack_metrics(meter: HackMeter, now: Evaluation, baseline: Evaluation) -> dict[str, float]:
     """The hack meter at every size, named ``<size>/<measure>``.
 
-    ``grid_score`` (nats, pictures of one size together, the largest where prompts have several), ``near_copies`` and
-    ``start_distance`` (root mean square pixel difference from the same prompt and seed before training, 0 to 1), and
-    the figures of :func:`drift`.
+    ``grid_score`` (nats, pictures of one size together, the largest where prompts have several), ``start_distance``
+    (root mean square pixel difference from the same prompt and seed before training, 0 to 1), and the metrics of
+    :func:`drift`.
 
     Args:
         baseline: pictures and scores before training.
-        records: the prompt of each picture, in the order of the evaluation.
     """
     figures: dict[str, float] = {}
     for side, pictures in now.pictures.items():
@@ -90,7 +60,6 @@ def hack_metrics(
         trained, held_out = f"{side}/{meter.trained}", f"{side}/{meter.held_out}"
         measures = (
             largest_grid_score(pictures, before),
-            near_copies(pictures, records, meter.near_copy, reference),
             float(np.mean([reference_distance(*pair) for pair in zip(pictures, before, strict=True)])),
         )
         of_size = {
@@ -178,10 +147,10 @@ def is_unshared_gain(trained_low: float, held_out_low: float, drift_low: float) 
 def stop_reason(
     rows: Sequence[Mapping[str, float]], weights: Mapping[str, float], rule: EarlyStop, meter: HackMeter | None = None
 ) -> str | None:
-    """The reason to stop after the last of ``rows`` (one per trained epoch), or None."""
+    """The reason to stop after the last of ``rows`` (the start, then one per trained epoch), or None."""
     if reason := collapse_reason(rows, weights, rule):
         return reason
-    return alarm(rows, meter) if rule.hack_meter and meter is not None else None
+    return (alarm(rows, meter) or image_alarm(rows[0], rows[-1])) if rule.hack_meter and meter is not None else None
 
 
 def collapse_reason(rows: Sequence[Mapping[str, float]], weights: Mapping[str, float], rule: EarlyStop) -> str | None:

@@ -31,6 +31,7 @@ from paco_core.grpo.evaluation import (
     write_scores,
 )
 from paco_core.grpo.hacking import AGREEMENT, disagreement, hack_metrics, score_agreement, stop_reason
+from paco_core.grpo.image_alarm import NEAR_COPY, image_content
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.metrics import (
     Row,
@@ -267,13 +268,13 @@ class Trainer:
         """Evaluate, with the hack meter if it is set. ``store``: folder of the first evaluation, None = this one."""
         evaluation = self.evaluator.evaluate()
         owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
+        evaluation = replace(evaluation, metrics=evaluation.metrics | self._image_content(evaluation))
         if (meter := self.recipe.hack_meter) is not None:
             prompts = self.split.unseen, self.recipe.eval_seeds, self.recipe.eval_sizes
             baseline = evaluation
             if store is not None:
                 baseline = load_evaluation(store / BEFORE, store / BEFORE_SCORES, *prompts)
-            metrics = hack_metrics(meter, evaluation, baseline, owners, self.split.reference)
-            evaluation = replace(evaluation, metrics=evaluation.metrics | metrics)
+            evaluation = replace(evaluation, metrics=evaluation.metrics | hack_metrics(meter, evaluation, baseline))
         if self.processes.main:
             start_scores = evaluation.scores if store is None else load_scores(store / BEFORE_SCORES)
             evaluation = replace(evaluation, changes=paired_changes(start_scores, evaluation.scores))
@@ -284,6 +285,16 @@ class Trainer:
                     cells = [join_in_row([*reference(record), image], image.height) for record, image in pairs]
                 self.reports.picture(tile_images(cells, SHEET_COLUMNS), f"unseen_{side}px", epoch)
         return evaluation
+
+    def _image_content(self, evaluation: Evaluation) -> Row:
+        """The measures of the image alarm at every size, named ``<size>/<measure>``."""
+        records = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
+        bound = NEAR_COPY if (meter := self.recipe.hack_meter) is None else meter.near_copy
+        return {
+            f"{side}/{name}": value
+            for side, pictures in evaluation.pictures.items()
+            for name, value in image_content(pictures, records, bound, self.split.reference).items()
+        }
 
     def _scores(self, before: Mapping[str, np.ndarray], after: Evaluation) -> dict[str, object]:
         """The scores of each image before and after training, as JSON, with what the rows and columns are."""

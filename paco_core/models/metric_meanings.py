@@ -62,6 +62,12 @@ METRICS = {
     "edit_following": MetricMeaning(
         "Requested change (reward model)", "the reward model's probability of Yes that the edit was made, 0 to 1"
     ),
+    "near_copies": MetricMeaning(
+        "Near-copies", "share of panel pairs, or of pairs of edit and reference, whose pixels are nearly equal"
+    ),
+    "edge_density": MetricMeaning("Edge density", "mean brightness difference of neighboring pixels, 0 to 1"),
+    "color_entropy": MetricMeaning("Color entropy", "entropy of the colors of an image in bits, 0 to 9"),
+    "mean_brightness": MetricMeaning("Brightness", "mean brightness of an image, 0 to 1"),
     "drift": MetricMeaning(
         "Hack meter (drift)",
         "gain by the training reward minus gain by the held-out reward model, in standard deviations of their scores",

@@ -74,6 +74,7 @@ def gates(root: Path, params: Params, name: str, folder: Path) -> list[CheckRepo
         policy_checks.collapse(log, recipe.eval_sizes),
         policy_checks.ratio_before_update(log, recipe),
         policy_checks.shared_gain(log, recipe),
+        policy_checks.images_stay_detailed(log, recipe.eval_sizes),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Charts of a policy's training log, of sets and of edits, with those of the hack meter.
+"""Charts of a policy's training log, of sets and of edits, with those of the image alarm and the hack meter.
 
 Each function takes the log, the evaluation sizes, the policy's name, and the mapping to which it adds the points.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paco_core.config.measures import IMAGE_CONTENT, NEAR_COPIES
 from paco_core.grpo.hacking import AGREEMENT
 from paco_core.models.metric_meanings import label_of
 from paco_core.report.charts import Curves, DrawnChart, Line, by_size, line
@@ -46,6 +47,7 @@ def set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curve
         chart("reward_ratio", "Reward ratio: consistency / text match", pursued, ratio),
         chart("unseen", EVALUATION, measured, unseen, bounds=(0.0, 1.0)),
         chart("panel_diversity", "Panel diversity", collapse, diversity, bounds=(0.0, 0.1)),
+        *_content_charts(log, sizes, name, curves),
         *_hack_meter_charts(log, sizes, name, curves),
     ]
 
@@ -67,12 +69,36 @@ def edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
         chart("rewards", "Training reward", "Mean over all edits of an epoch.", rewards),
         chart("unseen", EVALUATION, measured, unseen, bounds=(0.0, 1.0)),
         chart("reference_distance", "Distance from the reference", collapse, distance, bounds=(0.0, 0.1)),
+        *_content_charts(log, sizes, name, curves),
         *_hack_meter_charts(log, sizes, name, curves),
     ]
 
 
+def _content_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> Iterator[DrawnChart]:
+    """Edges, colors and brightness at the largest size as shares of their values at the start, and near-copies.
+
+    A log of an earlier version of paco lacks these metrics.
+    """
+    places = {f"eval/{max(sizes)}/{measure}": measure for measure in IMAGE_CONTENT if measure != NEAR_COPIES}
+    if log.columns.isin(places).any():
+        shares = log.assign(**{place: log[place] / log[place].iloc[0] for place in places if log[place].iloc[0]})
+        lines = [
+            line(shares, "epoch", place, label_of(measure).lower(), style, dots=True)
+            for (place, measure), style in zip(places.items(), ("s1", "s2", "s3"), strict=True)
+        ]
+        note = (
+            f"Means over the held-out images at {max(sizes)} px, as shares of the values before training. If details "
+            "or backgrounds vanish, edge density and color entropy fall."
+        )
+        yield DrawnChart.of(curves, f"{name}.content", "Image content", note, lines, bounds=(0.0, 1.2), guide=(1.0, ""))
+    if f"eval/{max(sizes)}/{NEAR_COPIES}" in log.columns:
+        copies = by_size(log, sizes, NEAR_COPIES)
+        note = "Share of panel pairs, or of edits and references, that are nearly identical."
+        yield DrawnChart.of(curves, f"{name}.{NEAR_COPIES}", "Near-copies", note, copies, bounds=(0.0, 1.0))
+
+
 def _hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> Iterator[DrawnChart]:
-    """Gains by both judges and the lower end of the drift at the largest size, agreement, grid score and near-copies.
+    """Gains by both judges and the lower end of the drift at the largest size, agreement and grid score.
 
     None if the training had no hack meter.
     """
@@ -95,8 +121,6 @@ def _hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curve
         note = "Correlation of their scores within the samples of a prompt, averaged over an epoch (-1 to 1)."
         key, title = f"{name}.{AGREEMENT}", "Agreement of two reward models"
         yield DrawnChart.of(curves, key, title, note, agreement, bounds=(0.0, 1.0))
-    grid, copies = by_size(log, sizes, "grid_score"), by_size(log, sizes, "near_copies")
+    grid = by_size(log, sizes, "grid_score")
     note = "How strongly one frequency stands out against the images before training, in nats. 0: no artifact."
     yield DrawnChart.of(curves, f"{name}.grid_score", "Grid score", note, grid, bounds=(0.0, 3.0))
-    note = "Share of panel pairs, or of edits and references, that are nearly identical."
-    yield DrawnChart.of(curves, f"{name}.near_copies", "Near-copies", note, copies, bounds=(0.0, 1.0))

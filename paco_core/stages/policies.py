@@ -69,6 +69,12 @@ def _gain_is_shared(root: Path, item: str | None) -> list[CheckReport]:
     return [replace(report, severity="WARN") for report in results]  # it stops a promotion, and no benchmark
 
 
+def _images_stay_detailed(root: Path, item: str | None) -> list[CheckReport]:
+    from paco_core.grpo import checks
+
+    return _check_each(root, item, lambda log, recipe: checks.images_stay_detailed(log, recipe.eval_sizes))
+
+
 def _preview(data: Path, item: str) -> dict[str, Preview]:
     """Evaluations on unseen prompts, newest first, and pictures before (above) and after training; of edits, what
     they are about on top."""
@@ -135,6 +141,7 @@ STAGE = Stage(
         Check("no_collapse", _no_collapse, "The panels of a set did not become one picture"),
         Check("ratio_is_one_before_update", _ratio_is_one, "Before an update the ratio is one, up to rounding"),
         Check("gain_is_shared", _gain_is_shared, "A held-out judge shares the gain, where the recipe names one"),
+        Check("images_stay_detailed", _images_stay_detailed, "Images kept their edges, colors and brightness"),
     ),
 )
 

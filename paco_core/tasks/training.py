@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paco_core.config.measures import DRIFT_PROMPTS, ENDS, GAINS, IMAGE_MEASURES
+from paco_core.config.measures import DRIFT_PROMPTS, ENDS, GAINS, IMAGE_CONTENT, IMAGE_MEASURES
 from paco_core.grpo.hacking import AGREEMENT
 from paco_core.grpo.prompt_split import with_preferences
 from paco_core.grpo.recipe import train_policy
@@ -43,13 +43,15 @@ def train_recipe(params: Params, name: str, context: RunContext) -> tuple[Outcom
 # Equal names for all recipes. MLflow sorts the groups of a run without case; the saved view shows these metrics first.
 GOAL, GOAL_CHANGE, GUARD, RATIO = "Summary/goal", "Summary/goal_change", "Summary/guard", "Summary/reward_ratio"
 DIVERSITY = "Summary/panel_diversity"
-#: Of the hack meter, where the recipe has one: ends of intervals beside the means, for a chart shows no interval.
-HACK_METER = {f"Summary/{name}": name for name in ("drift", "drift_low", "trained_gain", "held_out_gain", "grid_score")}
-
-
+#: Of the hack meter: image measures of each policy; and if the recipe has a held-out reward model, gains with ends of
+#: intervals as separate metrics, because a chart shows no interval.
+HACK_METER = {
+    f"Summary/{name}": name
+    for name in (*IMAGE_CONTENT, "drift", "drift_low", "trained_gain", "held_out_gain", "grid_score")
+}
 #: Names of the hack meter's metrics at one size, with the ends of their intervals.
 HACK_METER_DETAILS = frozenset(
-    {*IMAGE_MEASURES, DRIFT_PROMPTS, *(f"{gain}{end}" for gain in GAINS for end in ("", *ENDS))}
+    {*IMAGE_CONTENT, *IMAGE_MEASURES, DRIFT_PROMPTS, *(f"{gain}{end}" for gain in GAINS for end in ("", *ENDS))}
 )
 
 

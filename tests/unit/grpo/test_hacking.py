@@ -22,9 +22,9 @@ from paco_core.grpo.hacking import (
     drift,
     first_alarm,
     largest_grid_score,
-    near_copies,
     score_agreement,
 )
+from paco_core.grpo.image_alarm import near_copies
 from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.rewards.base import RewardBatch
 from paco_core.training.optimizers import NotFinite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paco_core.config.measures import IMAGE_CONTENT
 from paco_core.stages import policies
 from paco_core.tasks.base import Success
 from paco_core.tasks.sets import SETS
@@ -27,7 +28,7 @@ def test_a_painters_summary_names_its_goal_guard_ratio_and_drift() -> None:
 
 def test_mlflow_gets_each_metric_of_a_training_once() -> None:
     sets = ("consistency", "clip_t", "gold_consistency", "gold_following", "panel_diversity")
-    meter = ("grid_score", "near_copies", "start_distance", "drift_prompts")
+    meter = ("grid_score", "start_distance", "drift_prompts", *IMAGE_CONTENT)
     gains = [f"{gain}{end}" for gain in ("trained_gain", "held_out_gain", "drift") for end in ("", "_low", "_high")]
     values = {f"eval/{side}/{name}" for side in (64, 128) for name in (*sets, *meter, *gains, "consistency/2x2")}
     values |= {f"change/{side}/{name}{end}" for side in (64, 128) for name in sets for end in ("", "_low", "_high")}
@@ -35,9 +36,11 @@ def test_mlflow_gets_each_metric_of_a_training_once() -> None:
     values |= {"reward_ratio", "agreement", "panel_diversity", "update/loss", "groups/zero_std", "seconds/sample"}
     distinct = {name: float(number) for number, name in enumerate(sorted(values))}
     tracked = Summary(SETS.success("storybook"), 128).tracked(distinct)
-    assert len(set(tracked.values())) == len(tracked) <= 40, "two names of one value"
+    assert len(set(tracked.values())) == len(tracked) <= 45, "two names of one value"
     assert {"eval/64/gold_consistency", "eval/128/consistency", "reward/clip_t", "update/loss"} <= tracked.keys()
     assert tracked["Summary/goal"] == distinct["eval/128/gold_consistency"]
     assert tracked["Summary/goal_change_low"] == distinct["change/128/gold_consistency_low"]
     assert tracked["Summary/drift"] == distinct["eval/128/drift"] and "eval/64/drift" not in tracked
+    assert tracked["Summary/edge_density"] == distinct["eval/128/edge_density"]
+    assert "eval/64/edge_density" not in tracked
     assert not [name for name in tracked if name.startswith(("change/", "gap/", "tamed/"))]
