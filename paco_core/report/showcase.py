@@ -99,9 +99,10 @@ def by_change(pairs: Sequence[PicturePair]) -> list[PicturePair]:
 def examples(pairs: Sequence[PicturePair]) -> dict[str, PicturePair]:
     """A typical and a clear gain: the sets at the median and at the 90th percentile of the gains.
 
-    Percentiles are those of the nearest rank among the pairs that rose, so each example is one of the pairs. Of several
-    pairs with this gain, the same percentile of the reward model's change decides. Without a gain there is no example.
-    If both percentiles are one pair, for example because only one pair rose, it is the typical one.
+    Percentiles are those of the nearest rank among the pairs that rose. Of several pairs with this gain, the same
+    percentile of the reward model's change decides. The clear gain has another prompt than the typical one: the pair
+    whose gain is nearest to the percentile and no smaller than the typical gain. If no other prompt has such a pair,
+    both have the same prompt. Without a gain there is no example. If only one pair rose, it is the typical one.
     """
     rising = [pair for pair in pairs if pair.outcome == ROSE]
     selected: dict[str, PicturePair] = {}
@@ -109,8 +110,11 @@ def examples(pairs: Sequence[PicturePair]) -> dict[str, PicturePair]:
         if not rising:
             break
         gain = _percentile(rising, share, lambda pair: pair.change).change
-        ties = [pair for pair in rising if pair.change == gain]
-        pair = _percentile(ties, share, lambda pair: pair.score_change)
+        prompts = {pair.prompt_id for pair in selected.values()}
+        smallest = max((pair.change for pair in selected.values()), default=0.0)
+        others = [pair for pair in rising if pair.prompt_id not in prompts and pair.change >= smallest] or rising
+        nearest = min((pair.change for pair in others), key=lambda change: (abs(change - gain), -change))
+        pair = _percentile([pair for pair in others if pair.change == nearest], share, lambda pair: pair.score_change)
         if pair not in selected.values():
             selected[name] = pair
     return selected

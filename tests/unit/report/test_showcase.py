@@ -81,6 +81,14 @@ def test_examples_are_the_median_and_the_90th_percentile_of_the_gains() -> None:
     assert examples(ties) == {"typical": ties[0], "clear": ties[2]}, "by the reward model's change"
 
 
+def test_the_clear_example_has_another_prompt_than_the_typical_one() -> None:
+    first = [PicturePair("first", seed, 0.0, gain) for seed, gain in enumerate((0.1, 0.4, 0.7, 0.8))]
+    second = [PicturePair("second", seed, 0.0, gain) for seed, gain in enumerate((0.2, 0.6))]
+    assert examples([*first, *second]) == {"typical": first[1], "clear": second[1]}
+    assert examples([*first, second[0]]) == {"typical": first[1], "clear": first[3]}, "not below the typical gain"
+    assert examples(first) == {"typical": first[1], "clear": first[3]}
+
+
 def test_the_command_generates_the_prompt_of_the_benchmark_again(repository: Path) -> None:
     recipe = load(repository / "params.yaml").policies.recipes["flux_t2is"]
     for prompt in storybook_prompts(6, seed=9):
