@@ -54,7 +54,8 @@ class QueueView:
     """The content of the page: an instance (None if all are answered), the progress, and the answer to undo.
 
     ``ranking`` contains places on the page, best first: the ranking before an undo. ``ahead`` is the next instance,
-    which lets the page load its pictures early. ``prompt`` is None if the instance has a reference.
+    with ``candidates_ahead`` candidates, which lets the page load its pictures early. ``prompt`` is None if the
+    instance has a reference.
     """
 
     instance: str | None
@@ -63,6 +64,7 @@ class QueueView:
     ranking: tuple[int, ...]
     skipped_before: bool
     ahead: str | None
+    candidates_ahead: int
     done: int
     skipped: int
     total: int
@@ -164,6 +166,7 @@ class AnnotationQueue:
                 ranking=self._before(annotator, withdrawal) if withdrawal else (),
                 skipped_before=first is not None and work.is_skipped(first),
                 ahead=ahead,
+                candidates_ahead=len(self.instances[ahead].candidates) if ahead else 0,
                 done=work.completed,
                 skipped=work.skipped,
                 total=work.total,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
 
 from paco_core.data.annotation import assignment
 from paco_core.data.annotation.store import AnswerStore
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 class Annotator:
     """One tab, and what the test knows to be on it."""
 
-    def __init__(self, browser: Browser, link: str) -> None:
-        self.page: Page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+    def __init__(self, browser: Browser, link: str, width: int = 1280, height: int = 800) -> None:
+        self.page: Page = browser.new_context(viewport={"width": width, "height": height}).new_page()
         self.page.set_default_timeout(60_000)
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -137,3 +138,42 @@ def test_a_person_ranks_ten_instances(tmp_path: Path) -> None:
         assert latest[instance].ranking == expected
         assert latest[instance].verdict == (choice if isinstance(choice, str) else "ranked")
     assert len(store.every()) == 10 + 2 + 1  # the undo and what followed it, and the skip
+
+
+#: The boxes of the candidates, the top of the buttons below them, and the width that the content needs.
+BOXES = """({
+    candidates: [...document.querySelectorAll(".candidate")].map((button) => button.getBoundingClientRect().toJSON()),
+    buttons: document.getElementById("actions").getBoundingClientRect().top,
+    needed: document.documentElement.scrollWidth,
+})"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_images_of_a_prompt_fit_into_the_window(tmp_path: Path, width: int, height: int) -> None:
+    folder = tmp_path / "images"
+    counts = (2, 3, 4, 6)
+    for count in counts:
+        (folder / str(count)).mkdir(parents=True)
+        (folder / str(count) / "prompt.txt").write_text("a small fox in a misty forest " * (30 if count == 3 else 1))
+        for number in range(count):
+            Image.new("RGB", (40 * count, 90), (40 * number, 40 * count, 90)).save(folder / f"{count}/{number}.png")
+    with Server(tmp_path, ("--pictures", "images")) as server, chromium() as browser:
+        annotator = Annotator(browser, server.links[0], width, height)
+        page, sizes = annotator.page, set()
+        for skipped in range(len(counts)):
+            annotator.wait("0 of 4" + (f", {skipped} skipped" if skipped else ""))
+            page.wait_for_load_state("networkidle")
+            boxes = page.evaluate(BOXES)
+            assert all(box["left"] >= 0 and box["right"] <= width for box in boxes["candidates"])
+            assert all(box["top"] > 0 and box["bottom"] <= boxes["buttons"] for box in boxes["candidates"])
+            sizes.add(len(boxes["candidates"]))
+            side = boxes["candidates"][0]["width"]
+            page.locator("#larger").click()
+            boxes = page.evaluate(BOXES)
+            assert boxes["needed"] == width and all(box["left"] >= 0 for box in boxes["candidates"])
+            assert boxes["candidates"][0]["width"] >= side
+            page.locator("#larger").click()
+            assert page.evaluate(BOXES)["candidates"][0]["width"] == side
+            annotator.press("s")
+        assert sizes == set(counts) and annotator.errors == []

@@ -82,7 +82,7 @@ function show(next, message) {
   say(message || (next.skipped_before ? "You skipped this one before." : ""), Boolean(message));
   draw();
   const first = next.prompt === null ? ["reference"] : [];
-  if (next.ahead) for (const name of [...first, ...Array(next.candidates).keys()]) new Image().src = picture(next.ahead, name);
+  if (next.ahead) for (const name of [...first, ...Array(next.candidates_ahead).keys()]) new Image().src = picture(next.ahead, name);
 }
 
 function build() {
@@ -114,6 +114,25 @@ function build() {
       return button;
     }),
   );
+  fit();
+}
+
+// The number of columns in which the candidates of a prompt are largest, if all of them fit into the window.
+function fit() {
+  if (!view?.instance || view.prompt === null) return;
+  const work = $("work"), padding = getComputedStyle(work), count = view.candidates;
+  const gap = parseFloat(getComputedStyle($("candidates")).rowGap);
+  const width = work.clientWidth - parseFloat(padding.paddingLeft) - parseFloat(padding.paddingRight);
+  const top = $("candidates").getBoundingClientRect().top + scrollY;
+  const height = innerHeight - top - $("actions").offsetHeight - parseFloat(padding.paddingBottom);
+  let columns = 1, side = 0;
+  for (let tried = 1; tried <= count; tried++) {
+    const rows = Math.ceil(count / tried);
+    const fitting = Math.min((width - gap * (tried - 1)) / tried, (height - gap * (rows - 1)) / rows);
+    if (fitting > side) [columns, side] = [tried, fitting];
+  }
+  work.style.setProperty("--columns", columns);
+  work.style.setProperty("--fitting", `${Math.floor(Math.max(side, 120))}px`);
 }
 
 // Small pictures keep their pixels; one that cannot be shown is told, for it must not be ranked.
@@ -199,7 +218,8 @@ function undo() {
 }
 
 function resize() {
-  document.body.classList.toggle("large");
+  const large = document.body.classList.toggle("large");
+  $("larger").setAttribute("aria-pressed", large);
 }
 
 function explain() {
@@ -213,6 +233,7 @@ $("cannot_tell").onclick = () => say_so("cannot_tell");
 $("back").onclick = back;
 $("undo").onclick = undo;
 $("reference").querySelector("img").onclick = resize;
+$("larger").onclick = resize;
 $("help").onclick = explain;
 $("close").onclick = () => $("howto").close();
 
@@ -221,6 +242,7 @@ $("close").onclick = () => $("howto").close();
 const takesEnter = (element) =>
   element.tagName === "BUTTON" && !element.classList.contains("candidate") && element.checkVisibility();
 
+addEventListener("resize", fit);
 document.addEventListener("visibilitychange", () => clock(!document.hidden));
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || $("howto").open) return;
