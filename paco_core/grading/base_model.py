@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
     from paco_core.policies.base import Policy
 
-DISTILLED_SETTINGS = (1.0, 4)  # guidance and sampling steps
 SIDE, TEXT_TOKENS = 512, 512
 
 
@@ -130,7 +129,8 @@ def graded_base(root: Path | None, params: Params | None, model: str | None) -> 
     here = Path(model)
     place = here if here.is_dir() else model_at(root or Path(), model, "--model")
     family = _family(place)
-    guidance, steps = DISTILLED_SETTINGS if is_distilled(Path(), str(place)) else family_of(family).recommended
+    spec = family_of(family)
+    guidance, steps = spec.distilled if is_distilled(Path(), str(place)) else spec.recommended
     device, dtype = _device(params)
     return GradedBase(place, family, device, dtype, None, guidance, TEXT_TOKENS, SIDE, steps)
 

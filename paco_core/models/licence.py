@@ -18,6 +18,8 @@ HUB: dict[str, dict[str, str]] = {
     "black-forest-labs/FLUX.1-Kontext-dev": _FLUX,
     "black-forest-labs/FLUX.2-klein-4B": {"license": "apache-2.0"},
     "black-forest-labs/FLUX.2-klein-base-4B": {"license": "apache-2.0"},
+    "Tongyi-MAI/Z-Image": {"license": "apache-2.0"},
+    "Tongyi-MAI/Z-Image-Turbo": {"license": "apache-2.0"},
     "Qwen/Qwen-Image": {"license": "apache-2.0"},
     "Qwen/Qwen-Image-Edit": {"license": "apache-2.0"},
     "Qwen/Qwen-Image-Edit-2509": {"license": "apache-2.0"},

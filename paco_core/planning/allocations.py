@@ -102,7 +102,7 @@ def _peak(allocated: Allocated, policy: Any, recipe: PolicyRecipe, config: Model
     condition = random_prompt(policy, recipe, config, size, run.references).take([0] * run.batch)
     allocated.peak = allocated.now
     rows, columns = policy.grid(size)
-    latents = torch.empty(run.batch, rows * columns, policy.transformer.config.in_channels, device=policy.device)
+    latents = torch.empty(run.batch, rows * columns, config.token_channels, device=policy.device)
     rounds = recipe.device.startswith("cuda") and recipe.dtype == "bfloat16" and not train
     with torch.set_grad_enabled(train), round_adapters(policy.transformer) if rounds else nullcontext():
         velocity = policy.velocity(latents, 0.9, condition, recipe.guidance, size)

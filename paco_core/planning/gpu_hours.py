@@ -128,10 +128,7 @@ def pass_flops(config: ModelConfig, tokens: float) -> float:
     Args:
         tokens: number of tokens of image, references and text.
     """
-    transformer = config.transformer
-    width = transformer["num_attention_heads"] * transformer["attention_head_dim"]
-    blocks = transformer["num_layers"] + transformer.get("num_single_layers", 0)
-    return float(blocks * (24 * width**2 * tokens + 4 * width * tokens**2))
+    return float(config.blocks * (24 * config.width**2 * tokens + 4 * config.width * tokens**2))
 
 
 def _measured_flops(speed: GpuSpeed) -> float:

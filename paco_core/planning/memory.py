@@ -106,7 +106,7 @@ def training_memory(
     return TrainingMemory(
         weights_gb=measured.weights_gb,
         adapter_gb=measured.adapter_weights * _bytes_per_adapter_weight(recipe) / 1e9,
-        latents_gb=images * latents * tokens * config.transformer["in_channels"] * 4 / 1e9,  # float32
+        latents_gb=images * latents * tokens * config.token_channels * 4 / 1e9,  # float32
         passes_gb={name: max(measured.passes[str(run)] for run in passes) for name, passes in phases.items()},
         encoding_gb=max(0.0, model_gb(root, recipe.model) - measured.transformer_gb),
         reward_models_gb={

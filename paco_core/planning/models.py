@@ -32,6 +32,11 @@ QWEN: dict[str, Any] = {
     "_class_name": "QwenImageTransformer2DModel", "in_channels": 64, "out_channels": 16, "num_layers": 60,
     "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 3584, "guidance_embeds": False,
 }  # fmt: skip
+Z_IMAGE: dict[str, Any] = {
+    "_class_name": "ZImageTransformer2DModel", "in_channels": 16, "all_patch_size": [2], "dim": 3840, "n_layers": 30,
+    "n_refiner_layers": 2, "n_heads": 30, "n_kv_heads": 30, "cap_feat_dim": 2560, "axes_dims": [32, 48, 48],
+    "axes_lens": [1536, 512, 512],
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,35 @@ class ModelConfig:
     vae: Mapping[str, Any]
     text_patch: int | None = None
 
+    @property
+    def width(self) -> int:
+        """Width of the transformer's hidden states."""
+        config = self.transformer
+        return int(config["dim"] if "dim" in config else config["num_attention_heads"] * config["attention_head_dim"])
+
+    @property
+    def blocks(self) -> int:
+        """Number of the transformer's blocks that a token passes."""
+        config = self.transformer
+        if "n_layers" in config:
+            return int(config["n_layers"] + config["n_refiner_layers"])
+        return int(config["num_layers"] + config.get("num_single_layers", 0))
+
+    @property
+    def text_width(self) -> int:
+        """Width of the prompt embeddings."""
+        return int(self.transformer["cap_feat_dim" if "cap_feat_dim" in self.transformer else "joint_attention_dim"])
+
+    @property
+    def token_channels(self) -> int:
+        """Channels of a token of latents. Some transformers divide latents into patches, others read packed latents."""
+        (patch,) = self.transformer.get("all_patch_size", [1])
+        return int(self.transformer["in_channels"] * patch**2)
+
 
 _FLUX, _FLUX2_VAE = ModelConfig(FLUX, FLUX_VAE), {"_class_name": "AutoencoderKLFlux2"}
 _KLEIN_4B, _KLEIN_9B = ModelConfig(KLEIN_4B, _FLUX2_VAE), ModelConfig(KLEIN_9B, _FLUX2_VAE)
+_Z_IMAGE = ModelConfig(Z_IMAGE, FLUX_VAE)
 _QWEN = ModelConfig(QWEN, {"_class_name": "AutoencoderKLQwenImage"}, text_patch=28)
 PUBLIC = {
     "black-forest-labs/FLUX.1-dev": _FLUX,
@@ -62,6 +93,8 @@ PUBLIC = {
     "Qwen/Qwen-Image-Edit": _QWEN,
     "Qwen/Qwen-Image-Edit-2509": _QWEN,
     "Qwen/Qwen-Image-Edit-2511": ModelConfig(QWEN | {"zero_cond_t": True}, _QWEN.vae, _QWEN.text_patch),
+    "Tongyi-MAI/Z-Image": _Z_IMAGE,
+    "Tongyi-MAI/Z-Image-Turbo": _Z_IMAGE,
 }
 
 #: Weights of public models in GB as stored (bf16), from their model cards; of Qwen3-VL, from its configurations.
@@ -72,6 +105,8 @@ HUB_GB = {
     "black-forest-labs/FLUX.2-klein-base-4B": 16.0,
     "black-forest-labs/FLUX.2-klein-9B": 34.5,  # 9.0 B and 8.2 B
     "black-forest-labs/FLUX.2-klein-base-9B": 34.5,
+    "Tongyi-MAI/Z-Image": 20.5,  # 6.2 B in the transformer, 4.0 B in the text encoder
+    "Tongyi-MAI/Z-Image-Turbo": 20.5,
     "Qwen/Qwen-Image": 57.7,  # the same parts as the editor's
     "Qwen/Qwen-Image-2512": 57.7,
     "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder

@@ -149,13 +149,13 @@ def _distilled(params: Params, root: Path) -> list[str]:
     """Remarks about recipes that train a distilled model, which NFT and GRPO blur."""
     return [
         f"policies.recipes.{name}: {recipe.model} is distilled to a few steps, and training blurs such weights; train "
-        "the base model, whose adapter the distilled one loads" + IGNORED * (recipe.guidance > 1)
+        "the base model, whose adapter the distilled one loads" + UNGUIDED * (recipe.guidance > 1)
         for name, recipe in params.policies.recipes.items()
         if is_distilled(root, recipe.model)
     ]
 
 
-IGNORED = " (it also ignores guidance: set it to 1)"
+UNGUIDED = " (it also needs no guidance: set it to 1)"
 
 
 def _graph_without_recipe(params: Params, declared: Set[str], graph: Mapping[str, GraphStage]) -> list[str]:

@@ -84,13 +84,14 @@ def random_prompt(
     transformer, dtype = policy.transformer.config, policy.transformer.dtype
     count = int(policy.edits) if references is None else references
     words = recipe.max_sequence_length + count * _tokens_seen(policy, config, size)
-    text = torch.randn(words, transformer.joint_attention_dim).to(dtype)
+    text = torch.randn(words, config.text_width).to(dtype)
     if "pooled_projection_dim" in transformer:
         row = {"prompt_embeds": text, "pooled_prompt_embeds": torch.randn(transformer.pooled_projection_dim).to(dtype)}
     elif not policy.family_spec.references[0]:  # the text encoder does not see the images
         row = {"prompt_embeds": text, "negative_prompt_embeds": text.clone()}
     else:
         row = {sized_name("prompt_embeds", size): text, sized_name("negative_prompt_embeds", size): text.clone()}
+    row |= {shapes_of(name): torch.tensor([[words, 1]]) for name in row}  # for a family of rows of separate lengths
     if count:
         rows, columns = policy.grid(policy.reference_size_for(size))
         row[sized_name("image_latents", size)] = torch.randn(count * rows * columns, transformer.in_channels).to(dtype)

@@ -36,6 +36,7 @@ class Family:
         condition_size: the text encoder sees references of about this size squared, in pixels, independent of the size
             of their latents. None = at the size of the latents, or not at all.
         recommended: guidance and sampling steps on the cards of its models, for images outside of a recipe.
+        distilled: guidance and sampling steps of its models that are distilled to a few steps.
         parts: "module:function" that raises an error for a folder whose parts belong to different models. None = the
             class of the pipeline is sufficient.
     """
@@ -50,6 +51,7 @@ class Family:
     true_guidance: bool = False
     condition_size: int | None = None
     recommended: tuple[float, int] = (4.0, 50)
+    distilled: tuple[float, int] = (1.0, 4)
     parts: str | None = None
 
     def edits(self, task: Task | None = None) -> bool:
@@ -87,6 +89,7 @@ _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "a
 _FLUX_LAYERS = (*_ATTENTION, "net.0.proj", "net.2")  # as released: not proj_mlp and proj_out of the single blocks
 #: Includes the fused layers of single blocks. `attn.to_out` is a layer of single blocks, and a list in double blocks.
 _FLUX2_LAYERS = (*_ATTENTION, "linear_in", "linear_out", "to_qkv_mlp_proj", "attn.to_out")
+_Z_IMAGE_LAYERS = (*(f"attention.{name}" for name in _ATTENTION[:4]), *(f"feed_forward.w{n}" for n in (1, 2, 3)))
 _QWEN_LAYERS = (*_ATTENTION, "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2")
 
 ONE_REFERENCE = (1, 1)
@@ -137,6 +140,15 @@ FAMILIES = {
         true_guidance=True,
         parts="paco_core.policies.flux2_parts:validate_flux2_parts",
     ),
+    "z_image": Family(
+        "paco_core.policies.z_image:ZImagePolicy",
+        "ZImagePipeline",
+        ("text_encoder",),
+        _Z_IMAGE_LAYERS,
+        true_guidance=True,
+        recommended=(5.0, 50),  # guidance_scale=4 of the pipeline
+        distilled=(1.0, 8),
+    ),
 }
 
 
@@ -173,7 +185,7 @@ def validate_pipeline_folder(root: Path, model: str, family: str) -> None:
 
 
 #: Hub ids of models that are distilled to a few steps. For folders, ``model_index.json`` contains this.
-DISTILLED = {"black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-9B"}
+DISTILLED = {"black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-9B", "Tongyi-MAI/Z-Image-Turbo"}
 
 
 def is_distilled(root: Path, model: str) -> bool:

@@ -19,7 +19,7 @@ from paco_core.policies.truncation import (
     find_truncation_in_chat,
     find_truncation_in_template,
 )
-from paco_core.policies.windows import find_main_tokenizer
+from paco_core.policies.windows import CHATS, find_main_tokenizer
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
@@ -57,8 +57,8 @@ def find_truncated_prompts(model: Path | str, records: Sequence[PromptRecord], w
 
 def _truncation_finder(class_name: str, tokenizer: Any, window: int) -> Callable[[str], Truncation | None]:
     """Return a function that finds the truncation of a prompt. Some classes use a template, whose tokens count."""
-    if class_name == "Flux2KleinPipeline":
-        return lambda prompt: find_truncation_in_chat(tokenizer, prompt, window)
+    if class_name in CHATS:
+        return lambda prompt: find_truncation_in_chat(tokenizer, prompt, window, thinking=CHATS[class_name])
     if class_name == "QwenImagePipeline":
         empty = diffusers.QwenImagePipeline(**dict.fromkeys(inspect.signature(diffusers.QwenImagePipeline).parameters))
         template, dropped = empty.prompt_template_encode, empty.prompt_template_encode_start_idx

@@ -81,10 +81,14 @@ def find_truncation_in_template(
     return Truncation(truncation.tokens - dropped, window, lost)
 
 
-def find_truncation_in_chat(tokenizer: Any, prompt: str, window: int) -> Truncation | None:
-    """:func:`find_truncation` for a prompt in the tokenizer's chat template, as FLUX.2 [klein] reads it."""
+def find_truncation_in_chat(tokenizer: Any, prompt: str, window: int, *, thinking: bool) -> Truncation | None:
+    """:func:`find_truncation` for a prompt in the tokenizer's chat template, as FLUX.2 [klein] and Z-Image read it.
+
+    Args:
+        thinking: ``enable_thinking`` of the template (:data:`paco_core.policies.windows.CHATS`).
+    """
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=thinking
     )
     return find_truncation_in_template(tokenizer, text, prompt, window)
 

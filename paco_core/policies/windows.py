@@ -21,7 +21,10 @@ WINDOWS = {
     "ChromaPipeline": 512,
     "Lumina2Pipeline": 512,
     "KolorsPipeline": 256,
+    "ZImagePipeline": 1504,  # of 1536 positions, in steps of 32, because the image has one as well
 }
+#: Classes that write each prompt in the chat template of their tokenizer, with the template's ``enable_thinking``.
+CHATS = {"Flux2KleinPipeline": False, "ZImagePipeline": True}
 UNBOUNDED = 1 << 20  # transformers writes 1e30 for a tokenizer without a window
 
 
@@ -71,15 +74,17 @@ def prompt_frame(pipeline: str, tokenizer: Path) -> tuple[str, str]:
 
     Args:
         pipeline: class of the pipeline.
-        tokenizer: folder of the tokenizer, whose chat template FLUX.2 [klein] uses.
+        tokenizer: folder of the tokenizer, for a class that uses its chat template (:data:`CHATS`).
     """
     answer = "<|im_end|>\n<|im_start|>assistant\n"
     if pipeline == "QwenImagePipeline":
         return "", answer
-    if pipeline != "Flux2KleinPipeline":
+    if pipeline not in CHATS:
         return "", ""
     files = [tokenizer / name for name in ("chat_template.jinja", "tokenizer_config.json")]
-    thinks = any("<think>" in file.read_text(encoding="utf-8") for file in files if file.is_file())
+    thinks = not CHATS[pipeline] and any(
+        "<think>" in file.read_text(encoding="utf-8") for file in files if file.is_file()
+    )
     return "<|im_start|>user\n", answer + "<think>\n\n</think>\n\n" * thinks
 
 

@@ -13,13 +13,14 @@ import pytest
 import torch
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 from PIL import Image
+from torch.nn.functional import pixel_shuffle
 
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.encoded import Encoded
 from tests.support.tiny import TEXT_LENGTH, tiny_flux, tiny_kontext
-from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus
+from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus, z_image
 
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
 KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
@@ -99,7 +100,7 @@ class Family:
     ) -> np.ndarray:
         """Images (N, H, W, 3) of the plain pipeline; ``call_options`` are arguments of its call."""
         arguments: dict[str, Any] = {
-            "prompt": PROMPTS,
+            "prompt": list(PROMPTS),  # ZImagePipeline writes into it
             "latents": noise,
             **({"image": references()} if self.edits else {}),
         }
@@ -114,6 +115,9 @@ class Family:
             arguments |= {"max_sequence_length": self.length}
         if self.name == "flux2_klein":  # it takes noise as maps
             arguments["latents"] = noise.transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
+        if self.name == "z_image":  # as well, and its guidance counts from 0
+            grid = noise.transpose(1, 2).unflatten(2, (size[0] // 16, size[1] // 16))
+            arguments |= {"latents": pixel_shuffle(grid, 2), "guidance_scale": guidance - 1}
         if not self.one_by_one:
             return arrays(pipeline(**arguments).images)
         rows = zip(arguments["prompt"], arguments["image"], arguments["latents"].split(1), strict=True)
@@ -145,6 +149,7 @@ FAMILIES = [
     Family("flux", tiny_flux, edits=False),
     Family("qwen_image", loud_qwen_image, edits=False, length=128),  # the template's tokens count, 60 of them
     Family("flux2_klein", flux2_klein, one_by_one=True, length=48, adapter_scale=0.1),
+    Family("z_image", z_image, edits=False, length=48, adapter_scale=0.1),
 ]
 
 

@@ -166,6 +166,45 @@ def flux2_klein(folder: Path, *, distilled: bool = False, gain: float = 3.0, **t
     return folder
 
 
+def z_image(folder: Path, *, gain: float = 3.0, **scheduler: Any) -> Path:
+    """As released: a fixed shift, separate blocks for image and text before those for both.
+
+    Args:
+        gain: of the transformer's weights: as drawn, words hardly move a picture.
+        scheduler: of its configuration, in place of the fixed shift.
+    """
+    import torch
+    from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
+    from transformers import Qwen3Config, Qwen3Model
+
+    from tests.support.tiny_vlm import SENTENCES
+    from zoo.vlm import build_tokenizer
+
+    tokenizer = build_tokenizer(SENTENCES)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    text = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=512, initializer_range=0.2,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    network = ZImageTransformer2DModel(
+        in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=16,
+        axes_dims=[4, 6, 6], axes_lens=[128, 16, 16],
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(gain if parameter.ndim > 1 else 1)
+        for token in (network.x_pad_token, network.cap_pad_token):  # zeros as built
+            token.normal_()
+    vae = _autoencoder(AutoencoderKL, 4)
+    vae.register_to_config(scaling_factor=0.4, shift_factor=0.1)
+    ZImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(**scheduler or {"shift": 6.0}), vae=vae, tokenizer=tokenizer,
+        text_encoder=Qwen3Model(text), transformer=network,
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
 def _autoencoder(kind: Any, channels: int) -> Any:
     return kind(
         latent_channels=channels, block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4,

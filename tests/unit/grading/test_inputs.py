@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paco_core.config.params import load
-from paco_core.grading.base_model import DISTILLED_SETTINGS, graded_base
+from paco_core.grading.base_model import graded_base
 from paco_core.grading.candidates import Candidate, find_candidates, project_candidates
 from paco_core.grading.prompts import TEMPLATES, graded_prompts, panel_prompts, without_trigger
 from paco_core.io.files import DataError
@@ -149,7 +149,7 @@ def test_the_base_model(repository: Path, tmp_path: Path) -> None:
         graded_base(None, None, str(tmp_path))
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "Flux2KleinPipeline", "is_distilled": True}))
     distilled = graded_base(None, None, str(tmp_path))
-    assert (distilled.guidance, distilled.steps) == DISTILLED_SETTINGS
+    assert (distilled.guidance, distilled.steps) == (1.0, 4)
 
 
 def test_a_file_without_a_tensor_is_no_reason_to_stop_the_search(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from paco_core.models.tokens import note_texts, report_texts, token_counts
 from paco_core.planning.cut_texts import cut_texts
 from paco_core.planning.planned_prompts import plan_prompts_or_empty
 from paco_core.policies.truncation import find_truncation_in_chat
-from paco_core.policies.windows import prompt_frame
+from paco_core.policies.windows import CHATS, prompt_frame
+from tests.support.tiny_pipelines import CHAT_TEMPLATE
 
 RECIPE = "policies.recipes.flux_t2is"
 
@@ -47,12 +49,20 @@ def test_prompts_behind_the_window_of_an_image_generator_are_counted(repository:
     assert line.startswith(f"{RECIPE}: 32 of 32")
 
 
-def test_the_frame_of_klein_takes_as_many_tokens_as_its_dialogue(repository: Path) -> None:
-    folder = repository / "data/zoo/flux2_klein/tokenizer"
+@pytest.mark.parametrize("pipeline", CHATS)
+@pytest.mark.parametrize("thinks", [True, False])
+def test_the_frame_of_a_chat_takes_as_many_tokens_as_its_dialogue(
+    repository: Path, tmp_path: Path, pipeline: str, thinks: bool
+) -> None:
+    """Qwen3's template closes an empty thought unless ``enable_thinking`` is set; others know no thoughts."""
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(repository / "data/zoo/flux2_klein/tokenizer", folder)
+    thought = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE + thought * thinks)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    before, behind = prompt_frame("Flux2KleinPipeline", folder)
+    before, behind = prompt_frame(pipeline, folder)
     tokens = tokenizer(f"{before}a red cat{behind}", add_special_tokens=False).input_ids
-    cut = find_truncation_in_chat(tokenizer, "a red cat", 3)
+    cut = find_truncation_in_chat(tokenizer, "a red cat", 3, thinking=CHATS[pipeline])
     assert cut is not None and len(tokens) == cut.tokens
 
 

@@ -15,11 +15,13 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.planning import memory
 from paco_core.planning.allocations import Allocated, measure
+from paco_core.planning.gpu_hours import pass_flops
 from paco_core.planning.gpu_speed import RECORD, measured_speeds
 from paco_core.planning.models import model_config
 from paco_core.planning.passes import Pass, PassMemory
 from paco_core.policies import base
 from tests.support.tiny import tiny_flux
+from tests.support.tiny_pipelines import z_image
 
 SMALL = [Pass("train", (64, 64), 0, 2), Pass("sample", (64, 64), 0, 4)]
 
@@ -64,6 +66,25 @@ def test_weights_and_adapter_are_those_of_the_model(root: Path, recipe: PolicyRe
     optimizers = [recipe.model_copy(update={"optimizer": name}) for name in ("adamw", "adamw_8bit")]
     byte_counts = [memory._bytes_per_adapter_weight(variant) for variant in optimizers]
     assert byte_counts[0] - byte_counts[1] == 2 * 4 - 2 * 1, "two moments in float32, or in a byte each"
+
+
+def test_a_transformer_of_patches_is_planned_as_it_runs(tmp_path: Path, recipe: PolicyRecipe) -> None:
+    """Z-Image: its configuration has other names, and its tokens have the channels of 2 x 2 latents."""
+    z_image(tmp_path / "model")
+    rule = recipe.model_copy(update={"family": "z_image", "model": "model", "guidance": 4.0, "max_sequence_length": 40})
+    config = model_config(tmp_path, "model")
+    assert config is not None
+    policy: Any = base.load_policy("z_image", str(tmp_path / "model"), "cpu", "float32")
+    assert policy.noise((64, 64), [base.NoiseKey("p", 0, 0)]).shape == (1, 16, config.token_channels)
+    assert config.blocks == len(policy.transformer.layers) + len(policy.transformer.noise_refiner)
+    block = policy.transformer.layers[0].named_parameters()
+    weights = sum(weight.numel() for name, weight in block if name.startswith(("attention.to_", "feed_forward.")))
+    assert pass_flops(config, 1) == pytest.approx(config.blocks * 2 * weights, rel=0.02)
+    measured = look_up(tmp_path, rule, SMALL)
+    assert 1e9 * measured.transformer_gb == sum(p.nbytes for p in policy.transformer.parameters())
+    policy.add_adapter(rule.lora, 0)
+    assert measured.adapter_weights == sum(weight.numel() for weight in policy.trainable().values())
+    assert min(measured.passes.values()) > 0
 
 
 def test_what_is_stored_is_not_measured_again(

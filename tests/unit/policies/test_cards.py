@@ -25,7 +25,7 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.trainer import RunContext
 from paco_core.policies import base
 from tests.support.tiny import tiny_flux, tiny_kontext
-from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus
+from tests.support.tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus, z_image
 
 SIZE, PLACE = (64, 64), "data/policies/mine"
 MODELS: dict[str, Callable[[Path], Path]] = {
@@ -35,6 +35,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "qwen_image_edit_plus": partial(qwen_image_edit_plus, zero_cond_t=True),
     "qwen_image": qwen_image,
     "flux2_klein": partial(flux2_klein, gain=1),
+    "z_image": z_image,
 }
 RECIPES = {
     "flux": "flux_t2is",
@@ -43,6 +44,7 @@ RECIPES = {
     "qwen_image_edit_plus": "qwen_edit",
     "qwen_image": "flux_t2is",
     "flux2_klein": "kontext_edit",
+    "z_image": "flux_t2is",
 }
 
 
@@ -79,6 +81,8 @@ def generate(policy: Any, record: PromptRecord, picture: Image.Image, params: Pa
         ("qwen_image_edit_plus", {"reference_size": 32}, "bfloat16"),
         ("qwen_image", {"max_sequence_length": 128}, "float32"),
         ("flux2_klein", {}, "float32"),
+        ("z_image", {}, "float32"),
+        ("z_image", {"guidance": 1.0}, "float32"),
         ("flux2_klein", {"task": "edits"}, "float32"),
         ("flux2_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),
     ],
