@@ -34,6 +34,7 @@ from paco_core.config.params_benchmarks import (
     T2isParams,
     VistoryParams,
 )
+from paco_core.config.params_characters import CharacterKind, CharacterPairsParams
 from paco_core.config.params_data import (
     AnnotationsParams,
     DiverseParams,
@@ -55,6 +56,8 @@ from paco_core.io.validation import message
 
 __all__ = [
     "AnnotationsParams",
+    "CharacterKind",
+    "CharacterPairsParams",
     "ChatParams",
     "EarlyStop",
     "EditPainter",

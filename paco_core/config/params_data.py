@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from paco_core.config.layouts import LAYOUT, validate_layout
 from paco_core.config.params_base import DISTINCT, ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
+from paco_core.config.params_characters import CharacterPairsParams
 from paco_core.config.params_edits import EditingParams
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, PipelineRef, UserFile
 
@@ -164,6 +165,7 @@ class PairsParams(Section):
     """Number of pairs of two identical panels that paco adds with the label Yes, divided by the number of other
     pairs."""
     editing: EditingParams = EditingParams(source="storybook", count=0)
+    characters: CharacterPairsParams = CharacterPairsParams()
     seed: Seed
     """Seed of the split."""
 

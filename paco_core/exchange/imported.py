@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from paco_core.data.pairs.pairs import COLUMNS, QUESTION
+from paco_core.data.pairs.pairs import CHARACTER, COLUMNS, QUESTION
 from paco_core.data.records.records import panel_ref
 from paco_core.exchange import rank_bench, sharegpt
 from paco_core.exchange.panel_files import PictureFiles
@@ -37,18 +37,20 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
     rows_of: dict[str, list[tuple[sharegpt.ShareGptRow, tuple[Any, ...]]]] = {}  # rows of each pair
     for row in sharegpt.read_sharegpt(folder, rejected):
         theme, edit, template = row.question.theme, row.question.instruction, row.question.template
+        name = row.question.name
         try:
             first = files.add(row.first, "")
-            prompt_id = _prompt_id(theme, edit, first)
+            prompt_id = f"character-{first}" if name is not None else _prompt_id(theme, edit, first)
             second = files.add(row.second, prompt_id)
         except DataError as error:  # its head was sound, the rest is not
             rejected.add(str(row.first), f"picture: {error}")
             continue
         files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
-        images = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
-        pair_id = digest([*images, theme, edit, *([template] if template else [])], 16)
+        has_order = edit is not None or name is not None
+        images = (first, second) if has_order else sorted((first, second))
+        pair_id = digest([*images, theme, edit, *filter(None, (template, name))], 16)
         refs = panel_ref(first, 0), panel_ref(second, 0)
-        columns = (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, template)
+        columns = (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, template, name)
         rows_of.setdefault(pair_id, []).append((row, columns))
     tables: dict[str, list[tuple[Any, ...]]] = {}  # by split
     for rows in rows_of.values():
@@ -65,7 +67,9 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
     with atomic(out) as part:
         part.mkdir()
         for split, pairs in tables.items():
-            pd.DataFrame(pairs, columns=[*COLUMNS, QUESTION]).to_parquet(part / f"{split}.parquet", index=False)
+            pd.DataFrame(pairs, columns=[*COLUMNS, QUESTION, CHARACTER]).to_parquet(
+                part / f"{split}.parquet", index=False
+            )
         return _finish(part, files, rejected, {split: len(pairs) for split, pairs in tables.items()})
 
 

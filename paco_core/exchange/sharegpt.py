@@ -26,7 +26,7 @@ from paco_core.io.files import DataError, checked_name, inside, read_json, write
 from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
 from paco_core.io.text import validate_marks
-from paco_core.reward_model.examples import EDIT_TEMPLATE, EDIT_TEMPLATES
+from paco_core.reward_model.examples import CHARACTER_TEMPLATE, EDIT_TEMPLATE, EDIT_TEMPLATES
 from paco_core.reward_model.instructions import TEMPLATES, render_instruction
 
 if TYPE_CHECKING:
@@ -65,17 +65,20 @@ FORMS = (Form(), CONVERSATIONS)
 
 @dataclass(frozen=True)
 class PairQuestion:
-    """The question about a pair: about a theme, about an edit, or (both None) plain.
+    """The question about a pair: about a theme, an edit, or the character ``name``, or (all None) plain.
 
-    ``template``: of an edit, if it is not the default.
+    ``template``: of an edit, if it is not the default, and of a character.
     """
 
     theme: str | None = None
     instruction: str | None = None
     template: str | None = None
+    name: str | None = None
 
     def text(self, template: str) -> str:
-        """The wording; an edit has a separate template."""
+        """The wording; edits and characters have separate templates."""
+        if self.name is not None:
+            return render_instruction(CHARACTER_TEMPLATE, name=self.name)
         if self.instruction is not None:
             return render_instruction(self.template or EDIT_TEMPLATE, instruction=self.instruction)
         return render_instruction(template, theme=self.theme)
@@ -85,7 +88,8 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(TEMPLATES[template])), re.DOTALL)
 
 
-_PATTERNS = {name: _pattern(name) for name in ("theme", "plain", *EDIT_TEMPLATES)}
+_PATTERNS = {name: _pattern(name) for name in ("theme", "plain", *EDIT_TEMPLATES, CHARACTER_TEMPLATE)}
+_TEMPLATES_OF_PAIRS = (*EDIT_TEMPLATES[1:], CHARACTER_TEMPLATE)  # templates that a pair names
 
 
 def parse_question(text: str) -> PairQuestion | None:
@@ -93,7 +97,7 @@ def parse_question(text: str) -> PairQuestion | None:
     for name, pattern in _PATTERNS.items():
         match = pattern.fullmatch(text.strip())
         if match and all(part.strip() for part in match.groups()):
-            return PairQuestion(**match.groupdict(), template=name if name in EDIT_TEMPLATES[1:] else None)
+            return PairQuestion(**match.groupdict(), template=name if name in _TEMPLATES_OF_PAIRS else None)
     return None
 
 
@@ -138,8 +142,11 @@ def write_sharegpt(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: P
 
 
 def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str, Any]:
-    edit, question_name = (t if isinstance(t, str) else None for t in (row.get("instruction"), row.get("question")))
-    question = PairQuestion(row["theme"], edit, question_name)
+    edit, template_name, character = (
+        text if isinstance(text := row.get(column), str) else None
+        for column in ("instruction", "question", "character")
+    )
+    question = PairQuestion(row["theme"], edit, template_name, character)
     if IMAGE in question.text(template) + row["answer"]:
         raise DataError(f"pair {row['pair_id']}: its text contains {IMAGE}, the mark of a picture in this format")
     names = ["images/{}_{}.png".format(*parse_ref(row[side])) for side in ("first", "second")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -165,6 +166,15 @@ def normalize_image(picture: Image) -> Image:
         return decoding.to_rgb(picture)
     except Undecodable as error:
         raise DataError(f"{getattr(picture, 'filename', None) or 'picture'}: {error}") from None
+
+
+def limit_pixels(picture: Image, size: tuple[int, int]) -> Image:
+    """Resize an image to at most as many pixels as ``size``, in the same proportions."""
+    scale = math.sqrt(math.prod(size) / math.prod(picture.size))
+    if scale >= 1:
+        return picture
+    width, height = (max(1, round(side * scale)) for side in picture.size)
+    return picture.resize((width, height))
 
 
 def _bytes(path: Path, name: str) -> bytes:

@@ -34,6 +34,11 @@ METRICS = {
     "consistency": MetricMeaning(
         "Consistency (reward model)", "mean probability of Yes of the reward model over the panel pairs, 0 to 1", True
     ),
+    "characters": MetricMeaning(
+        "Characters (reward model)",
+        "mean over panels of the reward model's lowest agreement of a panel with the characters of its prompt, 0 to 1",
+        True,
+    ),
     "clip_t": MetricMeaning(
         "Text match (CLIP-T)", "cosine similarity of each panel and its sub-prompt in the CLIP model", True
     ),

@@ -84,18 +84,33 @@ def instances(params: Params, root: Path) -> int:
 def has_pairs(params: Params) -> bool:
     """Whether there is a source of training pairs: rankings of grids, edits, or imported pairs."""
     ranked = params.grids.seeds and params.annotations.source != "none" and params.prompts.engine != "none"
-    return bool(ranked or params.pairs.editing.count != 0 or params.edits.painters or params.pairs.imported)
+    edited = params.pairs.editing.count != 0 or params.edits.painters
+    return bool(ranked or edited or params.pairs.characters.used or params.pairs.imported)
 
 
 def pairs(params: Params, root: Path) -> int:
-    """Maximum number of training pairs, from rankings, edits and imported pairs."""
+    """Maximum number of training pairs, from rankings, edits, drawn characters and imported pairs."""
     ranked = int(instances(params, root) * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
     imported = 0
     if params.pairs.imported:
         from paco_core.data.pairs.imported_pairs import count_to_train_on  # with pandas
 
         imported = count_to_train_on(root / params.pairs.imported)
-    return ranked + imported + (params.pairs.editing.count or 0)
+    return ranked + imported + (params.pairs.editing.count or 0) + _character_pairs(params)
+
+
+def _character_pairs(params: Params) -> int:
+    """Number of training pairs of drawn characters: one per panel and image of its character."""
+    characters = params.pairs.characters
+    images = sum(characters.references) / len(characters.references)
+    return round(characters.count * images) - held_out_character_pairs(params)
+
+
+def held_out_character_pairs(params: Params) -> int:
+    """Number of pairs of drawn characters that are held out."""
+    characters = params.pairs.characters
+    images = sum(characters.references) / len(characters.references)
+    return round(characters.count * images * params.pairs.benchmark_share)
 
 
 def size_factor(pixels: float) -> float:

@@ -201,7 +201,9 @@ def _distinct(workload: Workload) -> str:
         return "pairs unknown until the prompts are here"
     per_image = f"{workload.questions_a_picture:.4g} per picture"
     if len(workload.questions_by_layout) > 1:
-        per_image += " on average: " + ", ".join(f"{layout} {n}" for layout, n in workload.questions_by_layout.items())
+        per_image += " on average: " + ", ".join(
+            f"{layout} {n:.4g}" for layout, n in workload.questions_by_layout.items()
+        )
     return f"{round(workload.images_an_epoch * workload.questions_a_picture)} distinct pairs ({per_image})"
 
 

@@ -33,8 +33,9 @@ class Workload:
 
     images_an_epoch: int = 0
     panels_a_story: float = 1  # mean number of panels that are generated one by one; 1 = complete images
-    #: Distinct queries to a reward model about an image: a set's pairs of panels.
-    questions_by_layout: Mapping[str, int] = field(default_factory=dict)
+    #: Distinct queries to a reward model about an image: a set's pairs of panels, and its panels with the images of its
+    #: characters.
+    questions_by_layout: Mapping[str, float] = field(default_factory=dict)
     questions_a_picture: float = 0  # their mean over the layouts; the maximum for an edit
     rubric_questions: int = 0  # per image, to models behind an endpoint
     rollout_batches: int = 0
@@ -133,29 +134,43 @@ class Workload:
         )
 
 
-def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> dict[str, tuple[int, int]]:
-    """Layout -> (maximum number of queries per image to the reward model, number of prompts)."""
+def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> dict[str, tuple[float, int]]:
+    """Layout -> (number of queries per image to the reward model, number of prompts).
+
+    The number is the maximum over edits, and the mean over sets with different characters.
+    """
     edits = [record for record in records if isinstance(record, EditRecord)]
     about = max((len(evaluated_references(edit.prompt, len(edit.references))) for edit in edits), default=1)
     layouts = [record.layout for record in records] or (["1x1"] if is_editing(recipe) else params.prompts.layouts)
     queries = {}
     for layout, prompts in Counter(layouts).items():
         rows, columns = parse_layout(layout)
-        questions = 0
+        questions = 0.0
         for name, term in recipe.rewards.terms.items():
             kind = registry.reward_kind(name, term)
             if kind == "consistency":
                 questions += len(select_panel_pairs(rows * columns, columns, term.pairs))
+            if kind == "characters":
+                questions += rows * columns * _character_images([r for r in records if r.layout == layout])
             questions += (1 + about) * (kind == "editing")
-        queries[layout] = questions, prompts
+        queries[layout] = _int_if_whole(questions), prompts
     return queries
 
 
-def _mean(queries: Mapping[str, tuple[int, int]]) -> float:
+def _character_images(records: Sequence[PromptRecord]) -> float:
+    """Mean number of images of all characters of a record; 0 without records."""
+    return sum(len(c.images) for record in records for c in record.characters) / max(1, len(records))
+
+
+def _mean(queries: Mapping[str, tuple[float, int]]) -> float:
     """Mean number of queries per image over all prompts."""
     prompts = sum(count for _, count in queries.values())
-    mean = sum(questions * count for questions, count in queries.values()) / max(1, prompts)
-    return int(mean) if mean == int(mean) else mean
+    return _int_if_whole(sum(questions * count for questions, count in queries.values()) / max(1, prompts))
+
+
+def _int_if_whole(value: float) -> float:
+    """The value as an integer, if it is one."""
+    return int(value) if value == int(value) else value
 
 
 def _rubrics(rewards: RewardSet) -> int:

@@ -128,6 +128,8 @@ def rankings(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
     results = _results(root, paths.CONSISTENCY_RANK, "the ranking benchmark")
     if isinstance(results, Missing | Skipped):
         return results
+    if "methods" not in results:
+        return Skipped("the ranking benchmark", "only characters are held out")
     figures.add_all(
         paths.CONSISTENCY_RANK.name, {k: results[k] for k in ("instances", "prompts", "methods", "comparisons")}
     )

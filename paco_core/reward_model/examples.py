@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COLUMNS = ("pair_id", "theme", "first", "second", "label", "answer")
 EDIT_TEMPLATE = "edit_consistency"  # default of editing pairs
 EDIT_TEMPLATES = (EDIT_TEMPLATE, "edit_following")
+CHARACTER_TEMPLATE = "character"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Example:
     images: tuple[Image.Image, Image.Image]
     instruction: str
     answer: str
-    ordered: bool = False  # original and edit; otherwise the order of the images has no meaning
+    ordered: bool = False  # original and edit, or character and panel; otherwise the order has no meaning
 
     def __post_init__(self) -> None:
         if not leading_verdict(self.answer) or normalize_answer(self.answer) != self.answer.rstrip():
@@ -62,7 +63,8 @@ def read_examples(
         panel: returns the image of a panel reference.
         template: name of the instruction template. ``theme`` reads the column ``theme``, and an empty theme uses the
             template ``plain``. An editing pair has an ``instruction``, and its column ``question`` contains one of
-            :data:`EDIT_TEMPLATES` (default: the first).
+            :data:`EDIT_TEMPLATES` (default: the first). A character pair has a ``character``, the name in
+            :data:`CHARACTER_TEMPLATE`.
         answers: "reasons" = the answers of the table, "decision" = "Yes." or "No." only.
         none_allowed: whether the table may be empty, for example for published weights.
 
@@ -71,10 +73,10 @@ def read_examples(
             No, an answer contradicts its label, or an image is missing.
     """
     frame = read_table(table, require=COLUMNS)
-    frame = frame.reindex(columns=[*COLUMNS, "instruction", "question"])
+    frame = frame.reindex(columns=[*COLUMNS, "instruction", "question", "character"])
     load = cache(panel)  # images of several pairs are in memory once
     examples = []
-    for pair_id, theme, first, second, label, answer, edit, edit_template in frame.itertuples(index=False):
+    for pair_id, theme, first, second, label, answer, edit, edit_template, name in frame.itertuples(index=False):
         if label not in (YES, NO):
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
         if not isinstance(answer, str):
@@ -82,18 +84,14 @@ def read_examples(
         if cause := validation_error(answer, label):
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r} ({cause})")
         try:
-            if isinstance(edit, str):
-                question = edit_template if isinstance(edit_template, str) else EDIT_TEMPLATE
-                if question not in EDIT_TEMPLATES:
-                    raise DataError(f"question {question!r} is not one of {', '.join(EDIT_TEMPLATES)}")
-                instruction = render_instruction(question, instruction=edit)
-            else:
-                instruction = pair_question(template, theme) if isinstance(theme, str) else render_instruction(template)
+            instruction = _instruction(template, theme, edit, edit_template, name)
             images = (load(first), load(second))
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None
         text = f"{label}." if answers == "decision" else normalize_answer(answer)
-        examples.append(Example(str(pair_id), images, instruction, text, ordered=isinstance(edit, str)))
+        examples.append(
+            Example(str(pair_id), images, instruction, text, ordered=isinstance(edit, str) or isinstance(name, str))
+        )
     if not examples and not none_allowed:
         raise DataError(
             f"{table}: contains no pairs, but reward.source 'train' needs some: rank grids (grids.seeds, "
@@ -101,6 +99,18 @@ def read_examples(
             "merged or adapter)"
         )
     return examples
+
+
+def _instruction(template: str, theme: object, edit: object, edit_template: object, name: object) -> str:
+    """The instruction of a row: about a character, an edit, or a theme."""
+    if isinstance(name, str):
+        return render_instruction(CHARACTER_TEMPLATE, name=name)
+    if isinstance(edit, str):
+        question = edit_template if isinstance(edit_template, str) else EDIT_TEMPLATE
+        if question not in EDIT_TEMPLATES:
+            raise DataError(f"question {question!r} is not one of {', '.join(EDIT_TEMPLATES)}")
+        return render_instruction(question, instruction=edit)
+    return pair_question(template, theme) if isinstance(theme, str) else render_instruction(template)
 
 
 def validate_labels(examples: Sequence[Example], name: str) -> None:

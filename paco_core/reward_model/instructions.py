@@ -50,6 +50,12 @@ TEMPLATES: dict[str, str] = {
         "consistent with it in style, logic, and identity? "
         "Answer 'Yes' or 'No' first, then provide detailed reasons."
     ),
+    # The first image shows a character that the user brings, the second a panel of a story. A pasted image of the
+    # character would agree perfectly with it, so the query excludes copies. No released weights were trained on it.
+    "character": (
+        'The first image shows the character "{name}". Does the second image show the same character as the first, in '
+        "a new picture that is not a copy? Answer 'Yes' or 'No' first, then provide detailed reasons."
+    ),
     # As T2IS-Bench asks: about two panels, and (VQAScore's question) about one.
     "t2is_bench_criteria": "Do images meet the following criteria? {criterion} Please answer Yes or No.",
     "t2is_bench_shows": 'Does this figure show "{criterion}"? Please answer yes or no.',
@@ -86,6 +92,7 @@ def render_instruction(
     criterion: str | None = None,
     instruction: str | None = None,
     number: int | None = None,
+    name: str | None = None,
 ) -> str:
     """Render the instruction of a template. Values that the template does not use are ignored.
 
@@ -100,7 +107,7 @@ def render_instruction(
         )
     values = {
         "theme": theme, "criterion": criterion, "instruction": instruction,
-        "number": None if number is None else str(number),
+        "number": None if number is None else str(number), "name": name,
     }  # fmt: skip
     text = TEMPLATES[template]
     for field in _fields(text):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paco_core.data.records.edit_records import evaluated_references
+from paco_core.io.pictures import limit_pixels
 from paco_core.reward_model.instructions import render_instruction
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
@@ -75,17 +76,8 @@ def _build_queries(instruction: str, references: Sequence[Image], edited: Image)
     queries = [PairQuery(first, second, render_instruction(name, instruction=instruction)) for name in QUESTIONS]
     for place in evaluated_references(instruction, len(references))[1:]:
         text = render_instruction("edit_reference", instruction=instruction, number=place + 1)
-        queries.append(PairQuery(_limit_pixels(references[place], size), second, text))
+        queries.append(PairQuery(limit_pixels(references[place], size), second, text))
     return queries
-
-
-def _limit_pixels(picture: Image, size: tuple[int, int]) -> Image:
-    """Resize an image to at most as many pixels as ``size``, in the same proportions."""
-    scale = math.sqrt(math.prod(size) / math.prod(picture.size))
-    if scale >= 1:
-        return picture
-    width, height = (max(1, round(side * scale)) for side in picture.size)
-    return picture.resize((width, height))
 
 
 def build(term: RewardTerm, sources: Sources) -> Editing:

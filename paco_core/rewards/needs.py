@@ -33,6 +33,16 @@ def validate_panel_counts(reward: str, records: Iterable[PromptRecord]) -> None:
             )
 
 
+def require_characters(reward: str, records: Iterable[PromptRecord]) -> None:
+    """Raise DataError for a record without characters, because the reward compares panels with their images."""
+    for record in records:
+        if not record.characters:
+            raise DataError(
+                f"prompt {record.idx}: it has no characters, but {reward} compares panels with the images of "
+                "characters; add the key characters to the record, or remove this reward"
+            )
+
+
 def require_model(reward: str, term: RewardTerm) -> str:
     """The model of a reward's term.
 

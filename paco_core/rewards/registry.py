@@ -13,6 +13,7 @@ from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.function import FunctionReward, find_function
 from paco_core.rewards.needs import (
     SECTIONS,
+    require_characters,
     require_key,
     require_model,
     require_rapidocr,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 REWARDS = {
     "consistency": "paco_core.rewards.consistency:build",
     "editing": "paco_core.rewards.editing:build",
+    "characters": "paco_core.rewards.characters:build",
     "clip_t": "paco_core.rewards.clip_t:build",
     "clip_i": "paco_core.rewards.clip_i:build",
     "clip_score": "paco_core.rewards.clip_score:build",
@@ -39,9 +41,11 @@ REWARDS = {
     "rubric": "paco_core.rewards.rubric:build",
 }
 #: Rewards that query a served reward model about pairs.
-JUDGED = frozenset({"consistency", "editing"})
+JUDGED = frozenset({"consistency", "editing", "characters"})
 #: The additional input of rewards that need more than the image and its prompt.
-NEEDS = {"consistency": "panels", "clip_i": "panels", "editing": "reference"}
+NEEDS = {"consistency": "panels", "clip_i": "panels", "characters": "panels", "editing": "reference"}
+#: Rewards that compare the panels of a set with each other.
+COMPARE_PANELS = frozenset({"consistency", "clip_i"})
 LACKS = {
     "panels": "edits a single picture and has no panels",
     "reference": "has no reference picture: it does not edit",
@@ -68,7 +72,7 @@ def judges_of(*sets: RewardSet | None) -> list[str | None]:
 #: The layout of a model's folder, by the reward that loads it.
 LAYOUTS = {
     **dict.fromkeys(("clip_t", "clip_i", "clip_score"), CLIP),
-    **dict.fromkeys(("pickscore", "consistency", "editing"), NETWORK),
+    **dict.fromkeys(("pickscore", "consistency", "editing", "characters"), NETWORK),
 }
 
 
@@ -114,8 +118,10 @@ def validate_rewards(rewards: RewardSet, available: str = "panels", records: Seq
         if kind in SECTIONS:
             section = require_section(kind, term)
             require_key(section.address, section.key_variable)
-        if NEEDS.get(kind) == "panels":
+        if kind in COMPARE_PANELS:
             validate_panel_counts(kind, records)
+        if kind == "characters":
+            require_characters(kind, records)
         if kind == "ocr":
             require_rapidocr()
     if ":" in rewards.aggregator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
@@ -10,11 +11,10 @@ from paco_core.runtime.preview import Table
 from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
     from paco_core.config.params import PairsParams, Params
+    from paco_core.data.pairs.characters import CharacterPairs, HeldOutCase
     from paco_core.data.pairs.imported_pairs import ImportedPairs
     from paco_core.data.pairs.leakage import HeldOut
     from paco_core.runtime.context import StageContext
@@ -57,7 +57,8 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.data.annotation import rankings, votes
     from paco_core.data.pairs import pairs
-    from paco_core.data.pairs.editing import add_generated_edits, editing_pairs
+    from paco_core.data.pairs.characters import CHARACTERS_SHARD, HELD_OUT_CHARACTERS, held_out_table
+    from paco_core.data.pairs.editing import SHARD, add_generated_edits, editing_pairs
     from paco_core.data.pairs.imported_pairs import imported_pairs
     from paco_core.data.pairs.leakage import measure_leakage, picture_md5s, prompt_contents
     from paco_core.data.records.edit_records import read_edit_prompts
@@ -76,11 +77,20 @@ def run(ctx: StageContext) -> None:
     edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     edit_pairs = add_generated_edits(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
     editing.rejected.print(ctx.log)
+    character_pairs, held_out_cases = _character_pairs(ctx)
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
     texts = {record.idx: record.prompt for record in prompts}
     themes = [(r.idx, r.theme) for r in prompts] + [(p.prompt_id, p.theme or "") for p in imported.pairs]
     groups = group_by_content(prompt_contents(texts, themes))
-    split = pairs.split_pairs(joined, params, editing.pairs, imported.pairs, held_out=imported.held_out, groups=groups)
+    split = pairs.split_pairs(
+        joined,
+        params,
+        editing.pairs,
+        character_pairs.pairs,
+        imported.pairs,
+        held_out=imported.held_out,
+        groups=groups,
+    )
     records = {record.idx: record for record in prompts}
     parts = {"train": pairs.pair_table(split.train, records), "validation": pairs.pair_table(split.validation, records)}
     benchmark = pairs.benchmark_table(split.benchmark, records)
@@ -88,7 +98,7 @@ def run(ctx: StageContext) -> None:
         benchmark,
         parts,
         texts,
-        md5s | editing.md5s | imported.md5s,
+        md5s | editing.pictures.md5s | character_pairs.pictures.md5s | imported.md5s,
         *_held_out(ctx, params, benchmark, imported),
     )
     if leaked and params.leakage == "refuse":
@@ -102,6 +112,8 @@ def run(ctx: StageContext) -> None:
         "leaked_prompts": len(leaked.prompts),
         "leaked_pictures": len(leaked.pictures),
         **editing.rejected.figures("editing_rejected"),
+        **character_pairs.rejected.figures("characters_rejected"),
+        **({"benchmark_characters": len(held_out_cases)} if params.characters.used else {}),
     }
     rules = params.model_dump(include={"rule", "confident", "split", "leakage", "balance"})
     with ctx.writing(paths.PAIRS) as out:
@@ -110,11 +122,28 @@ def run(ctx: StageContext) -> None:
             table.to_parquet(out / f"{part}.parquet", index=False)
         benchmark.to_parquet(out / "benchmark.parquet", index=False)
         imported.write(out)
-        editing.write(out, imported.md5s.keys())
+        editing.pictures.write(out / SHARD, imported.md5s.keys())
+        character_pairs.pictures.write(out / CHARACTERS_SHARD, imported.md5s.keys() | editing.pictures.md5s.keys())
+        if params.characters.used:
+            held_out_table(held_out_cases).to_parquet(out / HELD_OUT_CHARACTERS, index=False)
         write_json(out / "summary.json", {**rules, "counts": figures})
     if leaked:
         ctx.log(f"pairs: {leaked}; pairs.leakage is 'report'")
     ctx.report(figures)
+
+
+def _character_pairs(ctx: StageContext) -> tuple[CharacterPairs, list[HeldOutCase]]:
+    """Drawn character pairs and those of generated stories, and the cases that no reward model is trained on."""
+    from paco_core.data.pairs.character_stories import add_stories
+    from paco_core.data.pairs.characters import draw_cases
+
+    params = ctx.params.pairs
+    characters = draw_cases(params.characters)
+    if params.characters.stories is not None:
+        stories = ctx.read(Path(params.characters.stories))
+        add_stories(characters, stories, params.characters.shares, params.characters.seed)
+    characters.rejected.print(ctx.log)
+    return characters, characters.hold_out(params.benchmark_share, params.seed)
 
 
 def _held_out(

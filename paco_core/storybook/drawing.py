@@ -253,19 +253,14 @@ def draw(panel: Panel, size: int, rng: random.Random | None = None) -> Image.Ima
     Raises:
         ValueError: below 16 pixels, where nothing could be read.
     """
-    if size < 16:
-        raise ValueError(f"a panel needs at least 16 pixels a side, asked for {size}")
-    side = size * (4 if size <= 48 else 3 if size <= 96 else 2)
-    image = Image.new("RGB", (side, side))
-    draw_ = ImageDraw.Draw(image)
-    SCENES[panel.scene](Pen(draw_, side))
+    image, side = _canvas(panel.scene, size)
     scale = SCALE[panel.size] * 0.86
     shift = (rng.uniform(-0.04, 0.04), rng.uniform(-0.02, 0.02)) if rng else (0.0, 0.0)
     left = -0.06 * scale if panel.accessory == "balloon" else 0.0
     body = BODY[panel.colour]
     outlined = panel.style == "outline"
     pen = Pen(
-        draw_,
+        ImageDraw.Draw(image),
         side,
         0.028 if outlined else 0.01,
         (0.5 + left + shift[0], 0.92 - 0.47 * scale + shift[1]),
@@ -276,9 +271,29 @@ def draw(panel: Panel, size: int, rng: random.Random | None = None) -> Image.Ima
     _body(pen, panel.species, body, edge)
     _face(pen, panel.species, body, edge)
     _accessory(pen, panel.accessory, INK if outlined else (70, 56, 66))
-    if panel.style == "crayon":
+    return _styled(image, panel.style, size)
+
+
+def draw_scene(scene: str, style: str, size: int) -> Image.Image:
+    """A scene without a character, as :func:`draw` draws it."""
+    return _styled(_canvas(scene, size)[0], style, size)
+
+
+def _canvas(scene: str, size: int) -> tuple[Image.Image, int]:
+    """A scene on a canvas that is several times as large as the picture, and the side of the canvas in pixels."""
+    if size < 16:
+        raise ValueError(f"a panel needs at least 16 pixels a side, asked for {size}")
+    side = size * (4 if size <= 48 else 3 if size <= 96 else 2)
+    image = Image.new("RGB", (side, side))
+    SCENES[scene](Pen(ImageDraw.Draw(image), side))
+    return image, side
+
+
+def _styled(image: Image.Image, style: str, size: int) -> Image.Image:
+    """The canvas in its style, as a picture of ``size`` x ``size`` pixels."""
+    if style == "crayon":
         image = _crayon(image)
-    if panel.style == "pixel":
+    if style == "pixel":
         return image.resize((PIXELS, PIXELS), Image.Resampling.BOX).resize((size, size), Image.Resampling.NEAREST)
     return image.resize((size, size), Image.Resampling.BOX)
 

@@ -13,19 +13,20 @@ machine. Other prompts or seeds in a batch may change pixels by rounding
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, normalize_answer, validation_error
 from paco_core.data.pairs.pairs import Pair
+from paco_core.data.pairs.pictures import PairPictures
 from paco_core.data.records.edit_records import EditRecord, requested_edit
 from paco_core.data.records.records import Id, Words, panel_ref, validated
-from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl, write_jsonl
+from paco_core.io.files import DataError, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.pictures import content_and_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import ShardReader, encode_png, write_shard
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import EditingParams, EditQuestion
     from paco_core.data.records.edit_records import References
     from paco_core.storybook.editing import Edit
-
-
-SHARD = "pictures"  # folder of the pairs' own pictures, below data/pairs
-LAYOUT = "1x1"
 
 
 class TripleRecord(StrictModel):
@@ -72,8 +69,7 @@ class EditingPairs:
     """Editing pairs, their pictures, and the rejected rows by place and cause."""
 
     pairs: list[Pair] = field(default_factory=list)
-    pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)  # id -> index row
+    pictures: PairPictures = field(default_factory=PairPictures)
     rejected: Rejected = field(default_factory=Rejected)
     _ids: set[str] = field(default_factory=set)
 
@@ -93,13 +89,13 @@ class EditingPairs:
             answer: the label and the reasons; None: the stage ``cot_labels`` writes them.
             question: name of the instruction template.
         """
-        source = self._picture(original, None)
-        first, second = panel_ref(source, 0), panel_ref(self._picture(edited, source), 0)
+        source = self.pictures.add(original, "edit-{}")
+        first, second = panel_ref(source, 0), self.pictures.add_panel(edited, f"edit-{source}")
         pair_id = edit_pair_id(first, second, instruction, question)
         if pair_id in self._ids:
             return False
         self._ids.add(pair_id)
-        prompt_id = self.rows[source]["prompt_id"]
+        prompt_id = self.pictures.rows[source]["prompt_id"]  # triples of one original share a split
         self.pairs.append(Pair(pair_id, prompt_id, first, second, label, instruction, answer, question=question))
         return True
 
@@ -108,38 +104,6 @@ class EditingPairs:
         answer = edit.answer(question)
         label = YES if answer.startswith(YES) else NO
         return self.add(original, edited, edit.instruction, label, answer, question)
-
-    def _picture(self, image: Image, source: str | None) -> str:
-        png = encode_png(image)
-        md5 = md5_of(png)
-        name = md5[:16]
-        if name not in self.pictures:
-            self.pictures[name] = png
-            self.rows[name] = {
-                "id": name,
-                "prompt_id": f"edit-{source or name}",  # triples of one original share a split
-                "seed": 0,
-                "layout": LAYOUT,
-                "height": image.height,
-                "width": image.width,
-                "md5": md5,
-            }
-        return name
-
-    def write(self, out: Path, elsewhere: Set[str] = frozenset()) -> None:
-        """Write the pictures as a shard below ``out``.
-
-        Args:
-            elsewhere: ids of pictures in other shards; they are not written again, because a picture is in one shard
-                only. If no picture remains, no shard is written.
-        """
-        if rows := [row for name, row in self.rows.items() if name not in elsewhere]:
-            write_shard(out / SHARD, rows, self.pictures)
-
-    @property
-    def md5s(self) -> dict[str, str]:
-        """Picture id -> MD5 as encoded."""
-        return {name: row["md5"] for name, row in self.rows.items()}
 
 
 def edit_pair_id(first: str, second: str, instruction: str, question: EditQuestion) -> str:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, validation_error
 from paco_core.data.pairs.leakage import picture_md5s
-from paco_core.data.pairs.pairs import COLUMNS, QUESTION, Pair
+from paco_core.data.pairs.pairs import CHARACTER, COLUMNS, QUESTION, Pair
 from paco_core.data.records.records import parse_ref
 from paco_core.data.tables import parse_text
 from paco_core.io.files import DataError, checked_name, read_table
@@ -82,7 +82,7 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
     for file in tables:
         remedy = f"remove {folder} and import it again with `paco dataset import`"
         table = read_table(file, require=COLUMNS, remedy=remedy)
-        for number, row in enumerate(table.reindex(columns=[*COLUMNS, QUESTION]).to_dict("records")):
+        for number, row in enumerate(table.reindex(columns=[*COLUMNS, QUESTION, CHARACTER]).to_dict("records")):
             texts: dict[str, Any] = dict.fromkeys(map(str, row))
             try:
                 texts |= {
@@ -108,11 +108,15 @@ def _check(texts: dict[str, Any], pictures: Set[str]) -> None:
             raise DataError(f"its {name} picture {texts[name]} is not in {PICTURES}/{INDEX}")
     if texts["label"] not in (YES, NO):
         raise DataError(f"label {texts['label']!r} is neither Yes nor No")
-    if texts["question"] not in (None, *get_args(EditQuestion)):
-        raise DataError(f"question {texts['question']!r} is not one of {', '.join(get_args(EditQuestion))}")
-    if texts["question"] is not None and texts["instruction"] is None:
+    if texts["question"] not in (None, *get_args(EditQuestion), CHARACTER):
+        raise DataError(
+            f"question {texts['question']!r} is not one of {', '.join((*get_args(EditQuestion), CHARACTER))}"
+        )
+    if (texts["question"] == CHARACTER) != (texts["character"] is not None):
+        raise DataError(f"a pair with the question {CHARACTER!r}, and only such a pair, needs a character")
+    if texts["question"] not in (None, CHARACTER) and texts["instruction"] is None:
         raise DataError(f"question {texts['question']!r} is about an edit, but the pair has no instruction")
-    for name in ("theme", "instruction"):
+    for name in ("theme", "instruction", "character"):
         if texts[name]:
             try:
                 validate_marks(not_blank(texts[name]))

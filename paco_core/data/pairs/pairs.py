@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from paco_core.config.params import PairsParams
 
 COLUMNS = ("pair_id", "prompt_id", "theme", "first", "second", "label", "instruction", "answer")
-QUESTION = "question"  # a further column, which tables made elsewhere may lack
+#: Further columns, which tables made elsewhere may lack: the instruction template, and of character pairs
+#: (:mod:`.characters`) the name, the kind of the panel, and the number of images of the character.
+QUESTION, CHARACTER, KIND, REFERENCES = "question", "character", "kind", "references"
+MORE_COLUMNS = (QUESTION, CHARACTER, KIND, REFERENCES)
 BENCHMARK_COLUMNS = (
     "instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores", "tied",
 )  # fmt: skip
@@ -47,8 +50,9 @@ class Instance(NamedTuple):
 class Pair(NamedTuple):
     """Two panels of one prompt, or a picture and its edited version, with the label of their consistency.
 
-    Only editing pairs have an ``instruction``. ``answer`` is None if the reasons are not yet written. ``theme`` is None
-    if it is the theme of the prompt. ``question`` is None if it is the default question of this kind of pair.
+    Only editing pairs have an ``instruction``, and only character pairs have a ``character``. ``answer`` is None if the
+    reasons are not yet written. ``theme`` is None if it is the theme of the prompt. ``question`` is None if it is the
+    default question of this kind of pair.
     """
 
     pair_id: str
@@ -60,6 +64,9 @@ class Pair(NamedTuple):
     answer: str | None = None
     theme: str | None = None
     question: str | None = None  # name of an instruction template
+    character: str | None = None  # name of the character of the first picture
+    kind: str | None = None  # of a character pair: "positive", or what is wrong with the panel
+    references: int | None = None  # number of pictures of the character
 
 
 @dataclass
@@ -79,6 +86,7 @@ class Split:
             "train_yes": sum(pair.label == YES for pair in self.train),
             "train_given": sum(pair.answer is not None for pair in self.train),
             "train_editing": sum(pair.instruction is not None for pair in self.train),
+            **self._character_counts(),
             "validation": len(self.validation),
             "validation_yes": sum(pair.label == YES for pair in self.validation),
             "benchmark": len(self.benchmark),
@@ -87,6 +95,11 @@ class Split:
             **dict.fromkeys(("dropped.contradiction", "dropped.duplicate"), 0),  # reported also where there are none
             **{f"dropped.{cause}": count for cause, count in sorted(self.dropped.items())},
         }
+
+    def _character_counts(self) -> dict[str, float]:
+        """Counts of character pairs by kind; empty without such pairs."""
+        counts = Counter(pair.kind for pair in self.train if pair.kind is not None)
+        return {f"train_characters.{kind}": count for kind, count in sorted(counts.items())}
 
 
 def join(instances: pd.DataFrame, annotations: Mapping[str, Annotation]) -> tuple[list[Instance], int]:
@@ -185,7 +198,7 @@ def split_pairs(
         return by_prompt if params.split == "prompt" else instance.instance_id
 
     units = {unit(i) for i in instances}
-    benchmark_units, other_units = _share(units, params.benchmark_share, f"{params.seed}|benchmark", "benchmark")
+    benchmark_units, other_units = split_units(units, params.benchmark_share, f"{params.seed}|benchmark", "benchmark")
     benchmark = [i for i in instances if unit(i) in benchmark_units]
     dropped: Counter[str] = Counter()
     if params.benchmark_untied:
@@ -222,26 +235,43 @@ def _validation(pairs: Sequence[Pair], params: PairsParams, groups: Mapping[str,
     def unit(pair: Pair) -> str:
         return groups.get(pair.prompt_id, pair.prompt_id) if params.split == "prompt" else pair.pair_id
 
-    unseen, _ = _share({unit(p) for p in pairs}, params.validation_share, f"{params.seed}|validation", "validation")
+    unseen, _ = split_units(
+        {unit(p) for p in pairs}, params.validation_share, f"{params.seed}|validation", "validation"
+    )
     return [p for p in pairs if unit(p) not in unseen], [p for p in pairs if unit(p) in unseen]
 
 
 def balance_classes(pairs: Sequence[Pair], seed: int) -> list[Pair]:
     """Drop pairs of the larger class until it exceeds the smaller class by at most 3%.
 
-    The dropped pairs are selected by seed and id. Editing pairs are dropped last, because there are few of them.
+    The dropped pairs are selected by seed and id. Editing and character pairs are dropped last, because there are few
+    of them.
     """
     classes = {label: [pair for pair in pairs if pair.label == label] for label in (YES, NO)}
     smaller = min(map(len, classes.values()))
     limit = int(smaller * (1 + IMBALANCE))
     chosen: list[Pair] = []
     for members in classes.values():
-        chosen += sorted(members, key=lambda p: (p.instruction is None, random_key(seed, "balance", p.pair_id)))[:limit]
+        chosen += sorted(members, key=lambda p: (_from_ranking(p), random_key(seed, "balance", p.pair_id)))[:limit]
     return sorted(chosen)
 
 
-def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str], set[str]]:
-    """(held-out units, other units); both are empty without units, for example in a project without rankings."""
+def _from_ranking(pair: Pair) -> bool:
+    return pair.instruction is None and pair.character is None
+
+
+def split_units(units: set[str], share: float, salt: str, name: str) -> tuple[set[str], set[str]]:
+    """Divide units by a share that is held out, selected by ``salt`` and unit.
+
+    Args:
+        name: name of the share in ``pairs``, for the error.
+
+    Returns:
+        (held-out units, other units); both are empty without units, for example in a project without rankings.
+
+    Raises:
+        DataError: if the share would hold out all units although it is below 1.
+    """
     if not units:
         return set(), set()
     ordered = sorted(units, key=lambda unit: random_key(salt, unit))
@@ -250,7 +280,7 @@ def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str
 
 
 def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
-    """Pairs with themes (columns :data:`COLUMNS`, ``question``). Editing pairs have an instruction, not a theme."""
+    """Pairs with themes (columns :data:`COLUMNS`, :data:`MORE_COLUMNS`). Editing pairs have no theme."""
 
     def theme(pair: Pair) -> str:
         if pair.theme is not None or pair.instruction is not None:
@@ -258,10 +288,13 @@ def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd
         return _theme(records, pair.prompt_id)
 
     rows = [
-        (p.pair_id, p.prompt_id, theme(p), p.first, p.second, p.label, p.instruction, p.answer, p.question)
+        (
+            p.pair_id, p.prompt_id, theme(p), p.first, p.second, p.label, p.instruction, p.answer, p.question,
+            p.character, p.kind, p.references,
+        )
         for p in pairs
-    ]
-    return pd.DataFrame(rows, columns=[*COLUMNS, QUESTION])
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=[*COLUMNS, *MORE_COLUMNS])
 
 
 def benchmark_table(instances: Sequence[Instance], records: Mapping[str, PromptRecord]) -> pd.DataFrame:

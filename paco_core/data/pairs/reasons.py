@@ -18,7 +18,9 @@ from paco_core.data.llm.openai_chat import Chat, query_all
 from paco_core.data.pairs.answers import normalize_answer, validation_error, written_validation_error
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
+from paco_core.io.pictures import picture_digest
 from paco_core.io.validation import StrictModel
+from paco_core.storybook.characters import character_answer
 from paco_core.storybook.prompts import answer, true_reasons
 
 if TYPE_CHECKING:
@@ -57,6 +59,13 @@ class WrittenReasons(StrictModel):
     reasons: list[str]
 
 
+CHARACTER = 'The first picture shows the character "{character}". The second picture is a panel of a story.'
+CHARACTER_VERDICTS = {
+    "Yes": "The panel shows this character in a new picture. Name what shows it.",
+    "No": "The panel does not show this character, or it is a copy of the first picture. Name what is wrong.",
+}
+
+
 def write_reasons(
     pairs: pd.DataFrame,
     panels: PanelStore,
@@ -67,7 +76,8 @@ def write_reasons(
     """Query a language model for the reasons of each pair; one reply per pair, in the order of the rows.
 
     Args:
-        pairs: columns pair_id, theme, first, second, label, and for edits instruction and question.
+        pairs: columns pair_id, theme, first, second, label, for edits instruction and question, and for character
+            pairs character.
         validation_error: returns the name of the error in an answer to a pair with this label, or None.
         advance: called with the number of finished pairs.
 
@@ -75,8 +85,8 @@ def write_reasons(
         ChatError: if the endpoint cannot be used, or did not answer all queries.
     """
 
-    def question(row: tuple[str, str, str, str, str, object, object]) -> Question[WrittenReasons]:
-        pair_id, theme, first, second, label, edit, name = row
+    def question(row: tuple[str, str, str, str, str, object, object, object]) -> Question[WrittenReasons]:
+        pair_id, theme, first, second, label, edit, name, character = row
 
         def wrong(written: WrittenReasons) -> Rejection | None:
             cause = validation_error(written, label)
@@ -89,6 +99,8 @@ def write_reasons(
             follows = name == "edit_following"
             context, verdicts = (FOLLOWED, FOLLOWED_VERDICTS) if follows else (EDIT, VERDICTS)
             context = context.format(instruction=edit)
+        elif isinstance(character, str):
+            context, verdicts = CHARACTER.format(character=character), CHARACTER_VERDICTS
         text = (
             f"{context} {verdicts[label]} Give one to three reasons, "
             "the weightiest first, each one short sentence about visible things."
@@ -96,7 +108,7 @@ def write_reasons(
         images = (panels.panel(first), panels.panel(second))
         return Question(pair_id, text, WrittenReasons, system=SYSTEM, images=images, validation_error=wrong)
 
-    columns = ["pair_id", "theme", "first", "second", "label", "instruction", "question"]
+    columns = ["pair_id", "theme", "first", "second", "label", "instruction", "question", "character"]
     rows = pairs.reindex(columns=columns).itertuples(index=False, name=None)
     return query_all(chat, rows, question, advance)
 
@@ -139,7 +151,7 @@ def explain_pairs(
     (:func:`.answers.normalize_answer`); it can have any number of reasons. A new answer has one to three reasons:
 
     - The engine ``storybook`` writes true reasons from the recogniser's readings of both panels (``advance`` counts
-      panels). It cannot write reasons for edits.
+      panels). It cannot write reasons for edits, and it always finds an animal in a panel.
     - ``openai`` queries a vision language model and stores its answers below ``root`` (``advance`` counts pairs).
     - ``none`` writes nothing: a pair without an answer counts as failed.
 
@@ -147,7 +159,9 @@ def explain_pairs(
         DataError: if the engine lacks its model, or the language model cannot be used.
     """
     figures: Counter[str] = Counter()
-    pairs = pairs.reindex(columns=[*pairs.columns, *(c for c in ("instruction", "answer") if c not in pairs)])
+    pairs = pairs.reindex(
+        columns=[*pairs.columns, *(c for c in ("instruction", "character", "answer") if c not in pairs)]
+    )
     has_answer = pairs["answer"].notna()
     if params.engine == "none":
         written = [ReasonOutcome(None, "no_answer_given")] * int((~has_answer).sum())
@@ -191,12 +205,20 @@ def _storybook(
         raise DataError("cot_labels.engine 'storybook' needs a model; set cot_labels.model to the recogniser's folder")
     readings = read_instance_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
     outcomes = []
-    for first, second, label, edit in pairs[["first", "second", "label", "instruction"]].itertuples(index=False):
+    columns = ["first", "second", "label", "instruction", "character"]
+    for first, second, label, edit, character in pairs[columns].itertuples(index=False):
         if isinstance(edit, str):
             outcomes.append(ReasonOutcome(None, "edit_without_answer"))
+        elif isinstance(character, str):
+            text = character_answer(readings[first].panel, readings[second].panel, copy=_is_copy(panels, first, second))
+            outcomes.append(_outcome(text, label))
         else:
             outcomes.append(_outcome(answer(*true_reasons(readings[first].panel, readings[second].panel)), label))
     return outcomes
+
+
+def _is_copy(panels: PanelStore, first: str, second: str) -> bool:
+    return first == second or picture_digest(panels.panel(first)) == picture_digest(panels.panel(second))
 
 
 def _written(

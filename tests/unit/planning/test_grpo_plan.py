@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from paco_core.io.files import DataError
 from paco_core.planning.passes import largest_image, pixels_per_pass
 from paco_core.planning.plan import plan
 from paco_core.planning.workload import Workload
+from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.rewards import registry
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.sources import Sources
 from tests.support.dataset_world import records
+from tests.support.reward_batches import make_story, panels
 
 
 def changed(params: Params, recipe: dict[str, Any] | None = None, **changes: Any) -> Params:
@@ -160,6 +166,32 @@ def test_plan_counts_both_judges_and_a_rubrics_questions(repository: Path, param
     assert (workload.questions_a_picture, workload.rubric_questions) == (12, 1)
     text = str(plan(config, "flux_t2is", repository))
     assert "1536 distinct pairs (12 per picture) and 128 questions of rubrics" in text
+
+
+def test_plan_counts_the_queries_that_the_reward_characters_asks(params: Params) -> None:
+    """Of each panel, about every image of every character; in the mean over stories of one layout."""
+    stories = [
+        make_story("Mia.", "Fox.", "Mia.", idx="a", Mia=["red", "blue"], Fox=["green"]),
+        make_story("Bo.", "Bo.", "Bo.", idx="b", Bo=["red"]),
+        make_story("Bo.", "Bo.", idx="c", Bo=["red", "blue", "white"]),
+    ]
+    terms = {"characters": {"weight": 1.0}, "consistency": {"weight": 1.0}}
+    rewards = {"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"}
+    tree = params.model_dump()
+    tree["policies"]["recipes"]["flux_t2is"] |= {"rewards": rewards}
+    workload = Workload.from_params(parse(tree), "flux_t2is", stories)
+    scored = list[PairQuery]()
+
+    class Judge:
+        def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+            scored.extend(queries)
+            return [Score(0.5)] * len(queries)
+
+    batch = RewardBatch(stories, [panels(record.grid[1]) for record in stories])
+    for name, term in parse(tree).policies.recipes["flux_t2is"].rewards.terms.items():
+        registry.build_reward(name, term, Sources({None: Judge()}))(batch)
+    assert workload.questions_by_layout == {"1x3": 3 + (9 + 3) / 2, "1x2": 1 + 6}
+    assert workload.questions_a_picture * len(stories) == pytest.approx(len(scored)) and len(scored) == 25
 
 
 def test_passes_are_counted_over_the_largest_image_and_its_most_references(params: Params) -> None:

@@ -50,6 +50,10 @@ EXPECTED = {
         "Except for the parts that are intentionally changed according to the instruction, does the edited "
         "image remain consistent with the original in style, logic, and identity?",
     ),
+    "character": (
+        'The first image shows the character "Mia". Does the second image show the same character as the first, in a '
+        "new picture that is not a copy? Answer 'Yes' or 'No' first, then provide detailed reasons."
+    ),
     "edit_bench_consistency": (
         "<img1>: <image><img2>: <image>Given two images after an edit with instruction 'make it blue', do they "
         "maintain consistency in terms of style, logic and identity? Answer 'Yes' or 'No' only."
@@ -70,8 +74,9 @@ EXPECTED = {
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_is_rendered_to_the_letter(template: str) -> None:
     text = render_instruction(
-        template, theme="a cat", criterion="The style is the same.", instruction="make it blue", number=2
-    )
+        template, theme="a cat", criterion="The style is the same.", instruction="make it blue", number=2,
+        name="Mia",
+    )  # fmt: skip
     assert text == EXPECTED[template]
 
 
