@@ -1,8 +1,9 @@
 """Preference files that trainers read: each ranking as pairs of a better and a worse image.
 
 Formats: the columns of Pick-a-Pic (huggingface.co/datasets/yuvalkirstain/pickapic_v2), which Diffusion-DPO reads
-(github.com/SalesforceAIResearch/DiffusionDPO, train.py); folders ``winner`` and ``loser`` with equal file names and
-captions; JSON Lines of pairs. :func:`read_pairs` reads the first and the last one.
+(github.com/SalesforceAIResearch/DiffusionDPO, train.py; diffusers, train_diffusion_dpo_sdxl.py); folders ``winner`` and
+``loser`` with equal file names and captions, and ``metadata.jsonl`` for the ImageFolder of `datasets`; JSON Lines of
+pairs. :func:`read_pairs` reads the first and the last one.
 """
 
 from __future__ import annotations
@@ -134,6 +135,11 @@ def _write_folders(folder: Path, pairs: Sequence[PreferencePair], images: ImageS
         for side, ref in (("winner", pair.winner), ("loser", pair.loser)):
             (folder / side / f"{number:06d}.png").write_bytes(encode_png(images.panel(ref)))
             write_text(folder / side / f"{number:06d}.txt", pair.prompt)
+    rows = (
+        {**{f"{side}_file_name": f"{side}/{number:06d}.png" for side in ("winner", "loser")}, "text": pair.prompt}
+        for number, pair in enumerate(pairs)
+    )
+    write_jsonl(folder / "metadata.jsonl", rows)  # with which `datasets` loads one row per pair
 
 
 def _write_jsonl(folder: Path, pairs: Sequence[PreferencePair], images: ImageSource) -> None:

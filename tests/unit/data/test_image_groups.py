@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
+import datasets
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -176,9 +179,15 @@ def test_incomplete_and_contradicting_pairs_are_rejected(folder: Path, tmp_path:
     assert len(read_pairs(tmp_path / "cyclic.jsonl", groups(folder)[0], rejected)) + len(rejected) == 1
 
 
+@pytest.fixture
+def datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
 def trained_pairs(folder: Path) -> Iterator[tuple[tuple[Image.Image, ...], str]]:
     """(better image, worse image) and caption, as `preprocess_train` in train.py of Diffusion-DPO makes them."""
-    examples = load_dataset(str(folder))["train"][:]
+    examples = load_dataset(str(folder), split="train")[:]
     assert all(label in (0, 1) for label in examples["label_0"])  # train.py leaves other labels out
     columns = [[Image.open(io.BytesIO(data)).convert("RGB") for data in examples[name]] for name in ("jpg_0", "jpg_1")]
     for images, label, caption in zip(
@@ -191,10 +200,7 @@ def red_of(image: Image.Image) -> int:
     return int(image.convert("RGB").resize((1, 1)).tobytes()[0])
 
 
-def test_diffusion_dpo_reads_better_and_worse_images(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+def test_diffusion_dpo_reads_better_and_worse_images(folder: Path, tmp_path: Path, datasets_cache: Path) -> None:
     rankings = orders(rank_all(folder, 1))
     main(["annotate", "export", "--pictures", str(folder), "--format", "pick-a-pic", "--folder", "pickapic"])
     table = pq.read_table(tmp_path / "pickapic/data/train-00000-of-00001.parquet").to_pandas()
@@ -222,6 +228,47 @@ def test_folders_have_equal_names_and_captions(folder: Path, tmp_path: Path) -> 
     assert (tmp_path / "out/winner/000000.png").read_bytes() != (tmp_path / "out/loser/000000.png").read_bytes()
     captions = {(tmp_path / "out/loser" / name).read_text() for name in loser if name.endswith(".txt")}
     assert captions == {"cat", "a dog, \u2603", "fox"}
+
+
+def test_datasets_loads_one_row_per_pair_from_folders(folder: Path, tmp_path: Path, datasets_cache: Path) -> None:
+    rank_all(folder, 1)
+    main(["annotate", "export", "--pictures", str(folder), "--format", "folders", "--folder", "out"])
+    rows = load_dataset("imagefolder", data_dir=str(tmp_path / "out"), split="train")
+    assert len(rows) == 19
+    for number, row in enumerate(rows):
+        for side in ("winner", "loser"):
+            with Image.open(tmp_path / f"out/{side}/{number:06d}.png") as image:
+                assert row[side].tobytes() == image.tobytes()
+        assert row["text"] == (tmp_path / f"out/winner/{number:06d}.txt").read_text()
+
+
+def test_datasets_loads_json_lines_whose_paths_are_images(folder: Path, tmp_path: Path, datasets_cache: Path) -> None:
+    rank_all(folder, 1)
+    main(["annotate", "export", "--pictures", str(folder), "--format", "jsonl", "--folder", "out"])
+    rows = load_dataset("json", data_files=str(tmp_path / "out/pairs.jsonl"), split="train")
+    rows = rows.map(lambda row: {side: str(tmp_path / "out" / row[side]) for side in ("winner", "loser")})
+    rows = rows.cast_column("winner", datasets.Image()).cast_column("loser", datasets.Image())
+    assert len(rows) == 19 and set(rows["prompt"]) == {"cat", "a dog, \u2603", "fox"}
+    assert all(row["winner"].tobytes() != row["loser"].tobytes() for row in rows)
+
+
+def test_datasets_loads_the_tasks_of_label_studio(folder: Path, tmp_path: Path, datasets_cache: Path) -> None:
+    """A task has `data`, and `predictions` with the results of the Ranker in `config.xml`."""
+    rank_all(folder, 1)
+    main(["annotate", "export", "--pictures", str(folder), "--folder", "out"])
+    tasks = load_dataset("json", data_files=str(tmp_path / "out/tasks.json"), split="train")
+    view = ElementTree.fromstring((tmp_path / "out/config.xml").read_text())
+    tags = {tag.get("name"): (tag.tag, tag.get("toName"), tag.get("value")) for tag in view.iter() if tag.get("name")}
+    for task in tasks:
+        assert {value[1:] for _, _, value in tags.values() if value} <= set(task["data"])
+        for item in task["data"]["candidates"]:
+            (address,) = re.findall(r'src="/data/local-files/\?d=([^"]+)"', item["html"])
+            assert (tmp_path / address).is_file(), "below the folder that contains the export"
+        ((result,),) = (prediction["result"] for prediction in task["predictions"])
+        assert tags[result["from_name"]] == ("Ranker", result["to_name"], None) and result["type"] == "ranker"
+        assert tags[result["to_name"]][0] == "List"
+        order = result["value"]["ranker"][result["from_name"]]
+        assert sorted(order) == sorted(item["id"] for item in task["data"]["candidates"])
 
 
 def test_tasks_of_label_studio_show_the_prompt(folder: Path, tmp_path: Path) -> None:
