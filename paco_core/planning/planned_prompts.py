@@ -108,6 +108,11 @@ def _readers_of_rows(params: Params, root: Path) -> dict[str, Callable[[Rejected
         from paco_core.data.pairs import editing
 
         readers["pairs.editing.file"] = lambda rejected: bool(editing.add_expected_rejects(triples, root, rejected))
+    stories = params.pairs.characters.stories
+    if stories is not None and (root / stories).is_file():
+        from paco_core.data.pairs.character_stories import read_stories
+
+        readers["pairs.characters.stories"] = lambda rejected: bool(read_stories(root / stories, rejected, heads=True))
     return readers
 
 

@@ -148,6 +148,8 @@ def _pairs(problems: Problems, params: Params, root: Path, prompts: Sequence[Pro
 
         first = pairs.editing.model_copy(update={"count": 1})  # one valid row is enough
         problems.attempt("pairs.editing", editing_pairs, first, root)
+    if (stories := pairs.characters.stories) is not None and (root / stories).is_file():
+        problems.attempt("pairs.characters.stories", _usable_stories, root / stories)
     if params.reward.source == "train" and pairs.validation_share == 0:
         num_imported = 0 if imported is None else len(imported.held_out)
         problems.attempt("reward", validate_validation_pairs, num_imported)
@@ -157,6 +159,13 @@ def _shares(params: Params, prompts: int) -> None:
     left = prompts - held_out_units(prompts, params.pairs.benchmark_share, "benchmark")
     if left:
         held_out_units(left, params.pairs.validation_share, "validation")
+
+
+def _usable_stories(file: Path) -> None:
+    from paco_core.data.pairs.character_stories import read_stories, validate_usable
+
+    rejected = Rejected()
+    validate_usable(file, read_stories(file, rejected, heads=True), rejected)
 
 
 def _imported(folder: Path) -> ImportedPairs:

@@ -6,6 +6,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from paco_core.config.params import CharacterPairsParams
+from paco_core.data.pairs.characters import (
+    CHARACTERS_SHARD,
+    HELD_OUT_CHARACTERS,
+    NEGATIVES,
+    draw_cases,
+    held_out_table,
+)
+from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.io import paths
 from paco_core.io.shards import encode_png, write_shard
 from tests.support import reward_tiny, tiny_vlm
@@ -40,6 +49,15 @@ def fill(root: Path) -> None:
     table[8:].to_parquet(root / paths.COT_LABELS / "validation.parquet")
 
 
+def fill_characters(root: Path, count: int = 30) -> None:
+    """Held-out cases of drawn characters, and their pictures."""
+    shares = dict.fromkeys(NEGATIVES, 0.15)
+    params = CharacterPairsParams(count=count, shares=shares, size=28, references=[1, 2])
+    characters = draw_cases(params)
+    characters.pictures.write(root / paths.PAIRS / CHARACTERS_SHARD)
+    held_out_table(characters.cases).to_parquet(root / paths.PAIRS / HELD_OUT_CHARACTERS)
+
+
 def fill_benchmark(root: Path, count: int = 6) -> None:
     """Held-out rankings of six prompts, as few as have an interval, over the same panels."""
     rows = [
@@ -56,4 +74,5 @@ def fill_benchmark(root: Path, count: int = 6) -> None:
         for n in range(count)
     ]
     (root / paths.PAIRS).mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_parquet(root / paths.PAIRS / "benchmark.parquet")
+    table = pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
+    table.to_parquet(root / paths.PAIRS / "benchmark.parquet")

@@ -23,7 +23,8 @@ from paco_core.data.records.characters import Character, load_images, named_char
 from paco_core.data.records.records import Characters, Words
 from paco_core.data.seeds import random_key
 from paco_core.io.files import DataError, inside, read_jsonl
-from paco_core.io.pictures import read_image
+from paco_core.io.pictures import content_and_size, read_image
+from paco_core.io.rejected import Rejected
 from paco_core.io.validation import StrictModel, first_validation_error
 
 if TYPE_CHECKING:
@@ -96,9 +97,8 @@ def add_stories(characters: CharacterPairs, file: Path, shares: Mapping[Negative
     Raises:
         DataError: if the file is missing, or no story in it can be used.
     """
-    stories = _read_stories(file, characters)
-    if not stories:
-        raise DataError(f"{file}: none of its stories can be used{characters.rejected.example}")
+    stories = read_stories(file, characters.rejected)
+    validate_usable(file, stories, characters.rejected)
     groups = [stories[start : start + 2] for start in range(0, len(stories), 2)]
     if len(groups) > 1 and len(groups[-1]) == 1:
         groups[-2] += groups.pop()
@@ -116,30 +116,51 @@ def add_stories(characters: CharacterPairs, file: Path, shares: Mapping[Negative
 
 
 @dataclass(frozen=True)
-class _Story:
+class ReadStory:
+    """A story, its line in the file, and its decoded panels."""
+
     place: str
     story: GeneratedStory
     panels: list[Image]
 
 
-def _read_stories(file: Path, characters: CharacterPairs) -> list[_Story]:
-    """The usable stories with their images. The other lines are added to the rejected rows."""
+def read_stories(file: Path, rejected: Rejected, *, heads: bool = False) -> list[ReadStory]:
+    """The usable stories of a file. The other lines are added to ``rejected``.
+
+    Args:
+        heads: read only the heads of the panels' files, for a quick check. The stories then have no panels.
+
+    Raises:
+        DataError: if the file is missing.
+    """
     stories = []
-    for number, row in read_jsonl(file, characters.rejected.lines_of(file)):
+    for number, row in read_jsonl(file, rejected.lines_of(file)):
         place = f"{file}:{number}"
         try:
             story = GeneratedStory.model_validate(row, context={"folder": file.parent})
-            panels = [read_image(inside(file.parent, panel.image)) for panel in story.panels]
+            paths = [inside(file.parent, panel.image) for panel in story.panels]
+            for path in paths:
+                content_and_size(path)
+            panels = [] if heads else [read_image(path) for path in paths]
         except ValidationError as error:
-            characters.rejected.add(place, f"record: {first_validation_error(error)}")
+            rejected.add(place, f"record: {first_validation_error(error)}")
         except DataError as error:
-            characters.rejected.add(place, f"picture: {error}")
+            rejected.add(place, f"picture: {error}")
         else:
-            stories.append(_Story(place, story, panels))
+            stories.append(ReadStory(place, story, panels))
     return stories
 
 
-def _candidates(group: Sequence[_Story], file: Path, number: int) -> Iterator[_Candidate]:
+def validate_usable(file: Path, stories: Sequence[ReadStory], rejected: Rejected) -> None:
+    """Raise DataError if no story of a file can be used."""
+    if not stories:
+        raise DataError(
+            f"{file}: none of its stories can be used{rejected.example}; correct the file, or set "
+            "pairs.characters.stories to null"
+        )
+
+
+def _candidates(group: Sequence[ReadStory], file: Path, number: int) -> Iterator[_Candidate]:
     """All cases of neighboring stories."""
     unit = f"{file.name} stories {number}"
     for home in group:
@@ -151,7 +172,7 @@ def _candidates(group: Sequence[_Story], file: Path, number: int) -> Iterator[_C
 
 
 def _panels(
-    home: _Story, name: str, images: Sequence[Image], group: Sequence[_Story]
+    home: ReadStory, name: str, images: Sequence[Image], group: Sequence[ReadStory]
 ) -> Iterator[tuple[Image, CharacterKind, str, int]]:
     """(panel, kind, name, position of the copied image or -1) of every case of a character of the story ``home``."""
     for position, image in enumerate(images):
@@ -162,7 +183,7 @@ def _panels(
                 yield image, kind, f"{story.place} {position}", -1
 
 
-def _kind(home: _Story, story: _Story, name: str, names: set[str]) -> CharacterKind | None:
+def _kind(home: ReadStory, story: ReadStory, name: str, names: set[str]) -> CharacterKind | None:
     """The kind of a panel of ``story`` in comparison with a character of the story ``home``."""
     if not names:
         return "absent"

@@ -14,6 +14,7 @@ from PIL import Image
 
 from paco_core.config.params import EditingParams
 from paco_core.data import checks
+from paco_core.data.pairs.characters import read_held_out_cases
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.leakage import HeldOut, measure_leakage
 from paco_core.data.records.panels import PanelStore
@@ -69,6 +70,29 @@ def test_drawn_edits_are_pairs_with_their_own_question(ranked: tuple[Path, list[
         edited = isinstance(row["instruction"], str)
         wording = f"Instruction: '{row['instruction']}'" if edited else f'theme: "{row["theme"]}"'
         assert wording in examples[row["pair_id"]].instruction
+    reports = [report for check in pairs_stage.STAGE.checks for report in check.reports(project)]
+    assert reports and [report.name for report in reports if not report.passed] == []
+
+
+@pytest.mark.slow
+def test_character_pairs_are_split_by_character(ranked: tuple[Path, list[PromptRecord]]) -> None:
+    project, _ = ranked
+    shares = {"other_character": 0.2, "copy": 0.2, "swapped": 0.1, "absent": 0.1}
+    characters = {"count": 60, "size": 24, "shares": shares, "references": [1, 2], "seed": 0, "stories": None}
+    figures = run_pairs(project, editing={"count": 0}, characters=characters)
+    tables = [pd.read_parquet(project / f"data/pairs/{part}.parquet") for part in ("train", "validation", "characters")]
+    train, validation, held_out = (table[table["character"].notna()] for table in tables)
+    units = [set(table["prompt_id"]) for table in (train, validation, held_out)]
+    assert all(units) and not units[0] & units[1] and not (units[0] | units[1]) & units[2]
+    assert set(held_out["kind"]) <= {"positive", *shares} and figures["benchmark_characters"] == len(held_out)
+    counts = {key: value for key, value in figures.items() if key.startswith("train_characters.")}
+    assert sum(counts.values()) == len(train) and set(counts) == {
+        f"train_characters.{k}" for k in ("positive", *shares)
+    }
+    panels = PanelStore.below(project / "data/grids", project / "data/pairs")
+    refs = {*train["first"], *train["second"], *held_out["panel"], *held_out["references"].explode()}
+    assert {panels.panel(ref).size for ref in refs} == {(24, 24)}
+    assert len(read_held_out_cases(project / "data/pairs")) == len(held_out)
     reports = [report for check in pairs_stage.STAGE.checks for report in check.reports(project)]
     assert reports and [report.name for report in reports if not report.passed] == []
 

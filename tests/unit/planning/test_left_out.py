@@ -126,3 +126,14 @@ def test_a_recipes_file_of_prompts_is_refused_with_all_its_faults(tmp_path: Path
     file.write_text("")
     with pytest.raises(DataError, match="holds no prompt"):
         read_sets(file)
+
+
+def test_stories_that_cannot_be_used_are_named_before_a_run(repository: Path, pictures: Path) -> None:
+    file, tree = pictures / "stories.jsonl", profiles.resolve(repository, "storybook")
+    tree["pairs"]["characters"]["stories"] = str(file)
+    row = {"characters": [{"name": "Mia", "images": ["0.png"]}], "panels": [{"image": "2.png", "text": "Mia"}]}
+    lost = {**row, "panels": [{"image": "gone.png", "text": "Mia"}]}
+    file.write_text("".join(json.dumps(story) + "\n" for story in (row, lost, {**row, "characters": []})))
+    first, second = list_unusable_rows(parse(tree), repository)
+    assert first.startswith(f"pairs.characters.stories: left out: {file}:2: picture: {pictures / 'gone.png'}")
+    assert second.startswith(f"pairs.characters.stories: left out: {file}:3: record: characters")

@@ -17,6 +17,7 @@ from paco_core.benchmarks.unseen_prompts import only_test_file
 from paco_core.config.params import Params, parse
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.sources import validate_excluded
+from paco_core.data.pairs.character_stories import read_stories, validate_usable
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.imported_pairs import imported_pairs
 from paco_core.data.pairs.limits import held_out_units, validate_candidate_count, validate_validation_pairs
@@ -151,6 +152,14 @@ def case_triples_without_a_usable_one(root: Path) -> tuple[dict[str, Any], str]:
     write_jsonl(root / "triples.jsonl", [{"original": "a.png", "edited": "b.png", "instruction": "\t"}])
     changes = {"pairs.editing": {"source": "import", "count": None, "file": "triples.jsonl"}}
     return changes, message_of(lambda: editing_pairs(params_with(root, changes).pairs.editing, root))
+
+
+def case_stories_without_a_usable_one(root: Path) -> tuple[dict[str, Any], str]:
+    write_jsonl(root / "stories.jsonl", [{"characters": [], "panels": [{"image": "a.png", "text": "Mia"}]}])
+    rejected = Rejected()
+    stories = read_stories(root / "stories.jsonl", rejected)
+    changes = {"pairs.characters.stories": "stories.jsonl"}
+    return changes, message_of(lambda: validate_usable(root / "stories.jsonl", stories, rejected))
 
 
 def case_imported_pairs_without_a_table(root: Path) -> tuple[dict[str, Any], str]:

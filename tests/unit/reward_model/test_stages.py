@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from paco_core.benchmarks.tables import read_tables
 from paco_core.cli.score import ScoreOptions, score_pictures
 from paco_core.config.params_benchmarks import OWN_JUDGES
+from paco_core.data.pairs.characters import NEGATIVES
 from paco_core.io import paths
 from paco_core.io.files import write_jsonl
 from paco_core.reward_model.checks import merged_equals_adapter, reward_beats_base
@@ -21,9 +23,10 @@ from paco_core.reward_model.instructions import TEMPLATES
 from paco_core.reward_model.scorer import Scorer
 from paco_core.runtime.context import open_stage
 from paco_core.stages import run_stage, stage_file
+from paco_core.stages.consistency_rank import STAGE
 from paco_core.storybook.drawn_cases import unlabelled_pairs
 from tests.support import tiny_vlm
-from tests.support.reward_project import fill, fill_benchmark
+from tests.support.reward_project import fill, fill_benchmark, fill_characters
 from tests.support.small_profiles import use
 
 pytestmark = pytest.mark.slow
@@ -107,6 +110,29 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
     assert {"closed.tau", "reward_minus_closed.accuracy"} <= figures.keys()
     judges = {key.removesuffix(".tau") for key in figures if key.endswith(".tau") and "_minus_" not in key}
     assert judges - {"closed"} == set(OWN_JUDGES) - {"clip_i"}, "a table of scores can take the name of none"
+
+
+@pytest.mark.parametrize("is_ranked", [True, False])
+def test_held_out_characters_get_a_table_with_or_without_rankings(project: Path, is_ranked: bool) -> None:
+    fill(project)
+    fill_benchmark(project, 6 if is_ranked else 0)
+    fill_characters(project)
+    shutil.copytree(project / "data" / "zoo" / "qwen2_5_vl", project / paths.REWARD_MERGED)
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    tree["consistency_rank"].update(clip=None, bootstrap=50)
+    tree["pairs"]["characters"]["count"] = 30
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    figures = run("consistency_rank", project)
+    assert figures["characters.copy.all.reward"] == figures["characters.copy.all.base"], "both are the same model here"
+    assert figures["characters.absent.1.reward_minus_base"] == 0.0
+    assert ("reward.accuracy" in figures) == is_ranked
+    titles = [table.title for table in read_tables(project / paths.CONSISTENCY_RANK)]
+    assert titles[-1] == "Characters" and ("ConsistencyRank" in titles) == is_ranked
+    results = json.loads((project / paths.CONSISTENCY_RANK / "results.json").read_text())
+    assert {(row["kind"], row["references"]) for row in results["characters"]} == {
+        (kind, references) for kind in NEGATIVES for references in ("1", "2", "all")
+    }
+    assert bool(STAGE.preview(project / "data", "")) == is_ranked
 
 
 BASE = "data/zoo/qwen2_5_vl"
