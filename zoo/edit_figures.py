@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.prompts.prompts import storybook_record
 from paco_core.data.records.panels import split_grid
+from paco_core.grpo.encoded_prompts import EncodedPrompts
 from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.grpo.sampling import EncodedPrompts, sample_images
+from paco_core.grpo.sampling import sample_images
 from paco_core.grpo.sizes import ImageGrid
 from paco_core.policies.base import NoiseKey
 from paco_core.storybook.drawing import draw

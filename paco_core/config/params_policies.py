@@ -89,11 +89,11 @@ class PolicyRecipe(PolicyTraining):
     """Size of a reference image after resizing: the side in pixels of a square with the same area. `null` uses the size
     of the output image."""
     panels: Literal["together", "one_by_one"] = "together"
-    """Generate all panels in one image (`together`), or one after another with earlier panels as references
-    (`one_by_one`, a story)."""
+    """Generate all panels in one image (`together`), or one after another (`one_by_one`, a story). In a story,
+    images of the characters that a panel names and earlier panels are its references."""
     predecessors: Positive | None = None
-    """In a story, the number of earlier panels that are references of the next panel. `null` uses the maximum of the
-    model family."""
+    """In a story, the maximum number of earlier panels that are references of the next panel. `null` uses the maximum
+    of the model family. Images of characters come first and count towards this maximum of the family."""
     train_size: Side
     """Side in pixels of a training image with one panel or 2x2 panels. In other layouts, a panel has the same size as
     one of 2x2 panels."""

@@ -13,9 +13,10 @@ import numpy as np
 from paco_core.config.measures import FAILED_SAMPLES, SCORE
 from paco_core.data.records.panels import split_grid
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.encoded_prompts import EncodedPrompts
 from paco_core.grpo.metrics import EvaluationChange, mean
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sampling import EncodedPrompts, gather_image, sample_batches, split_batches
+from paco_core.grpo.sampling import gather_image, sample_batches, split_batches
 from paco_core.grpo.scoring import Reference, Scores, Scoring
 from paco_core.grpo.sizes import ImageGrid, buckets
 from paco_core.io.answer import to_jsonable
@@ -214,7 +215,10 @@ def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[Prompt
 
 
 def save_references(folder: Path, records: Sequence[PromptRecord], reference: Reference) -> None:
-    """Write reference images of edits as PNG files (:func:`reference_files`). Replaces the content of the folder."""
+    """Write reference images of edits or characters as PNG files (:func:`reference_files`).
+
+    Replaces the content of the folder.
+    """
     with atomic(folder, replace=True) as part:
         part.mkdir(parents=True)
         for record in records:

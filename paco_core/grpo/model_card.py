@@ -9,8 +9,9 @@ import yaml
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.data.records.records import PromptRecord, panel_texts
+from paco_core.data.records.records import PromptRecord, characters_of_panels, panel_texts
 from paco_core.grpo.card_sample import SAMPLE
+from paco_core.grpo.encoded_prompts import starts
 from paco_core.grpo.evaluation import reference_files
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.sizes import ImageGrid, grids_of
@@ -18,7 +19,7 @@ from paco_core.grpo.trainer import RunContext
 from paco_core.models.benchmark_section import pending_section
 from paco_core.models.licence import base_front
 from paco_core.models.precision import weights_format
-from paco_core.policies.base import Policy
+from paco_core.policies.base import Policy, Size
 from paco_core.policies.families import family_of, max_predecessors
 
 
@@ -182,27 +183,57 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         f"pipeline = {pipeline_class}.from_pretrained({recipe.model!r}, dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
-        *(_story(record, before, grid, policy.panel_example(*settings)) if before else single),
+        *(_story(record, before, grid, policy, settings, place) if before else single),
         'image.save("image.png")',
     ]
     return "\n".join([*imports, "", *lines])
 
 
-def _story(record: PromptRecord, before: int, grid: ImageGrid, panel: str) -> list[str]:
-    """Python that generates the panels one after another, each by ``panel``, and joins them to one image."""
+def _story(
+    record: PromptRecord,
+    before: int,
+    grid: ImageGrid,
+    policy: Policy,
+    settings: tuple[Size, int, float, int],
+    place: str,
+) -> list[str]:
+    """Python that generates the panels one after another, and joins them to one image.
+
+    The reference images of a panel are those of :func:`.panel_references.panel_references`.
+    """
     (rows, columns), (height, width) = grid.grid, grid.part_size
+    texts = [f"    {text!r}," for text in panel_texts(record)]
+    loop = ["for prompt in [", *texts, "]:", f"    picture = panels[-{before}:]"]
+    if record.characters:
+        most = policy.family_spec.references[1]
+        loop = [
+            "for prompt, characters in [",
+            *(
+                f"    ({text!r}, {files!r}),"
+                for text, files in zip(panel_texts(record), _character_files(record, place), strict=True)
+            ),
+            "]:",
+            "    picture = [Image.open(file) for file in characters]",
+            f"    picture += panels[max(0, len(panels) - min({before}, {most} - len(picture))) :]",
+        ]
     return [
         "panels = []",
-        "for prompt in [",
-        *(f"    {text!r}," for text in panel_texts(record)),
-        "]:",
-        f"    picture = panels[-{before}:]",
-        indent(panel, "    "),
+        *loop,
+        indent(policy.panel_example(*settings), "    "),
         "    panels.append(image)",
         f'image = Image.new("RGB", ({columns * width}, {rows * height}))',
         "for number, panel in enumerate(panels):",
         f"    image.paste(panel, (number % {columns} * {width}, number // {columns} * {height}))",
     ]
+
+
+def _character_files(record: PromptRecord, place: str) -> list[list[str]]:
+    """The files with the images of the characters that each panel names."""
+    counts = [len(character.images) for character in record.characters]
+    paths = [f"{place}/samples/reference/{name}" for name in reference_files(record.idx, sum(counts))]
+    first = starts(counts)
+    files = {c.name: paths[first[n] : first[n + 1]] for n, c in enumerate(record.characters)}
+    return [[file for character in panel for file in files[character.name]] for panel in characters_of_panels(record)]
 
 
 def _reference_lines(record: PromptRecord, folder: str) -> list[str]:

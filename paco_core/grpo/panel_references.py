@@ -18,30 +18,36 @@ from paco_core.policies.families import StoryChoice, family_of, max_predecessors
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from paco_core.data.records.characters import Character
     from paco_core.data.records.records import PromptRecord
 
 
-def character_images(record: PromptRecord) -> list[list[Image]]:
-    """The images of the characters that each panel names.
-
-    Raises:
-        DataError: if a file is missing or damaged.
-    """
-    loaded = {character.name: load_images(character) for character in record.characters}
-    return [[image for c in panel for image in loaded[c.name]] for panel in characters_of_panels(record)]
-
-
-def panel_references(images: Sequence[Image], finished: Sequence[Image], predecessors: int, most: int) -> list[Image]:
+def panel_references(
+    characters: Sequence[Character], finished: Sequence[Image], predecessors: int, most: int
+) -> list[Image]:
     """The reference images of one panel.
 
     Args:
-        images: of the characters that the panel names.
+        characters: those that the panel names.
         finished: the panels before it.
         predecessors: maximum number of these panels.
         most: maximum number of reference images of the family.
+
+    Raises:
+        DataError: if an image of a character is missing or damaged.
     """
+    images = [image for character in characters for image in load_images(character)]
     count = _num_panels(len(images), len(finished), predecessors, most)
     return [*images, *finished[len(finished) - count :]]
+
+
+def character_references(record: PromptRecord) -> list[Image]:
+    """The images of all characters of a record, in its order.
+
+    Raises:
+        DataError: if an image is missing or damaged.
+    """
+    return [image for character in record.characters for image in load_images(character)]
 
 
 def count_panel_references(record: PromptRecord, predecessors: int, most: int) -> list[int]:

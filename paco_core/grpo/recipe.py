@@ -14,13 +14,14 @@ import torch
 from paco_core.config.references import contents, model_at, model_content
 from paco_core.config.resolved import resolved_section
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.encoded_prompts import EncodedPrompts, texts_of
 from paco_core.grpo.epochs import Epochs, OfflineEpochs, OnlineEpochs
 from paco_core.grpo.evaluation import Evaluator, Gold
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import policy_model_card
 from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit, validate_even_batches, validate_whole_groups
-from paco_core.grpo.sampling import EncodedPrompts, Sampler, texts_of
+from paco_core.grpo.sampling import Sampler
 from paco_core.grpo.scoring import Scoring
 from paco_core.grpo.sizes import grids_of, token_pixels, validate_sizes
 from paco_core.grpo.trainer import RunContext, Trainer

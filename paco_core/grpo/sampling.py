@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,8 @@ from PIL import Image as pil
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.panels import split_grid
-from paco_core.data.records.records import PromptRecord, panel_texts
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.encoded_prompts import EncodedPrompts, starts
 from paco_core.grpo.rollout import NoisyStep, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import ImageGrid, buckets
@@ -28,67 +28,8 @@ from paco_core.training.processes import Processes
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from paco_core.policies.base import References
 
 Batches = Sequence[tuple[ImageGrid, Sequence[int]]]  # the grid of a batch's images, and their places in the epoch
-
-
-def texts_of(record: PromptRecord, predecessors: int) -> list[str]:
-    """The texts of an image's parts: its prompt, or of a story (:class:`EncodedPrompts`) the prompt of each panel."""
-    return panel_texts(record) if predecessors else [record.prompt]
-
-
-@dataclass(frozen=True)
-class EncodedPrompts:
-    """Encoded prompts: a row for each part of each image, image after image.
-
-    Attributes:
-        first: row of each image's first part.
-        predecessors: how many parts before it a part has as reference images, at most.
-    """
-
-    encoded: Encoded
-    first: Sequence[int]
-    predecessors: int = 0
-
-    @classmethod
-    def from_records(
-        cls,
-        policy: Policy,
-        records: Sequence[PromptRecord],
-        predecessors: int,
-        max_sequence_length: int,
-        guidance: float,
-        references: Sequence[References] | None = None,
-        sizes: Sequence[Sequence[Size]] = (),
-    ) -> EncodedPrompts:
-        """Encode the prompts of records; see :meth:`Policy.encode`."""
-        texts = [texts_of(record, predecessors) for record in records]
-        flat = [text for parts in texts for text in parts]
-        encoded = policy.encode(flat, max_sequence_length, references, sizes, guidance=guidance)
-        return cls(encoded, starts([len(parts) for parts in texts])[:-1], predecessors)
-
-    def conditions(
-        self, policy: Policy, rows: Sequence[int], part: int, panels: Sequence[Sequence[Image]], size: Size
-    ) -> tuple[Encoded, list[int]]:
-        """The conditions of one part of each image: encoded prompts with references, and the row of each image.
-
-        Args:
-            rows: of the images.
-            panels: the finished parts of each image.
-            size: of a part.
-        """
-        encoded_rows = [self.first[row] + part for row in rows]
-        if not part:
-            return self.encoded, encoded_rows
-        texts = Encoded([self.encoded.rows[row] for row in encoded_rows], self.encoded.device)
-        references = [finished[:part][-self.predecessors :] for finished in panels]
-        return policy.with_references(texts, references, size), list(range(len(rows)))
-
-
-def starts(counts: Sequence[int]) -> list[int]:
-    """The first place of each run of so many, and the number of all: (counts + 1,)."""
-    return list(accumulate(counts, initial=0))
 
 
 def part_key(key: NoiseKey, part: int, grid: ImageGrid) -> NoiseKey:

@@ -43,6 +43,7 @@ from paco_core.grpo.metrics import (
     reward_metrics,
 )
 from paco_core.grpo.outcome import Outcome
+from paco_core.grpo.panel_references import character_references
 from paco_core.grpo.sampling import Experience
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.io.answer import to_jsonable
@@ -260,6 +261,8 @@ class Trainer:
                 shutil.copytree(store / BEFORE, part)
             if self.split.reference is not None:
                 save_references(samples / "reference", self.split.unseen, self.split.reference)
+            elif stories := [record for record in self.split.unseen if record.characters]:
+                save_references(samples / "reference", stories, character_references)
             write_log(out / LOG, rows)
         self.processes.barrier()
         return outcome

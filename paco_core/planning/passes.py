@@ -11,9 +11,10 @@ from typing import Literal
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.panel_references import count_panel_references
 from paco_core.grpo.sizes import PUBLIC_TOKEN, grids_of, token_pixels
 from paco_core.policies.base import Size
-from paco_core.policies.families import is_editing, max_predecessors
+from paco_core.policies.families import family_of, is_editing, max_predecessors
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def references_per_part(recipe: PolicyRecipe, records: Sequence[PromptRecord]) -
     """
     before = max_predecessors(recipe)
     if before:
-        return [[min(n, before) for n in range(math.prod(r.grid))] for r in records] or [list(range(before + 1))]
+        most = family_of(recipe.family).references[1]
+        return [count_panel_references(record, before, most) for record in records] or [list(range(before + 1))]
     num_references = int(is_editing(recipe))
     return [[len(r.references) if isinstance(r, EditRecord) else num_references] for r in records] or [[num_references]]
 

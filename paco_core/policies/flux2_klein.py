@@ -164,8 +164,12 @@ for reference in picture if isinstance(picture, list) else [picture]:  # at most
         rows: list[Tensors] = [{} for _ in sizes]
         for row, size in cases:
             parts, name = [next(encoded) for _ in images[row]], sized_name("image_latents", size)
-            rows[row][name] = torch.cat([part["tokens"] for part in parts])
-            rows[row][shapes_of(name)] = torch.stack([part["shape"] for part in parts])
+            none = {
+                "tokens": torch.empty(0, self.transformer.config.in_channels, dtype=self.vae.dtype),
+                "shape": torch.empty(0, 2),
+            }
+            rows[row][name] = torch.cat([part["tokens"] for part in parts or [none]])
+            rows[row][shapes_of(name)] = torch.cat([part["shape"].reshape(-1, 2) for part in parts or [none]]).long()
         return rows
 
     def velocity(
@@ -188,7 +192,8 @@ for reference in picture if isinstance(picture, list) else [picture]:  # at most
         velocities = []
         for shapes, rows in groups.items():
             tokens = condition.tensors[reference][rows, : sum(height * width for height, width in shapes)]
-            velocities.append(self._pass(latents[rows], sigma, prompt_embeds[rows], size, tokens, shapes))
+            images = tokens if shapes else None
+            velocities.append(self._pass(latents[rows], sigma, prompt_embeds[rows], size, images, shapes))
         return ungroup(velocities, groups.values())
 
     def _pass(

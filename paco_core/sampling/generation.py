@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.encoded_prompts import EncodedPrompts, texts_of
+from paco_core.grpo.panel_references import count_panel_references
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sampling import EncodedPrompts, sample_images, texts_of
+from paco_core.grpo.sampling import sample_images
 from paco_core.grpo.sizes import ImageGrid, buckets
 from paco_core.io.answer import to_jsonable
 from paco_core.io.contact_sheet import draw_contact_sheet
@@ -75,8 +77,11 @@ def generate_images(  # noqa: PLR0913 - recipes of policies and base editors sha
     for grid, rows in buckets(grids).items():
         sampling = Sampling.for_policy(policy, grid.part_size, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
-        num_references = (
-            min(predecessors, grid.parts - 1) if references is None else max(len(references[row]) for row in rows)
+        num_references = max(
+            len(references[row])
+            if references is not None
+            else max(count_panel_references(records[row], predecessors, policy.family_spec.references[1]), default=0)
+            for row in rows
         )
         batch = images_per_pass(grid.part_size, references=num_references, words=max_sequence_length)
         for start in range(0, len(cases), batch):

@@ -24,6 +24,7 @@ from paco_core.grpo.trainer import RunContext, Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey, Size, sized_name
 from paco_core.policies.encoded import Condition, Encoded
+from paco_core.policies.families import FAMILIES
 from paco_core.policies.truncation import Truncation
 from paco_core.rewards.base import RewardBatch
 from paco_core.training.processes import launched_processes
@@ -38,6 +39,7 @@ class ToyPolicy:
 
     family, device, multiple = "toy", "cpu", TOKEN
     edits = False
+    family_spec = FAMILIES["flux2_klein"]  # its limit of reference images
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(7)

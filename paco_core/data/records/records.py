@@ -89,7 +89,7 @@ class PromptRecord(StrictModel):
     category: str
     task_name: str
     criteria: dict[Dimension, dict[Text, Text | None]]  # null: named without a text, as one public record does
-    characters: Annotated[Characters, Field(default=(), exclude_if=lambda characters: not characters)]
+    characters: Characters = Field(default=(), exclude_if=lambda characters: not characters)
 
     @model_validator(mode="before")
     @classmethod

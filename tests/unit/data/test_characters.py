@@ -219,12 +219,12 @@ def test_references_are_images_of_named_characters_then_the_latest_panels(
     assert count_panel_references(record, 1, 4) == [1, 4, 1]
     assert count_panel_references(record, 4, 3) == [1, 3, 2]
     assert count_panel_references(plain, 4, 4) == [0, 1, 2]
-    images, panels = (
-        [Image.new("RGB", (8, 8), color) for color in colors] for colors in (("red",), ("blue", "cyan", "black"))
-    )
-    assert panel_references(images, panels, 4, 3) == [images[0], *panels[1:]]
-    assert panel_references(images, panels, 1, 4) == [images[0], panels[2]]
-    assert panel_references(images * 4, panels, 4, 4) == images * 4
+    panels = [Image.new("RGB", (8, 8), color) for color in ("cyan", "black", "white")]
+    fox, images = record.characters[0], load_images(record.characters[0])
+    assert panel_references([fox], panels, 4, 3) == [*images, *panels[1:]]
+    assert panel_references([fox], panels, 1, 4) == [*images, panels[2]]
+    assert panel_references([fox] * 4, panels, 4, 4) == images * 4
+    assert panel_references([], [], 4, 4) == []
 
 
 def test_characters_in_memory_need_no_file(characters: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ import torch
 from PIL import Image
 
 from paco_core.config.params import PolicyLora
+from paco_core.data.records.characters import load_images
 from paco_core.data.records.panels import split_grid
 from paco_core.data.records.prompt_text import prompt_from_theme
 from paco_core.data.records.records import PromptRecord, panel_texts
+from paco_core.grpo.encoded_prompts import EncodedPrompts
+from paco_core.grpo.evaluation import save_references
 from paco_core.grpo.model_card import policy_model_card
+from paco_core.grpo.panel_references import character_references
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sampling import EncodedPrompts, compose_grid, sample_images
+from paco_core.grpo.sampling import compose_grid, sample_images
 from paco_core.grpo.sizes import ImageGrid, validate_sizes
 from paco_core.grpo.trainer import RunContext
 from paco_core.io.files import DataError
@@ -92,6 +97,70 @@ def test_each_panel_is_the_edit_that_the_plain_pipeline_makes_of_those_before_it
     assert (arrays(images)[0] == arrays([compose_grid(panels[0], (2, 2))])[0]).all()
 
 
+def with_characters(record: PromptRecord, folder: Path) -> PromptRecord:
+    """A story whose first panel names nobody, the second Tom, the third Ann and Tom, the fourth Ann."""
+    names = (["nobody", "Tom", "Ann with Tom", "Ann"])[: math.prod(record.grid)]
+    colors = {"Ann": ("red", "blue"), "Tom": ("green",)}
+    people: list[dict[str, Any]] = []
+    for name, of_name in colors.items():
+        paths = [folder / f"{name}{number}.png" for number in range(len(of_name))]
+        for path, color in zip(paths, of_name, strict=True):
+            image = Image.new("RGB", (SIDE, SIDE + 16 * len(people)), "white")
+            image.paste(color, (8, 8, 40, 40))
+            image.save(path)
+        people.append({"name": name, "images": [str(path) for path in paths]})
+    text = str(prompt_from_theme("a walk. All images show it", names, record.layout))
+    return PromptRecord.model_validate(record.model_dump() | {"prompt": text, "characters": people})
+
+
+@pytest.mark.slow
+def test_a_panel_refers_to_the_characters_that_it_names_and_then_to_earlier_panels(model: Path, tmp_path: Path) -> None:
+    record = with_characters(story(1, "2x2"), tmp_path)
+    images, _ = generate(load(model), record, 3)
+    panels = [split_grid(image, "2x2") for image in images]
+    ann, tom = (load_images(character) for character in record.characters)
+    people = [[], tom, [*ann, *tom], ann]
+    pipeline, policy = load(model).pipeline, load(model)
+    for number, text in enumerate(panel_texts(record)):
+        keys = [NoiseKey(f"story-{number}", key.image, key.seed) for key in KEYS]
+        for place, noise in enumerate(policy.noise((SIDE, SIDE), keys)):
+            count = min(number, 3, 4 - len(people[number]))
+            references = [*people[number], *panels[place][number - count : number]]
+            plain = pipeline(
+                image=[as_in_training(pipeline, image) for image in references] or None, prompt=text, height=SIDE,
+                width=SIDE, num_inference_steps=3, guidance_scale=4.0, max_sequence_length=WINDOW,
+                latents=noise.T.reshape(1, -1, SIDE // 16, SIDE // 16),
+            ).images[0]  # fmt: skip
+            assert np.abs(arrays([plain]) - arrays([panels[place][number]])).max() <= 1
+
+
+def as_in_training(pipeline: Any, image: Image.Image) -> Image.Image:
+    """A reference as a card's example scales it: at most as many pixels as the panel, but a shorter side of 64."""
+    resized: Image.Image = pipeline.image_processor._resize_if_exceeds_area(
+        image, max(SIDE * SIDE, round(64 * 64 * max(image.size) / min(image.size)))
+    )
+    return resized
+
+
+@pytest.mark.slow
+def test_a_batch_may_mix_panels_with_and_without_references(model: Path, tmp_path: Path) -> None:
+    policy, plain = load(model), story(2, "1x3")
+    cast = with_characters(story(3, "1x3"), tmp_path)
+    cast = cast.model_copy(update={"prompt": cast.prompt.replace("nobody", "Ann")})
+    page = ImageGrid.from_record(plain, 2 * SIDE, "aspect", policy.multiple, 4)
+    sampling = Sampling.for_policy(policy, page.part_size, 3, 4.0)
+
+    def images(*records: PromptRecord) -> list[Image.Image]:
+        prompts = EncodedPrompts.from_records(policy, records, 4, WINDOW, 4.0)
+        rows = list(range(len(records)))
+        return sample_images(policy, prompts, rows, [NoiseKey(r.idx, 0, 3) for r in records], sampling, page)[0]
+
+    together, apart = images(plain, cast), [*images(plain), *images(cast)]
+    assert np.abs(arrays(together) - arrays(apart)).max() <= 1
+    without = images(cast.model_copy(update={"characters": ()}))
+    assert np.abs(arrays(without) - arrays(together[1:])).max() > 1
+
+
 @dataclass(frozen=True)
 class Zero(NoiseKey):
     """The noise of the generator's seed 0, as a card's example has it."""
@@ -102,8 +171,14 @@ class Zero(NoiseKey):
 
 
 @pytest.mark.slow
-def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_characters", [False, True])
+def test_the_example_on_a_card_paints_the_story(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_characters: bool
+) -> None:
     policy, record = load(model), story(1, "2x2")
+    if has_characters:
+        record = with_characters(record, tmp_path)
+        save_references(tmp_path / "place/samples/reference", [record], character_references)
     policy.add_adapter(PolicyLora(rank=2, alpha=4), 0)
     generator = torch.Generator().manual_seed(5)
     for parameter in policy.trainable().values():

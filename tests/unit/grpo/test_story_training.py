@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from paco_core.data.records.characters import Character
 from paco_core.data.records.prompt_text import prompt_from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sampling import Experience
@@ -36,7 +37,7 @@ class ToyStories(ToyPolicy):
         rows = []
         for row, pictures in zip(encoded.rows, references, strict=True):
             colours = [np.asarray(image).mean((0, 1)) * (n + 1) for n, image in enumerate(pictures)]
-            mean = torch.tensor([*np.mean(colours, axis=0).tolist(), 0.0]) / 255.0
+            mean = torch.tensor([*(np.mean(colours, axis=0) if colours else np.zeros(3)).tolist(), 0.0]) / 255.0
             rows.append({**row, sized_name("image_latents", size): mean})
         return Encoded(rows, "cpu")
 
@@ -55,12 +56,26 @@ def with_layout(base_record: PromptRecord, layout: str) -> PromptRecord:
     return base_record.model_copy(update={"prompt": text, "layout": layout, **size})
 
 
-def stories(layouts: Sequence[str] = ("1x3",), **changes: Any) -> Trainer:
+def with_character(story: PromptRecord, folder: Path) -> PromptRecord:
+    """The story with a character that its second panel names, with two images."""
+    paths = [folder / f"{story.idx}-{shade}.png" for shade in (40, 200)]
+    for shade, path in zip((40, 200), paths, strict=True):
+        Image.new("RGB", (PANEL, PANEL), (shade, 0, 90)).save(path)
+    characters = (Character("Mia", tuple(map(str, paths))),)
+    text = story.prompt.replace("panel 1", "panel 1 with Mia")
+    return story.model_copy(update={"prompt": text, "characters": characters})
+
+
+def stories(layouts: Sequence[str] = ("1x3",), images: Path | None = None, **changes: Any) -> Trainer:
+    """A training on toy stories. ``images``: folder of the images of characters, whom every other story has."""
     settings = {"family": "flux2_klein", "panels": "one_by_one", "train_size": 2 * PANEL, "eval_sizes": [2 * PANEL]}
     rule = toy_recipe(**{**settings, "predecessors": 2, "eval_every": 9, "epochs": 2, **changes})
     train, unseen = (
         [with_layout(record(n), layouts[n % len(layouts)]) for n in numbers] for numbers in (range(8), range(20, 23))
     )
+    if images is not None:
+        train = [with_character(story, images) if n % 2 else story for n, story in enumerate(train)]
+        unseen = [with_character(story, images) for story in unseen]
     return trainer(policy=ToyStories(), recipe=rule, train=train, unseen=unseen)
 
 
@@ -92,10 +107,14 @@ def test_all_panels_of_a_story_have_its_advantage(layouts: Sequence[str]) -> Non
     assert len(set(later)) == len(later), "each panel behind the first has pictures of its own"
 
 
-def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_characters", [False, True])
+def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path, has_characters: bool) -> None:
     """The ratio is one before the update; it is not, once a panel is given other panels than it was painted beside."""
-    outcome = stories(("2x2", "1x3")).run(tmp_path / "out", tmp_path / "checkpoints")
+    images = tmp_path if has_characters else None
+    outcome = stories(("2x2", "1x3"), images).run(tmp_path / "out", tmp_path / "checkpoints")
     assert max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-6
+    references = list((tmp_path / "out/samples").glob("reference/*"))
+    assert len(references) == (6 if has_characters else 0)
     policy_trainer = stories()
     experience, _ = gather(policy_trainer)
     rows = [dict(row) for row in experience.encoded.rows]
@@ -109,13 +128,17 @@ def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path) -> None:
 
 def work(out: Path) -> None:
     """One rank."""
-    outcome = stories(("2x2", "1x3"), rollout_batch=6, eval_seeds=[0]).run(out, out / "checkpoints")
+    images = out.parent if (out.parent / "characters").exists() else None
+    outcome = stories(("2x2", "1x3"), images, rollout_batch=6, eval_seeds=[0]).run(out, out / "checkpoints")
     (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(outcome.rows))
 
 
 @pytest.mark.slow
-def test_one_and_two_processes_compute_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_characters", [False, True])
+def test_one_and_two_processes_compute_the_same(tmp_path: Path, has_characters: bool) -> None:
     """A panel is trained by a process that did not paint it."""
+    if has_characters:
+        (tmp_path / "characters").touch()
     outcomes = {}
     for world in (1, 2):
         out = tmp_path / str(world)
