@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -52,6 +54,27 @@ def test_rows_are_the_reward_model_then_the_recipes(params: Params, tmp_path: Pa
         ("qwen_edit", "gold_editing"), ("qwen_edit", "gold_kept"),
     ]  # fmt: skip
     assert headline_metrics(rows)["flux_t2is.consistency"] == 0.5
+
+
+def test_the_documented_columns_of_dvc_exp_show_are_the_headline_metrics(
+    repository: Path, params: Params, tmp_path: Path
+) -> None:
+    page = (repository / "docs/how-to/operate.md").read_text()
+    (command,) = (line for line in page.splitlines() if line.startswith("dvc exp show"))
+    words = shlex.split(command)
+    dropped, protected = (re.compile(words[words.index(option) + 1]) for option in ("--drop", "--keep"))
+    metrics = list(headline_metrics(headline(tmp_path, params, figures_of(params))))
+    others = [
+        "flux_t2is.px128.after.consistency",
+        "reward.consistency",
+        "policies.recipes.flux_t2is.model",
+        "data/grids",
+    ]
+    columns = ["Experiment", "policies.defaults.learning_rate", *metrics, *others]
+    assert all(dropped.match(column) for column in columns)
+    expected = ["Experiment", "policies.defaults.learning_rate", *(m for m in metrics if m.startswith("flux_t2is."))]
+    assert [column for column in columns if protected.match(column)] == expected and len(expected) == 5
+    assert f"-S {expected[1]}=" in page
 
 
 def test_more_than_ten_rows_keep_the_goals_and_the_hack_meter(params: Params, tmp_path: Path) -> None:
